@@ -1,0 +1,159 @@
+"""The engine's outside: what a caller hands in, what comes back, what can go wrong.
+
+Knows: requests, deltas, usage, the `Engine` protocol every implementation obeys (torch, sim).
+Does not know: HTTP, tenants (only an opaque salt), money, torch.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+FinishReason = Literal["stop", "length", "abort", "error", "deadline"]
+
+
+class EngineError(Exception):
+    """Base of what an engine raises: `InvalidRequest` is the caller's fault, `Overloaded` and `EngineFailed` are ours."""
+
+
+class InvalidRequest(EngineError):
+    """The request can never be served. `param` names the field, `code` is OpenAI's (context_length_exceeded)."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class Overloaded(EngineError):
+    """The bounded queue is full. `retry_after` in seconds, computed from the backlog."""
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class EngineFailed(EngineError):
+    """The engine died or lost this request; the same request may be sent elsewhere."""
+
+
+class SamplingParams(Struct, frozen=True, kw_only=True):
+    """How to choose tokens. `temperature=0` is greedy; `seed=None` lets the engine draw one; `logprobs=None`: none."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+    ignore_eos: bool = False
+
+
+class GenerateRequest(Struct, frozen=True, kw_only=True):
+    """One sequence to generate. Exactly one of `messages` (rendered by the model's chat template), `text`, `token_ids`.
+
+    `salt` isolates the prefix cache of tenants from each other. `priority`: higher goes first. `deadline_ms`: queue
+    time after which the request is dropped with finish reason `deadline`.
+    """
+
+    id: str
+    sampling: SamplingParams
+    messages: list[dict[str, object]] | None = None
+    text: str | None = None
+    token_ids: list[int] | None = None
+    salt: str = ""
+    priority: int = 0
+    deadline_ms: float | None = None
+
+
+class TokenLogprob(Struct, frozen=True):
+    """`top`: the most likely alternatives, best first, as (token text, logprob)."""
+
+    token: str
+    logprob: float
+    top: list[tuple[str, float]]
+
+
+class EngineUsage(Struct, frozen=True, kw_only=True):
+    """Tokens really computed; exact also when aborted. `cached` is the part of `prompt` found in the prefix cache."""
+
+    prompt: int
+    completion: int
+    cached: int = 0
+
+
+class Timing(Struct, frozen=True, kw_only=True):
+    """Milliseconds: in the queue; from submit to first token (TTFT); per further token after the first (TPOT)."""
+
+    queue_ms: float
+    ttft_ms: float
+    tpot_ms: float
+
+
+class Delta(Struct, frozen=True, kw_only=True):
+    """A piece of output. Exactly one terminal delta (finish_reason set, usage and timing present) ends a stream."""
+
+    text: str = ""
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprob] | None = None
+    finish_reason: FinishReason | None = None
+    usage: EngineUsage | None = None
+    timing: Timing | None = None
+
+
+class ModelInfo(Struct, frozen=True, kw_only=True):
+    """What is loaded. `context` is the window in tokens; `features` names optional abilities (e.g. `logprobs`)."""
+
+    id: str
+    architecture: str
+    dtype: str
+    context: int
+    kv_capacity_tokens: int
+    vocabulary: int
+    has_chat_template: bool
+    features: tuple[str, ...] = ()
+    note: str = ""
+
+
+class EngineStats(Struct, frozen=True, kw_only=True):
+    """A snapshot. `heartbeat_age_s`: seconds since the step loop last turned."""
+
+    ready: bool
+    loading: str = ""
+    running: int = 0
+    waiting: int = 0
+    kv_used: float = 0.0
+    prefix_hit_rate: float = 0.0
+    tokens_per_s: float = 0.0
+    step_ms: float = 0.0
+    heartbeat_age_s: float = 0.0
+    restarts: int = 0
+
+
+class Engine(Protocol):
+    """Obeyed by `engine.client.EngineClient` (torch engine in its own process) and `engine.sim.SimEngine`."""
+
+    async def start(self) -> None:
+        """Begin to connect or load; returns at once. `stats().ready` turns true when requests are served."""
+        ...
+
+    def info(self) -> ModelInfo | None:
+        """None until ready."""
+        ...
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        """Raises InvalidRequest/Overloaded/EngineFailed before the first delta. Closing the generator aborts."""
+        ...
+
+    async def count_tokens(self, request: GenerateRequest) -> int:
+        """Prompt tokens of this request by the model's own tokenizer and template."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    async def stop(self) -> None: ...

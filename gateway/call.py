@@ -1,0 +1,116 @@
+"""What travels from the edge to the end: call, chunk, reply, outcome.
+
+Knows only shapes. Nothing here does I/O or decides anything.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Literal, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from policies.money import Usage
+
+Operation = Literal["chat", "completion", "embedding"]
+Role = Literal["app", "viewer", "finance", "operator", "admin"]
+Source = Literal["exact", "semantic", "shared", "upstream", "none"]
+CacheMark = Literal["hit-exact", "hit-semantic", "miss", "bypass", "refresh", "shared"]
+CostStatus = Literal["exact", "estimated", "unpriced"]
+Body = dict[str, object]
+
+
+class Principal(Struct, frozen=True, kw_only=True):
+    """Who calls. `models`: names this key may use, None for all. `user` comes with the request, not with the key."""
+
+    key_id: str
+    team: str
+    project: str
+    role: Role = "app"
+    models: frozenset[str] | None = None
+
+
+class Directives(Struct, frozen=True, kw_only=True):
+    """What the request's headers ask for; a client may only make things stricter. Times in seconds."""
+
+    tier: Literal["off", "exact", "semantic"] = "semantic"
+    read: bool = True
+    write: bool = True
+    only_if_cached: bool = False
+    max_age: float | None = None
+    ttl: float | None = None
+    max_error_rate: float | None = None
+    per_user: bool = False
+    user: str | None = None
+    tags: tuple[tuple[str, str], ...] = ()
+    max_cost_nano: int | None = None
+    timeout: float | None = None
+    dry_run: bool = False
+    idempotency_key: str | None = None
+    traceparent: str | None = None
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """One request, decoded once. `body` is the client's own object and is never changed after this point.
+
+    `id` is a server-made UUIDv7; `received` is monotonic seconds, `at` wall-clock seconds since the epoch.
+    """
+
+    id: str
+    operation: Operation
+    principal: Principal
+    body: Body
+    model: str
+    stream: bool
+    include_usage: bool
+    directives: Directives
+    received: float
+    at: float
+    deadline: float
+
+
+class Chunk(NamedTuple):
+    """One event of a streamed reply, or the one body of a reply that is not streamed, as decoded JSON.
+
+    `usage` and `finish` are what was read from it; `final` marks a whole body.
+    """
+
+    data: Body
+    usage: Usage | None = None
+    finish: str | None = None
+    final: bool = False
+
+
+class Outcome(Struct, kw_only=True):
+    """One request, ended: exactly one row. Amounts in nano-USD, durations in milliseconds."""
+
+    call: Call
+    status: int = 200
+    error: str | None = None
+    source: Source = "none"
+    cache: CacheMark = "bypass"
+    provider: str = ""
+    model: str = ""
+    attempts: int = 0
+    usage: Usage = msgspec.field(default_factory=Usage)
+    cost_nano: int = 0
+    cost_status: CostStatus = "exact"
+    saved_nano: int = 0
+    similarity: float | None = None
+    confidence: float | None = None
+    ttft_ms: float | None = None
+    total_ms: float = 0.0
+    upstream_ms: float = 0.0
+    chunks: int = 0
+    finish: str | None = None
+    complete: bool = False
+    client_gone: bool = False
+    explain: dict[str, object] = msgspec.field(default_factory=dict[str, object])
+
+
+class Reply(Struct, kw_only=True):
+    """An answer that has begun: its first chunk is in hand. `outcome` fills up while `chunks` is read."""
+
+    call: Call
+    chunks: AsyncGenerator[Chunk, None]
+    outcome: Outcome
+    headers: list[tuple[str, str]] = []

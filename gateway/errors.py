@@ -1,0 +1,179 @@
+"""Every way a request can be refused or fail, and how it is told in OpenAI's shape.
+
+    GatewayError
+    |- InvalidRequest            400  the client's mistake, `param` names where
+    |  |- Unauthorized           401   |- NotAllowed 403   |- NotFound 404   |- MethodNotAllowed 405
+    |  |- RequestTimeout         408   |- TooLarge 413     |- UnsupportedMedia 415
+    |- NotPriced                 402  no price: the message names the command that sets one
+    |- BudgetExhausted           429  insufficient_quota, never worth a retry
+    |- RateLimited               429  with retry-after
+    |- Overloaded                503  with retry-after
+    |- CacheMissed               504  only-if-cached
+    |- Internal                  500
+    |- UpstreamFailed            502  refused, cut or garbled before the first byte
+       |- UpstreamTimeout        504
+       |- UpstreamRefused        the upstream's own 4xx, passed on unchanged
+
+Each class answers three questions: `status`, `retryable` (may another candidate be tried), `level` (for the log).
+"""
+
+from typing import ClassVar, Literal
+
+import msgspec
+
+Level = Literal["info", "warning", "error"]
+_encode = msgspec.json.Encoder().encode
+_LONGEST_MESSAGE = 4_000
+
+
+class GatewayError(Exception):
+    """Base. `headers` are extra response headers (lower case names)."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: str | None = None
+    retryable: ClassVar[bool] = False
+    level: ClassVar[Level] = "error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message[:_LONGEST_MESSAGE]
+        self.param = param
+        self.headers = headers
+        if code is not None:
+            self.code = code
+
+    @property
+    def http_status(self) -> int:
+        return self.status
+
+    def body(self) -> bytes:
+        """`{"error": {message, type, param, code}}`, all four keys always present."""
+        return _encode({"error": self.detail()})
+
+    def detail(self) -> dict[str, str | None]:
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+
+class InvalidRequest(GatewayError):
+    status = 400
+    type = "invalid_request_error"
+    level = "info"
+
+
+class Unauthorized(InvalidRequest):
+    status = 401
+    code = "invalid_api_key"
+
+
+class NotAllowed(InvalidRequest):
+    status = 403
+    code = "model_not_allowed"
+
+
+class NotFound(InvalidRequest):
+    status = 404
+    code = "model_not_found"
+
+
+class MethodNotAllowed(InvalidRequest):
+    status = 405
+    code = "method_not_supported"
+
+
+class RequestTimeout(InvalidRequest):
+    status = 408
+    code = "request_timeout"
+
+
+class TooLarge(InvalidRequest):
+    status = 413
+    code = "request_too_large"
+
+
+class UnsupportedMedia(InvalidRequest):
+    status = 415
+    code = "unsupported_content_type"
+
+
+class NotPriced(GatewayError):
+    status = 402
+    type = "invalid_request_error"
+    code = "model_not_priced"
+    level = "warning"
+
+
+class BudgetExhausted(GatewayError):
+    status = 429
+    type = "insufficient_quota"
+    code = "insufficient_quota"
+    level = "info"
+
+
+class RateLimited(GatewayError):
+    status = 429
+    type = "requests"
+    code = "rate_limit_exceeded"
+    level = "info"
+
+
+class Overloaded(GatewayError):
+    status = 503
+    code = "overloaded"
+    retryable = True
+    level = "warning"
+
+
+class CacheMissed(GatewayError):
+    status = 504
+    type = "invalid_request_error"
+    code = "cache_miss"
+    level = "info"
+
+
+class Internal(GatewayError):
+    code = "internal_error"
+
+
+class UpstreamFailed(GatewayError):
+    status = 502
+    code = "upstream_error"
+    retryable = True
+    level = "warning"
+
+
+class UpstreamTimeout(UpstreamFailed):
+    status = 504
+    code = "upstream_timeout"
+
+
+class UpstreamRefused(UpstreamFailed):
+    """An upstream's own answer of 400-499; `retryable` only for 408, 429 (the caller reads `may_retry`)."""
+
+    retryable = False
+    level = "info"
+
+    def __init__(self, status: int, error: dict[str, object], *, retry_after: float | None = None) -> None:
+        super().__init__(str(error.get("message") or "The upstream refused this request."))
+        self.upstream_status = status
+        self.upstream_error = error
+        self.retry_after = retry_after
+
+    @property
+    def http_status(self) -> int:
+        return self.upstream_status
+
+    @property
+    def may_retry(self) -> bool:
+        return self.upstream_status in (408, 429)
+
+    def detail(self) -> dict[str, str | None]:
+        found = {k: self.upstream_error.get(k) for k in ("message", "type", "param", "code")}
+        return {k: None if v is None else str(v)[:_LONGEST_MESSAGE] for k, v in found.items()}

@@ -1,0 +1,76 @@
+"""What an upstream is to the gateway, and how one is found: `kind: openai` is the module `gateway.providers.openai`.
+
+Adding a provider is adding a file here with `Config` and `build`; siblings never import each other.
+"""
+
+from collections.abc import AsyncGenerator
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from gateway.call import Body, Chunk, Operation
+from policies.money import Usage
+
+Billing = Literal["stops-on-close", "bills-anyway"]
+
+
+class Sending(Struct, frozen=True, kw_only=True):
+    """One attempt at one upstream. `body` is ready to send: upstream model name, capped output, usage asked for.
+
+    `id` is the attempt id. `tenant` is an opaque isolation salt. `timeout` bounds the wait for the first chunk and
+    `idle` every later gap, both in seconds.
+    """
+
+    id: str
+    operation: Operation
+    model: str
+    body: Body
+    stream: bool
+    tenant: str
+    timeout: float
+    idle: float
+
+
+class Partial(Exception):
+    """An answer broke off after its first chunk. `usage` is what is known to have been consumed, if anything is."""
+
+    def __init__(self, message: str, usage: Usage | None = None) -> None:
+        super().__init__(message)
+        self.usage = usage
+
+
+class Provider(Protocol):
+    """`billing` says what a closed connection costs: nothing more, or the whole answer all the same."""
+
+    name: str
+    billing: Billing
+
+    def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
+        """Chunks as they come: events when `sending.stream`, else exactly one body with `final`.
+
+        Until the first chunk raises a GatewayError; after it only `Partial`. Ends normally only when the upstream said
+        that the answer is whole (finish reason and end mark). Closing the generator closes the upstream call.
+        """
+        ...
+
+    async def models(self) -> list[str]: ...
+
+    def ready(self) -> str | None:
+        """None when requests are served, else what is still missing, in words."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def known() -> list[str]:
+    return sorted(module.name for module in iter_modules(__path__))
+
+
+def load(kind: str) -> ModuleType:
+    """Raises LookupError that lists the known kinds."""
+    if kind not in known():
+        raise LookupError(f"Unknown provider {kind!r}. Known: {', '.join(known())}.")
+    return import_module(f"{__name__}.{kind}")

@@ -1,0 +1,271 @@
+"""Every setting: defaults < nearhit.yaml < NEARHIT_* environment < flags; unknown keys are errors.
+
+The only reader of the environment. `load()` is called once, by the command line; everything else is handed a value.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
+_SIZE = re.compile(r"^(\d+)(B|KiB|MiB|GiB)$")
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+# Providers that switch on by themselves when their usual key is in the environment.
+WELL_KNOWN = {
+    "openai": ("OPENAI_API_KEY", "https://api.openai.com/v1"),
+    "groq": ("GROQ_API_KEY", "https://api.groq.com/openai/v1"),
+    "deepseek": ("DEEPSEEK_API_KEY", "https://api.deepseek.com/v1"),
+    "mistral": ("MISTRAL_API_KEY", "https://api.mistral.ai/v1"),
+    "openrouter": ("OPENROUTER_API_KEY", "https://openrouter.ai/api/v1"),
+}
+
+
+def seconds(value: object) -> object:
+    """`"150ms"`, `"24h"` -> seconds; numbers are seconds already."""
+    if isinstance(value, str) and (found := _DURATION.match(value.strip())):
+        return float(found[1]) * _SECONDS[found[2]]
+    return value
+
+
+def octets(value: object) -> object:
+    """`"16MiB"` -> bytes; whole numbers are bytes already."""
+    if isinstance(value, str) and (found := _SIZE.match(value.strip())):
+        return int(found[1]) * _BYTES[found[2]]
+    return value
+
+
+Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0)]
+Octets = Annotated[int, BeforeValidator(octets), Field(gt=0)]
+
+
+class Section(BaseModel):
+    """Base of every part: unknown keys are errors, values never change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Server(Section):
+    """The listening socket and what one request may cost it."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    workers: int = Field(default=1, ge=1, le=64)
+    server: Literal["uvicorn", "granian"] = "uvicorn"
+    max_body: Octets = 16 << 20
+    body_timeout: Seconds = 10.0
+    header_timeout: Seconds = 10.0
+    drain_timeout: Seconds = 120.0
+    max_in_flight: int = Field(default=2_000, ge=1)
+
+
+class ProviderSettings(Section):
+    """An upstream. `api_key: none` sends no credential. Further keys belong to the kind and are checked by it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    kind: str
+    base_url: str | None = None
+    api_key: SecretStr | None = None
+    first_chunk_timeout: Seconds = 30.0
+    idle_timeout: Seconds = 30.0
+    max_in_flight: int = Field(default=512, ge=1)
+    billing: Literal["stops-on-close", "bills-anyway"] = "bills-anyway"
+
+
+class EngineSettings(Section):
+    """A bundled engine. `tokens_per_second`: measured by `nearhit engine bench`; None prices by an assumed rate."""
+
+    model: str = "demo"
+    hour_usd: Annotated[str, BeforeValidator(str)] = "0.50"
+    tokens_per_second: float | None = Field(default=None, gt=0)
+    threads: int | None = Field(default=None, ge=1)
+    max_queue: int = Field(default=256, ge=1)
+    in_process: bool = False
+
+
+class ModelSettings(Section):
+    """A name clients may ask for. `free` marks a route whose upstream really costs nothing."""
+
+    route: list[str] = Field(min_length=1)
+    strategy: Literal["ordered", "cheapest"] = "ordered"
+    free: bool = False
+
+
+class CacheSettings(Section):
+    """When an answer may be reused; both error budgets hold, a client may only tighten them."""
+
+    mode: Literal["off", "exact", "shadow", "semantic"] = "semantic"
+    policy: str = "guarded"
+    max_error_rate: float = Field(default=0.01, ge=0, le=1)
+    max_wrong_hit_rate: float = Field(default=0.05, ge=0, le=1)
+    max_temperature: float = Field(default=1.0, ge=0, le=2)
+    ttl: Seconds = 86_400.0
+    scope: Literal["user", "key", "project", "team", "org"] = "project"
+    store: Literal["auto", "memory", "sqlite", "redis"] = "auto"
+    embed_timeout: Seconds = 0.15
+    max_entries: int = Field(default=100_000, ge=1)
+    encoder: str = "minilm"
+
+
+class BudgetSettings(Section):
+    """A limit kept in the file; limits set through the API live in the database."""
+
+    scope: str
+    limit_usd: Annotated[str, BeforeValidator(str)]
+    window: Literal["day", "week", "month", "quarter", "year", "total"] = "month"
+    timezone: str = "UTC"
+    mode: Literal["hard", "soft"] = "hard"
+    alerts: list[float] = [0.5, 0.8, 0.95]
+
+
+class TelemetrySettings(Section):
+    """What is traced and where it goes; prompts and answers never, unless `capture_content`."""
+
+    otlp: str | None = None
+    capture_content: bool = False
+    sample: float = Field(default=0.1, ge=0, le=1)
+    slow: Seconds = 5.0
+    explain_days: int = Field(default=7, ge=0)
+
+
+class LedgerSettings(Section):
+    """`durability: write` survives kill -9 but not a power cut; `off` is for throw-away runs."""
+
+    durability: Literal["fsync", "write", "off"] = "fsync"
+    max_output_tokens: int = Field(default=4_096, ge=1)
+
+
+class Settings(BaseSettings):
+    """The whole configuration. `home` holds everything the process writes."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="NEARHIT_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
+    )
+
+    home: Path = Path(".nearhit")
+    admin_key: SecretStr | None = None
+    secret: SecretStr | None = None
+    server: Server = Server()
+    database: str | None = None
+    redis: str | None = None
+    providers: dict[str, ProviderSettings] = {}
+    engines: dict[str, EngineSettings] = {"local": EngineSettings()}
+    models: dict[str, ModelSettings] = {}
+    cache: CacheSettings = CacheSettings()
+    budgets: list[BudgetSettings] = []
+    ledger: LedgerSettings = LedgerSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+
+    @field_validator("database")
+    @classmethod
+    def _known_database(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("postgresql://", "postgresql+asyncpg://", "sqlite:///")):
+            raise ValueError("expected postgresql://user@host/name (or leave it out for SQLite)")
+        return value
+
+    @model_validator(mode="after")
+    def _workers_need_services(self) -> "Settings":
+        if self.server.workers > 1 and (self.database is None or self.database.startswith("sqlite")):
+            raise ValueError("server.workers > 1 needs database: postgresql://… (SQLite serves exactly one worker)")
+        if self.server.workers > 1 and self.cache.mode != "off" and self.redis is None:
+            raise ValueError("server.workers > 1 with caching needs redis: redis://… (or cache.mode: off)")
+        return self
+
+    @property
+    def database_url(self) -> str:
+        """SQLAlchemy's form, async driver included."""
+        if self.database is None:
+            return f"sqlite+aiosqlite:///{self.home / 'nearhit.db'}"
+        return self.database.replace("postgresql://", "postgresql+asyncpg://").replace(
+            "sqlite:///", "sqlite+aiosqlite:///"
+        )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's signature
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's signature
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, then environment, then the file (`_file` is taken out of the flags by `load`)."""
+        return init_settings, env_settings, InitSettingsSource(settings_cls, _FileValues.current)
+
+
+class _FileValues:
+    """The values of the file being loaded; set only inside `load`."""
+
+    current: dict[str, Any] = {}
+
+
+def load(config: Path | None = None, **flags: Any) -> Settings:
+    """Settings from the file (default: ./nearhit.yaml when it is there), the environment and `flags`.
+
+    Raises pydantic.ValidationError (its message names the key), ValueError for an unreadable file or `${UNSET}`.
+    """
+    path = config or Path("nearhit.yaml")
+    _FileValues.current = _read(path) if config or path.exists() else {}
+    _add_well_known(_FileValues.current)
+    try:
+        return Settings(**flags)
+    finally:
+        _FileValues.current = {}
+
+
+def environment() -> dict[str, str]:
+    """A copy of this process's environment for child processes."""
+    return dict(os.environ)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold a mapping, not a {type(found).__name__}")
+    return cast("dict[str, Any]", _resolve(found))
+
+
+def _resolve(value: Any) -> Any:
+    """Replace `${NAME}` by the environment's value; an unset name is an error, never an empty string."""
+    if isinstance(value, dict):
+        return {str(key): _resolve(item) for key, item in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list):
+        return [_resolve(item) for item in cast("list[Any]", value)]
+    if isinstance(value, str):
+        return _REFERENCE.sub(_from_environment, value)
+    return value
+
+
+def _from_environment(found: re.Match[str]) -> str:
+    if found[1] not in os.environ:
+        raise ValueError(f"the configuration names ${{{found[1]}}}, which is not set in the environment")
+    return os.environ[found[1]]
+
+
+def _add_well_known(values: dict[str, Any]) -> None:
+    for name, (variable, base_url) in WELL_KNOWN.items():
+        providers = values.setdefault("providers", {})
+        if os.environ.get(variable) and isinstance(providers, dict) and name not in providers:
+            providers[name] = {"kind": "openai", "base_url": base_url, "api_key": os.environ[variable]}
