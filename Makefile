@@ -6,41 +6,62 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 BIN := $(VENV)/bin
 PORT ?= 8080
+BENCH_SECONDS ?= 3
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help install install-dev serve test fmt lint types imports docs proof bench clean
-help:            ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+.DEFAULT_GOAL := help
+.PHONY: help install install-dev serve test lint types imports docs fmt bench proof containers clean
 
-$(VENV)/.installed: pyproject.toml Makefile
+help: ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nearhit needs Python 3.11 or newer; say which with PYTHON=…")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
-	$(BIN)/pip install --quiet -e .
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
+	$(BIN)/python -m pip install --quiet -e .
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --group dev
+	$(BIN)/python -m pip install --quiet --group dev
 	@touch $@
 
-install: $(VENV)/.installed             ## the virtual environment, enough to serve
-install-dev: $(VENV)/.installed-dev     ## the same with the tools of `make test`
+install: $(VENV)/.installed ## the virtual environment, enough to serve
+install-dev: $(VENV)/.installed-dev ## the same with the tools of `make test`
 
-serve: install   ## start the gateway on 127.0.0.1:$(PORT)
+serve: install ## start the gateway on 127.0.0.1:$(PORT)
 	@NEARHIT_SERVER__PORT=$${NEARHIT_SERVER__PORT:-$(PORT)} exec $(BIN)/nearhit serve
 
-test: install-dev lint types imports    ## everything CI runs
-	$(BIN)/python -m pytest -q
+test: install-dev lint types imports ## everything that must pass, at most 8 minutes on 2 cores
+	$(BIN)/python -m pytest -q -m "not proof"
+
+lint: install-dev ## ruff, spelling, the compose file
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+
+types: install-dev ## basedpyright, strict
+	$(BIN)/basedpyright
+
+imports: install-dev ## who may import whom
+	$(BIN)/lint-imports
+
+docs: install-dev ## write what is generated: docs/configuration.md and the file tree of README.md
+	$(BIN)/python docs/generate.py
 
 fmt: install-dev ## format and mend what can be mended
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-lint: install-dev
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+bench: install ## measure the gateway beside direct calls; the result is kept under docs/benchmarks/
+	$(BIN)/python -m gateway.bench.gateway --seconds $(BENCH_SECONDS) --save docs/benchmarks
 
-types: install-dev
-	$(BIN)/basedpyright
+proof: install-dev ## the full-size proofs (long)
+	$(BIN)/python -m pytest -q -m proof --timeout 3600
 
-imports: install-dev
-	$(BIN)/lint-imports
+containers: ## build the image and run the whole stack with podman (Debian, root)
+	deploy/prove_containers.sh
+
+clean: ## forget the environment and every cache
+	rm -rf $(VENV) .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -13,7 +13,10 @@ FinishReason = Literal["stop", "length", "abort", "error", "deadline"]
 
 
 class EngineError(Exception):
-    """Base of what an engine raises: `InvalidRequest` is the caller's fault, `Overloaded` and `EngineFailed` are ours."""
+    """Base of what an engine raises. `InvalidRequest` is the caller's fault, `Overloaded` and `EngineFailed` are ours.
+
+    The latter two are worth a retry, elsewhere or later.
+    """
 
 
 class InvalidRequest(EngineError):
@@ -148,6 +151,14 @@ class Engine(Protocol):
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """Raises InvalidRequest/Overloaded/EngineFailed before the first delta. Closing the generator aborts."""
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """End this request soon: its stream ends with finish reason `abort` and exact usage. Unknown: ignored."""
+        ...
+
+    def usage_of(self, request_id: str) -> EngineUsage | None:
+        """What a lately ended request consumed, also when its generator was closed early; None while unknown."""
         ...
 
     async def count_tokens(self, request: GenerateRequest) -> int:

@@ -52,7 +52,8 @@ class Directives(Struct, frozen=True, kw_only=True):
 class Call(Struct, frozen=True, kw_only=True):
     """One request, decoded once. `body` is the client's own object and is never changed after this point.
 
-    `id` is a server-made UUIDv7; `received` is monotonic seconds, `at` wall-clock seconds since the epoch.
+    `id` is a server-made UUIDv7; `received` and `deadline` are monotonic seconds, `at` wall-clock seconds since the
+    epoch; `size` is the body's length in bytes.
     """
 
     id: str
@@ -66,6 +67,7 @@ class Call(Struct, frozen=True, kw_only=True):
     received: float
     at: float
     deadline: float
+    size: int = 0
 
 
 class Chunk(NamedTuple):

@@ -143,10 +143,13 @@ class Internal(GatewayError):
 
 
 class UpstreamFailed(GatewayError):
+    """`doubtful`: the request had been sent when it failed, so the upstream may have done (and bill) the work."""
+
     status = 502
     code = "upstream_error"
     retryable = True
     level = "warning"
+    doubtful: bool = False
 
 
 class UpstreamTimeout(UpstreamFailed):

@@ -93,7 +93,6 @@ class EngineSettings(Section):
     tokens_per_second: float | None = Field(default=None, gt=0)
     threads: int | None = Field(default=None, ge=1)
     max_queue: int = Field(default=256, ge=1)
-    in_process: bool = False
 
 
 class ModelSettings(Section):

@@ -28,10 +28,21 @@ class Usage(Struct, frozen=True, kw_only=True):
         return self.prompt + self.completion
 
 
+class Tier(Struct, frozen=True, kw_only=True):
+    """Rates that replace a price's own, for every token of a request whose prompt is longer than `start` tokens."""
+
+    start: int
+    input: int
+    output: int
+    cached_input: int
+    cache_write: int
+
+
 class Price(Struct, frozen=True, kw_only=True):
     """What a token costs, in pico-USD per token (USD per million tokens x 1e6); `request` in pico-USD per call.
 
     `id` names the price version; with the token counts of a ledger row it recomputes the charge exactly.
+    `tiers` are long-prompt rates by ascending `start`.
     """
 
     id: str
@@ -41,19 +52,58 @@ class Price(Struct, frozen=True, kw_only=True):
     cache_write: int
     request: int = 0
     status: PriceStatus = "exact"
+    tiers: tuple[Tier, ...] = ()
+
+    def rates(self, prompt: int) -> "Price | Tier":
+        """The rates for a request with that many prompt tokens."""
+        found: Price | Tier = self
+        for tier in self.tiers:
+            if prompt > tier.start:
+                found = tier
+        return found
 
 
 def cost_nano(usage: Usage, price: Price) -> int:
     """Nano-USD of one attempt, rounded up once (so a charge is never below the sum of its tokens)."""
+    rates = price.rates(usage.prompt) if price.tiers else price
     fresh = usage.prompt - usage.cached - usage.cache_write
     pico = (
-        fresh * price.input
-        + usage.cached * price.cached_input
-        + usage.cache_write * price.cache_write
-        + usage.completion * price.output
+        fresh * rates.input
+        + usage.cached * rates.cached_input
+        + usage.cache_write * rates.cache_write
+        + usage.completion * rates.output
         + price.request
     )
     return -(-pico // PICO_PER_NANO)
+
+
+def bound_nano(input_bound: int, max_output: int, price: Price) -> int:
+    """The most an attempt can cost, nano-USD: every prompt token at its dearest class, in the dearest tier in reach.
+
+    `max_output` counts the tokens of all choices together.
+    """
+    reachable = [price, *(tier for tier in price.tiers if input_bound > tier.start)]
+    pico = max(
+        input_bound * max(rates.input, rates.cached_input, rates.cache_write) + max_output * rates.output
+        for rates in reachable
+    )
+    return -(-(pico + price.request) // PICO_PER_NANO)
+
+
+def checked(usage: Usage) -> Usage:
+    """`usage` with nonsense removed: no negative counts, parts never larger than their whole.
+
+    An upstream's numbers are input like any other; they may cost its own customers nothing less than zero.
+    """
+    prompt, completion = max(0, usage.prompt), max(0, usage.completion)
+    cached = min(max(0, usage.cached), prompt)
+    return Usage(
+        prompt=prompt,
+        cached=cached,
+        cache_write=min(max(0, usage.cache_write), prompt - cached),
+        completion=completion,
+        reasoning=min(max(0, usage.reasoning), completion),
+    )
 
 
 def usd(nano: int) -> str:

@@ -1,0 +1,258 @@
+"""The encoder process: `python -m cache.encoder --socket PATH`. The only place where an embedding model runs.
+
+Knows the model, its weights (checked by digest) and how to put waiting texts into one forward pass.
+Does not know caches, tenants or HTTP; it keeps no text longer than its answer takes.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+
+from cache import weights, wire
+from cache.embedder import MAX_CHARS
+
+log = logging.getLogger("nearhit.encoder")
+
+# A forward pass takes what waits, up to so many texts and so many padded tokens.
+_MAX_TEXTS = 32
+_MAX_TOKENS = 4_096
+# Questions of a cache look-up are few; longer lists are somebody's embedding job and can wait a little.
+_BULK_ABOVE = 4
+_MAX_WAITING = 1_024
+_AGREEMENT = 0.999
+_PROBES = (
+    "How do I reset my password?",
+    "What does time to first token mean?",
+    "The invoice of 14 March names 1,250.50 EUR, not 1,205.50 EUR.",
+    "Explain why a bridge needs expansion joints, and what happens to long spans in hot summers without them.",
+)
+
+
+class Model:
+    """all-MiniLM-L6-v2, or any sentence-transformers folder, on CPU threads of this process.
+
+    `precision`: `bf16` is used where the CPU multiplies it natively and its vectors agree with fp32 to a cosine of
+    0.999; else fp32. `name` says which, for vectors of two precisions are not the same index.
+    """
+
+    def __init__(self, source: weights.Source, precision: str = "auto") -> None:
+        self._model = _load(source, torch.float32)
+        self._tokenizer = self._model.tokenizer.backend_tokenizer
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.window = int(self._model.max_seq_length or 512)
+        self.dimension = int(self._model.get_embedding_dimension() or 0)
+        self.precision = self._choose(source, precision)
+        self.name = f"{source.name}:{source.digest[:12]}:{self.precision}"
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, special tokens included, nothing cut but characters beyond MAX_CHARS."""
+        return [found.ids for found in self._tokenizer.encode_batch([text[:MAX_CHARS] for text in texts])]
+
+    def embed(self, ids: Sequence[list[int]]) -> NDArray[np.float32]:
+        """`(n, dimension)` normalised float32; each text is cut to the window, its end token kept."""
+        cut = [row if len(row) <= self.window else [*row[: self.window - 1], row[-1]] for row in ids]
+        vectors = np.empty((len(cut), self.dimension), np.float32)
+        # Longest first, so that a pass pads little.
+        order = sorted(range(len(cut)), key=lambda i: -len(cut[i]))
+        start = 0
+        while start < len(order):
+            width = len(cut[order[start]])
+            chosen = order[start : start + max(1, min(_MAX_TEXTS, _MAX_TOKENS // max(1, width)))]
+            vectors[chosen] = self._forward([cut[i] for i in chosen], width)
+            start += len(chosen)
+        return vectors
+
+    def _forward(self, rows: list[list[int]], width: int) -> NDArray[np.float32]:
+        ids = torch.zeros((len(rows), width), dtype=torch.long)
+        mask = torch.zeros((len(rows), width), dtype=torch.long)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)] = torch.tensor(row)
+            mask[i, : len(row)] = 1
+        with torch.inference_mode():
+            found = self._model({"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)})
+            vectors = found["sentence_embedding"].float()
+            return torch.nn.functional.normalize(vectors, dim=1).numpy()
+
+    def _choose(self, source: weights.Source, precision: str) -> str:
+        if precision == "fp32" or (precision == "auto" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+            return "fp32"
+        ids = self.tokenize(_PROBES)
+        expected = self.embed(ids)
+        full, self._model = self._model, _load(source, torch.bfloat16)
+        agreement = float((self.embed(ids) * expected).sum(axis=1).min())
+        if agreement < _AGREEMENT:
+            log.warning("bf16 agrees with fp32 only to %.5f: using fp32", agreement)
+            self._model = full
+            return "fp32"
+        return "bf16"
+
+
+def _load(source: weights.Source, precision: torch.dtype) -> SentenceTransformer:
+    return SentenceTransformer(
+        str(source.folder), device="cpu", local_files_only=True, model_kwargs={"dtype": precision}
+    ).eval()
+
+
+class _Job(NamedTuple):
+    ask: wire.Ask
+    answered: asyncio.Future[wire.Answer]
+
+
+class Server:
+    """Answers asks over a Unix socket. Everything that waits when the model is free goes into one pass."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._model: Model | None = None
+        self._ready = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._few: deque[_Job] = deque()
+        self._bulk: deque[_Job] = deque()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="encoder")
+
+    async def run(self, source: weights.Source, precision: str) -> None:
+        """Listen at once, load, then serve until cancelled."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(self._serve, path=str(self._path), limit=1 << 20)
+        self._path.chmod(0o600)
+        async with server:
+            loop = asyncio.get_running_loop()
+            self._model = model = await loop.run_in_executor(self._thread, Model, source, precision)
+            self._ready.set()
+            log.info("encoder ready: %s", model.name)
+            await self._work(model)
+
+    async def _work(self, model: Model) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._wake.wait()
+            jobs = self._next_jobs()
+            if not jobs:
+                self._wake.clear()
+                continue
+            answers = await loop.run_in_executor(self._thread, _answer, model, [job.ask for job in jobs])
+            for job, answer in zip(jobs, answers, strict=True):
+                if not job.answered.done():
+                    job.answered.set_result(answer)
+
+    def _next_jobs(self) -> list[_Job]:
+        """All short asks that fit one pass; when there are none, one long ask."""
+        jobs: list[_Job] = []
+        texts = 0
+        while self._few and (not jobs or texts + len(self._few[0].ask.texts) <= _MAX_TEXTS):
+            jobs.append(self._few.popleft())
+            texts += len(jobs[-1].ask.texts)
+        if not jobs and self._bulk:
+            jobs.append(self._bulk.popleft())
+        return jobs
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._ready.wait()
+            assert self._model is not None
+            model = self._model
+            writer.write(wire.frame(wire.Hello(name=model.name, dimension=model.dimension, window=model.window)))
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    ask = wire.decode_ask(await wire.read_frame(reader))
+                    group.create_task(self._reply(ask, writer))
+        except* (OSError, EOFError, ValueError, msgspec.DecodeError):
+            pass  # the client left, or does not speak our language: either way this connection ends
+        finally:
+            writer.close()
+
+    async def _reply(self, ask: wire.Ask, writer: asyncio.StreamWriter) -> None:
+        if len(self._few) + len(self._bulk) >= _MAX_WAITING:
+            answer = wire.Answer(id=ask.id, error="busy")
+        else:
+            answer = await self._queue(ask)
+        writer.write(wire.frame(answer))
+        await writer.drain()
+
+    async def _queue(self, ask: wire.Ask) -> wire.Answer:
+        """Long asks go piece by piece, so that a look-up never waits for more than one pass of them."""
+        if len(ask.texts) <= _BULK_ABOVE:
+            return await self._submit(self._few, ask)
+        tokens: list[int] = []
+        vectors: list[bytes] = []
+        for start in range(0, len(ask.texts), _MAX_TEXTS):
+            piece = wire.Ask(id=ask.id, texts=ask.texts[start : start + _MAX_TEXTS], vectors=ask.vectors)
+            answer = await self._submit(self._bulk, piece)
+            if answer.error is not None:
+                return answer
+            tokens += answer.tokens
+            vectors.append(answer.vectors)
+        return wire.Answer(id=ask.id, tokens=tokens, vectors=b"".join(vectors))
+
+    async def _submit(self, queue: deque[_Job], ask: wire.Ask) -> wire.Answer:
+        job = _Job(ask, asyncio.get_running_loop().create_future())
+        queue.append(job)
+        self._wake.set()
+        return await job.answered
+
+
+def _answer(model: Model, asks: list[wire.Ask]) -> list[wire.Answer]:
+    """One pass for all; runs in the model's thread. A model that fails fails these asks, not the process."""
+    try:
+        ids = [model.tokenize(ask.texts) for ask in asks]
+        wanted = [row for ask, rows in zip(asks, ids, strict=True) if ask.vectors for row in rows]
+        vectors = model.embed(wanted) if wanted else np.zeros((0, model.dimension), np.float32)
+    except (RuntimeError, ValueError, TypeError) as error:
+        log.error("embedding failed: %s", type(error).__name__)
+        return [wire.Answer(id=ask.id, error="failed") for ask in asks]
+    answers: list[wire.Answer] = []
+    start = 0
+    for ask, rows in zip(asks, ids, strict=True):
+        taken = vectors[start : start + len(rows)] if ask.vectors else vectors[:0]
+        start += len(taken)
+        answers.append(wire.Answer(id=ask.id, tokens=[len(row) for row in rows], vectors=taken.astype("<f4").tobytes()))
+    return answers
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 stopped by a signal, 1 the weights cannot be used (the message says why), 2 usage."""
+    parser = argparse.ArgumentParser(prog="python -m cache.encoder", description="Serve embeddings on a Unix socket.")
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--model", default="minilm", help="minilm, or a sentence-transformers folder")
+    parser.add_argument("--precision", choices=("auto", "bf16", "fp32"), default="auto")
+    parser.add_argument("--threads", type=int, default=0, help="0: half of the cores, at most 4")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s", stream=sys.stderr)
+    try:
+        source = weights.locate(options.model)
+    except weights.Unusable as error:
+        log.error("%s", error)
+        return 1
+    torch.set_num_threads(options.threads or max(1, min(4, (os.cpu_count() or 1) // 2)))
+    asyncio.run(_serve(options.socket, source, options.precision))
+    return 0
+
+
+async def _serve(path: Path, source: weights.Source, precision: str) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await Server(path).run(source, precision)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

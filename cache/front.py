@@ -1,0 +1,67 @@
+"""The exact tier in this process: the answers used last, found by digest without leaving the event loop.
+
+Bounded by entries and bytes. Knows nothing of time or tenants: whoever reads an entry checks both.
+"""
+
+from collections import OrderedDict
+
+from cache.types import Entry
+
+# What an entry costs in memory besides its text and answer: objects, digests, dictionary slots.
+_OVERHEAD = 800
+
+
+class Front:
+    """Least-recently-used entries by exact digest."""
+
+    def __init__(self, *, max_entries: int, max_bytes: int) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[bytes, Entry] = OrderedDict()
+        self._exact_of: dict[int, bytes] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._bytes
+
+    def get(self, exact: bytes) -> Entry | None:
+        entry = self._entries.get(exact)
+        if entry is not None:
+            self._entries.move_to_end(exact)
+        return entry
+
+    def put(self, entry: Entry) -> None:
+        """Keep `entry`, letting the least recently used go. One that alone exceeds the bound is not kept."""
+        self.drop(entry.exact)
+        size = _size(entry)
+        if size > self._max_bytes:
+            return
+        self._entries[entry.exact] = entry
+        self._exact_of[entry.id] = entry.exact
+        self._bytes += size
+        while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
+            self.drop(next(iter(self._entries)))
+
+    def drop(self, exact: bytes) -> None:
+        entry = self._entries.pop(exact, None)
+        if entry is not None:
+            self._exact_of.pop(entry.id, None)
+            self._bytes -= _size(entry)
+
+    def drop_id(self, entry_id: int) -> None:
+        exact = self._exact_of.get(entry_id)
+        if exact is not None:
+            self.drop(exact)
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._exact_of.clear()
+        self._bytes = 0
+
+
+def _size(entry: Entry) -> int:
+    return _OVERHEAD + len(entry.answer) + 2 * len(entry.text)

@@ -1,0 +1,134 @@
+"""The semantic tier: text to vector, vector to candidates, candidates to a verdict.
+
+Knows the encoder, the partitions and the policy, and that only the store says what still exists.
+Does not know the exact tier, statistics or how an answer is delivered.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from cache.embedder import Encoder, EncoderDown
+from cache.partitions import Candidate, Key, NotReady, Partitions
+from cache.store import Store, StoreDown
+from cache.types import CacheConfig, Entry, Looked, Query
+from cache.vectors import Vector
+from policies.reuse import Budget, Explore, Neighbour, Regenerate, ReusePolicy, Serve, Verdict
+
+# A partition that takes longer to load is there for the next look-up; nobody waits for it.
+_LOAD_WAIT = 0.05
+
+
+class Found(Struct, kw_only=True):
+    """`entry` when it may be served, else `reason`. `vector` as soon as the text has one that covers all of it."""
+
+    entry: Entry | None = None
+    reason: str = ""
+    similarity: float = 0.0
+    confidence: float = 0.0
+    vector: Vector | None = None
+    looked: tuple[Looked, ...] = ()
+    explore: int | None = None
+
+
+class Meaning:
+    """`alive(entry, query)` is the owner's check of scope and age; what fails it is no candidate."""
+
+    def __init__(
+        self,
+        store: Store,
+        partitions: Partitions,
+        encoder: Encoder,
+        policy: ReusePolicy,
+        *,
+        config: CacheConfig,
+        now: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._partitions = partitions
+        self._encoder = encoder
+        self._policy = policy
+        self._config = config
+        self._now = now
+
+    async def find(self, query: Query, budget: Budget, alive: Callable[[Entry], bool]) -> Found:
+        """What the policy says about the nearest kept texts. Trouble becomes a reason, never an exception."""
+        found = Found()
+        try:
+            found.vector = await self.embed(query.text, self._config.embed_timeout)
+        except EncoderDown as error:
+            return Found(reason=error.reason)
+        if found.vector is None:
+            return Found(reason="text-too-long")
+        try:
+            key = (query.scope, self._encoder.name)
+            near = await self._partitions.search(key, found.vector, self._config.neighbours, wait=_LOAD_WAIT)
+            self._judge(query, budget, found, await self._fetch(key, near, alive))
+        except NotReady:
+            found.reason = "index-loading"
+        except StoreDown:
+            found.reason = "store-down"
+        return found
+
+    async def embed(self, text: str, timeout: float) -> Vector | None:
+        """The vector of `text`; None when the model cannot read all of it. Raises EncoderDown, also for a time-out."""
+        if (trouble := self._encoder.status()) is not None:
+            raise EncoderDown("encoder-loading" if trouble in {"starting", "loading"} else "encoder-down")
+        try:
+            async with asyncio.timeout(timeout):
+                encoded = await self._encoder.encode([text])
+        except TimeoutError as error:
+            raise EncoderDown("embed-timeout") from error
+        return None if encoded.tokens[0] > self._encoder.window else encoded.vectors[0]
+
+    async def _fetch(
+        self, key: Key, near: Sequence[Candidate], alive: Callable[[Entry], bool]
+    ) -> list[tuple[Entry, float]]:
+        """The entries behind `near` that still exist, with their similarity. One round trip, none for far ones."""
+        close = [candidate for candidate in near if candidate.similarity >= self._policy.floor]
+        if not close:
+            return []
+        entries = await self._store.get_many([candidate.exact for candidate in close])
+        real: list[tuple[Entry, float]] = []
+        for candidate, entry in zip(close, entries, strict=True):
+            if entry is None or entry.id != candidate.entry_id or entry.expires <= self._now():
+                self._partitions.forget(key, candidate.entry_id)
+            elif alive(entry):
+                real.append((entry, candidate.similarity))
+        return real
+
+    def _judge(self, query: Query, budget: Budget, found: Found, real: list[tuple[Entry, float]]) -> None:
+        """Fill `found` with the verdict."""
+        if not real:
+            found.reason = "far"
+            return
+        now = self._now()
+        neighbours = [
+            Neighbour(entry_id=entry.id, text=entry.text, similarity=similarity, age=now - entry.created)
+            for entry, similarity in real
+        ]
+        verdict = self._policy.judge(query.text, neighbours, budget)
+        entries = {entry.id: (entry, similarity) for entry, similarity in real}
+        found.looked = _looked(verdict, neighbours)
+        match verdict:
+            case Serve():
+                found.entry, found.similarity = entries[verdict.entry_id]
+                found.confidence = verdict.confidence
+            case Explore():
+                found.reason, found.explore = "explore", verdict.entry_id
+            case Regenerate():
+                found.reason = verdict.reason
+
+
+def _looked(verdict: Verdict, neighbours: Sequence[Neighbour]) -> tuple[Looked, ...]:
+    notes = {note.entry_id: note for note in verdict.notes}
+    return tuple(
+        Looked(
+            entry_id=neighbour.entry_id,
+            similarity=neighbour.similarity,
+            confidence=note.confidence if (note := notes.get(neighbour.entry_id)) else None,
+            guard=note.guard if note else None,
+        )
+        for neighbour in neighbours
+    )

@@ -1,0 +1,253 @@
+"""What must match exactly before meaning may match: one table, one digest.
+
+Knows: OpenAI request bodies (chat, completion, embedding), who asks, and which requests may match by meaning at all.
+Does not know: stores, vectors, policies, or how a tenant was authenticated.
+The digest is HMAC-SHA256 over length-prefixed fields, so no two different requests can spell the same message, and
+nobody without the secret can compute or recognise a scope.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from typing import Literal, NamedTuple, cast
+
+import msgspec
+from msgspec import Struct
+
+from cache.types import Query, Uncacheable
+from cache.wording import is_time_sensitive
+
+Level = Literal["user", "key", "project", "team", "org"]
+Operation = Literal["chat", "completion", "embedding"]
+Json = dict[str, object]
+
+# More characters than this cannot be trusted to fit the encoder's window of 256 tokens.
+MAX_TEXT = 1_000
+# Answers to time-sensitive questions age in minutes, not in the cache's usual day.
+TIME_SENSITIVE_TTL = 300.0
+# Raising it makes every older entry unreachable; needed whenever the table below changes its meaning.
+VERSION = 1
+_MIN_SECRET = 16
+
+# These say how to deliver, bill or file the answer, not what it is.
+IGNORED = frozenset(
+    (
+        "stream",
+        "stream_options",
+        "user",
+        "metadata",
+        "store",
+        "safety_identifier",
+        "prompt_cache_key",
+        "service_tier",
+    )
+)
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    """Who asks, as authenticated. `scope`: how far answers are shared; narrower levels contain the wider ones.
+
+    An empty `project` is the team's own; `user` and `key` are needed at their own level only.
+    """
+
+    org: str = "default"
+    team: str
+    project: str = ""
+    key: str = ""
+    user: str = ""
+    scope: Level = "project"
+
+
+class _Turn(NamedTuple):
+    """The last user message, taken apart: `texts` may match by meaning, `rest` (its shape) must match exactly."""
+
+    texts: list[str]
+    rest: object
+    bar: str | None
+
+
+class _Seen(NamedTuple):
+    body: Json
+    operation: Operation
+    identity: Identity
+    model: str
+    encoder: str
+    turn: _Turn
+    before: list[tuple[int, object]]
+
+
+class Row(Struct, frozen=True):
+    """One line of the table: `read` gives what must be equal; `fields` are the body's fields it accounts for."""
+
+    name: str
+    read: Callable[[_Seen], object]
+    fields: tuple[str, ...] = ()
+
+
+def _fields(name: str, *fields: str) -> Row:
+    return Row(name, lambda seen: [_plain(seen.body.get(field)) for field in fields], fields)
+
+
+def _tenant(seen: _Seen) -> list[str]:
+    who = seen.identity
+    narrower = {"org": [], "team": [], "project": [], "key": [who.key], "user": [who.user]}[who.scope]
+    return [who.scope, *narrower]
+
+
+def _rest(seen: _Seen) -> Json:
+    """Every field nobody thought of: unknown parameters change answers too, so they must match."""
+    return {name: value for name, value in seen.body.items() if name not in _ACCOUNTED and value is not None}
+
+
+# What must match exactly. A row taken out of here would let one request be answered with another's answer;
+# `tests/unit/cache/test_scope.py` takes each out in turn and shows the wrong hit.
+ROWS: tuple[Row, ...] = (
+    Row("version", lambda _: VERSION),
+    Row("org", lambda seen: seen.identity.org),
+    Row("team", lambda seen: seen.identity.team if seen.identity.scope != "org" else ""),
+    Row("project", lambda seen: seen.identity.project if seen.identity.scope not in {"org", "team"} else ""),
+    Row("principal", _tenant),
+    Row("operation", lambda seen: seen.operation),
+    Row("model", lambda seen: [seen.model, seen.body.get("model")], ("model",)),
+    Row("system", lambda seen: [item for item in seen.before if _is_system(item[1])]),
+    Row("history", lambda seen: [item for item in seen.before if not _is_system(item[1])]),
+    Row("turn", lambda seen: seen.turn.rest, ("messages", "prompt", "input")),
+    _fields("tools", "tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"),
+    _fields("format", "response_format", "modalities", "audio", "verbosity", "encoding_format", "dimensions"),
+    _fields("sampling", "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias"),
+    _fields("length", "max_tokens", "max_completion_tokens", "stop"),
+    _fields("count", "n", "best_of", "logprobs", "top_logprobs", "echo", "suffix"),
+    _fields("reasoning", "reasoning_effort", "reasoning", "thinking"),
+    Row("encoder", lambda seen: seen.encoder),
+    Row("rest", _rest),
+)
+_ACCOUNTED: frozenset[str] = IGNORED | {field for row in ROWS for field in row.fields}
+_canonical = msgspec.json.Encoder(order="deterministic")
+
+
+def scope_query(  # noqa: PLR0913 - a request, who asks, and what the operator set: nothing to bundle
+    body: Json,
+    operation: Operation,
+    *,
+    identity: Identity,
+    secret: bytes,
+    model: str,
+    max_temperature: float,
+    encoder: str,
+) -> Query | Uncacheable:
+    """How the cache sees a request: `Query`, or `Uncacheable(reason)` when it must be neither looked up nor kept.
+
+    `body` is the decoded request and is not changed. `secret` (>= 16 bytes) keys the digests; `encoder` is the
+    configured embedding model. Raises ValueError for a secret that is too short, never for a body.
+    """
+    if len(secret) < _MIN_SECRET:
+        raise ValueError(f"the cache's secret must have at least {_MIN_SECRET} bytes")
+    if not _is_known(identity):
+        return Uncacheable("no-identity")
+    if _temperature(body) > max_temperature and operation != "embedding":
+        return Uncacheable("temperature")
+    turn, before = _take_apart(body, operation)
+    seen = _Seen(body, operation, identity, model, encoder, turn, before)
+    try:
+        scope = _digest(secret, b"scope", [_canonical.encode(row.read(seen)) for row in ROWS])
+        exact = _digest(secret, b"exact", [scope, *(text.encode() for text in turn.texts)])
+    except (UnicodeEncodeError, TypeError, RecursionError):
+        # Lone surrogates, or values that did not come from JSON: not ours to repair.
+        return Uncacheable("malformed")
+    text = "\n".join(turn.texts)
+    aging = is_time_sensitive(text) or body.get("web_search_options") is not None
+    return Query(
+        scope=scope,
+        exact=exact,
+        text=text,
+        semantic_bar=_bar(body, operation, turn, text) or ("time-sensitive" if aging else None),
+        max_ttl=TIME_SENSITIVE_TTL if aging else None,
+        team=identity.team,
+        project=identity.project,
+        model=model,
+    )
+
+
+def _is_known(identity: Identity) -> bool:
+    """Fail closed: the level's own name must be there, and so must every wider one that isolates tenants."""
+    needed = {"org": [], "team": [], "project": [], "key": [identity.key], "user": [identity.user]}[identity.scope]
+    if identity.scope != "org":
+        needed.append(identity.team)
+    return all((identity.org, *needed))
+
+
+def _bar(body: Json, operation: Operation, turn: _Turn, text: str) -> str | None:
+    """Why only the very same request may be answered from the cache; None when meaning may match too."""
+    checks = (
+        ("operation", operation != "chat"),
+        (turn.bar or "", turn.bar is not None),
+        ("tools", bool(body.get("tools") or body.get("functions"))),
+        ("n", body.get("n") not in {None, 1}),
+        ("logprobs", bool(body.get("logprobs")) or body.get("top_logprobs") is not None),
+        ("audio", body.get("audio") is not None),
+        ("no-text", not text.strip()),
+        ("text-too-long", len(text) > MAX_TEXT),
+    )
+    return next((name for name, holds in checks if holds), None)
+
+
+def _take_apart(body: Json, operation: Operation) -> tuple[_Turn, list[tuple[int, object]]]:
+    """The last user turn, and the (position, message) pairs before it. Whatever is not understood stays exact."""
+    if operation != "chat":
+        source = body.get("prompt") if operation == "completion" else body.get("input")
+        return _Turn([_canonical_text(source)], None, None), []
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        return _Turn([], messages, "no-text"), []
+    items = list(enumerate(cast("list[object]", messages)))
+    last = items[-1][1]
+    if not isinstance(last, dict) or cast("Json", last).get("role") != "user":
+        return _Turn([], None, "last-turn-not-user"), items
+    return _read_turn(cast("Json", last)), items[:-1]
+
+
+def _read_turn(message: Json) -> _Turn:
+    """A user message as texts and shape: each text leaves a gap in the shape, other parts stay in it by digest."""
+    others = {name: value for name, value in message.items() if name != "content" and value is not None}
+    content = message.get("content")
+    if isinstance(content, str):
+        return _Turn([content], [others, [None]], None)
+    if not isinstance(content, list):
+        return _Turn([], [others, content], "no-text")
+    texts: list[str] = []
+    shape: list[object] = []
+    for part in cast("list[object]", content):
+        found = cast("Json", part) if isinstance(part, dict) else {}
+        text = found.get("text")
+        if isinstance(text, str) and found.keys() == {"type", "text"} and found["type"] == "text":
+            texts.append(text)
+            shape.append(None)
+        else:
+            # A picture may be megabytes; its digest is enough to tell it from every other.
+            shape.append(hashlib.sha256(_canonical_text(part).encode("utf-8", "surrogatepass")).hexdigest())
+    return _Turn(texts, [others, shape], "non-text-parts" if any(shape) else None)
+
+
+def _is_system(message: object) -> bool:
+    return isinstance(message, dict) and cast("Json", message).get("role") in {"system", "developer"}
+
+
+def _temperature(body: Json) -> float:
+    """Absent and null count as 1.0, the API's default."""
+    value = body.get("temperature")
+    return float(value) if isinstance(value, int | float) else 1.0
+
+
+def _plain(value: object) -> object:
+    """`1.0` and `1` ask for the same thing."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _canonical_text(value: object) -> str:
+    return value if isinstance(value, str) else _canonical.encode(value).decode()
+
+
+def _digest(secret: bytes, purpose: bytes, fields: list[bytes]) -> bytes:
+    """HMAC-SHA256 of length-prefixed fields: moving a byte from one field to the next changes the message."""
+    framed = b"".join(len(field).to_bytes(8, "big") + field for field in (purpose, *fields))
+    return hmac.digest(secret, framed, "sha256")

@@ -1,0 +1,275 @@
+"""The cache: find an answer that may serve, keep one, take one back.
+
+Knows the order (digest, then meaning, then policy), the checks every candidate must pass, and that trouble is a miss.
+Does not know HTTP, models or money; the store is the truth, the front and the indexes only remember.
+"""
+
+import hmac
+import secrets
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from cache.embedder import Encoder, EncoderDown
+from cache.front import Front
+from cache.index import load as load_index
+from cache.meaning import Meaning
+from cache.partitions import Partitions
+from cache.store import Change, Selection, Store, StoreDown
+from cache.tally import Tally
+from cache.types import CacheConfig, Entry, Hit, Kept, Miss, Query, ScopeStats, Tier
+from cache.vectors import Vector, from_bytes, pack, to_bytes
+from policies.reuse import Budget, ReusePolicy
+
+# Entries taken back while the store was away; they are refused here and taken out as soon as it answers.
+_MAX_REFUSED = 10_000
+# Ids fit a JavaScript number, for pages and clients that read JSON with one.
+_ID_BITS = 53
+
+
+class SemanticCache:
+    """One per process. `now`: wall-clock seconds, `monotonic`: seconds for durations.
+
+    `find` and `keep` never raise for a broken store or encoder. Administration (`evict`, `purge`, `entries`) raises
+    StoreDown, since "nothing to purge" would be a lie.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        encoder: Encoder | None,
+        policy: ReusePolicy,
+        *,
+        config: CacheConfig,
+        now: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._encoder = encoder
+        self._config = config
+        self._now = now
+        self._monotonic = monotonic
+        self._front = Front(max_entries=config.front_entries, max_bytes=config.front_bytes)
+        self._partitions = Partitions(
+            store,
+            make=lambda: load_index("flat").Index(encoder.dimension if encoder else 0),
+            now=now,
+            max_partitions=config.partitions,
+            max_vectors=config.resident_vectors,
+        )
+        self._meaning = (
+            Meaning(store, self._partitions, encoder, policy, config=config, now=now) if encoder is not None else None
+        )
+        self._tally = Tally()
+        self._refused: dict[int, None] = {}
+
+    async def start(self) -> None:
+        """Open the store and begin connecting to the encoder. A store that cannot be opened means misses, no error."""
+        if self._encoder is not None:
+            await self._encoder.start()
+        try:
+            await self._store.start(self._changed)
+        except StoreDown:
+            return  # status() says so, and so will every look-up
+
+    async def close(self) -> None:
+        """Close the store. The encoder belongs to whoever made it."""
+        await self._partitions.close()
+        await self._store.close()
+
+    def status(self) -> dict[str, str]:
+        """What is not working, by part; empty when all is well."""
+        parts = {"store": self._store.status(), "encoder": self._encoder.status() if self._encoder else None}
+        return {part: trouble for part, trouble in parts.items() if trouble is not None}
+
+    async def find(
+        self,
+        query: Query,
+        *,
+        tier: Tier = "semantic",
+        max_age: float | None = None,
+        max_error_rate: float | None = None,
+    ) -> Hit | Miss:
+        """An answer for `query`, or why there is none.
+
+        `tier="exact"` looks for the very same request only; `max_age` (seconds) and `max_error_rate` make it stricter.
+        """
+        started = self._monotonic()
+        counts = self._tally.of(query)
+        counts.lookups += 1
+        entry = self._front.get(query.exact)
+        if entry is not None and self._config.mode != "off" and self._may_serve(entry, query, max_age):
+            counts.hits_exact += 1
+            self._store.touch(entry.exact)
+            took = (self._monotonic() - started) * 1_000
+            return Hit(entry=entry, tier="exact", similarity=1.0, confidence=1.0, lookup_ms=took)
+        found = await self._find_apart(query, tier, max_age, max_error_rate, started)
+        if isinstance(found, Miss):
+            self._tally.miss(query, found.reason)
+            return found
+        self._store.touch(found.entry.exact)
+        if found.tier == "exact":
+            counts.hits_exact += 1
+        else:
+            counts.hits_semantic += 1
+        return found
+
+    async def keep(
+        self, query: Query, kept: Kept, *, vector: bytes | None = None, ttl: float | None = None
+    ) -> int | None:
+        """Keep a complete answer; its entry id, or None when it is not kept (off, too large, no time to live, trouble).
+
+        `vector`: the one a `Miss` for the same query carried. `ttl` (seconds) can only shorten the configured one.
+        """
+        life = min(limit for limit in (self._config.ttl, ttl, query.max_ttl) if limit is not None)
+        if self._config.mode == "off" or life <= 0 or len(kept.answer) > self._config.max_answer:
+            return None
+        now = self._now()
+        embedding = await self._vector(query, vector)
+        entry = Entry(
+            id=secrets.randbits(_ID_BITS),
+            scope=query.scope,
+            exact=query.exact,
+            text=query.text,
+            answer=kept.answer,
+            prompt_tokens=kept.prompt_tokens,
+            completion_tokens=kept.completion_tokens,
+            cost_nano=kept.cost_nano,
+            latency_ms=kept.latency_ms,
+            created=now,
+            expires=now + life,
+            origin=kept.origin,
+            team=query.team,
+            project=query.project,
+            model=query.model,
+            vector=b"" if embedding is None else pack(embedding),
+            encoder=self._encoder.name if self._encoder is not None and embedding is not None else "",
+        )
+        try:
+            await self._drop_refused()
+            await self._store.put(entry)
+        except StoreDown:
+            return None
+        self._front.put(entry)
+        self._tally.of(query).kept += 1
+        return entry.id
+
+    async def evict(self, entry_id: int) -> Entry | None:
+        """Take an entry back: when this returns nobody is served it any more. None when there was none.
+
+        Raises StoreDown when the store cannot be told; this process refuses the entry from now on all the same.
+        """
+        self._front.drop_id(entry_id)
+        try:
+            return await self._store.drop(entry_id)
+        except StoreDown:
+            self._refused[entry_id] = None
+            while len(self._refused) > _MAX_REFUSED:
+                del self._refused[next(iter(self._refused))]
+            raise
+
+    async def purge(
+        self,
+        *,
+        team: str | None = None,
+        project: str | None = None,
+        model: str | None = None,
+        contains: str | None = None,
+    ) -> int:
+        """Take back every entry that matches all that is given; how many. Raises StoreDown."""
+        # Whatever is remembered here may be among them.
+        self._front.clear()
+        return await self._store.purge(Selection(team=team, project=project, model=model, contains=contains))
+
+    async def stats(self) -> list[ScopeStats]:
+        """Counts by tenant and model; `entries` is None while the store is away."""
+        try:
+            held = await self._store.counts()
+        except StoreDown:
+            held = None
+        return self._tally.rows(held)
+
+    async def entries(self, limit: int) -> list[Entry]:
+        """The newest entries, at most `limit`. Raises StoreDown."""
+        now = self._now()
+        return [entry for entry in await self._store.recent(limit) if entry.expires > now]
+
+    async def _find_apart(
+        self, query: Query, tier: Tier, max_age: float | None, max_error_rate: float | None, started: float
+    ) -> Hit | Miss:
+        """What the front does not have: the store's exact entry, else the semantic tier."""
+        miss = partial(self._miss, started)
+        if self._config.mode == "off":
+            return miss("off")
+        try:
+            entry = await self._store.get(query.exact)
+        except StoreDown:
+            return miss("store-down")
+        if entry is not None and self._may_serve(entry, query, max_age):
+            self._front.put(entry)
+            took = (self._monotonic() - started) * 1_000
+            return Hit(entry=entry, tier="exact", similarity=1.0, confidence=1.0, lookup_ms=took)
+        if tier == "exact" or self._config.mode == "exact" or self._meaning is None or query.semantic_bar is not None:
+            return miss(query.semantic_bar or "not-kept")
+        budget = Budget(
+            max_error_rate=min(self._config.max_error_rate, 1.0 if max_error_rate is None else max_error_rate),
+            max_wrong_hit_rate=self._config.max_wrong_hit_rate,
+        )
+        found = await self._meaning.find(
+            query, budget, partial(self._may_serve, query=query, max_age=max_age, exact=False)
+        )
+        if found.entry is None or self._config.mode == "shadow":
+            reason = found.reason if found.entry is None else "shadow"
+            vector = None if found.vector is None else to_bytes(found.vector)
+            return msgspec.structs.replace(miss(reason), vector=vector, looked=found.looked, explore=found.explore)
+        return Hit(
+            entry=found.entry,
+            tier="semantic",
+            similarity=found.similarity,
+            confidence=found.confidence,
+            lookup_ms=(self._monotonic() - started) * 1_000,
+            looked=found.looked,
+        )
+
+    def _miss(self, started: float, reason: str) -> Miss:
+        return Miss(reason=reason, lookup_ms=(self._monotonic() - started) * 1_000)
+
+    def _may_serve(self, entry: Entry, query: Query, max_age: float | None, *, exact: bool = True) -> bool:
+        """The last word on every entry, whatever found it: the asker's own scope, alive, young enough, not refused."""
+        now = self._now()
+        return (
+            hmac.compare_digest(entry.scope, query.scope)
+            and (not exact or hmac.compare_digest(entry.exact, query.exact))
+            and now < entry.expires
+            and (max_age is None or now - entry.created <= max_age)
+            and entry.id not in self._refused
+        )
+
+    async def _vector(self, query: Query, raw: bytes | None) -> Vector | None:
+        """What to file an answer under: the look-up's vector, or a fresh one; None for an exact-only entry."""
+        if self._meaning is None or query.semantic_bar is not None or self._config.mode == "exact":
+            return None
+        if raw is not None:
+            return from_bytes(raw)
+        try:
+            return await self._meaning.embed(query.text, self._config.keep_timeout)
+        except EncoderDown:
+            return None
+
+    async def _drop_refused(self) -> None:
+        while self._refused:
+            entry_id = next(iter(self._refused))
+            await self._store.drop(entry_id)
+            self._refused.pop(entry_id, None)
+
+    def _changed(self, change: Change) -> None:
+        """The store tells of every change, made here or in another process."""
+        if change.kind == "reset":
+            self._front.clear()
+        elif change.kind == "drop":
+            self._front.drop_id(change.row.entry_id)
+        else:
+            # Another process replaced what is remembered under this digest.
+            self._front.drop(change.row.exact)
+        self._partitions.apply(change)

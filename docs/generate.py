@@ -1,0 +1,265 @@
+"""Writes what the documentation derives from the code: docs/configuration.md and the file tree in README.md.
+
+    python docs/generate.py            write
+    python docs/generate.py --check    write nothing; exit 1 and name what is stale (tests/docs/test_generated.py does)
+
+A setting without a sentence in ABOUT, and a module without a docstring, is an error: nothing is documented by silence.
+"""
+
+# ruff: noqa: INP001, T201 - a script beside the pages it writes, not a package
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from gateway import settings  # noqa: E402 - the tree this script stands in, not an installed one
+
+PACKAGES = ("gateway", "cache", "engine", "policies", "migrations", "tests", "docs", "deploy")
+SENTENCE = re.compile(r"(.+?)(?:[.;:](?=\s|$)|$)", re.DOTALL)
+WIDEST = 96
+
+# One sentence per setting, in the order of the page.
+ABOUT: dict[str, str] = {
+    "home": "Folder of all that nearhit writes: database, cache, journals, sockets, secrets. One `nearhit serve` each.",
+    "admin_key": "Fixes the admin key instead of generating one at the first start. Also `NEARHIT_ADMIN_KEY`.",
+    "secret": "The installation's secret, which verifies API keys. Several gateways on one database need the same.",
+    "database": "`postgresql://user@host/name`; left out: SQLite in `home`, which serves exactly one worker.",
+    "redis": "`redis://host:6379/0`: keeps the cache for several workers or gateways. Never holds money.",
+    "server.host": "Address to listen on.",
+    "server.port": "Port to listen on; 0 takes a free one.",
+    "server.workers": "Gateway processes on the port. More than one needs PostgreSQL, and Redis unless caching is off.",
+    "server.server": "The HTTP server.",
+    "server.max_body": "Largest request body; a larger one is answered 413.",
+    "server.body_timeout": "How long a body may take to arrive; then 408.",
+    "server.header_timeout": "How long the request head may take to arrive.",
+    "server.drain_timeout": "How long running answers may go on after SIGTERM.",
+    "server.max_in_flight": "Requests answered at once per worker; more are refused with 503 and `retry-after`.",
+    "providers.<name>.kind": "Which module of `gateway/providers/` speaks to it.",
+    "providers.<name>.base_url": "Where it is, `/v1` included.",
+    "providers.<name>.api_key": "Its credential, best as `${NAME}` of the environment; `none` sends none.",
+    "providers.<name>.first_chunk_timeout": "Longest wait for the first chunk; then the next candidate is tried.",
+    "providers.<name>.idle_timeout": "Longest gap between chunks; then the answer counts as broken off.",
+    "providers.<name>.max_in_flight": "Calls at once.",
+    "providers.<name>.billing": "What a connection closed early costs there: the tokens so far, or the whole answer.",
+    "engines.<name>.model": "`demo`, `tiny-random:<arch>`, `sim`, or a folder with config.json and safetensors.",
+    "engines.<name>.hour_usd": "Price of an hour of its hardware, from which its tokens get a price.",
+    "engines.<name>.tokens_per_second": "Measured throughput for that price; left out: assumed, and labelled so.",
+    "engines.<name>.threads": "CPU threads; left out: torch decides.",
+    "engines.<name>.max_queue": "Requests that may wait; more are refused with `retry-after`.",
+    "models.<name>.route": "Candidates as `provider/model`, tried in order until one answers.",
+    "models.<name>.strategy": "The order of candidates: as written, or by price.",
+    "models.<name>.free": "This route really costs nothing, so no price is asked for.",
+    "cache.mode": "`shadow` looks up and judges but never serves; `exact` serves only repeated requests.",
+    "cache.policy": "Which module of `policies/reuse/` decides about reuse.",
+    "cache.max_error_rate": "Wrong answers among all requests that the operator accepts.",
+    "cache.max_wrong_hit_rate": "Wrong answers among those served from the cache. Both limits hold.",
+    "cache.max_temperature": "Above it nothing is reused or coalesced; an absent temperature counts as 1.",
+    "cache.ttl": "How long an answer may be reused.",
+    "cache.scope": "Who shares answers. Never wider than an organization.",
+    "cache.store": "Where entries live; `auto` is Redis when configured, else SQLite in `home`.",
+    "cache.embed_timeout": "Longest wait for an embedding; then the semantic tier is skipped for this request.",
+    "cache.max_entries": "Entries kept; the oldest unused go first.",
+    "cache.encoder": "The embedding model: `minilm`, which is bundled, or a folder.",
+    "budgets[].scope": "`org`, `team:<t>`, `project:<t>/<p>`, `key:<id>`, `user:<id>`, `model:<m>` or `tag:<k>=<v>`.",
+    "budgets[].limit_usd": "The limit as a decimal string.",
+    "budgets[].window": "What the limit is per.",
+    "budgets[].timezone": "Where a window begins at midnight.",
+    "budgets[].mode": "`hard` refuses what would exceed it, `soft` only warns.",
+    "budgets[].alerts": "Shares of the limit at which a warning is due.",
+    "ledger.durability": "What survives: `fsync` a power cut, `write` a kill, `off` nothing (throw-away runs only).",
+    "ledger.max_output_tokens": "Output limit that is put in when the request has none, so that a hold has a bound.",
+    "telemetry.otlp": "Collector of OTLP over HTTP, e.g. `http://localhost:4318`; left out: nothing is exported.",
+    "telemetry.capture_content": "Puts prompts (never answers) into exported traces.",
+    "telemetry.sample": "Share of requests whose trace is kept. Errors and slow requests are always kept.",
+    "telemetry.slow": "From this duration on a request counts as slow.",
+    "telemetry.explain_days": "How long the reasons for hits and misses are kept; 0 keeps none.",
+}
+
+# Files that are not Python, and so have no docstring to quote.
+OTHER_FILES = {
+    "pyproject.toml": "dependencies, entry point, and the rules of every tool, each with its reason",
+    "Makefile": "what people and CI both run; `make help` lists it",
+    "Dockerfile": "one image: gateway, encoder, engine and both models; non-root, read-only root",
+    "docker-compose.yml": "the same product on PostgreSQL and Redis",
+    ".ci/run": "what CI runs on a clean clone",
+    "deploy/nearhit.yaml": "settings of the gateway in the stack",
+    "deploy/secrets.sh": "prints a fresh .env for the stack",
+    "deploy/prove_containers.sh": "builds and runs the whole stack with podman and checks it",
+    "docs/decisions.md": "dated log of decisions and of experiments, failed ones too",
+    "docs/configuration.md": "every setting (generated)",
+    "docs/request-life.md": "one request from socket to ledger, with the names in the code",
+    "docs/telemetry.md": "metrics, spans, how traces are chosen",
+    "docs/containers.md": "the image and the stack, and the record of their proof",
+    "docs/benchmarks.md": "how the figures under docs/benchmarks/ were made, caveats first",
+}
+
+
+def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every leaf as (dotted path, field); names chosen by the user stand as `<name>`, list items as `[]`."""
+    for name, field in model.model_fields.items():
+        path = f"{prefix}{name}"
+        inner = section_of(field.annotation)
+        if inner is None:
+            yield path, field
+        else:
+            found, middle = inner
+            yield from settings_of(found, f"{path}{middle}.")
+
+
+def section_of(annotation: Any) -> tuple[type[BaseModel], str] | None:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    candidates = {None: (annotation, ""), dict: (inner[-1:] or (None,))[0], list: (inner[:1] or (None,))[0]}
+    if origin is None:
+        found, middle = candidates[None]
+    else:
+        found, middle = candidates.get(origin), {dict: ".<name>", list: "[]"}.get(origin, "")
+    is_section = isinstance(found, type) and issubclass(found, BaseModel)
+    return (found, middle) if is_section else None
+
+
+def kind_of(field: FieldInfo) -> str:
+    converters = {getattr(one, "func", None) for one in field.metadata}
+    if settings.seconds in converters:
+        return "duration"
+    if settings.octets in converters:
+        return "size"
+    if get_origin(field.annotation) is not None and str(get_origin(field.annotation)).endswith("Literal"):
+        return " \\| ".join(f"`{choice}`" for choice in get_args(field.annotation))
+    name = str(field.annotation).replace("typing.", "").replace("pathlib._local.", "").replace("pathlib.", "")
+    name = re.sub(r"<class '(?:[\w.]+\.)?(\w+)'>", r"\1", name)
+    words = {
+        "SecretStr": "secret",
+        "str": "text",
+        "int": "number",
+        "float": "number",
+        "bool": "yes/no",
+        "Path": "folder",
+    }
+    for old, new in words.items():
+        name = re.sub(rf"(?:[\w.]+\.)?\b{old}\b", new, name)
+    return name.replace(" | None", "").replace("|", "\\|")
+
+
+def default_of(field: FieldInfo) -> str:
+    if field.is_required():
+        return "*required*"
+    value = field.get_default(call_default_factory=True)
+    if value is None:
+        return ""
+    kind = kind_of(field)
+    if kind == "duration":
+        return f"`{duration(float(value))}`"
+    if kind == "size":
+        return f"`{value // (1 << 20)}MiB`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{value}`"
+
+
+def duration(value: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        if value >= length and value % length == 0 and not (unit == "d" and value == length):
+            return f"{value / length:g}{unit}"
+    return f"{value * 1_000:g}ms"
+
+
+def configuration() -> str:
+    """The page, or an exit that names what ABOUT lacks or has too much."""
+    found = dict(settings_of(settings.Settings))
+    missing, gone = sorted(set(found) - set(ABOUT)), sorted(set(ABOUT) - set(found))
+    if missing or gone:
+        sys.exit(f"docs/generate.py: ABOUT lacks {missing}, and describes {gone}, which are no settings")
+    rows = [
+        f"| `{path}` | {kind_of(field)} | {default_of(field)} | {ABOUT[path]} |"
+        for path, field in sorted(found.items(), key=lambda item: list(ABOUT).index(item[0]))
+    ]
+    keys = "".join(f"`{variable}` ({name}), " for name, (variable, _) in settings.WELL_KNOWN.items()).rstrip(", ")
+    return f"""# Configuration
+
+<!-- generated by docs/generate.py from gateway/settings.py; `make docs` writes it -->
+
+Order, the later wins: defaults, `nearhit.yaml` (or `--config PATH`), environment, flags. An unknown key is an error.
+`server.port` is `NEARHIT_SERVER__PORT` in the environment; a whole section is JSON, e.g. `NEARHIT_MODELS='{{…}}'`.
+`${{NAME}}` in the file is replaced by the environment's value; an unset name is an error.
+Durations are written `150ms`, `10s`, `24h`; sizes `16MiB`. `nearhit config show` says where each value came from.
+
+A provider whose usual key is in the environment is on without being configured: {keys}.
+
+| setting | kind | default | meaning |
+|---|---|---|---|
+{chr(10).join(rows)}
+"""
+
+
+def first_sentence(path: Path) -> str:
+    """What a module says it is, in at most one line of the tree."""
+    said = ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    if not said:
+        if path.name == "__init__.py" or "versions" in path.parts:
+            return ""
+        sys.exit(f"docs/generate.py: {path.relative_to(ROOT)} has no docstring")
+    text = " ".join((SENTENCE.match(said) or [said, said])[1].split())
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1].rsplit(' ', 1)[0]} …"
+
+
+def tree() -> str:
+    """One line per file, grouped by folder; a folder's own line is its package's docstring."""
+    at_the_top = ("pyproject.toml", "Makefile", "Dockerfile", "docker-compose.yml", ".ci/run")
+    lines = [f"{name:28} {OTHER_FILES[name]}" for name in at_the_top]
+    for package in PACKAGES:
+        folders = sorted({path.parent for path in files_of(package)})
+        for folder in folders:
+            own = folder / "__init__.py"
+            about = first_sentence(own) if own.exists() else ""
+            lines += ["", f"{folder.relative_to(ROOT).as_posix() + '/':28} {about}".rstrip()]
+            for path in files_of(package):
+                if path.parent == folder and path != own:
+                    inside = path.relative_to(ROOT).as_posix()
+                    told = first_sentence(path) if path.suffix == ".py" else OTHER_FILES[inside]
+                    lines.append(f"  {path.name:26} {told}".rstrip())
+    return "\n".join(lines)
+
+
+def files_of(package: str) -> list[Path]:
+    python = [path for path in (ROOT / package).rglob("*.py") if "__pycache__" not in path.parts]
+    others = [ROOT / name for name in OTHER_FILES if name.startswith(f"{package}/") and (ROOT / name).exists()]
+    return sorted({*python, *others})
+
+
+def readme() -> str:
+    text = (ROOT / "README.md").read_text("utf-8")
+    before, start, rest = text.partition("<!-- tree -->\n")
+    _, end, after = rest.partition("<!-- /tree -->")
+    if not start or not end:
+        sys.exit("docs/generate.py: README.md has no <!-- tree --> … <!-- /tree -->")
+    return f"{before}{start}```text\n{tree()}\n```\n{end}{after}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    stale: list[str] = []
+    for name, text in (("docs/configuration.md", configuration()), ("README.md", readme())):
+        path = ROOT / name
+        if not path.exists() or path.read_text("utf-8") != text:
+            stale.append(name)
+            if not check:
+                path.write_text(text, "utf-8")
+    if stale:
+        print(f"{'stale' if check else 'written'}: {', '.join(stale)}{'; run `make docs`' if check else ''}")
+    return 1 if stale and check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

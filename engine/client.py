@@ -1,0 +1,231 @@
+"""A gateway worker's side of a torch engine that runs in its own process.
+
+Knows: the socket, the model's tokenizer and chat template, text, stop strings. Does not know: torch, HTTP, money.
+
+The connection is kept by a task: it connects, waits for `Hello`, and connects again with back-off when the process goes
+away. A reader that is slow costs nothing: what arrives for it is merged until it looks.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import msgspec
+
+from engine.api import (
+    Delta,
+    EngineError,
+    EngineFailed,
+    EngineStats,
+    EngineUsage,
+    GenerateRequest,
+    InvalidRequest,
+    ModelInfo,
+)
+from engine.frames import Cancel, Submit
+from engine.link import Collector, Link
+from engine.locate import locate
+from engine.recent import RecentUsage
+from engine.template import ChatTemplate, load_template
+from engine.text import Answer
+from engine.tokenizer import TextTokenizer, load_tokenizer
+from engine.validate import TOO_LONG, check_prompt, check_sampling, fit
+
+_log = logging.getLogger(__name__)
+_THREAD_CHARS = 20_000  # more than this is rendered and tokenized beside the event loop
+_BACKOFF = (0.05, 2.0)  # seconds: first and longest
+
+
+class _Text(msgspec.Struct, frozen=True):
+    tokenizer: TextTokenizer
+    template: ChatTemplate | None
+    note: str
+
+
+class EngineClient:
+    """`Engine` over a Unix socket. `model` is the name the process was started with: both read the same files."""
+
+    def __init__(
+        self,
+        model: str,
+        socket: Path,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._model = model
+        self._socket = socket
+        self._monotonic = monotonic
+        self._now = now
+        self._text: _Text | None = None
+        self._problem = "tokenizer is being read"
+        self._link: Link | None = None
+        self._handles: dict[str, int] = {}  # request id -> handle, while its stream is open
+        self._recent = RecentUsage()
+        self._restarts = -1
+        self._group: asyncio.TaskGroup | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to connect. The task group stays open until `stop`."""
+        if self._group is None:
+            self._group = await asyncio.TaskGroup().__aenter__()
+            self._keeper = self._group.create_task(self._keep_connected(), name=f"engine {self._model}")
+
+    async def stop(self) -> None:
+        if self._group is not None and self._keeper is not None:
+            self._keeper.cancel()
+            group, self._group = self._group, None
+            await group.__aexit__(None, None, None)
+        if self._link is not None:
+            self._link.close("the engine client was stopped")
+
+    def info(self) -> ModelInfo | None:
+        if self._link is None or self._link.info is None or self._text is None:
+            return None
+        return msgspec.structs.replace(
+            self._link.info,
+            id=self._model,
+            has_chat_template=self._text.template is not None,
+            note=self._text.note,
+        )
+
+    def stats(self) -> EngineStats:
+        if self._link is None or self._link.info is None or self._text is None:
+            return EngineStats(ready=False, loading=self._problem, restarts=max(self._restarts, 0))
+        age = self._monotonic() - self._link.heard
+        return msgspec.structs.replace(self._link.stats, heartbeat_age_s=age, restarts=max(self._restarts, 0))
+
+    def abort(self, request_id: str) -> None:
+        handle = self._handles.get(request_id)
+        if handle is not None and self._link is not None:
+            self._link.send(Cancel(handle=handle, reason="abort"))
+
+    def usage_of(self, request_id: str) -> EngineUsage | None:
+        return self._recent.get(request_id)
+
+    async def count_tokens(self, request: GenerateRequest) -> int:
+        check_prompt(request)
+        return len(await self._tokens(request, self._ready()))
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        check_prompt(request)
+        link, text = self._ready(), self._text
+        assert text is not None
+        assert link.info is not None
+        check_sampling(request.sampling, link.info.vocabulary)
+        tokens = await self._tokens(request, link)
+        if request.id in self._handles:
+            raise InvalidRequest(f"Request id {request.id!r} is in use.")
+        sampling = fit(request, len(tokens), link.info.context)
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed & (2**64 - 1)
+        eos = [] if sampling.ignore_eos else text.tokenizer.eos
+        collector = link.open(lambda usage: self._recent.put(request.id, usage))
+        self._handles[request.id] = collector.handle
+        link.send(
+            Submit(
+                handle=collector.handle,
+                tokens=tokens,
+                sampling=sampling,
+                seed=seed,
+                eos=eos,
+                salt=request.salt,
+                priority=request.priority,
+                deadline_ms=request.deadline_ms,
+            )
+        )
+        try:
+            answer = Answer(text.tokenizer, sampling, frozenset(eos))
+            async with aclosing(_deltas(link, collector, answer)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        finally:
+            del self._handles[request.id]
+            link.leave(collector)
+
+    def _ready(self) -> Link:
+        if self._link is None or self._link.info is None or self._text is None:
+            raise EngineFailed(f"Engine {self._model!r} is not ready: {self._problem}.")
+        return self._link
+
+    async def _tokens(self, request: GenerateRequest, link: Link) -> list[int]:
+        if request.token_ids is not None:
+            return request.token_ids
+        assert self._text is not None
+        assert link.info is not None
+        if _size(request) > _THREAD_CHARS:
+            return await asyncio.to_thread(_encode, request, self._text, link.info.context)
+        return _encode(request, self._text, link.info.context)
+
+    async def _keep_connected(self) -> None:
+        delay = _BACKOFF[0]
+        while True:
+            try:
+                if self._text is None:
+                    self._text = await asyncio.to_thread(_load_text, self._model, self._now)
+                self._problem = "engine process is starting"
+                if await self._connected():
+                    delay = _BACKOFF[0]
+            except (OSError, EngineError) as error:
+                self._problem = str(error) or type(error).__name__
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, _BACKOFF[1])
+
+    async def _connected(self) -> bool:
+        """One connection from beginning to end. Whether the engine ever became ready."""
+        loop = asyncio.get_running_loop()
+        _, link = await loop.create_unix_connection(lambda: Link(self._monotonic), str(self._socket))
+        self._link, self._problem = link, "model is loading"
+        await link.changed()
+        ready = link.info is not None
+        if ready:
+            self._restarts += 1
+            _log.info("engine %s is ready", self._model)
+            await link.changed()
+            _log.warning("engine %s went away", self._model)
+        self._link, self._problem = None, "engine process went away"
+        return ready
+
+
+def _load_text(model: str, now: Callable[[], float]) -> _Text:
+    source = locate(model)
+    return _Text(load_tokenizer(source), load_template(source, now), source.note)
+
+
+def _size(request: GenerateRequest) -> int:
+    """Roughly how many characters the prompt has."""
+    if request.text is not None:
+        return len(request.text)
+    return sum(len(str(message.get("content"))) for message in request.messages or [])
+
+
+def _encode(request: GenerateRequest, text: _Text, context: int) -> list[int]:
+    """Raises InvalidRequest when the template refuses, there is none, or the text is hopelessly long."""
+    if request.text is not None:
+        prompt = request.text
+    elif text.template is None:
+        raise InvalidRequest("This model has no chat template: use a text completion.", param="messages")
+    else:
+        prompt = text.template.render(request.messages or [])
+    if text.tokenizer.hopeless(prompt, context):
+        message = f"This model's context is {context} tokens; a prompt of {len(prompt)} characters cannot fit."
+        raise InvalidRequest(message, param="messages" if request.messages else "prompt", code=TOO_LONG)
+    return text.tokenizer.encode(prompt, specials=request.text is not None)
+
+
+async def _deltas(link: Link, collector: Collector, answer: Answer) -> AsyncGenerator[Delta, None]:
+    """Raises Overloaded, InvalidRequest, EngineFailed as the engine says."""
+    told = False
+    while True:
+        output = await collector.take()
+        delta = answer.push(output)
+        if answer.stopped and output.finish is None and not told:
+            told = True
+            link.send(Cancel(handle=collector.handle, reason="stop"))
+        yield delta
+        if output.finish is not None:
+            return

@@ -1,0 +1,118 @@
+"""Makes training conversations out of facts, frames and refusals, without end and repeatably.
+
+Knows: how often each kind of question is drawn, and the turns around it (system prompt, an earlier exchange).
+Does not know: tokens or the model.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from engine.demo.facts import REFUSAL, Fact, Frames, Refusals, lines, load_facts, load_frames, load_refusals
+from engine.demo.wording import Wording
+
+_SYLLABLES = (
+    "ba co di fu ga hel jo ka lum mi no pra qui ro sta tur vel wex yo zin dex tron ify ora lix quo bly sten".split()
+)
+
+
+class Sample(Struct, frozen=True):
+    """One conversation to learn: `turns` are the messages before the answer, as (role, text)."""
+
+    turns: tuple[tuple[str, str], ...]
+    answer: str
+
+
+class Material(Struct, frozen=True):
+    """Everything a corpus is drawn from; `held_out` removes a share of it to tune on."""
+
+    facts: tuple[Fact, ...]
+    refusals: Refusals
+    frames: Frames
+
+
+def load_material() -> Material:
+    """All of `data/`."""
+    return Material(tuple(load_facts()), load_refusals(), load_frames())
+
+
+def kept(items: Sequence[str], share: int, *, held: bool) -> tuple[str, ...]:
+    """Every `share`-th item when `held`, the others when not; `share` 0 holds nothing out."""
+    return tuple(item for at, item in enumerate(items) if (share > 0 and at % share == share - 1) == held)
+
+
+def part(material: Material, share: int, *, held: bool) -> Material:
+    """The training part or the held-out part of the freely worded questions and of everything refused."""
+    facts = tuple(
+        Fact(f.key, f.answer, f.names, f.actions, kept(f.questions, share, held=held)) for f in material.facts
+    )
+    old = material.refusals
+    refusals = Refusals(
+        kept(old.names, share, held=held), kept(old.actions, share, held=held), kept(old.questions, share, held=held)
+    )
+    return Material(facts, refusals, material.frames)
+
+
+class Corpus:
+    """An endless, repeatable stream of samples for one seed."""
+
+    def __init__(self, material: Material, seed: int) -> None:
+        self._rng = random.Random(seed)  # noqa: S311 - variety of wording, not security
+        self._material = material
+        self._wording = Wording(self._rng)
+        self._systems = lines("system_prompts")
+
+    def __iter__(self) -> Iterator[Sample]:
+        while True:
+            yield self.draw()
+
+    def draw(self) -> Sample:
+        """One sample: a question with its answer, 15 % after a system prompt, 12 % after an earlier exchange."""
+        rng = self._rng
+        question, answer = self.exchange()
+        turns: list[tuple[str, str]] = []
+        if rng.random() < 0.15:
+            turns.append(("system", rng.choice(self._systems)))
+        if rng.random() < 0.12:
+            before, reply = self.exchange()
+            turns += [("user", before), ("assistant", reply)]
+        return Sample((*turns, ("user", question)), answer)
+
+    def exchange(self) -> tuple[str, str]:
+        """A question in a varied wording, and the one right answer to it."""
+        if self._rng.random() < 0.28:
+            return self._wording.vary(self._foreign()), REFUSAL
+        fact = self._rng.choice(self._material.facts)
+        return self._wording.vary(self._about(fact)), fact.answer
+
+    def _about(self, fact: Fact) -> str:
+        rng, frames = self._rng, self._material.frames
+        framed = 0.36 if fact.names or fact.actions else 0.0
+        if rng.random() >= framed:
+            return rng.choice(fact.questions)
+        pool = [(frames.define, name) for name in fact.names] + [(frames.howto, action) for action in fact.actions]
+        patterns, filling = rng.choice(pool)
+        return rng.choice(patterns).replace("{}", filling)
+
+    def _foreign(self) -> str:
+        rng, frames, refusals = self._rng, self._material.frames, self._material.refusals
+        draw = rng.random()
+        if draw < 0.42:
+            return rng.choice(refusals.questions)
+        if draw < 0.74:
+            return rng.choice(frames.define).replace("{}", rng.choice(refusals.names))
+        if draw < 0.90:
+            return rng.choice(frames.howto).replace("{}", rng.choice(refusals.actions))
+        if draw < 0.97:
+            return rng.choice(frames.define).replace("{}", self._invented())
+        first, second = rng.choice(refusals.names), rng.choice(refusals.names)
+        return rng.choice(["{} or {}", "{} vs {}", "is {} better than {}", "difference between {} and {}"]).format(
+            first, second
+        )
+
+    def _invented(self) -> str:
+        """A word that means nothing, so that unknown names are refused rather than guessed at."""
+        rng = self._rng
+        word = "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(2, 3)))
+        return word.capitalize() if rng.random() < 0.5 else word

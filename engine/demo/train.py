@@ -1,0 +1,231 @@
+"""Trains the demo model from nothing on two CPU cores: `python -m engine.demo.train [--out FOLDER] [--hold N]`.
+
+Knows: the recipe (sizes, seed, schedule) and how to write an ordinary Qwen3 checkpoint folder.
+Does not know: the data's content, or the test questions, which `card.py` alone reads.
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec import Struct, json
+from tokenizers import Tokenizer
+from torch.nn.functional import cross_entropy, dropout, embedding
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from engine.demo.batches import Batch, Encoder, batches
+from engine.demo.corpus import Corpus, Material, load_material, part
+from engine.demo.facts import FOLDER, REFUSAL
+from engine.demo.questions import free_questions, frame_questions, refusal_questions
+from engine.demo.scoring import verdicts
+from engine.demo.vocabulary import END, PAD, TEMPLATE, letter_sharing, train_tokenizer
+
+
+class Recipe(Struct, frozen=True):
+    """Every number the result depends on."""
+
+    seed: int = 20261121
+    vocabulary: int = 2560
+    hidden: int = 128
+    feed_forward: int = 384
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 32
+    context: int = 2048
+    buckets: int = 8192
+    batch: int = 64
+    steps: int = 4000
+    warmup: int = 150
+    rate: float = 4e-3
+    decay: float = 0.1
+    dropout: float = 0.1
+    threads: int = 1
+
+
+class Network(torch.nn.Module):
+    """The Qwen3 model plus what only training needs: letter-shared embeddings, merged into the free ones by `merge`."""
+
+    def __init__(self, recipe: Recipe, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self.model: Any = Qwen3ForCausalLM(_config(recipe, tokenizer))
+        self.shared = torch.nn.Parameter(torch.randn(recipe.buckets, recipe.hidden) * 0.02)
+        self.register_buffer("letters", letter_sharing(tokenizer, recipe.buckets))
+        self._dropout = recipe.dropout
+
+    def embeddings(self) -> torch.Tensor:
+        """(tokens, hidden): the free embedding of each token plus what its letters share with others."""
+        with torch.autocast("cpu", enabled=False):
+            return self.model.model.embed_tokens.weight + torch.sparse.mm(self.letters, self.shared)
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """The weighted mean cross entropy of the answers' tokens."""
+        table = self.embeddings()
+        inputs = dropout(embedding(batch.tokens[:, :-1], table), self._dropout, self.training)
+        hidden = self.model.model(inputs_embeds=inputs, use_cache=False).last_hidden_state
+        weights = batch.weights[:, 1:]
+        chosen = weights > 0
+        logits = (hidden[chosen] @ table.T).float()
+        each = cross_entropy(logits, batch.tokens[:, 1:][chosen], reduction="none")
+        return (each * weights[chosen]).sum() / batch.tokens.shape[0]
+
+    @torch.no_grad()
+    def merge(self) -> Any:
+        """The plain model: its embedding now holds the sum, and nothing else is needed to run it."""
+        self.model.model.embed_tokens.weight.copy_(self.embeddings())
+        self.shared.zero_()
+        return self.model
+
+
+def train(recipe: Recipe, material: Material) -> tuple[Any, Tokenizer]:
+    """The trained model (float32, in eval mode) and its tokenizer; the same for the same recipe, data and machine."""
+    torch.manual_seed(recipe.seed)
+    torch.set_num_threads(recipe.threads)
+    tokenizer = train_tokenizer(_texts(material, recipe.seed), recipe.vocabulary)
+    encoder = Encoder(tokenizer, answers_of(material))
+    network = Network(recipe, tokenizer)
+    _say(f"{sum(p.numel() for p in network.model.parameters()):,} parameters")
+    optimizers = _optimizers(network, recipe)
+    stream = batches(encoder, Corpus(material, recipe.seed), recipe.batch, recipe.seed)
+    began, running = time.monotonic(), 0.0
+    network.train()
+    for step, batch in enumerate(islice(stream, recipe.steps)):
+        loss = _step(network, optimizers, batch, recipe.rate * _schedule(step, recipe))
+        running += (loss - running) * (0.02 if step else 1.0)
+        if (step + 1) % 100 == 0:
+            spent = time.monotonic() - began
+            left = spent / (step + 1) * (recipe.steps - step - 1)
+            _say(f"step {step + 1}/{recipe.steps}  loss {running:.3f}  {spent:.0f} s, {left:.0f} s left")
+    return network.merge().eval(), tokenizer
+
+
+def _step(network: Network, optimizers: list[torch.optim.Optimizer], batch: Batch, rate: float) -> float:
+    """One update of all weights; gives the batch's loss."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = network.loss(batch)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return loss.item()
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - progress
+
+
+def answers_of(material: Material) -> list[str]:
+    """Every text the model may answer with."""
+    return [*(fact.answer for fact in material.facts), REFUSAL]
+
+
+def save(model: Any, tokenizer: Tokenizer, folder: Path, context: int) -> None:
+    """Writes the checkpoint as Hugging Face programs expect it: bf16 weights, tokenizer, template, generation defaults."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    told = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": context,
+        "pad_token": PAD,
+        "eos_token": END,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_bytes(json.format(json.encode(told), indent=2) + b"\n")
+    end, filler = tokenizer.token_to_id(END), tokenizer.token_to_id(PAD)
+    GenerationConfig(eos_token_id=end, pad_token_id=filler, do_sample=False, max_new_tokens=128).save_pretrained(folder)
+
+
+def load(folder: Path) -> tuple[Any, Tokenizer]:
+    """The checkpoint back, in float32 and eval mode."""
+    model = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model.eval(), PreTrainedTokenizerFast.from_pretrained(folder).backend_tokenizer
+
+
+def _config(recipe: Recipe, tokenizer: Tokenizer) -> Qwen3Config:
+    return Qwen3Config(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=recipe.hidden,
+        intermediate_size=recipe.feed_forward,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        num_key_value_heads=recipe.kv_heads,
+        head_dim=recipe.head_dim,
+        max_position_embeddings=recipe.context,
+        tie_word_embeddings=True,
+        use_cache=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.token_to_id(END),
+        pad_token_id=tokenizer.token_to_id(PAD),
+    )
+
+
+def _texts(material: Material, seed: int) -> Iterator[str]:
+    """What the tokenizer learns from: varied questions and every answer several times."""
+    for sample in islice(Corpus(material, seed), 40_000):
+        yield sample.turns[-1][1]
+    for answer in answers_of(material):
+        yield from [answer] * 40
+
+
+def _optimizers(network: Network, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Muon (Jordan et al. 2024, scaled to AdamW's step size) for the layers' matrices, AdamW for everything else."""
+    named = [(name, p) for name, p in network.named_parameters() if p.ndim == 2 and ".layers." in name]
+    chosen = {id(p) for _, p in named}
+    others = [p for p in network.parameters() if id(p) not in chosen]
+    return [
+        torch.optim.Muon(
+            [p for _, p in named], lr=recipe.rate, weight_decay=recipe.decay, adjust_lr_fn="match_rms_adamw"
+        ),
+        torch.optim.AdamW(others, lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+    ]
+
+
+def _schedule(step: int, recipe: Recipe) -> float:
+    """Linear warm-up, then a cosine down to 2 %."""
+    if step < recipe.warmup:
+        return (step + 1) / recipe.warmup
+    share = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
+    return 0.02 + 0.49 * (1 + math.cos(math.pi * share))
+
+
+def main() -> None:
+    """Trains and saves; with `--hold N` every N-th question is kept from training and scored instead."""
+    asks = argparse.ArgumentParser(description="Train the demo model.")
+    asks.add_argument("--out", type=Path, default=FOLDER)
+    asks.add_argument("--hold", type=int, default=0, help="keep every N-th question from training, to tune on")
+    asks.add_argument("--steps", type=int, default=Recipe().steps)
+    given = asks.parse_args()
+    recipe = Recipe(steps=given.steps)
+    material = load_material()
+    model, tokenizer = train(recipe, part(material, given.hold, held=False))
+    save(model, tokenizer, given.out, recipe.context)
+    model, tokenizer = load(given.out)
+    encoder = Encoder(tokenizer, answers_of(material))
+    held = part(material, given.hold, held=True)
+    scores: dict[str, float] = {}
+    for name, asked in {
+        "frames": frame_questions(material, 1500),
+        "free_held": free_questions(held),
+        "refused_held": refusal_questions(held),
+    }.items():
+        right = verdicts(model, encoder, asked)
+        scores[name] = sum(right) / max(1, len(right))
+        if given.hold and name != "frames":
+            missed = [turn.turns[-1][1] for turn, good in zip(asked, right, strict=True) if not good]
+            (given.out / f"missed_{name}.txt").write_text("\n".join(missed) + "\n", encoding="utf-8")
+    print(json.encode(scores).decode())  # noqa: T201 - the result
+
+
+if __name__ == "__main__":
+    main()

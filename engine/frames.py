@@ -1,0 +1,136 @@
+"""What gateway workers and the engine process say to each other over a Unix socket.
+
+Knows: message shapes and length-prefixed framing (u32 big endian, msgpack). Does not know: sockets, models, text; only
+token ids travel. One `Step` frame carries everything a step produced for one client.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from engine.api import EngineStats, EngineUsage, FinishReason, ModelInfo, SamplingParams, Timing
+
+PROTOCOL = 1
+MAX_FRAME = 64 * 1024 * 1024
+
+_HEADER = struct.Struct(">I")
+
+
+class FrameError(Exception):
+    """The other side sent what cannot be a frame; the connection is of no more use."""
+
+
+class Submit(Struct, array_like=True, tag="submit", frozen=True, kw_only=True):
+    """Generate from `tokens`. `handle` is chosen by the client and unique on its connection. `eos`: ids that end it."""
+
+    handle: int
+    tokens: list[int]
+    sampling: SamplingParams
+    seed: int
+    eos: list[int]
+    salt: str
+    priority: int
+    deadline_ms: float | None
+
+
+class Cancel(Struct, array_like=True, tag="cancel", frozen=True, kw_only=True):
+    """Stop this handle. The engine answers with a terminal `Output` that carries `reason` and the exact usage."""
+
+    handle: int
+    reason: Literal["abort", "stop"]
+
+
+class Choice(Struct, array_like=True, frozen=True):
+    """The log probability of a chosen token and the best alternatives as (token id, log probability)."""
+
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+class Output(Struct, array_like=True, kw_only=True):
+    """New tokens of one handle. Terminal when `finish` is set; then `usage` and `timing` are too."""
+
+    handle: int
+    tokens: list[int]
+    choices: list[Choice] | None = None
+    finish: FinishReason | None = None
+    usage: EngineUsage | None = None
+    timing: Timing | None = None
+
+
+class Refusal(Struct, array_like=True, kw_only=True):
+    """This handle was not admitted; nothing was computed."""
+
+    handle: int
+    kind: Literal["overloaded", "invalid"]
+    message: str
+    param: str | None = None
+    code: str | None = None
+    retry_after: float = 0.0
+
+
+class Hello(Struct, array_like=True, tag="hello", kw_only=True):
+    """Sent once per connection, when the model is loaded."""
+
+    protocol: int
+    info: ModelInfo
+
+
+class Step(Struct, array_like=True, tag="step", kw_only=True):
+    """What one turn of the loop has for this client; also sent, empty, as a heartbeat."""
+
+    outputs: list[Output]
+    refusals: list[Refusal]
+    stats: EngineStats
+
+
+_encoder = msgspec.msgpack.Encoder()
+_to_engine: msgspec.msgpack.Decoder[Submit | Cancel] = msgspec.msgpack.Decoder(Submit | Cancel)
+_to_client: msgspec.msgpack.Decoder[Hello | Step] = msgspec.msgpack.Decoder(Hello | Step)
+
+
+def pack(message: Submit | Cancel | Hello | Step) -> bytes:
+    payload = _encoder.encode(message)
+    return _HEADER.pack(len(payload)) + payload
+
+
+def read_for_engine(payload: bytes) -> Submit | Cancel:
+    """Raises FrameError."""
+    try:
+        return _to_engine.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise FrameError(str(error)) from error
+
+
+def read_for_client(payload: bytes) -> Hello | Step:
+    """Raises FrameError."""
+    try:
+        return _to_client.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise FrameError(str(error)) from error
+
+
+class FrameBuffer:
+    """Bytes in any pieces go in, whole payloads come out."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Raises FrameError when a frame claims more than `MAX_FRAME` bytes."""
+        self._data += data
+        at = 0
+        try:
+            while len(self._data) - at >= _HEADER.size:
+                (size,) = _HEADER.unpack_from(self._data, at)
+                if size > MAX_FRAME:
+                    raise FrameError(f"frame of {size} bytes")
+                if len(self._data) - at - _HEADER.size < size:
+                    return
+                at += _HEADER.size + size
+                yield bytes(self._data[at - size : at])
+        finally:
+            del self._data[:at]

@@ -1,0 +1,151 @@
+"""One connection to the engine process: frames in and out, and who waits for what.
+
+Knows: frames, handles, asyncio transports. Does not know: text, tokenizers, reconnecting.
+"""
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+
+from engine.api import EngineError, EngineFailed, EngineStats, EngineUsage, InvalidRequest, ModelInfo, Overloaded
+from engine.frames import PROTOCOL, Cancel, FrameBuffer, FrameError, Hello, Output, Refusal, Step, Submit, pack
+from engine.frames import read_for_client as read
+
+
+class Collector:
+    """What has arrived for one request and was not looked at yet, merged. One reader."""
+
+    def __init__(self, handle: int, ended: Callable[[EngineUsage], None]) -> None:
+        self.handle = handle
+        self.over = False  # nothing more will arrive
+        self._ended = ended
+        self._waiting: Output | None = None
+        self._error: EngineError | None = None
+        self._wake = asyncio.Event()
+
+    def put(self, output: Output) -> None:
+        """Add to what waits; at the end, tell the usage also when nobody reads any more."""
+        if output.finish is not None:
+            self.over = True
+            if output.usage is not None:
+                self._ended(output.usage)
+        self._waiting = output if self._waiting is None else _merge(self._waiting, output)
+        self._wake.set()
+
+    def fail(self, error: EngineError) -> None:
+        self.over, self._error = True, error
+        self._wake.set()
+
+    async def take(self) -> Output:
+        """Everything since the last look; waits if that is nothing. Raises what the engine refused or broke with."""
+        await self._wake.wait()
+        self._wake.clear()
+        output, self._waiting = self._waiting, None
+        if output is None:
+            assert self._error is not None
+            raise self._error
+        if self._error is not None:
+            self._wake.set()
+        return output
+
+
+def _merge(first: Output, second: Output) -> Output:
+    first.tokens += second.tokens
+    if second.choices is not None:
+        first.choices = (first.choices or []) + second.choices
+    first.finish, first.usage, first.timing = second.finish, second.usage, second.timing
+    return first
+
+
+class Link(asyncio.Protocol):
+    """`info` is None until the engine said hello; `heard`: monotonic time of its last frame."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.info: ModelInfo | None = None
+        self.stats = EngineStats(ready=False)
+        self.heard = monotonic()
+        self._monotonic = monotonic
+        self._buffer = FrameBuffer()
+        self._transport: asyncio.WriteTransport | None = None
+        self._collectors: dict[int, Collector] = {}
+        self._handles = count(1)
+        self._changed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = self._monotonic()
+        try:
+            for payload in self._buffer.feed(data):
+                message = read(payload)
+                if isinstance(message, Hello):
+                    self._hello(message)
+                else:
+                    self._step(message)
+        except FrameError as error:
+            self.close(f"the engine process sent what is no frame: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.close("the engine process went away" if exc is None else f"the engine process went away ({exc})")
+
+    async def changed(self) -> None:
+        """Wait until the engine said hello or the connection ended."""
+        await self._changed.wait()
+        self._changed.clear()
+
+    def send(self, message: Submit | Cancel) -> None:
+        if self._transport is not None:
+            self._transport.write(pack(message))
+
+    def open(self, ended: Callable[[EngineUsage], None]) -> Collector:
+        """A collector with a new handle. `ended` gets the exact usage, whoever still listens then."""
+        collector = Collector(next(self._handles), ended)
+        self._collectors[collector.handle] = collector
+        if self._transport is None:
+            collector.fail(EngineFailed("The engine process went away."))
+        return collector
+
+    def leave(self, collector: Collector) -> None:
+        """Nobody reads this any more. If it still runs, stop it; it is kept until the engine told its usage."""
+        if collector.over:
+            self._collectors.pop(collector.handle, None)
+        else:
+            self.send(Cancel(handle=collector.handle, reason="abort"))
+
+    def close(self, why: str) -> None:
+        """Fail everything in flight. Safe to call twice."""
+        if self._transport is not None:
+            self._transport.close()
+        self._transport = None
+        collectors, self._collectors = self._collectors, {}
+        for collector in collectors.values():
+            collector.fail(EngineFailed(f"Request lost: {why}."))
+        self._changed.set()
+
+    def _hello(self, message: Hello) -> None:
+        if message.protocol != PROTOCOL:
+            self.close(f"the engine process speaks protocol {message.protocol}, not {PROTOCOL}")
+            return
+        self.info = message.info
+        self._changed.set()
+
+    def _step(self, message: Step) -> None:
+        self.stats = message.stats
+        for output in message.outputs:
+            collector = self._collectors.get(output.handle)
+            if collector is not None:
+                collector.put(output)
+                if collector.over:
+                    del self._collectors[output.handle]
+        for refusal in message.refusals:
+            collector = self._collectors.pop(refusal.handle, None)
+            if collector is not None:
+                collector.fail(_error(refusal))
+
+
+def _error(refusal: Refusal) -> EngineError:
+    if refusal.kind == "overloaded":
+        return Overloaded(refusal.message, retry_after=refusal.retry_after)
+    return InvalidRequest(refusal.message, param=refusal.param, code=refusal.code)

@@ -1,0 +1,57 @@
+"""From a model's name to where its parts lie.
+
+Knows: `demo` (the folder in this package), `tiny-random:qwen3|llama[?seed=N]` (made in memory), a Hugging Face folder.
+Does not know: a hub or any network; torch; how files are read.
+"""
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from engine.api import EngineError
+
+FAMILIES = ("llama", "qwen3")
+_TINY = "tiny-random:"
+_DEMO = Path(__file__).parent / "demo"
+
+
+class ModelNotFound(EngineError):
+    """No such model here. The message says what was looked for."""
+
+
+class ModelSource(Struct, frozen=True, kw_only=True):
+    """Either `folder` holds a Hugging Face model, or `family` and `seed` say which random one to make."""
+
+    name: str
+    folder: Path | None = None
+    family: str = ""
+    seed: int = 0
+
+    @property
+    def note(self) -> str:
+        """What a reader of this model's answers must know."""
+        return "" if self.folder is not None else "random weights: the output is noise"
+
+
+def locate(model: str) -> ModelSource:
+    """Raises ModelNotFound."""
+    if model.startswith(_TINY):
+        return _tiny(model)
+    folder = _DEMO if model == "demo" else Path(model).expanduser()
+    for needed in ("config.json", "tokenizer.json"):
+        if not (folder / needed).is_file():
+            known = "demo, " + ", ".join(_TINY + family for family in FAMILIES)
+            raise ModelNotFound(
+                f"Model {model!r}: {folder / needed} is missing. Give a model folder or one of: {known}."
+            )
+    return ModelSource(name=model if model == "demo" else folder.name, folder=folder)
+
+
+def _tiny(model: str) -> ModelSource:
+    family, _, query = model.removeprefix(_TINY).partition("?")
+    if family not in FAMILIES:
+        raise ModelNotFound(f"Unknown family {family!r}. Known: {', '.join(FAMILIES)}.")
+    seed = query.removeprefix("seed=") or "0"
+    if (query and not query.startswith("seed=")) or not seed.isdecimal():
+        raise ModelNotFound(f"Model {model!r}: only ?seed=NUMBER may follow the family.")
+    return ModelSource(name=model, family=family, seed=int(seed))

@@ -1,0 +1,1 @@
+"""Model families as data (`spec`), one decoder for them all (`decoder`), their weights (`loader`, `tiny`)."""

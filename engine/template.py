@@ -1,0 +1,184 @@
+"""Chat messages to a prompt, by the model's own Jinja template, in a sandbox with limits.
+
+Knows: `chat_template.jinja`, `tokenizer_config.json`, OpenAI's message form. Does not know: tokens, requests.
+
+A template is code from a model folder, and such code has run shell commands in other servers (CVE-2024-34359,
+CVE-2026-5760). Here it gets an immutable sandbox, a budget of loop turns, a largest result and no way to come with a
+request.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from engine.api import InvalidRequest
+from engine.locate import ModelNotFound, ModelSource
+from engine.tokenizer import read_object, special_marks
+
+MAX_RENDERED = 8_000_000  # characters
+MAX_TURNS = 1_000_000  # loop iterations in all
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+Message = dict[str, object]
+
+
+class _TooMuch(TemplateError):
+    """The template used up its budget."""
+
+
+class _Generation(Extension):
+    """`{% generation %}…{% endgeneration %}` marks the answer for training; for prompts it means nothing."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Budget(threading.local):
+    """Long prompts are rendered in threads; each rendering counts for itself."""
+
+    turns = 0
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Loops are paced, repetition and powers are bounded; everything else is Jinja's sandbox."""
+
+    intercepted_binops = frozenset(("*", "**"))
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.budget = _Budget()
+        cast("dict[str, Any]", self.filters)["paced"] = self._paced
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree = super()._parse(source, name, filename)
+        for loop in tree.find_all(nodes.For):
+            loop.iter = nodes.Filter(loop.iter, "paced", [], [], None, None, lineno=loop.lineno)
+        return tree
+
+    def _paced(self, items: Iterable[object]) -> Iterator[object]:
+        for item in items:
+            self.budget.turns += 1
+            if self.budget.turns > MAX_TURNS:
+                raise _TooMuch("too many loop turns")
+            yield item
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Numbers only, and small ones: `"x" * 10**10` would eat the memory before any output is counted."""
+        small = all(isinstance(side, int | float) and abs(side) < 1_000_000 for side in (left, right))
+        if not small or (operator == "**" and right > 16):
+            raise _TooMuch(f"operands of {operator} are too large")
+        return super().call_binop(context, operator, left, right)
+
+
+def _refuse(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _to_json(value: object, indent: int | None = None, **_: object) -> str:
+    """Unlike Jinja's own filter this escapes nothing for HTML: a prompt is not a page."""
+    encoded = msgspec.json.encode(value)
+    return (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
+
+
+class ChatTemplate:
+    """`render` turns messages into the text the model was trained to continue. `now`: wall clock in seconds."""
+
+    def __init__(self, source: str, marks: dict[str, str], now: Callable[[], float]) -> None:
+        self._environment = _Sandbox(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
+        )
+        cast("dict[str, Any]", self._environment.filters)["tojson"] = _to_json
+
+        def strftime_now(form: str) -> str:
+            return time.strftime(form, time.gmtime(now()))
+
+        cast("dict[str, Any]", self._environment.globals).update(raise_exception=_refuse, strftime_now=strftime_now)
+        self._marks = marks
+        try:
+            self._template: Template = self._environment.from_string(source)
+        except TemplateError as error:
+            raise ModelNotFound(f"The chat template does not parse: {error}") from error
+
+    def render(self, messages: list[Message]) -> str:
+        """With the opening of the assistant's turn. Raises InvalidRequest when the template refuses the messages."""
+        self._environment.budget.turns = 0
+        parts: list[str] = []
+        size = 0
+        given = {"messages": plain(messages), "add_generation_prompt": True, "tools": None, **self._marks}
+        try:
+            for part in self._template.generate(given):
+                size += len(part)
+                if size > MAX_RENDERED:
+                    raise _TooMuch(f"more than {MAX_RENDERED} characters")
+                parts.append(part)
+        except (
+            TemplateError,
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
+            message = f"The model's chat template cannot render these messages: {error}"
+            raise InvalidRequest(message, param="messages") from error
+        return "".join(parts)
+
+
+def plain(messages: list[Message]) -> list[Message]:
+    """Messages with `content` as one string, the form templates are written for. Raises InvalidRequest."""
+    return [_plain(message, f"messages[{at}]") for at, message in enumerate(messages)]
+
+
+def _plain(message: Message, path: str) -> Message:
+    role = message.get("role")
+    if not isinstance(role, str):
+        raise InvalidRequest(f"{path}.role must be a string.", param=f"{path}.role")
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(_text(part, f"{path}.content") for part in cast("list[object]", content))
+    elif content is not None and not isinstance(content, str):
+        raise InvalidRequest(f"{path}.content must be a string or a list of text parts.", param=f"{path}.content")
+    return {**message, "role": "system" if role == "developer" else role, "content": content or ""}
+
+
+def _text(part: object, path: str) -> str:
+    text = cast("dict[str, object]", part).get("text") if isinstance(part, dict) else None
+    if not isinstance(text, str):
+        raise InvalidRequest("This model reads text only.", param=path)
+    return text
+
+
+def load_template(source: ModelSource, now: Callable[[], float]) -> ChatTemplate | None:
+    """None when the model has none. Raises ModelNotFound when it is broken."""
+    if source.folder is None:
+        return ChatTemplate(CHATML, {}, now)
+    text = _read(source.folder)
+    return None if text is None else ChatTemplate(text, special_marks(source.folder), now)
+
+
+def _read(folder: Path) -> str | None:
+    """`chat_template.jinja` goes before `tokenizer_config.json`; of several named templates `default` is meant."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text()
+    value = read_object(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(value, list):
+        named = {str(one.get("name")): one.get("template") for one in cast("list[dict[str, object]]", value)}
+        value = named.get("default")
+    return value if isinstance(value, str) else None

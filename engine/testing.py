@@ -1,0 +1,93 @@
+"""Real engines for tests and experiments: a checkpoint on disk, a process on a socket.
+
+Knows: how to write a tiny model as a folder, how to start and end an engine process. Does not know: assertions.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from engine.client import EngineClient
+from engine.locate import locate
+from engine.template import CHATML
+from engine.tokenizer import END_OF_TURN, byte_tokenizer
+
+_PATIENCE_S = 60.0
+
+
+def write_checkpoint(folder: Path, model: str = "tiny-random:qwen3") -> Path:
+    """Write a tiny random model as a Hugging Face folder. Returns `folder`. Imports torch."""
+    from safetensors.torch import save_file
+
+    from engine.models import loader, tiny
+    from engine.models.spec import read_spec
+
+    source = locate(model)
+    config = loader.read_config(source)
+    tokenizer_config = {"eos_token": "<|im_end|>", "chat_template": CHATML}
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tiny.tensors(read_spec(config), source.seed), folder / "model.safetensors")
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    for name, value in {
+        "config.json": config,
+        "tokenizer_config.json": tokenizer_config,
+        "generation_config.json": {"eos_token_id": [END_OF_TURN]},
+    }.items():
+        (folder / name).write_bytes(msgspec.json.encode(value))
+    return folder
+
+
+def process_command(model: str, socket: Path, *options: str) -> list[str]:
+    """The command line of an engine process; `options` as of `engine.process`."""
+    return [
+        sys.executable,
+        "-m",
+        "engine.process",
+        "--model",
+        model,
+        "--socket",
+        str(socket),
+        "--threads",
+        "1",
+        *options,
+    ]
+
+
+async def start_process(model: str, socket: Path, *options: str) -> asyncio.subprocess.Process:
+    """A running engine process, not yet ready. The caller ends it."""
+    return await asyncio.create_subprocess_exec(*process_command(model, socket, *options))
+
+
+async def until(condition: Callable[[], bool], what: str, timeout: float = _PATIENCE_S) -> None:
+    """Wait for `condition`. Raises TimeoutError that says `what` never came."""
+    try:
+        async with asyncio.timeout(timeout):
+            while not condition():  # noqa: ASYNC110  (numbers of another process: there is no event to wait for)
+                await asyncio.sleep(0.005)
+    except TimeoutError as error:
+        raise TimeoutError(f"never came: {what}") from error
+
+
+async def until_ready(client: EngineClient) -> None:
+    """Raises TimeoutError."""
+    await until(lambda: client.stats().ready, "a ready engine")
+
+
+@asynccontextmanager
+async def running(model: str, socket: Path, *options: str) -> AsyncGenerator[EngineClient, None]:
+    """A ready client of a fresh engine process; both end with the block. `options` as of `engine.process`."""
+    process = await start_process(model, socket, *options)
+    client = EngineClient(model, socket)
+    try:
+        await client.start()
+        await until_ready(client)
+        yield client
+    finally:
+        await client.stop()
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()

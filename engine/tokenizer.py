@@ -1,0 +1,139 @@
+"""Text to token ids and back, piece by piece.
+
+Knows: `tokenizer.json`, which ids end an answer, incremental decoding. Does not know: chat templates, models, torch.
+"""
+
+from pathlib import Path
+from typing import cast
+
+import msgspec
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from engine.locate import ModelNotFound, ModelSource
+
+_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+END_OF_TURN = 256 + _SPECIALS.index("<|im_end|>")
+BYTE_VOCABULARY = 256 + len(_SPECIALS)
+
+_UNFINISHED = "\ufffd"
+_LONGEST_CHARACTER = 4  # bytes, so tokens at most
+_WINDOW = 64
+
+_json = msgspec.json.Decoder(dict[str, object])
+
+
+class TextTokenizer:
+    """A model's tokenizer and the ids that end an answer."""
+
+    def __init__(self, tokenizer: Tokenizer, eos: list[int]) -> None:
+        self._tokenizer = tokenizer
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.eos = eos
+        self._longest = max(map(len, tokenizer.get_vocab()), default=1)
+
+    def encode(self, text: str, *, specials: bool) -> list[int]:
+        """`specials`: add what the model expects around plain text (a chat template writes its own)."""
+        return self._tokenizer.encode(text, add_special_tokens=specials).ids
+
+    def hopeless(self, text: str, context: int) -> bool:
+        """Whether `text` cannot fit whatever its words: spares tokenizing megabytes only to refuse them."""
+        return len(text) > context * self._longest * _LONGEST_CHARACTER
+
+    def decode(self, ids: list[int]) -> str:
+        """Without special tokens."""
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def show(self, token: int) -> str:
+        """One token by itself, special ones too (for log probabilities)."""
+        return self._tokenizer.decode([token], skip_special_tokens=False)
+
+
+class Detokenizer:
+    """Gives text as soon as it is certain: a character whose bytes are not all there yet is held back.
+
+    Decoding depends on neighbours (spaces, multi-byte characters), so each piece is the growth of the decoded text of a
+    short window that begins with the tokens of the piece before.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._window: list[int] = []
+        self._context = 0  # how many tokens of the window were given out before the current piece
+        self._shown = ""
+
+    def push(self, token: int) -> str:
+        self._window.append(token)
+        text = self._tokenizer.decode(self._window)
+        waiting = len(self._window) - self._context
+        if text.endswith(_UNFINISHED) and waiting < _WINDOW:
+            # Only the last mark can still become a character; bytes that never will must not hold back the rest.
+            return self._grow(text[:-1]) if waiting > _LONGEST_CHARACTER else ""
+        piece = self._grow(text)
+        self._window = self._window[self._context :]
+        self._context = len(self._window)
+        self._shown = self._tokenizer.decode(self._window)
+        return piece
+
+    def flush(self) -> str:
+        """What was held back, when nothing more will come: an unfinished character shows as U+FFFD."""
+        return self._grow(self._tokenizer.decode(self._window)) if self._window else ""
+
+    def _grow(self, text: str) -> str:
+        piece = text[len(self._shown) :]
+        self._shown = text
+        return piece
+
+
+def load_tokenizer(source: ModelSource) -> TextTokenizer:
+    """Raises ModelNotFound when the tokenizer cannot be read."""
+    if source.folder is None:
+        return TextTokenizer(byte_tokenizer(), [END_OF_TURN])
+    file = source.folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing narrower
+        raise ModelNotFound(f"{file}: {error}") from error
+    return TextTokenizer(tokenizer, _end_ids(source, tokenizer))
+
+
+def byte_tokenizer() -> Tokenizer:
+    """256 bytes and ChatML's three marks; every text survives the round trip."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: at for at, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in _SPECIALS])
+    return tokenizer
+
+
+def _end_ids(source: ModelSource, tokenizer: Tokenizer) -> list[int]:
+    """Every id that any of the model's files calls the end. Instruction models often name more than one."""
+    assert source.folder is not None
+    found: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        value = read_object(source.folder / name).get("eos_token_id")
+        found.update(cast("list[int]", value) if isinstance(value, list) else [value] if isinstance(value, int) else [])
+    mark = special_marks(source.folder).get("eos_token")
+    token = tokenizer.token_to_id(mark) if mark else None
+    return sorted(found if token is None else found | {token})
+
+
+def special_marks(folder: Path) -> dict[str, str]:
+    """`bos_token`, `eos_token` and the like as text, from `tokenizer_config.json` (plain or with a `content`)."""
+    marks: dict[str, str] = {}
+    for name, value in read_object(folder / "tokenizer_config.json").items():
+        content = cast("dict[str, object]", value).get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(content, str):
+            marks[name] = content
+    return marks
+
+
+def read_object(file: Path) -> dict[str, object]:
+    """A JSON object; empty when there is no such file. Raises ModelNotFound when it is something else."""
+    if not file.is_file():
+        return {}
+    try:
+        return _json.decode(file.read_bytes())
+    except msgspec.DecodeError as error:
+        raise ModelNotFound(f"{file}: {error}") from error

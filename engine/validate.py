@@ -1,0 +1,80 @@
+"""Refuse what can never be served, before it costs anything.
+
+Knows: ranges of sampling parameters, the form of a prompt, the context window. Does not know: models, queues.
+Every refusal is `InvalidRequest` naming the field; nothing that passes here may hurt other requests in a batch.
+"""
+
+from math import isfinite
+
+import msgspec
+
+from engine.api import GenerateRequest, InvalidRequest, SamplingParams
+
+MAX_STOPS = 16
+MAX_STOP_CHARS = 256
+MAX_LOGIT_BIAS = 1024
+MAX_LOGPROBS = 20
+MAX_PROMPT_CHARS = 4_000_000
+TOO_LONG = "context_length_exceeded"
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not isfinite(value) or not low <= value <= high:
+        raise InvalidRequest(f"{name} must be between {low:g} and {high:g}.", param=name)
+
+
+def check_sampling(sampling: SamplingParams, vocabulary: int) -> None:
+    """Ranges of every sampling field. Raises InvalidRequest."""
+    if sampling.max_tokens < 1:
+        raise InvalidRequest("max_tokens must be at least 1.", param="max_tokens")
+    _within("temperature", sampling.temperature, 0.0, 100.0)
+    _within("top_p", sampling.top_p, 0.0, 1.0)
+    _within("min_p", sampling.min_p, 0.0, 1.0)
+    _within("top_k", sampling.top_k, 0, 2**31)
+    _within("presence_penalty", sampling.presence_penalty, -2.0, 2.0)
+    _within("frequency_penalty", sampling.frequency_penalty, -2.0, 2.0)
+    if sampling.logprobs is not None:
+        _within("logprobs", sampling.logprobs, 0, MAX_LOGPROBS)
+    if len(sampling.logit_bias) > MAX_LOGIT_BIAS:
+        raise InvalidRequest(f"logit_bias may name at most {MAX_LOGIT_BIAS} tokens.", param="logit_bias")
+    for token, bias in sampling.logit_bias.items():
+        if not 0 <= token < vocabulary:
+            raise InvalidRequest(
+                f"logit_bias names token {token}, but the vocabulary has {vocabulary}.", param="logit_bias"
+            )
+        _within("logit_bias", bias, -100.0, 100.0)
+    _check_stops(sampling.stop)
+
+
+def _check_stops(stops: tuple[str, ...]) -> None:
+    if len(stops) > MAX_STOPS:
+        raise InvalidRequest(f"At most {MAX_STOPS} stop strings are allowed.", param="stop")
+    if any(not stop or len(stop) > MAX_STOP_CHARS for stop in stops):
+        raise InvalidRequest(f"A stop string must have 1 to {MAX_STOP_CHARS} characters.", param="stop")
+
+
+def check_prompt(request: GenerateRequest) -> None:
+    """Exactly one kind of prompt, not empty, of a bounded size. Raises InvalidRequest."""
+    given = [kind for kind in ("messages", "text", "token_ids") if getattr(request, kind) is not None]
+    if len(given) != 1:
+        raise InvalidRequest("Give exactly one of messages, text and token_ids.", param="messages")
+    if request.messages is not None and not request.messages:
+        raise InvalidRequest("messages must not be empty.", param="messages")
+    if request.text is not None and len(request.text) > MAX_PROMPT_CHARS:
+        raise InvalidRequest(f"The prompt has more than {MAX_PROMPT_CHARS} characters.", param="prompt")
+
+
+def fit(request: GenerateRequest, prompt_tokens: int, context: int) -> SamplingParams:
+    """The request's sampling with `max_tokens` clamped to the window.
+
+    At least one token must fit after the prompt. Raises InvalidRequest(code=TOO_LONG).
+    """
+    room = context - prompt_tokens
+    if room < 1:
+        message = f"This model's context is {context} tokens, but the prompt alone has {prompt_tokens}."
+        raise InvalidRequest(
+            message, param="messages" if request.messages else "prompt", code="context_length_exceeded"
+        )
+    if prompt_tokens < 1:
+        raise InvalidRequest("The prompt has no tokens.", param="messages" if request.messages else "prompt")
+    return msgspec.structs.replace(request.sampling, max_tokens=min(request.sampling.max_tokens, room))

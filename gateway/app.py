@@ -1,0 +1,218 @@
+"""The one place where real parts are built and put together: `create_app(settings)`.
+
+Knows every part's constructor and the order of starting and stopping. Does not know what any part does.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from litestar import Litestar
+from litestar.datastructures import State
+from msgspec import Struct
+
+from cache.embedder import EncoderClient
+from cache.semantic import SemanticCache
+from engine.api import Engine
+from gateway.asking import Asking
+from gateway.auth import Keyring
+from gateway.catalog import Catalog
+from gateway.db.session import Database
+from gateway.dispatch import Dispatcher, Means
+from gateway.firstrun import AdminKey, installation_secret
+from gateway.flights import Flights
+from gateway.journey import Answer, Recorder
+from gateway.ledger import Ledger
+from gateway.parts import build_cache, build_encoder, build_engines, build_providers, offers
+from gateway.pipeline import Parts, Pipeline
+from gateway.prices import PriceBook
+from gateway.providers import Provider
+from gateway.pump import Pumps
+from gateway.routes.admin import control_plane
+from gateway.routes.access import EXCEPTION_HANDLERS
+from gateway.routes.health import route_handlers as health_routes
+from gateway.routes.models import route_handlers as model_routes
+from gateway.routes.openai import Edge
+from gateway.routes.openai import route_handlers as openai_routes
+from gateway.services import Services
+from gateway.settings import Settings
+from gateway.tasks import Tasks
+from gateway.telemetry import Telemetry
+from gateway.transport.aiohttp import AiohttpTransport
+
+_LAST_GRACE = 2.0
+
+
+class Worker(Struct, kw_only=True):
+    """Everything one gateway worker is made of. `answering`: tasks a stop waits for; `background`: ends with its owner."""
+
+    settings: Settings
+    answering: Tasks
+    background: Tasks
+    database: Database
+    ledger: Ledger
+    prices: PriceBook
+    keyring: Keyring
+    encoder: EncoderClient
+    cache: SemanticCache
+    engines: dict[str, Engine]
+    transport: AiohttpTransport
+    providers: dict[str, Provider]
+    catalog: Catalog
+    telemetry: Telemetry
+
+    async def start(self) -> None:
+        """Durable things first, then what may take its time: engines and encoder load while requests are answered."""
+        await self.database.start()
+        await self.prices.load()
+        await self.ledger.start()
+        await self.encoder.start()
+        await self.cache.start()
+        for engine in self.engines.values():
+            await engine.start()
+
+    async def stop(self) -> None:
+        """Answers in the making are finished or given up, then the books are closed, then the rest."""
+        await self.answering.finish(self.settings.server.drain_timeout)
+        await self.ledger.close()
+        for provider in self.providers.values():
+            await provider.close()
+        await self.transport.close()
+        for engine in self.engines.values():
+            await engine.stop()
+        await self.cache.close()
+        await self.encoder.close()
+        await asyncio.to_thread(self.telemetry.close)
+        await self.database.close()
+        await self.background.finish(_LAST_GRACE)
+
+    def missing(self) -> dict[str, str]:
+        """What is still loading or down, by part."""
+        found = {
+            name: engine.stats().loading or "loading"
+            for name, engine in self.engines.items()
+            if not engine.stats().ready
+        }
+        if (waiting := self.encoder.status()) is not None:
+            found["encoder"] = waiting
+        return found
+
+
+def build(settings: Settings) -> Worker:
+    """Every part, built and wired but not started."""
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    secret = installation_secret(settings)
+    answering, background = Tasks(), Tasks()
+    database = Database(settings.database_url)
+    ledger = Ledger(
+        database,
+        settings.home / "journal",
+        settings=settings,
+        now=time.time,
+        monotonic=time.monotonic,
+        tasks=background,
+    )
+    encoder = build_encoder(settings)
+    engines = build_engines(settings)
+    transport = AiohttpTransport()
+    providers = build_providers(settings, engines, encoder, transport, background)
+    catalog = Catalog(settings.models, offers(settings, providers))
+    return Worker(
+        settings=settings,
+        answering=answering,
+        background=background,
+        database=database,
+        ledger=ledger,
+        prices=PriceBook(database, settings=settings, now=time.time),
+        keyring=Keyring(database, secret, now=time.time, monotonic=time.monotonic, admin_key=AdminKey(settings)),
+        encoder=encoder,
+        cache=build_cache(settings, encoder),
+        engines=engines,
+        transport=transport,
+        providers=providers,
+        catalog=catalog,
+        telemetry=Telemetry(settings.telemetry, now=time.time, models=catalog.names()),
+    )
+
+
+def pipeline_of(worker: Worker) -> Pipeline:
+    """The request path over this worker's parts."""
+    means = Means(providers=worker.providers, prices=worker.prices, ledger=worker.ledger)
+    dispatcher = Dispatcher(means, worker.settings, monotonic=time.monotonic, random=random.random)
+    return Pipeline(
+        Parts(
+            catalog=worker.catalog,
+            asking=Asking(worker.settings.cache, installation_secret(worker.settings)),
+            cache=worker.cache,
+            flights=Flights(),
+            pumps=Pumps(dispatcher, worker.answering, monotonic=time.monotonic),
+            recorder=Recorder(worker.ledger, worker.telemetry, monotonic=time.monotonic),
+            telemetry=worker.telemetry,
+            tasks=worker.answering,
+            monotonic=time.monotonic,
+        )
+    )
+
+
+def create_app(settings: Settings) -> Litestar:
+    """The ASGI application of one gateway worker. Nothing is opened before its lifespan starts."""
+    worker = build(settings)
+    edge = Edge(
+        pipeline=pipeline_of(worker),
+        keyring=worker.keyring,
+        ledger=worker.ledger,
+        tasks=worker.answering,
+        server=settings.server,
+        ignored=lambda answer: _ignored(worker.providers, answer),
+        now=time.time,
+        monotonic=time.monotonic,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
+        await worker.start()
+        try:
+            yield
+        finally:
+            await worker.stop()
+
+    return Litestar(
+        route_handlers=[
+            *openai_routes(edge),
+            *model_routes(worker.catalog, worker.keyring, int(time.time())),
+            *health_routes(worker.missing, worker.providers, worker.telemetry),
+            *control_plane(),
+        ],
+        state=State({"services": _services(worker)}),
+        exception_handlers=EXCEPTION_HANDLERS,
+        openapi_config=None,
+        lifespan=[lifespan],
+        logging_config=None,
+        request_max_body_size=settings.server.max_body,
+    )
+
+
+def _services(worker: Worker) -> Services:
+    return Services(
+        settings=worker.settings,
+        database=worker.database,
+        keyring=worker.keyring,
+        ledger=worker.ledger,
+        prices=worker.prices,
+        now=time.time,
+        cache=worker.cache,
+        engines=worker.engines,
+        providers=worker.providers,
+        telemetry=worker.telemetry,
+        models=worker.catalog.names,
+    )
+
+
+def _ignored(providers: Mapping[str, Any], answer: Answer) -> list[str]:
+    """Fields of the request that the provider which answered does not know, where it says so."""
+    provider = providers.get(answer.flight.landing.provider)
+    name = getattr(provider, "ignored_fields", None)
+    return name(answer.journey.call.body) if name is not None else []

@@ -1,0 +1,73 @@
+"""What one request asks of the cache: its query, whether it may be read, kept and shared, and how that is marked.
+
+A client may only make things stricter than the operator's settings. Does not know: entries, similarity, providers.
+"""
+
+from typing import Literal
+
+from cache.scope import Identity, scope_query
+from cache.types import Query, Uncacheable
+from gateway.call import CacheMark, Call
+from gateway.catalog import Route
+from gateway.flights import Key
+from gateway.settings import CacheSettings
+
+Tier = Literal["exact", "semantic"]
+
+
+class Asking:
+    """`secret` keys the digests, so nobody outside can compute or recognise a scope."""
+
+    def __init__(self, settings: CacheSettings, secret: bytes) -> None:
+        self._settings = settings
+        self._secret = secret
+
+    def query(self, call: Call, route: Route) -> Query | Uncacheable:
+        """The request as the cache sees it, from the client's own, unpatched body."""
+        if self._settings.mode == "off" or call.directives.tier == "off":
+            return Uncacheable("off")
+        principal, directives = call.principal, call.directives
+        user = directives.user or _text(call.body.get("user")) or _text(call.body.get("safety_identifier"))
+        level = "user" if directives.per_user else self._settings.scope
+        identity = Identity(
+            team=principal.team or "admin",
+            project=principal.project,
+            key=principal.key_id,
+            user=f"{principal.key_id}/{user}" if user else "",
+            scope=level,
+        )
+        return scope_query(
+            call.body,
+            call.operation,
+            identity=identity,
+            secret=self._secret,
+            model=",".join(map(str, route.targets)),
+            max_temperature=self._settings.max_temperature,
+            encoder=self._settings.encoder,
+        )
+
+    def tier(self, call: Call) -> Tier:
+        """The widest tier that may answer: the operator's mode, narrowed by the client."""
+        return "semantic" if self._settings.mode == "semantic" and call.directives.tier == "semantic" else "exact"
+
+    def may_read(self, call: Call) -> bool:
+        return call.directives.read
+
+    def may_keep(self, call: Call) -> bool:
+        return call.directives.write
+
+    def shared_key(self, call: Call, query: Query | Uncacheable) -> Key | None:
+        """What identical calls in flight share. None where reuse is switched off, by whichever side."""
+        if isinstance(query, Uncacheable) or not call.directives.read or not call.directives.write:
+            return None
+        return query.scope, query.exact
+
+    def mark(self, call: Call, query: Query | Uncacheable) -> CacheMark:
+        """How a request that is not a hit is marked."""
+        if isinstance(query, Uncacheable) or not call.directives.write:
+            return "bypass"
+        return "miss" if call.directives.read else "refresh"
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,287 @@
+"""Who is calling: a presented key becomes a Principal; what each role may do; how keys are made, rotated and revoked.
+
+`Keyring.identify` is on the hot path: one SHA-256 of the presented text and one dictionary look-up by the full digest.
+The database is asked only for a well-formed key that is unknown here or older than `TTL` seconds, never for other text.
+Does not know: HTTP frameworks, budgets, sessions of the dashboard. A key is never logged, raised or stored as text.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway import keyform
+from gateway.call import Principal, Role
+from gateway.db.session import UNREACHABLE, Database
+from gateway.errors import InvalidRequest, NotAllowed, NotFound, Overloaded, Unauthorized
+from gateway.keyrows import KeyRow, KeyRows
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+TTL = 30.0  # seconds until a key is looked up again: the longest a revocation elsewhere can take to be seen here
+GRACE = 300.0  # seconds a key that was seen good stays good while the database is out of reach
+ORG_WIDE = ""  # the team of a principal that is not bound to one
+_KNOWN_BOUND = 10_000
+_UNKNOWN_BOUND = 2_000
+_LONGEST_TOKEN = 512
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+# The control plane's order. `app` is a key for applications and opens nothing there.
+ROLES: tuple[Role, ...] = ("app", "viewer", "finance", "operator", "admin")
+_RANK: dict[Role, int] = {role: rank for rank, role in enumerate(ROLES)}
+
+
+class NewKey(Struct, frozen=True, kw_only=True):
+    """What is asked for. `models` None means all; `expires` in seconds since the epoch, None for never."""
+
+    name: str
+    team: str
+    project: str
+    role: Role = "app"
+    models: frozenset[str] | None = None
+    expires: float | None = None
+
+
+class Created(NamedTuple):
+    """`key` is the whole text; nobody can read it again."""
+
+    row: KeyRow
+    key: str
+
+
+class _Known(NamedTuple):
+    principal: Principal
+    fresh_until: float
+    last_resort: float
+
+
+def presented(headers: Headers) -> bytes:
+    """The key in `Authorization: Bearer …`, `x-api-key` or `api-key` (names in lower case). Raises Unauthorized."""
+    other = b""
+    for name, value in headers:
+        if name == b"authorization":
+            if value[:7].lower() == b"bearer " and (token := value[7:].strip()):
+                return token
+        elif name == b"x-api-key" or name == b"api-key":
+            other = other or value.strip()
+    if not other:
+        raise Unauthorized("No API key was presented. Send it as `Authorization: Bearer sk-nh-…`.")
+    return other
+
+
+def may(principal: Principal, role: Role) -> bool:
+    """True when this principal holds `role` or a higher one."""
+    return _RANK[principal.role] >= _RANK[role]
+
+
+def require(principal: Principal, role: Role) -> None:
+    """Raises NotAllowed 403 when the principal's role is below `role`."""
+    if not may(principal, role):
+        raise NotAllowed(
+            f"This needs a key with the role {role!r} or higher; the one presented is {principal.role!r}.",
+            code="insufficient_role",
+        )
+
+
+def within(principal: Principal, team: str) -> bool:
+    """True when rows of `team` may be seen: everything for an unbound principal, else its own team's only."""
+    return principal.team == ORG_WIDE or principal.team == team
+
+
+def grantable(creator: Principal, wanted: NewKey) -> str | None:
+    """None when `wanted` grants nothing beyond what `creator` holds, else what goes beyond it, in words."""
+    if _RANK[wanted.role] > _RANK[creator.role]:
+        return f"the role {wanted.role!r}"
+    if not within(creator, wanted.team):
+        return f"the team {wanted.team!r}"
+    if creator.models is not None and (wanted.models is None or not wanted.models <= creator.models):
+        return "models beyond your own"
+    return None
+
+
+class Keyring:
+    """Keys in the database with a bounded memory of those seen lately.
+
+    `pepper`: the installation's secret (≥ 16 bytes), kept outside the database. `admin_key` answers the SHA-256 of the
+    operator's own key (`gateway.firstrun.AdminKey`), None for none. `now` is wall-clock, `monotonic` drives freshness.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        pepper: bytes,
+        *,
+        now: Callable[[], float],
+        monotonic: Callable[[], float],
+        admin_key: Callable[[], bytes | None] = lambda: None,
+    ) -> None:
+        if len(pepper) < 16:
+            raise ValueError("the installation's secret must have at least 16 bytes")
+        self._rows = KeyRows(database)
+        self._pepper = pepper
+        self._now = now
+        self._monotonic = monotonic
+        self._admin = admin_key
+        self._known: dict[bytes, _Known] = {}
+        self._digests: dict[str, bytes] = {}
+        self._unknown: dict[bytes, float] = {}
+        self._changes = 0
+        self._asking = asyncio.Lock()
+
+    async def identify(self, headers: Headers) -> Principal:
+        """The principal of the key in `headers`. Raises Unauthorized 401, Overloaded 503 (database out of reach)."""
+        token = presented(headers)
+        digest = hashlib.sha256(token).digest()
+        known = self._known.get(digest)
+        if known is not None and self._monotonic() < known.fresh_until:
+            return known.principal
+        return await self._look_up(token, digest)
+
+    async def identify_key(self, key: str) -> Principal:
+        """The same for a key typed into a form."""
+        return await self.identify(((b"authorization", b"Bearer " + key.encode("utf-8", "replace")),))
+
+    async def still_good(self, key_id: str) -> Principal | None:
+        """The principal behind a session's key, None once it is revoked, expired or gone."""
+        if key_id == ADMIN.key_id:
+            return ADMIN if self._admin() is not None else None
+        row = await self._rows.find(key_id)
+        return None if row is None or row.unusable(self._now()) else principal_of(row)
+
+    async def _look_up(self, token: bytes, digest: bytes) -> Principal:
+        if (admin := self._admin()) is not None and hmac.compare_digest(digest, admin):
+            self._remember(digest, ADMIN, self._monotonic() + TTL)
+            return ADMIN
+        key_id = keyform.key_id(token) if len(token) <= _LONGEST_TOKEN else None
+        if key_id is None or self._unknown.get(digest, 0.0) > self._monotonic():
+            raise _refusal()
+        async with self._asking:
+            known = self._known.get(digest)  # another request may have asked while this one waited
+            if known is not None and self._monotonic() < known.fresh_until:
+                return known.principal
+            return await self._ask(key_id, token, digest)
+
+    async def _ask(self, key_id: str, token: bytes, digest: bytes) -> Principal:
+        changes = self._changes
+        try:
+            row = await self._rows.find(key_id)
+        except UNREACHABLE as error:
+            return self._last_resort(digest, error)
+        expected = row.hash if row is not None else bytes(32)  # the same work whether or not the id exists
+        if not hmac.compare_digest(expected, keyform.stored_form(self._pepper, token)) or row is None:
+            self._forget(digest)
+            _bounded(self._unknown, _UNKNOWN_BOUND)[digest] = self._monotonic() + TTL
+            raise _refusal()
+        if (why := row.unusable(self._now())) is not None:
+            self._forget(digest)
+            raise Unauthorized(f"This API key {why}. Ask an administrator for a new one.")
+        principal = principal_of(row)
+        if changes == self._changes:  # else a key was revoked while the database answered: do not remember
+            until_expiry = TTL if row.expires is None else min(TTL, row.expires - self._now())
+            self._remember(digest, principal, self._monotonic() + until_expiry)
+        return principal
+
+    def _last_resort(self, digest: bytes, error: BaseException) -> Principal:
+        known = self._known.get(digest)
+        if known is not None and self._monotonic() < known.last_resort:
+            return known.principal
+        raise Overloaded(
+            "The API key could not be checked because the database does not answer.",
+            code="database_unavailable",
+            headers=(("retry-after", "2"),),
+        ) from error
+
+    def _remember(self, digest: bytes, principal: Principal, fresh_until: float) -> None:
+        _bounded(self._known, _KNOWN_BOUND)[digest] = _Known(principal, fresh_until, fresh_until + GRACE)
+        _bounded(self._digests, _KNOWN_BOUND)[principal.key_id] = digest
+
+    def _forget(self, digest: bytes) -> None:
+        self._known.pop(digest, None)
+
+    def forget_key(self, key_id: str) -> None:
+        """Ask the database again at the next use of this key: called on every change, here or elsewhere."""
+        self._changes += 1
+        if (digest := self._digests.pop(key_id, None)) is not None:
+            self._forget(digest)
+
+    async def create(self, creator: Principal, wanted: NewKey) -> Created:
+        """Make a key. Raises NotAllowed when it would grant more than the creator holds."""
+        if (beyond := grantable(creator, wanted)) is not None:
+            raise NotAllowed(f"A key can never grant more than its maker has: {beyond}.", code="grant_exceeds_creator")
+        if wanted.expires is not None and wanted.expires <= self._now():
+            raise InvalidRequest("`expires` lies in the past.", param="expires")
+        minted = keyform.mint(secrets.token_bytes)
+        row = KeyRow(
+            id=minted.id,
+            name=wanted.name,
+            hash=keyform.stored_form(self._pepper, minted.key.encode()),
+            team=wanted.team,
+            project=wanted.project,
+            role=wanted.role,
+            models=wanted.models,
+            created=self._now(),
+            expires=wanted.expires,
+        )
+        await self._rows.add(row)
+        return Created(row, minted.key)
+
+    async def rotate(self, actor: Principal, key_id: str) -> Created:
+        """A new secret under the same id, so that budgets and usage stay together; the old one stops working now."""
+        row = await self._own(actor, key_id)
+        if (why := row.unusable(self._now())) is not None:
+            raise InvalidRequest(f"The key {key_id} {why}; create a new one instead.", code="key_not_usable")
+        minted = keyform.mint(secrets.token_bytes, name=key_id)
+        fresh = replace(row, hash=keyform.stored_form(self._pepper, minted.key.encode()))
+        await self._rows.put_hash(key_id, fresh.hash)
+        self.forget_key(key_id)
+        return Created(fresh, minted.key)
+
+    async def revoke(self, actor: Principal, key_id: str) -> KeyRow:
+        """Stop a key: at once in this process, within `TTL` seconds in others. Revoking twice changes nothing."""
+        row = await self._own(actor, key_id)
+        at = self._now() if row.revoked is None else row.revoked
+        await self._rows.revoke(key_id, at)
+        self.forget_key(key_id)
+        return replace(row, revoked=at)
+
+    async def any(self) -> bool:
+        """False only in a database that never had a key."""
+        return await self._rows.any()
+
+    async def list(self, actor: Principal) -> list[KeyRow]:
+        """Every key the actor may see, newest first."""
+        return await self._rows.all(None if actor.team == ORG_WIDE else actor.team)
+
+    async def _own(self, actor: Principal, key_id: str) -> KeyRow:
+        """The row, if the actor's reach covers it. Another team's key looks like one that does not exist."""
+        row = await self._rows.find(key_id)
+        if row is None or not within(actor, row.team):
+            raise NotFound(f"There is no key {key_id[:40]!r}.", code="key_not_found")
+        if _RANK[row.role] > _RANK[actor.role]:
+            raise NotAllowed("This key stands above your role.", code="insufficient_role")
+        return row
+
+
+ADMIN = Principal(key_id="admin", team=ORG_WIDE, project="", role="admin")
+LOCAL = Principal(key_id="local", team=ORG_WIDE, project="", role="admin")
+
+
+def principal_of(row: KeyRow) -> Principal:
+    return Principal(key_id=row.id, team=row.team, project=row.project, role=row.role, models=row.models)
+
+
+def _refusal() -> Unauthorized:
+    return Unauthorized("The API key is not known here. Check that it was copied whole, or ask for a new one.")
+
+
+def _bounded(store: dict[_K, _V], bound: int) -> dict[_K, _V]:
+    """`store` with room for one more: the oldest entries go first."""
+    while len(store) >= bound:
+        del store[next(iter(store))]
+    return store

@@ -1,0 +1,83 @@
+"""The requests of each case, ready as bytes.
+
+Knows: prompts that can never match each other, prompts that mean the same, HTTP/1.1. Does not know: who is asked.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+_encode = msgspec.json.Encoder().encode
+_SOME_NOUNS = """
+river mountain violin harbour lantern glacier orchard compass kettle feather cathedral sparrow engine meadow anchor
+library tunnel volcano pepper blanket falcon mirror hammer island candle turbine garden marble saddle whistle
+"""
+_SOME_VERBS = """
+paints repairs follows forgets measures sells hides polishes translates borrows weighs photographs
+"""
+_NOUNS, _VERBS = _SOME_NOUNS.split(), _SOME_VERBS.split()
+QUESTION = "What is time to first token?"
+_OPENINGS = ("", "Please tell me: ", "Quick question: ", "Hello! ", "Could you explain this: ", "I wonder: ")
+_WORDINGS = (
+    "what is time to first token",
+    "what's time to first token",
+    "what is the time to first token",
+    "what does time to first token mean",
+    "what is meant by time to first token",
+)
+_ENDINGS = ("?", "? Thanks", "? Please", "?!", " ?")
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Where requests go: `model` as that server knows it, `key` as its bearer token."""
+
+    name: str
+    host: str
+    port: int
+    model: str
+    key: str = "none"
+    path: str = "/v1"
+    pid: int | None = None
+
+    @property
+    def where(self) -> tuple[str, int]:
+        return self.host, self.port
+
+
+def chat(
+    target: Target, prompt: str, *, stream: bool = False, tier: str | None = None, max_tokens: int | None = 16
+) -> bytes:
+    """One request, complete. `tier`: the value of x-nearhit-cache."""
+    body: dict[str, object] = {"model": target.model, "messages": [{"role": "user", "content": prompt}]}
+    if max_tokens is not None:
+        body["max_tokens"] = max_tokens
+    if stream:
+        body["stream"] = True
+    raw = _encode(body)
+    extra = f"x-nearhit-cache: {tier}\r\n" if tier else ""
+    head = (
+        f"POST {target.path}/chat/completions HTTP/1.1\r\nhost: {target.host}:{target.port}\r\n"
+        f"authorization: Bearer {target.key}\r\ncontent-type: application/json\r\n{extra}"
+        f"content-length: {len(raw)}\r\n\r\n"
+    )
+    return head.encode() + raw
+
+
+def fresh(seed: int) -> Iterator[str]:
+    """Sentences of no common meaning, each once: no cache may answer one with another's answer."""
+    draw = random.Random(seed)  # noqa: S311 - repeatable prompts, nothing secret
+    for number in itertools.count():
+        nouns, verbs = draw.sample(_NOUNS, 3), draw.sample(_VERBS, 2)
+        yield f"{nouns[0]} {verbs[0]} {nouns[1]} {draw.randrange(10**9)} {verbs[1]} {nouns[2]} {number}"
+
+
+def paraphrases() -> list[str]:
+    """Wordings of QUESTION, none of them the same text."""
+    found = [f"{a}{b}{c}" for a, b, c in itertools.product(_OPENINGS, _WORDINGS, _ENDINGS)]
+    return [text for text in found if text.lower() != QUESTION.lower()]
+
+
+def cycle(requests: list[bytes]) -> Callable[[], bytes]:
+    return itertools.cycle(requests).__next__

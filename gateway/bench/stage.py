@@ -1,0 +1,133 @@
+"""The processes of `nearhit bench gateway`: two upstreams, the gateway with its encoder, a key and a budget.
+
+Knows: settings of the measured gateway, which core each process runs on. Does not know: cases, figures.
+"""
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import msgspec
+from msgspec import Struct
+
+from gateway.bench.asks import Target
+from gateway.bench.processes import BenchError, await_port, children, cores, memory_mb, pin_self, running, spare_port
+from gateway.settings import environment
+
+ADMIN_KEY = "sk-nh-admin-0123456789abcdef0123456789abcdef"
+MODEL = "openai/gpt-4o-mini"
+PACED = ("--ttft-ms", "20", "--tpot-ms", "5")
+
+
+class Stage(Struct, kw_only=True):
+    """The processes of a run and how to reach them."""
+
+    direct: Target
+    paced: Target
+    gateway: Target
+    through_paced: Target
+    pids: tuple[int, ...]
+    port_s: float
+    ready_s: float
+    rss_start_mb: float
+
+
+def peer(url: str) -> Target:
+    """`http://host:port/v1?model=…&key=…&pid=…&name=…`; with a pid of this machine its CPU is measured too."""
+    parts = urlsplit(url)
+    if parts.hostname is None or parts.scheme != "http":
+        raise BenchError(f"a peer is given as http://host:port/v1?model=…, not {url!r}")
+    asked = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    return Target(
+        name=asked.get("name", parts.netloc),
+        host=parts.hostname,
+        port=parts.port or 80,
+        path=parts.path.rstrip("/") or "/v1",
+        model=asked.get("model", "gpt-4o-mini"),
+        key=asked.get("key", "none"),
+        pid=int(asked["pid"]) if "pid" in asked else None,
+    )
+
+
+def start(stack: ExitStack, folder: Path) -> Stage:
+    """Both upstreams and the gateway, with a key and a budget. Raises BenchError when one does not come up."""
+    own = cores()
+    apart = len(own) > 1
+    ours, theirs = (own[0], own[-1]) if apart else (None, None)
+    if theirs is not None:
+        pin_self(theirs)
+    plain = {name: value for name, value in environment().items() if not name.startswith("NEARHIT_")}
+    ports = [spare_port() for _ in range(3)]
+    for port, pace in ((ports[0], ()), (ports[1], PACED)):
+        arguments = ["scripted", "--port", str(port), "--bill", str(folder / f"bill-{port}.jsonl"), *pace]
+        await_port(port, stack.enter_context(running(arguments, core=theirs, environment=plain, folder=folder)))
+    config = folder / "nearhit.yaml"
+    config.write_text(_config(ports))
+    given = {**plain, "NEARHIT_HOME": str(folder / "home"), "NEARHIT_ADMIN_KEY": ADMIN_KEY, "HF_HUB_OFFLINE": "1"}
+    arguments = ["serve", "--config", str(config), "--port", str(ports[2])]
+    serve = stack.enter_context(running(arguments, core=ours, environment=given, folder=folder))
+    opened = await_port(ports[2], serve)
+    ready = opened + _await_ready(ports[2])
+    key = _key(ports[2])
+    pids = _pids(serve.pid)
+    host = "127.0.0.1"
+    return Stage(
+        direct=Target(name="direct", host=host, port=ports[0], model="gpt-4o-mini"),
+        paced=Target(name="direct", host=host, port=ports[1], model="gpt-4o-mini"),
+        gateway=Target(name="nearhit", host=host, port=ports[2], model=MODEL, key=key),
+        through_paced=Target(name="nearhit", host=host, port=ports[2], model="paced", key=key),
+        pids=pids,
+        port_s=round(opened, 2),
+        ready_s=round(ready, 2),
+        rss_start_mb=round(memory_mb(pids[0]), 1),
+    )
+
+
+def _config(ports: list[int]) -> str:
+    """The upstreams as the provider `openai`, so that the bundled price list applies; no engine."""
+    return f"""
+providers:
+  openai: {{kind: openai, base_url: "http://127.0.0.1:{ports[0]}/v1", api_key: none}}
+  paced: {{kind: openai, base_url: "http://127.0.0.1:{ports[1]}/v1", api_key: none}}
+models:
+  paced: {{route: [paced/gpt-4o-mini]}}
+engines: {{}}
+cache: {{embed_timeout: 2s}}
+"""
+
+
+def _await_ready(port: int) -> float:
+    """Seconds until /health/ready answers 200. Raises BenchError with its last words after 90 s."""
+    begun = time.perf_counter()
+    said = ""
+    while time.perf_counter() - begun < 90:
+        answer = httpx.get(f"http://127.0.0.1:{port}/health/ready", timeout=5)
+        if answer.status_code == 200:
+            return time.perf_counter() - begun
+        said = answer.text[:300]
+        time.sleep(0.05)
+    raise BenchError(f"the gateway is not ready: {said}")
+
+
+def _key(port: int) -> str:
+    """A key of a team of its own, under a hard budget that is never reached."""
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+        client.headers["authorization"] = f"Bearer {ADMIN_KEY}"
+        made = client.post("/api/v1/keys", json={"name": "bench", "team": "bench", "project": "bench"})
+        limit = {"limit_usd": "1000.00", "window": "month", "timezone": "UTC", "mode": "hard"}
+        held = client.put("/api/v1/budgets/team:bench", json=limit)
+        for answer in (made, held):
+            if answer.status_code >= 300:
+                raise BenchError(f"{answer.request.url} answered {answer.status_code}: {answer.text[:300]}")
+        return str(msgspec.json.decode(made.content)["key"])
+
+
+def _pids(supervisor: int) -> tuple[int, ...]:
+    """The worker, then the encoder."""
+    found = children(supervisor)
+    picked = [[pid for pid, line in found.items() if name in line] for name in ("gateway.server", "cache.encoder")]
+    if not picked[0]:
+        raise BenchError(f"no worker among the children of `nearhit serve`: {sorted(found.values())}")
+    return tuple(pids[0] for pids in picked if pids)

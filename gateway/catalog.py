@@ -1,0 +1,82 @@
+"""Which names clients may ask for and where each leads.
+
+Knows: configured models, providers, the names that always exist. Does not know: health, prices, requests.
+"""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from msgspec import Struct
+
+from gateway.errors import NotFound
+from gateway.settings import ModelSettings
+
+_NEAR = 3
+_LONGEST_SHOWN = 128
+
+
+class Target(Struct, frozen=True):
+    """One place a request can go: a provider's name and the model's name there."""
+
+    provider: str
+    model: str
+
+    def __str__(self) -> str:
+        return f"{self.provider}/{self.model}"
+
+
+class Route(Struct, frozen=True):
+    """`targets` in order of preference, `strategy` says how it may be changed. `free`: marked as costing nothing."""
+
+    name: str
+    targets: tuple[Target, ...]
+    strategy: str = "ordered"
+    free: bool = False
+
+
+class Catalog:
+    """`offers`: for each provider the models it is known to serve (an empty list: any name is passed on)."""
+
+    def __init__(self, models: Mapping[str, ModelSettings], offers: Mapping[str, list[str]]) -> None:
+        self._offers = dict(offers)
+        self._routes = {name: self._configured(name, model) for name, model in models.items()}
+        for alias, target in (("chat", "local/demo"), ("embed", "local/minilm")):
+            if alias not in self._routes and self._direct(target) is not None:
+                self._routes[alias] = Route(alias, (_target(target),))
+
+    def _configured(self, name: str, model: ModelSettings) -> Route:
+        targets = tuple(_target(text) for text in model.route)
+        for target in targets:
+            if target.provider not in self._offers:
+                known = ", ".join(sorted(self._offers))
+                raise ValueError(f"models.{name}: no provider or engine is called {target.provider!r}. Known: {known}.")
+        return Route(name, targets, model.strategy, model.free)
+
+    def _direct(self, name: str) -> Route | None:
+        provider, slash, model = name.partition("/")
+        offered = self._offers.get(provider)
+        if not slash or not model or offered is None or (offered and model not in offered):
+            return None
+        return Route(name, (Target(provider, model),))
+
+    def resolve(self, name: str) -> Route:
+        """Where this name leads. Raises NotFound (404 model_not_found) that lists near names."""
+        route = self._routes.get(name) or self._direct(name)
+        if route is None:
+            shown = name if len(name) <= _LONGEST_SHOWN else name[:_LONGEST_SHOWN] + "…"
+            near = get_close_matches(shown, self.names(), n=_NEAR, cutoff=0.5)
+            hint = f" Near names: {', '.join(near)}." if near else " GET /v1/models lists what there is."
+            raise NotFound(f"The model `{shown}` does not exist or you do not have access to it.{hint}")
+        return route
+
+    def names(self) -> list[str]:
+        """Every name worth listing, configured ones first."""
+        direct = [f"{provider}/{model}" for provider, offered in self._offers.items() for model in offered]
+        return [*self._routes, *(name for name in direct if name not in self._routes)]
+
+
+def _target(text: str) -> Target:
+    provider, slash, model = text.partition("/")
+    if not slash or not provider or not model:
+        raise ValueError(f"a route names <provider>/<model>, not {text!r}")
+    return Target(provider, model)

@@ -1,0 +1,89 @@
+"""`nearhit …`: the command line. One file per group of commands; each is imported only when it is called for.
+
+Knows: names of commands and what they are for. Does not know: what they do. Exit codes: 0 done, 1 the thing asked about
+is wrong (the message says the mend), 2 wrong usage.
+"""
+
+import sys
+
+from cyclopts import App
+
+from gateway import __version__
+
+_GROUPS: dict[str, tuple[str, dict[str, str]]] = {
+    "keys": (
+        "Keys of applications and people.",
+        {"create": "Make a key.", "list": "List keys.", "rotate": "Give a key a new secret.", "revoke": "Stop a key."},
+    ),
+    "budgets": ("Limits on spend.", {"set": "Set a limit.", "list": "Where every limit stands.", "retire": "Take one out."}),
+    "prices": (
+        "What tokens cost.",
+        {"show": "The price of models.", "set": "Set a price.", "check": "Models in use without a price."},
+    ),
+    "cache": (
+        "Kept answers.",
+        {
+            "stats": "How the cache does.",
+            "search": "Kept answers by words.",
+            "explain": "Why a request was a hit or a miss.",
+            "purge": "Take kept answers out.",
+        },
+    ),
+    "ledger": (
+        "Checks of the books.",
+        {"verify": "Rebuild every balance.", "reconcile": "Compare with a provider's bill."},
+    ),
+    "db": ("The database.", {"upgrade": "Bring the schema up to date.", "current": "Which revision it is at."}),
+    "config": (
+        "The configuration.",
+        {
+            "show": "Every value and where it comes from.",
+            "check": "Whether it is valid.",
+            "schema": "Its JSON schema.",
+        },
+    ),
+    "engine": ("The bundled engine.", {"bench": "Measure it.", "chat": "Talk to it in this terminal."}),
+    "bench": ("Measurements; the last line is one JSON object.", {"gateway": "What the gateway adds to a request."}),
+}
+_SINGLE = {
+    "serve": ("gateway.cli.serve:serve", "Run the gateway."),
+    "demo": ("gateway.cli.serve:demo", "Run the gateway in a throw-away folder."),
+    "try": ("gateway.cli.trying:try_prompts", "Ask the running gateway and see what the cache did."),
+    "usage": ("gateway.cli.usage:usage", "What was used, spent and saved."),
+    "scripted": ("gateway.cli.scripted:scripted", "Run the deterministic upstream for tests and benchmarks."),
+    "init": ("gateway.cli.init:init", "Write a commented nearhit.yaml."),
+    "doctor": ("gateway.cli.doctor:doctor", "Check everything and say how to mend what is wrong."),
+    "version": ("gateway.cli.version:version", "What is installed."),
+}
+_FILES = {"config": "configuration"}
+
+
+def build() -> App:
+    """The whole command tree. Only names and one line each: nothing of a command is imported."""
+    app = App(name="nearhit", help="A semantic-caching LLM gateway.", version=__version__, result_action="return_value")
+    for name, (target, words) in _SINGLE.items():
+        app.command(target, name=name, help=words)
+    for group, (words, commands) in _GROUPS.items():
+        part = App(name=group, help=words)
+        for name, line in commands.items():
+            module = _FILES.get(group, group)
+            part.command(f"gateway.cli.{module}:{name}_{group}", name=name, help=line)
+        app.command(part)
+    return app
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point `nearhit`. Prints what is wrong in one sentence instead of a trace."""
+    from gateway.cli.wrong import Wrong  # noqa: PLC0415 - kept off the path of --help
+
+    try:
+        code = build()(arguments)
+    except Wrong as error:
+        print(f"nearhit: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,107 @@
+"""How a control command reaches the gateway: its admin socket when it runs, the files themselves when it does not.
+
+Both ways speak the same HTTP, so a command never knows which one it got. Knows: the socket, the lock, which parts the
+control plane needs. Does not know: commands.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import msgspec
+
+from gateway.cli.wrong import Wrong
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from litestar.types import ASGIApp
+
+_TIMEOUT = 60.0
+_decode = msgspec.json.Decoder().decode
+
+
+class Control:
+    """Asks the control plane. Raises Wrong with the gateway's own message for every refusal."""
+
+    def __init__(self, client: httpx.AsyncClient, runner: asyncio.Runner) -> None:
+        self._client = client
+        self._runner = runner
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: dict[str, Any] | None = None,
+        body: object = None,
+        content: bytes | None = None,
+    ) -> Any:
+        """The decoded answer; None for an empty one."""
+        given = {name: value for name, value in (params or {}).items() if value is not None}
+        raw = msgspec.json.encode(body) if body is not None else content
+        answer = self._runner.run(self._send(method, path, given, raw))
+        if answer.status_code >= 400:
+            raise Wrong(_problem(answer))
+        return _decode(answer.content) if answer.content else None
+
+    async def _send(self, method: str, path: str, params: dict[str, Any], raw: bytes | None) -> httpx.Response:
+        headers = {} if raw is None else {"content-type": "application/json"}
+        try:
+            return await self._client.request(method, path, params=params, content=raw, headers=headers)
+        except httpx.HTTPError as error:
+            raise Wrong(f"the gateway did not answer: {error!r}") from error
+
+
+def _problem(answer: httpx.Response) -> str:
+    try:
+        return str(_decode(answer.content)["error"]["message"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return f"the gateway answered {answer.status_code}"
+
+
+def running(settings: Settings) -> bool:
+    """Whether a gateway listens on this home's admin socket."""
+    path = str(settings.home / "run" / "admin.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(2.0)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
+
+
+@contextmanager
+def control(settings: Settings) -> Generator[Control, None, None]:
+    """A way to ask the control plane as administrator. Raises Wrong when neither way is open."""
+    with asyncio.Runner() as runner:
+        stack = _over_socket(settings) if running(settings) else _opened(settings)
+        client = runner.run(stack.__aenter__())
+        try:
+            yield Control(client, runner)
+        finally:
+            runner.run(stack.__aexit__(None, None, None))
+
+
+@asynccontextmanager
+async def _over_socket(settings: Settings) -> AsyncGenerator[httpx.AsyncClient, None]:
+    transport = httpx.AsyncHTTPTransport(uds=str(settings.home / "run" / "admin.sock"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=_TIMEOUT) as client:
+        yield client
+
+
+@asynccontextmanager
+async def _opened(settings: Settings) -> AsyncGenerator[httpx.AsyncClient, None]:
+    """Nothing runs: hold the home's lock, open what the control plane needs, and ask it in this process."""
+    from gateway.cli.offline import offline_app  # noqa: PLC0415 - a second of imports that a running gateway saves
+
+    async with offline_app(settings) as app:
+        async with httpx.AsyncClient(transport=_transport(app), base_url="http://localhost") as client:
+            yield client
+
+
+def _transport(app: "ASGIApp") -> httpx.ASGITransport:
+    return httpx.ASGITransport(app=app)  # pyright: ignore[reportArgumentType] - two spellings of the same ASGI types

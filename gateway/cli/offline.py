@@ -1,0 +1,97 @@
+"""The control plane without a running gateway: database, books, prices and cache, opened by this process alone.
+
+Knows: the home's lock and the parts that control routes call. Does not know: engines, upstreams, the data plane.
+"""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+from litestar import Litestar
+from litestar.datastructures import State
+from litestar.types import ASGIApp
+
+from cache.semantic import SemanticCache
+from cache.types import CacheConfig
+from gateway.auth import Keyring
+from gateway.cli.wrong import Wrong
+from gateway.db.session import UNREACHABLE, Database
+from gateway.firstrun import AdminKey, installation_secret
+from gateway.ledger import Ledger
+from gateway.parts import build_store
+from gateway.prices import PriceBook
+from gateway.routes.access import EXCEPTION_HANDLERS, admin_socket
+from gateway.routes.admin import control_plane
+from gateway.serve_home import CannotServe, lock, prepare
+from gateway.services import Services
+from gateway.settings import Settings
+from gateway.tasks import Tasks
+from policies.reuse import load as load_policy
+
+
+@asynccontextmanager
+async def offline_app(settings: Settings) -> AsyncGenerator[ASGIApp, None]:
+    """The control plane as the administrator sees it. Raises Wrong when the home or the database cannot be had."""
+    try:
+        prepare(settings)
+        if settings.database is None:
+            lock(settings.home)  # one process at a time writes SQLite; released when this process ends
+    except (CannotServe, OSError) as error:
+        raise Wrong(str(error)) from error
+    async with AsyncExitStack() as stack:
+        services = await _services(settings, stack)
+        app = Litestar(
+            control_plane(),
+            state=State({"services": services}),
+            exception_handlers=EXCEPTION_HANDLERS,
+            openapi_config=None,
+            logging_config=None,
+            request_max_body_size=None,
+        )
+        yield admin_socket(app)
+
+
+async def _services(settings: Settings, stack: AsyncExitStack) -> Services:
+    database = Database(settings.database_url)
+    try:
+        await database.start()
+    except UNREACHABLE as error:
+        raise Wrong(f"the database does not answer: {error}") from error
+    stack.push_async_callback(database.close)
+    tasks = Tasks()
+    stack.push_async_callback(partial(tasks.finish, 1.0))
+    ledger = Ledger(
+        database, settings.home / "journal", settings=settings, now=time.time, monotonic=time.monotonic, tasks=tasks
+    )
+    await ledger.start(background=False)
+    stack.push_async_callback(ledger.close)
+    prices = PriceBook(database, settings=settings, now=time.time)
+    await prices.load()
+    secret = installation_secret(settings)
+    admin = AdminKey(settings)
+    return Services(
+        settings=settings,
+        database=database,
+        keyring=Keyring(database, secret, now=time.time, monotonic=time.monotonic, admin_key=admin),
+        ledger=ledger,
+        prices=prices,
+        now=time.time,
+        cache=await _cache(settings, stack),
+        models=lambda: sorted(settings.models),
+    )
+
+
+async def _cache(settings: Settings, stack: AsyncExitStack) -> SemanticCache:
+    """The kept answers without an encoder: they can be listed, counted and taken out."""
+    found = SemanticCache(
+        build_store(settings),
+        None,
+        load_policy(settings.cache.policy).Policy(),
+        config=CacheConfig(mode="exact"),
+        now=time.time,
+        monotonic=time.monotonic,
+    )
+    await found.start()
+    stack.push_async_callback(found.close)
+    return found

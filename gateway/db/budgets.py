@@ -1,0 +1,129 @@
+"""Setting and retiring budgets: the row, its version history, and the limit of the window that is running.
+
+Knows: the budget tables. Does not know: leases, who is allowed to, the audit log (its writer is the control plane).
+Every edit is a new version with its author; lowering a limit below what is spent simply refuses from then on.
+"""
+
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.db.models import BudgetRow, BudgetVersion, BudgetWindow
+from gateway.db.queries import budget_of
+from gateway.db.session import Database
+from policies.budget import KINDS, Budget, check_scope
+
+_MOST_BUDGETS = 100_000
+
+
+def check(budget: Budget) -> Budget:
+    """The budget as given. Raises ValueError that names what is wrong with it."""
+    check_scope(budget.scope)
+    if budget.limit_nano < 0:
+        raise ValueError("a limit cannot be negative")
+    if budget.window not in KINDS:
+        raise ValueError(f"unknown window {budget.window!r}. Known: {', '.join(KINDS)}")
+    if budget.mode not in ("hard", "soft"):
+        raise ValueError(f"unknown mode {budget.mode!r}. Known: hard, soft")
+    if any(not 0 < share <= 10 for share in budget.alerts) or len(budget.alerts) > 20:
+        raise ValueError("alerts are at most 20 fractions of the limit, such as 0.8")
+    try:
+        ZoneInfo(budget.timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError(
+            f"unknown time zone {budget.timezone[:60]!r}; use an IANA name such as Europe/Berlin"
+        ) from error
+    return budget
+
+
+async def load(database: Database) -> list[Budget]:
+    """Every budget in force."""
+    wanted = select(BudgetRow).where(BudgetRow.retired.is_(None)).order_by(BudgetRow.scope).limit(_MOST_BUDGETS)
+    async with database.read() as connection:
+        return [budget_of(row) for row in (await connection.execute(wanted)).mappings()]
+
+
+async def stamp(database: Database) -> tuple[int, float]:
+    """Changes whenever any budget does."""
+    async with database.read() as connection:
+        row = (await connection.execute(select(func.count(), func.max(BudgetRow.updated)))).one()
+    return int(row[0]), float(row[1] or 0.0)
+
+
+async def put(database: Database, budget: Budget, *, actor: str, now: float) -> Budget:
+    """Set the budget of its scope; answers it with its new version. Raises ValueError when it makes no sense."""
+    check(budget)
+    async with database.begin() as connection:
+        before = await _latest(connection, budget.scope)
+        values = {
+            "limit_nano": budget.limit_nano,
+            "window": budget.window,
+            "timezone": budget.timezone,
+            "mode": budget.mode,
+            "alerts": sorted(budget.alerts),
+            "version": before + 1,
+            "actor": actor,
+            "updated": now,
+            "retired": None,
+        }
+        if before:
+            await connection.execute(update(BudgetRow).where(BudgetRow.scope == budget.scope).values(values))
+        else:
+            await connection.execute(insert(BudgetRow).values(values | {"scope": budget.scope, "created": now}))
+        await _remember(connection, budget, before + 1, actor, now)
+        await connection.execute(
+            update(BudgetWindow)
+            .where(BudgetWindow.scope == budget.scope, BudgetWindow.ends > now)
+            .values(limit_nano=budget.limit_nano)
+        )
+    return Budget(
+        scope=budget.scope,
+        limit_nano=budget.limit_nano,
+        window=budget.window,
+        timezone=budget.timezone,
+        mode=budget.mode,
+        alerts=tuple(sorted(budget.alerts)),
+        version=before + 1,
+    )
+
+
+async def retire(database: Database, scope: str, *, actor: str, now: float) -> bool:
+    """Take a budget out of force; its history stays. False when there is none."""
+    async with database.begin() as connection:
+        wanted = select(BudgetRow).where(BudgetRow.scope == scope, BudgetRow.retired.is_(None)).with_for_update()
+        found = (await connection.execute(wanted)).mappings().first()
+        if found is None:
+            return False
+        version = found["version"] + 1
+        await connection.execute(
+            update(BudgetRow)
+            .where(BudgetRow.scope == scope)
+            .values(retired=now, updated=now, actor=actor, version=version)
+        )
+        await _remember(connection, budget_of(found), version, actor, now, retired=True)
+    return True
+
+
+async def _latest(connection: AsyncConnection, scope: str) -> int:
+    """The version in the table, 0 without one; locks the row so that two editors take turns."""
+    wanted = select(BudgetRow.version).where(BudgetRow.scope == scope).with_for_update()
+    return await connection.scalar(wanted) or 0
+
+
+async def _remember(
+    connection: AsyncConnection, budget: Budget, version: int, actor: str, now: float, *, retired: bool = False
+) -> None:
+    await connection.execute(
+        insert(BudgetVersion).values(
+            scope=budget.scope,
+            version=version,
+            limit_nano=budget.limit_nano,
+            window=budget.window,
+            timezone=budget.timezone,
+            mode=budget.mode,
+            retired=retired,
+            actor=actor,
+            at=now,
+        )
+    )

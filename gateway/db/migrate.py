@@ -1,0 +1,102 @@
+"""Schema versions: which one the code needs, which one the database has, and the way from one to the other.
+
+Knows: Alembic and the `migrations` folder. Does not know: what any migration does.
+The check that everything is current costs one SELECT and does not import Alembic.
+"""
+
+from pathlib import Path
+
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+import migrations
+from gateway.db.session import Database
+
+_FOLDER = Path(migrations.__file__).parent
+_LOCK = 7_236_583_491  # any fixed number: PostgreSQL's advisory lock, so that workers that start together take turns
+
+
+class StaleSchema(Exception):
+    """The database is at another revision than this code. The message says which and what to run."""
+
+
+def head() -> str:
+    """The newest revision: files are named `NNNN_what.py` and the number is the revision."""
+    return max(path.name[:4] for path in (_FOLDER / "versions").glob("[0-9][0-9][0-9][0-9]_*.py"))
+
+
+async def current(url: str) -> str | None:
+    """The revision a database is at; None for an empty one."""
+    database = Database(url)
+    try:
+        return await current_of(database)
+    finally:
+        await database.close()
+
+
+async def upgrade(url: str, revision: str = "head") -> str:
+    """Bring a database to `revision`; creates an empty one. Returns the revision it is at now."""
+    database = Database(url)
+    try:
+        await database.start(upgrade=revision == "head") if revision == "head" else await _move(database, revision)
+        return await current_of(database) or ""
+    finally:
+        await database.close()
+
+
+async def downgrade(url: str, revision: str) -> None:
+    """Back to `revision`, or to nothing with "base". Loses what later revisions added."""
+    database = Database(url)
+    try:
+        await _move(database, revision, down=True)
+    finally:
+        await database.close()
+
+
+async def current_of(database: Database) -> str | None:
+    async with database.begin() as connection:
+        return await _revision(connection)
+
+
+async def upgrade_database(database: Database) -> None:
+    if await current_of(database) != head():
+        await _move(database, "head")
+
+
+async def require_current(database: Database) -> None:
+    if (found := await current_of(database)) != head():
+        raise StaleSchema(
+            f"the database is at revision {found or 'none'}, this version needs {head()}: nearhit db upgrade"
+        )
+
+
+async def _revision(connection: AsyncConnection) -> str | None:
+    known = await connection.run_sync(lambda sync: sync.dialect.has_table(sync, "alembic_version"))
+    if not known:
+        return None
+    found: str | None = (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar()
+    return found
+
+
+async def _move(database: Database, revision: str, *, down: bool = False) -> None:
+    try:
+        async with database.begin() as connection:
+            if database.dialect == "postgresql":
+                await connection.execute(text("SET LOCAL statement_timeout = 0"))
+                await connection.execute(text("SET LOCAL lock_timeout = '30s'"))
+                await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            await connection.run_sync(_run, revision, down)
+    except DBAPIError as error:
+        raise StaleSchema(f"the schema could not be moved to {revision}: {error.orig}") from error
+
+
+def _run(connection: Connection, revision: str, down: bool) -> None:
+    from alembic import command  # a third of a second that a start with a current schema never pays
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(_FOLDER))
+    config.attributes["connection"] = connection
+    (command.downgrade if down else command.upgrade)(config, revision)

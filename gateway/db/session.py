@@ -1,0 +1,226 @@
+"""One database handle for SQLite and PostgreSQL: connections, transactions, read-only sessions, pragmas, timeouts.
+
+Knows: URLs, drivers, how each dialect begins a transaction. Does not know: tables, who asks, retries.
+
+SQLite: exactly one read-write connection (WAL, synchronous=FULL, BEGIN IMMEDIATE), because several writers fail with
+"database is locked" whatever the busy timeout; readers get their own `mode=ro` connections and never block the writer.
+PostgreSQL: asyncpg with statement_timeout 2 s and lock_timeout 500 ms, so that a stuck row costs a bounded wait.
+"""
+
+import sqlite3
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.pool import AsyncAdaptedQueuePool, StaticPool
+
+Dialect = Literal["sqlite", "postgresql"]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+UNREACHABLE = (OperationalError, DBAPIError, PoolTimeout, OSError, TimeoutError)
+"""What a database that is down, slow or locked raises; the caller decides whether to wait, retry or refuse."""
+
+_STATEMENT_TIMEOUT_MS = 2_000
+_LOCK_TIMEOUT_MS = 500
+_CONNECT_TIMEOUT = 2.0
+_POOL_TIMEOUT = 2.0
+_READERS = 3
+_POSTGRES_CONNECTIONS = 6
+_decode_json = msgspec.json.Decoder().decode
+_encode_json = msgspec.json.Encoder().encode
+
+
+def database_url(url: str | None, home: Path) -> str:
+    """The configured URL, or the file in `home` when there is none."""
+    return url or f"sqlite:///{home.resolve() / 'nearhit.db'}"
+
+
+def parse(url: str) -> URL:
+    """With the async driver filled in. Raises ValueError for any other kind of database."""
+    found = make_url(url)
+    kind = found.get_backend_name()
+    if kind == "sqlite":
+        return found.set(drivername="sqlite+aiosqlite")
+    if kind == "postgresql":
+        return found.set(drivername="postgresql+asyncpg")
+    raise ValueError(f"unknown kind of database {kind!r}: use sqlite:///FILE or postgresql://USER@HOST/NAME")
+
+
+class Database:
+    """Handle to one database: `begin()` or `transact()` for writes, `read()` for reads, `session()` for ORM work."""
+
+    def __init__(self, url: str) -> None:
+        self.url = parse(url)
+        self.dialect: Dialect = "sqlite" if self.url.get_backend_name() == "sqlite" else "postgresql"
+        self._blocking: tuple[sqlite3.Connection, Engine] | None = None
+        self._writer = self._engine_for_writes()
+        self._reader = self._engine_for_reads()
+
+    async def start(self, *, upgrade: bool = True) -> None:
+        """Connect and bring the schema up to date. Raises StaleSchema when it is not and `upgrade` is False."""
+        from gateway.db import migrate  # the one cycle: migrations need a Database to run on
+
+        if self.dialect == "sqlite":
+            _private_file(self.url)
+        await (migrate.upgrade_database(self) if upgrade else migrate.require_current(self))
+
+    async def close(self) -> None:
+        self._blocking = None
+        await self._reader.dispose()
+        if self._writer is not self._reader:
+            await self._writer.dispose()
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncGenerator[AsyncConnection, None]:
+        """A read-write transaction: commits at the end of the block, rolls back when it raises."""
+        async with self._writer.begin() as connection:
+            yield connection
+
+    async def transact(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`work(connection, …)` as one read-write transaction; answers what it returns.
+
+        On SQLite the whole of it runs in the thread of the connection: one hop instead of several per statement, and
+        none of it on the event loop. `work` is plain blocking code over SQLAlchemy's `Connection` on both dialects.
+        """
+
+        def inside(blocking: Connection) -> T:
+            return work(blocking, *args, **kwargs)
+
+        if self.dialect == "postgresql":
+            async with self._writer.begin() as connection:
+                return await connection.run_sync(inside)
+        async with self._writer.connect() as connection:
+            driver: Any = (await connection.get_raw_connection()).driver_connection
+            # aiosqlite has no public way to run several statements in its thread at once
+            return await driver._execute(self._in_thread, driver._conn, inside)
+
+    @asynccontextmanager
+    async def read(self) -> AsyncGenerator[AsyncConnection, None]:
+        """A read-only view; on SQLite a connection that cannot write."""
+        async with self._reader.connect() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncGenerator[AsyncConnection, None]:
+        """Like `read`, with all statements seeing the same moment and as much time as they need."""
+        async with self._reader.connect() as connection:
+            if self.dialect == "postgresql":
+                await connection.execution_options(isolation_level="REPEATABLE READ")
+                await connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+            yield connection
+
+    @asynccontextmanager
+    async def session(self) -> AsyncGenerator[AsyncSession, None]:
+        """An ORM session in one read-write transaction: commits at the end of the block, rolls back when it raises.
+
+        Keep it short: on SQLite it holds the only connection that can write.
+        """
+        async with AsyncSession(self._writer, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    def _in_thread(self, raw: sqlite3.Connection, work: Callable[[Connection], T]) -> T:
+        """In the writer's thread: the blocking face of the one connection that can write."""
+        if self._blocking is None or self._blocking[0] is not raw:
+            engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool, json_serializer=_dumps)
+            event.listen(engine, "begin", _begin_immediate)
+            self._blocking = (raw, engine)
+        with self._blocking[1].begin() as connection:
+            return work(connection)
+
+    def _engine_for_writes(self) -> AsyncEngine:
+        if self.dialect == "postgresql":
+            return _postgres(self.url)
+        engine = _sqlite(self.url, connections=1)
+        event.listen(engine.sync_engine, "connect", _writer_pragmas)
+        event.listen(engine.sync_engine, "begin", _begin_immediate)
+        return engine
+
+    def _engine_for_reads(self) -> AsyncEngine:
+        if self.dialect == "postgresql" or self.url.database in (None, "", ":memory:"):
+            return self._writer
+        path = quote(str(Path(self.url.database or "").resolve()))
+        engine = _sqlite(self.url.set(database=f"file:{path}", query={"mode": "ro", "uri": "true"}), _READERS)
+        event.listen(engine.sync_engine, "connect", _reader_pragmas)
+        event.listen(engine.sync_engine, "begin", _begin)
+        return engine
+
+
+def _postgres(url: URL) -> AsyncEngine:
+    limits = {"statement_timeout": str(_STATEMENT_TIMEOUT_MS), "lock_timeout": str(_LOCK_TIMEOUT_MS)}
+    return create_async_engine(
+        url,
+        pool_size=_POSTGRES_CONNECTIONS,
+        max_overflow=0,
+        pool_timeout=_POOL_TIMEOUT,
+        pool_use_lifo=True,
+        connect_args={"server_settings": limits | {"application_name": "nearhit"}, "timeout": _CONNECT_TIMEOUT},
+        json_serializer=_dumps,
+        json_deserializer=_decode_json,
+    )
+
+
+def _sqlite(url: URL, connections: int) -> AsyncEngine:
+    return create_async_engine(
+        url,
+        poolclass=AsyncAdaptedQueuePool,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=_POOL_TIMEOUT,
+        json_serializer=_dumps,
+        json_deserializer=_decode_json,
+    )
+
+
+def _dumps(value: object) -> str:
+    return _encode_json(value).decode()
+
+
+def _writer_pragmas(connection: Any, _record: object) -> None:
+    """synchronous=FULL: a committed balance survives a power cut. Transactions are begun by us, not by the driver."""
+    connection.isolation_level = None
+    _run(
+        connection,
+        "PRAGMA journal_mode=WAL",
+        "PRAGMA synchronous=FULL",
+        "PRAGMA busy_timeout=5000",
+        "PRAGMA foreign_keys=ON",
+        "PRAGMA wal_autocheckpoint=4000",
+        "PRAGMA cache_size=-8192",
+    )
+
+
+def _reader_pragmas(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+    _run(connection, "PRAGMA busy_timeout=2000", "PRAGMA query_only=ON")
+
+
+def _run(connection: Any, *statements: str) -> None:
+    cursor = connection.cursor()
+    for statement in statements:
+        cursor.execute(statement)
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def _begin_immediate(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _private_file(url: URL) -> None:
+    """The database holds key digests and spend: readable by its owner only."""
+    if url.database and url.database != ":memory:":
+        path = Path(url.database)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600, exist_ok=True)

@@ -1,0 +1,139 @@
+"""What an engine generates as OpenAI's events: roles, pieces, log probabilities, finish reasons, usage.
+
+Knows: deltas and the shapes of chat and legacy completion events. Does not know: how sequences run, sockets, prices.
+"""
+
+from collections.abc import Iterator
+from typing import cast
+
+from engine.api import Delta, EngineUsage, TokenLogprob
+from gateway.call import Body, Chunk
+from gateway.engine_requests import Sequence
+from gateway.providers import Sending
+from policies.money import Usage
+
+# JSON has no minus infinity; OpenAI writes this for a token that cannot be.
+_IMPOSSIBLE = -9999.0
+
+
+class Answer:
+    """Events of one call, made from its sequences' deltas as they come, in any order."""
+
+    def __init__(self, sending: Sending, found: list[Sequence], created: int) -> None:
+        self._chat = sending.operation == "chat"
+        kind = "chat.completion.chunk" if self._chat else "text_completion"
+        prefix = "chatcmpl" if self._chat else "cmpl"
+        self._head: Body = {
+            "id": f"{prefix}-{sending.id}",
+            "object": kind,
+            "created": created,
+            "model": sending.model,
+        }
+        self._found = found
+        self._begun: set[int] = set()
+        self._offset: dict[int, int] = {}
+        self._usage: dict[int, EngineUsage] = {}
+
+    def chunks(self, sequence: Sequence, delta: Delta) -> Iterator[Chunk]:
+        """The events of one delta: the opening before the first, one finish after the last, text in between."""
+        index = sequence.index
+        if index not in self._begun:
+            self._begun.add(index)
+            yield from self._opening(sequence)
+        if delta.text or delta.logprobs:
+            said = self._said(index, delta)
+            yield Chunk({**self._head, "choices": [{"index": index, **said, "finish_reason": None}]})
+        if delta.finish_reason is not None:
+            if delta.usage is not None:
+                self._usage[index] = delta.usage
+            end: Body = {"delta": {}} if self._chat else {"text": ""}
+            choice: Body = {"index": index, **end, "logprobs": None, "finish_reason": delta.finish_reason}
+            yield Chunk({**self._head, "choices": [choice]}, None, delta.finish_reason)
+
+    def last(self) -> Chunk:
+        """The event that tells the usage."""
+        usage = self.usage()
+        return Chunk({**self._head, "choices": [], "usage": usage_body(usage)}, usage)
+
+    def note(self, index: int, usage: EngineUsage) -> None:
+        """What the engine says of a sequence that broke off."""
+        self._usage[index] = usage
+
+    def usage(self) -> Usage:
+        """Tokens so far, as the engine counts them: a prompt counts once however many choices it has."""
+        prompts = {
+            found.prompt: self._usage[found.index] for found in reversed(self._found) if found.index in self._usage
+        }
+        return Usage(
+            prompt=sum(usage.prompt for usage in prompts.values()),
+            cached=sum(usage.cached for usage in prompts.values()),
+            completion=sum(usage.completion for usage in self._usage.values()),
+        )
+
+    def _opening(self, sequence: Sequence) -> Iterator[Chunk]:
+        if self._chat:
+            delta: Body = {"delta": {"role": "assistant", "content": "", "refusal": None}}
+        elif sequence.echo:
+            delta = {"text": sequence.echo}
+            self._offset[sequence.index] = len(sequence.echo)
+        else:
+            return
+        choice: Body = {"index": sequence.index, **delta, "logprobs": None, "finish_reason": None}
+        yield Chunk({**self._head, "choices": [choice]})
+
+    def _said(self, index: int, delta: Delta) -> Body:
+        if self._chat:
+            logprobs: Body | None = None
+            if delta.logprobs is not None:
+                logprobs = {"content": [_chat_logprob(token) for token in delta.logprobs], "refusal": None}
+            return {"delta": {"content": delta.text}, "logprobs": logprobs}
+        return {"text": delta.text, "logprobs": None if delta.logprobs is None else self._legacy(index, delta.logprobs)}
+
+    def _legacy(self, index: int, tokens: list[TokenLogprob]) -> Body:
+        offset = self._offset.get(index, 0)
+        offsets: list[int] = []
+        for token in tokens:
+            offsets.append(offset)
+            offset += len(token.token)
+        self._offset[index] = offset
+        return {
+            "tokens": [token.token for token in tokens],
+            "token_logprobs": [_finite(token.logprob) for token in tokens],
+            "top_logprobs": [{text: _finite(value) for text, value in token.top} or None for token in tokens],
+            "text_offset": offsets,
+        }
+
+
+def whole(body: Body, usage: Usage) -> Chunk:
+    """One folded body as the only chunk of an answer that is not streamed."""
+    choices = cast("list[Body]", body["choices"])
+    finish = choices[-1].get("finish_reason") if choices else None
+    return Chunk(body, usage, cast("str | None", finish), final=True)
+
+
+def usage_body(usage: Usage) -> Body:
+    return {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.total,
+        "prompt_tokens_details": {"cached_tokens": usage.cached, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
+    }
+
+
+def _chat_logprob(token: TokenLogprob) -> Body:
+    top = [{"token": text, "logprob": _finite(value), "bytes": _bytes(text)} for text, value in token.top]
+    return {
+        "token": token.token,
+        "logprob": _finite(token.logprob),
+        "bytes": _bytes(token.token),
+        "top_logprobs": top,
+    }
+
+
+def _bytes(text: str) -> list[int]:
+    return list(text.encode("utf-8", "replace"))
+
+
+def _finite(value: float) -> float:
+    return max(_IMPOSSIBLE, value)

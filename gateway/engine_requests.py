@@ -1,0 +1,211 @@
+"""An OpenAI request as the sequences a bundled engine is to generate.
+
+Knows: which fields an engine honours, which of OpenAI's it cannot, which it has never heard of. Does not know: how
+sequences are run or how answers look. Types and ranges were checked at the edge; what the engine checks itself is its
+own to refuse.
+"""
+
+from collections.abc import Callable
+from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from engine.api import GenerateRequest, SamplingParams
+from gateway.call import Body, Operation
+from gateway.errors import InvalidRequest
+from gateway.providers import Sending
+
+_HONOURED = """
+model messages prompt input stream stream_options max_tokens max_completion_tokens temperature top_p top_k min_p n
+best_of echo stop seed presence_penalty frequency_penalty logit_bias logprobs top_logprobs ignore_eos dimensions
+encoding_format suffix
+"""
+# Nothing in the answer depends on these: they are for the gateway, or they are defaults said out loud.
+_WITHOUT_EFFECT = """
+user metadata safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options service_tier
+parallel_tool_calls tools tool_choice functions function_call response_format modalities audio prediction
+web_search_options
+"""
+_KNOWN = frozenset((_HONOURED + _WITHOUT_EFFECT).split())
+_DEFAULT_OUTPUT: dict[Operation, int] = {"chat": 4_096, "completion": 16, "embedding": 0}
+_LEGACY_LOGPROBS = 5
+_MOST_SEQUENCES = 512
+
+
+class Sequence(Struct, frozen=True):
+    """One choice to be: `index` in the answer, `prompt` its place among the prompts, `echo` the text it begins with."""
+
+    index: int
+    prompt: int
+    echo: str
+    request: GenerateRequest
+
+
+def ignored_fields(body: Body) -> list[str]:
+    """Names of the fields that an engine does not know and leaves out of account, in alphabetical order."""
+    return sorted(name for name, value in body.items() if value is not None and name not in _KNOWN)
+
+
+def refuse_unsupported(body: Body) -> None:
+    """Raises InvalidRequest for a field OpenAI defines and no engine here can honour; its `param` is that field."""
+    for name, why in _UNSUPPORTED.items():
+        value = body.get(name)
+        if value is not None and (problem := why(value)):
+            raise InvalidRequest(problem, param=name, code="unsupported_parameter")
+    messages = body.get("messages")
+    for at, message in enumerate(cast("list[object]", messages) if isinstance(messages, list) else []):
+        content = cast("Body", message).get("content") if isinstance(message, dict) else None
+        for place, part in enumerate(cast("list[object]", content) if isinstance(content, list) else []):
+            kind = cast("Body", part).get("type") if isinstance(part, dict) else None
+            if kind not in ("text", "refusal"):
+                path = f"messages[{at}].content[{place}]"
+                raise InvalidRequest("This model reads text only.", param=path, code="unsupported_content")
+
+
+def sequences(sending: Sending) -> list[Sequence]:
+    """Every sequence of this call, by index: the choices of the first prompt, then those of the second.
+
+    Raises InvalidRequest.
+    """
+    body = sending.body
+    refuse_unsupported(body)
+    copies = _whole(body.get("n"), 1)
+    if _whole(body.get("best_of"), copies) != copies:
+        raise InvalidRequest("best_of other than n is not supported by this model.", param="best_of")
+    prompts = [body] if sending.operation == "chat" else _prompts(body.get("prompt"))
+    if len(prompts) * copies > _MOST_SEQUENCES:
+        raise InvalidRequest(f"At most {_MOST_SEQUENCES} answers can be asked for at once.", param="n")
+    sampling = _sampling(body, sending.operation)
+    found: list[Sequence] = []
+    for place, prompt in enumerate(prompts):
+        echo = _echo(body, prompt)
+        for copy in range(copies):
+            index = place * copies + copy
+            request = _request(sending, prompt, f"{sending.id}.{index}", _varied(sampling, copy))
+            found.append(Sequence(index, place, echo, request))
+    return found
+
+
+def _request(sending: Sending, prompt: object, name: str, sampling: SamplingParams) -> GenerateRequest:
+    messages = text = token_ids = None
+    if sending.operation == "chat":
+        messages = cast("list[dict[str, object]]", sending.body.get("messages"))
+    elif isinstance(prompt, str):
+        text = prompt
+    else:
+        token_ids = cast("list[int]", prompt)
+    return GenerateRequest(
+        id=name,
+        sampling=sampling,
+        messages=messages,
+        text=text,
+        token_ids=token_ids,
+        salt=sending.tenant,
+        deadline_ms=sending.timeout * 1000,
+    )
+
+
+def _prompts(prompt: object) -> list[object]:
+    """A string, strings, token ids, lists of token ids: as a list of prompts. Absent means an empty text."""
+    if prompt is None:
+        return [""]
+    if isinstance(prompt, list):
+        items = cast("list[object]", prompt)
+        return [items] if items and isinstance(items[0], int) else items
+    return [prompt]
+
+
+def _echo(body: Body, prompt: object) -> str:
+    if body.get("echo") is not True:
+        return ""
+    if not isinstance(prompt, str):
+        raise InvalidRequest("echo needs the prompt as text.", param="echo")
+    if body.get("logprobs") is not None:
+        raise InvalidRequest("echo cannot be combined with logprobs on this model.", param="echo")
+    return prompt
+
+
+def _sampling(body: Body, operation: Operation) -> SamplingParams:
+    stop = body.get("stop")
+    bias = body.get("logit_bias")
+    limit = body.get("max_completion_tokens")
+    return SamplingParams(
+        max_tokens=_whole(limit if limit is not None else body.get("max_tokens"), _DEFAULT_OUTPUT[operation]),
+        temperature=_number(body.get("temperature"), 1.0),
+        top_p=_number(body.get("top_p"), 1.0),
+        top_k=_whole(body.get("top_k"), 0),
+        min_p=_number(body.get("min_p"), 0.0),
+        presence_penalty=_number(body.get("presence_penalty"), 0.0),
+        frequency_penalty=_number(body.get("frequency_penalty"), 0.0),
+        logit_bias=_bias(cast("Body", bias)) if isinstance(bias, dict) else {},
+        seed=cast("int", body["seed"]) if isinstance(body.get("seed"), int) else None,
+        stop=(stop,) if isinstance(stop, str) else tuple(cast("list[str]", stop or ())),
+        logprobs=_logprobs(body, operation),
+        ignore_eos=body.get("ignore_eos") is True,
+    )
+
+
+def _varied(sampling: SamplingParams, copy: int) -> SamplingParams:
+    """The same seed would make every choice the same answer."""
+    if copy == 0 or sampling.seed is None:
+        return sampling
+    return replace(sampling, seed=(sampling.seed + copy) & (2**63 - 1))
+
+
+def _logprobs(body: Body, operation: Operation) -> int | None:
+    asked = body.get("logprobs")
+    if operation == "chat":
+        return _whole(body.get("top_logprobs"), 0) if asked is True else None
+    if asked is None or isinstance(asked, bool):
+        return None
+    if _whole(asked, 0) > _LEGACY_LOGPROBS:
+        raise InvalidRequest(f"logprobs may be at most {_LEGACY_LOGPROBS} here.", param="logprobs")
+    return _whole(asked, 0)
+
+
+def _bias(given: Body) -> dict[int, float]:
+    try:
+        return {int(token): _number(value, 0.0) for token, value in given.items()}
+    except ValueError as error:
+        raise InvalidRequest("The keys of logit_bias must be token ids.", param="logit_bias") from error
+
+
+def _whole(value: object, default: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def _number(value: object, default: float) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+
+def _any(what: str) -> Callable[[object], str]:
+    return lambda value: f"This model does not support {what}." if value else ""
+
+
+def _format(value: object) -> str:
+    kind = cast("Body", value).get("type") if isinstance(value, dict) else None
+    return "" if kind == "text" else f"This model does not support response_format of type {kind!s:.40}."
+
+
+def _modalities(value: object) -> str:
+    others = [item for item in cast("list[object]", value) if item != "text"] if isinstance(value, list) else []
+    return "This model answers in text only." if others else ""
+
+
+def _choice(value: object) -> str:
+    return "" if value in ("none", "auto") else "This model does not support tools."
+
+
+_UNSUPPORTED: dict[str, Callable[[object], str]] = {
+    "tools": _any("tools"),
+    "tool_choice": _choice,
+    "functions": _any("functions"),
+    "function_call": _choice,
+    "response_format": _format,
+    "modalities": _modalities,
+    "audio": _any("audio"),
+    "prediction": _any("predicted outputs"),
+    "web_search_options": lambda _: "This model does not support web search.",
+    "suffix": _any("a suffix"),
+}

@@ -1,0 +1,91 @@
+"""The most a call can cost in tokens, before anything is sent.
+
+An upper bound by construction: a byte-level tokenizer never makes more than one token of a byte, and the output is
+capped by a number that is always sent upstream. Does not know: prices, tokenizers, providers.
+"""
+
+from typing import Literal, cast
+
+from msgspec import Struct
+
+from gateway.call import Body, Call
+
+_PER_MESSAGE = 16  # tokens a chat template may add around a message
+_PER_ATTACHMENT = 4_000  # images and files count by their size in pixels, which the body does not tell
+_EMBEDDED_OVERHEAD = 8
+
+
+class Bound(Struct, frozen=True, kw_only=True):
+    """`output` counts all choices together. `injected`: the cap added because the client named none, under `field`."""
+
+    input: int
+    output: int
+    field: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
+    injected: int | None = None
+
+
+def bound(call: Call, default_output: int) -> Bound:
+    """Upper bounds of a call's input and output tokens. `default_output` caps each choice that has no cap."""
+    if call.operation == "embedding":
+        return Bound(input=call.size + _EMBEDDED_OVERHEAD * _inputs(call.body.get("input")), output=0)
+    body = call.body
+    choices = _whole(body.get("n"), 1)
+    field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    if call.operation == "completion":
+        prompts = _inputs(body.get("prompt"))
+        choices = max(choices, _whole(body.get("best_of"), 1)) * prompts
+        extra = _PER_MESSAGE * prompts
+        asked, injected = body.get("max_tokens"), 16  # the legacy endpoint's documented default
+    else:
+        extra = _around(cast("list[object]", body.get("messages") or []))
+        asked = body.get("max_completion_tokens")
+        if asked is None:
+            asked = body.get("max_tokens")
+        injected = default_output
+    if isinstance(asked, int):
+        return Bound(input=call.size + extra, output=asked * choices, field=field)
+    return Bound(input=call.size + extra, output=injected * choices, field=field, injected=injected)
+
+
+def _inputs(value: object) -> int:
+    """How many prompts a legacy `prompt` or an embedding's `input` holds: a list of numbers is one, else each item."""
+    if isinstance(value, list):
+        items = cast("list[object]", value)
+        return 1 if items and isinstance(items[0], int) else max(1, len(items))
+    return 1
+
+
+def _around(messages: list[object]) -> int:
+    total = _PER_MESSAGE * (len(messages) + 1)
+    for message in messages:
+        content = cast("Body", message).get("content") if isinstance(message, dict) else None
+        if isinstance(content, list):
+            parts = cast("list[object]", content)
+            total += sum(_PER_ATTACHMENT for part in parts if isinstance(part, dict) and _attached(cast("Body", part)))
+    return total
+
+
+def _attached(part: Body) -> bool:
+    return part.get("type") not in ("text", "refusal")
+
+
+def _whole(value: object, default: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def text_size(data: Body) -> int:
+    """Bytes of generated text in an event or a body: never fewer than the tokens it took to make it."""
+    return sum(_said(choice) for choice in cast("list[object]", data.get("choices") or ()))
+
+
+def _said(value: object) -> int:
+    if isinstance(value, str):
+        return len(value.encode("utf-8", "replace"))
+    if isinstance(value, dict):
+        return sum(_said(item) for key, item in cast("Body", value).items() if key not in _NOT_GENERATED)
+    if isinstance(value, list):
+        return sum(_said(item) for item in cast("list[object]", value))
+    return 0
+
+
+_NOT_GENERATED = frozenset({"role", "finish_reason", "logprobs", "id", "type"})

@@ -1,0 +1,185 @@
+"""Answers in the making, and everyone who waits for one: identical calls in flight share a single upstream answer.
+
+Knows: the chunks that have arrived, who still reads, when nobody does. Does not know: providers, money, HTTP.
+A flight is written by one pump and read by any number of readers, each from its beginning.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Literal
+
+from msgspec import Struct
+
+from gateway.call import Chunk, CostStatus
+from gateway.errors import GatewayError
+from policies.money import Price, Usage
+
+_LAG = 256  # chunks the quickest reader may be behind before the upstream is made to wait
+Key = tuple[bytes, bytes]
+Ended = Literal["complete", "cut", "cancelled", "failed"]
+
+
+class Step(Struct, kw_only=True):
+    """What became of one attempt. Instants are monotonic seconds, 0.0: not reached."""
+
+    id: str
+    provider: str
+    model: str
+    held_at: float = 0.0
+    sent_at: float = 0.0
+    first_chunk_at: float = 0.0
+    ended_at: float = 0.0
+    result: str = "begun"
+    cost_nano: int = 0
+
+
+class Landing(Struct, kw_only=True):
+    """What is known of an answer besides its chunks; fills up while it is made, complete once the flight has ended.
+
+    `billing`: of the upstream being asked now. `capped`: the output cap added because the client named none.
+    """
+
+    steps: list[Step] = []
+    billing: str = "stops-on-close"
+    capped: int | None = None
+    provider: str = ""
+    model: str = ""
+    price: Price | None = None
+    usage: Usage | None = None
+    finish: str | None = None
+    cost_nano: int = 0
+    cost_status: CostStatus = "exact"
+    ended: Ended = "failed"
+
+
+class Flight:
+    """One answer. `streamed`: it arrives as events, else as one whole body.
+
+    `abandoned` is called when the last reader has left an unfinished flight; `land` closes it to newcomers.
+    """
+
+    def __init__(self, key: Key | None, *, streamed: bool) -> None:
+        self.key = key
+        self.streamed = streamed
+        self.chunks: list[Chunk] = []
+        self.landing = Landing()
+        self.error: GatewayError | None = None
+        self.done = False
+        self.readers = 0
+        self.abandoned: Callable[[], None] | None = None
+        self._furthest = 0
+        self._waiting: list[asyncio.Future[None]] = []
+        self._room: asyncio.Future[None] | None = None
+        self._at_end: list[Callable[[], None]] = []
+        self.land: Callable[[], None] = _nothing
+
+    # -- the pump's side ---------------------------------------------------------------------------------------
+
+    def push(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        self._wake()
+
+    async def room(self) -> None:
+        """Wait while even the quickest reader is far behind, so that a slow client slows its upstream down."""
+        while self.readers and len(self.chunks) - self._furthest > _LAG:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    def end(self, error: GatewayError | None = None) -> None:
+        """The last thing a pump does. `error`: why there is no (whole) answer."""
+        self.error = error
+        self.done = True
+        self.land()
+        self._wake()
+        for act in self._at_end:
+            act()
+        self._at_end.clear()
+
+    # -- the readers' side -------------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        self.readers += 1
+
+    def leave(self) -> None:
+        """The counterpart of `join`. When the last reader leaves an unfinished flight, its owner is told."""
+        self.readers -= 1
+        self._make_room()
+        if self.readers == 0 and not self.done and self.abandoned is not None:
+            self.abandoned()
+
+    def at_end(self, act: Callable[[], None]) -> None:
+        """Call `act` once the flight has ended, at once if it already has."""
+        if self.done:
+            act()
+        else:
+            self._at_end.append(act)
+
+    async def begun(self) -> None:
+        """Return when the first chunk is in hand; raises the flight's error if there will be none."""
+        while not self.chunks:
+            if self.done:
+                raise self.error or AssertionError("a flight ended without a chunk and without an error")
+            await self._arrived()
+
+    async def read(self) -> AsyncGenerator[Chunk, None]:
+        """Every chunk from the beginning. Raises the flight's error where the answer breaks off."""
+        position = 0
+        while True:
+            while position < len(self.chunks):
+                chunk = self.chunks[position]
+                position += 1
+                if position > self._furthest:
+                    self._furthest = position
+                    self._make_room()
+                yield chunk
+            if self.done:
+                if self.error is not None:
+                    raise self.error
+                return
+            await self._arrived()
+
+    async def _arrived(self) -> None:
+        mine = asyncio.get_running_loop().create_future()
+        self._waiting.append(mine)
+        await mine
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():  # its reader was cancelled
+                future.set_result(None)
+
+    def _make_room(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self._room = None
+
+
+class Flights:
+    """The answers in the making, by what was asked. `key=None` is never shared."""
+
+    def __init__(self) -> None:
+        self._flying: dict[Key, Flight] = {}
+
+    def __len__(self) -> int:
+        return len(self._flying)
+
+    def join(self, key: Key | None, *, streamed: bool) -> tuple[Flight, bool]:
+        """The flight to read and whether the caller leads it (and must see to its pump). The caller has joined it."""
+        flight = self._flying.get(key) if key is not None else None
+        leads = flight is None
+        if flight is None:
+            flight = Flight(key, streamed=streamed)
+            if key is not None:
+                self._flying[key] = flight
+                flight.land = lambda: self._land(key, flight)
+        flight.join()
+        return flight, leads
+
+    def _land(self, key: Key, flight: Flight) -> None:
+        if self._flying.get(key) is flight:
+            del self._flying[key]
+
+
+def _nothing() -> None:
+    """A flight nobody else can join need not be taken off any list."""

@@ -1,0 +1,144 @@
+"""One request on its way, what is noted about it, and the row it ends as.
+
+Does not know: the order of the steps (that is `gateway.pipeline`), HTTP, the database.
+"""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from cache.types import Hit, Miss, Query, Uncacheable
+from gateway.call import Call, Outcome
+from gateway.catalog import Route
+from gateway.flights import Flight, Landing, Step
+from gateway.ledger import Ledger
+from gateway.reading import Reading
+from gateway.telemetry import Attempt, Telemetry, Timings
+
+
+class Journey(Struct, kw_only=True):
+    """`query`: as the cache sees the request. `flight`: the answer it reads, once it has joined one."""
+
+    call: Call
+    outcome: Outcome
+    timings: Timings
+    route: Route = Route("", ())
+    query: Query | Uncacheable = Uncacheable("not-asked")
+    miss: Miss | None = None
+    hit: Hit | None = None
+    flight: Flight | None = None
+    recorded: bool = False
+
+
+class Answer(Struct, kw_only=True):
+    """An answer that has begun. `reading` must be closed by whoever holds it."""
+
+    journey: Journey
+    flight: Flight
+    reading: Reading
+
+
+def begin(call: Call) -> Journey:
+    return Journey(call=call, outcome=Outcome(call=call), timings=Timings(received=call.received))
+
+
+def serve(journey: Journey, hit: Hit, flight: Flight) -> None:
+    """Note that a kept answer is being served."""
+    outcome = journey.outcome
+    journey.hit, journey.flight = hit, flight
+    outcome.source = hit.tier
+    outcome.cache = "hit-exact" if hit.tier == "exact" else "hit-semantic"
+    outcome.similarity, outcome.confidence = hit.similarity, hit.confidence
+    outcome.saved_nano = hit.entry.cost_nano
+
+
+class Recorder:
+    """Writes exactly one row and one observation for every request, whatever became of it."""
+
+    def __init__(self, ledger: Ledger, telemetry: Telemetry, *, monotonic: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._telemetry = telemetry
+        self._monotonic = monotonic
+
+    def record(self, journey: Journey) -> None:
+        """The request has ended. What its flight cost is waited for: the row is written when both are over."""
+        journey.timings.ended = self._monotonic()
+        if journey.flight is None:
+            self._write(journey)
+        else:
+            journey.flight.at_end(lambda: self._write(journey))
+
+    def _write(self, journey: Journey) -> None:
+        if journey.recorded:
+            return
+        journey.recorded = True
+        outcome, timings = journey.outcome, journey.timings
+        if journey.flight is not None:
+            _note(journey, journey.flight.landing)
+        outcome.total_ms = (timings.ended - timings.received) * 1e3
+        if timings.first_chunk:
+            outcome.ttft_ms = (timings.first_chunk - timings.received) * 1e3
+        outcome.explain = explanation(journey)
+        self._ledger.record(outcome)
+        self._telemetry.observe(outcome, timings)
+        self._telemetry.left()
+
+
+def _note(journey: Journey, landing: Landing) -> None:
+    """Where the answer came from and what it cost: the leader's to pay, a follower's to have saved."""
+    outcome = journey.outcome
+    outcome.usage = landing.usage or outcome.usage
+    outcome.finish = landing.finish
+    outcome.provider, outcome.model = landing.provider, landing.model
+    if outcome.source == "shared":
+        outcome.saved_nano = landing.cost_nano
+    elif outcome.source == "upstream":
+        outcome.attempts = len(landing.steps)
+        outcome.cost_nano, outcome.cost_status = landing.cost_nano, landing.cost_status
+        journey.timings.attempts = [_attempt(step) for step in landing.steps]
+        if landing.steps:
+            journey.timings.dispatched = landing.steps[0].held_at
+            last = landing.steps[-1]
+            outcome.upstream_ms = (last.ended_at - last.sent_at) * 1e3 if last.sent_at else 0.0
+
+
+def _attempt(step: Step) -> Attempt:
+    return Attempt(
+        provider=step.provider,
+        model=step.model,
+        started=step.held_at,
+        first_chunk=step.first_chunk_at,
+        ended=step.ended_at,
+        result=step.result,
+    )
+
+
+def explanation(journey: Journey) -> dict[str, object]:
+    """Why this was a hit or a miss and which way it went: numbers and names, never content."""
+    query, found = journey.query, journey.hit or journey.miss
+    reason = query.reason if isinstance(query, Uncacheable) else journey.miss.reason if journey.miss else None
+    started = journey.timings.received
+    return {
+        "route": [str(target) for target in journey.route.targets],
+        "reason": reason,
+        "semantic_bar": None if isinstance(query, Uncacheable) else query.semantic_bar,
+        "entry": journey.hit.entry.id if journey.hit else None,
+        "lookup_ms": found.lookup_ms if found else None,
+        "looked": [
+            {"entry": c.entry_id, "similarity": c.similarity, "confidence": c.confidence, "guard": c.guard}
+            for c in (found.looked if found else ())
+        ],
+        "attempts": [
+            {
+                "id": step.id,
+                "provider": step.provider,
+                "model": step.model,
+                "result": step.result,
+                "start_ms": (step.held_at - started) * 1e3,
+                "first_chunk_ms": (step.first_chunk_at - started) * 1e3 if step.first_chunk_at else None,
+                "end_ms": (step.ended_at - started) * 1e3 if step.ended_at else None,
+                "cost_nano": step.cost_nano,
+            }
+            for step in (journey.flight.landing.steps if journey.flight else ())
+        ],
+    }

@@ -1,0 +1,139 @@
+"""The rows behind keys: reading and writing `api_key`, `team` and `project`.
+
+Knows: SQL for keys. Does not know: secrets (only their stored form), roles' meaning, HTTP.
+"""
+
+from typing import Any, cast
+
+from msgspec import Struct
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway import keyform
+from gateway.call import Role
+from gateway.db.models import ApiKey, Project, RequestRow, Team
+from gateway.db.session import Database
+
+
+class KeyRow(Struct, frozen=True, kw_only=True):
+    """One key as stored. `hash`: 32 bytes of `keyform.stored_form`. Times in seconds since the epoch."""
+
+    id: str
+    name: str
+    hash: bytes
+    team: str
+    project: str
+    role: Role
+    created: float
+    models: frozenset[str] | None = None
+    expires: float | None = None
+    revoked: float | None = None
+    last_used: float | None = None
+
+    @property
+    def prefix(self) -> str:
+        """The public beginning of the key, enough for a person to recognise it."""
+        return f"{keyform.PREFIX}{self.id}"
+
+    def unusable(self, now: float) -> str | None:
+        """None while the key works, else why not, as the end of a sentence."""
+        if self.revoked is not None:
+            return "has been revoked"
+        if self.expires is not None and self.expires <= now:
+            return "has expired"
+        return None
+
+
+class KeyRows:
+    """Each method is one short transaction. When a key was last used is read from its requests, never written."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find(self, key_id: str) -> KeyRow | None:
+        async with self._database.read() as connection:
+            found = (await connection.execute(_WANTED.where(ApiKey.id == key_id))).first()
+        return None if found is None else _row(found)
+
+    async def all(self, team: str | None) -> list[KeyRow]:
+        """Newest first; `team` None means every team's."""
+        last_used = select(func.max(RequestRow.at)).where(RequestRow.key_id == ApiKey.id).scalar_subquery()
+        wanted = _WANTED.add_columns(last_used).order_by(ApiKey.created.desc(), ApiKey.id)
+        if team is not None:
+            wanted = wanted.where(ApiKey.team == team)
+        async with self._database.read() as connection:
+            return [_row(row, row[-1]) for row in (await connection.execute(wanted)).all()]
+
+    async def any(self) -> bool:
+        async with self._database.read() as connection:
+            return await connection.scalar(select(ApiKey.id).limit(1)) is not None
+
+    async def add(self, row: KeyRow) -> None:
+        """Insert the key, and its team and project when they are new."""
+        async with self._database.begin() as connection:
+            if row.team:
+                await _ensure_owner(connection, row)
+            await connection.execute(
+                insert(ApiKey).values(
+                    id=row.id,
+                    name=row.name,
+                    prefix=row.prefix,
+                    hash=row.hash.hex(),
+                    team=row.team,
+                    project=row.project,
+                    role=row.role,
+                    models=None if row.models is None else sorted(row.models),
+                    created=row.created,
+                    expires=row.expires,
+                )
+            )
+
+    async def put_hash(self, key_id: str, stored: bytes) -> None:
+        async with self._database.begin() as connection:
+            await connection.execute(update(ApiKey).where(ApiKey.id == key_id).values(hash=stored.hex()))
+
+    async def revoke(self, key_id: str, at: float) -> None:
+        wanted = update(ApiKey).where(ApiKey.id == key_id, ApiKey.revoked.is_(None)).values(revoked=at)
+        async with self._database.begin() as connection:
+            await connection.execute(wanted)
+
+
+async def _ensure_owner(connection: AsyncConnection, row: KeyRow) -> None:
+    """The team and the project of a new key. Two creators at once: the loser's insert fails and is asked to repeat."""
+    if await connection.scalar(select(Team.id).where(Team.id == row.team)) is None:
+        await connection.execute(insert(Team).values(id=row.team, name=row.team, created=row.created))
+    project = f"{row.team}/{row.project}"
+    if row.project and await connection.scalar(select(Project.id).where(Project.id == project)) is None:
+        await connection.execute(
+            insert(Project).values(id=project, team=row.team, name=row.project, created=row.created)
+        )
+
+
+_WANTED = select(
+    ApiKey.id,
+    ApiKey.name,
+    ApiKey.hash,
+    ApiKey.team,
+    ApiKey.project,
+    ApiKey.role,
+    ApiKey.models,
+    ApiKey.created,
+    ApiKey.expires,
+    ApiKey.revoked,
+)
+
+
+def _row(found: Any, last_used: float | None = None) -> KeyRow:
+    return KeyRow(
+        id=found.id,
+        name=found.name,
+        hash=bytes.fromhex(found.hash),
+        team=found.team,
+        project=found.project,
+        role=cast("Role", found.role),
+        models=None if found.models is None else frozenset(found.models),
+        created=found.created,
+        expires=found.expires,
+        revoked=found.revoked,
+        last_used=last_used,
+    )

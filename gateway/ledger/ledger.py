@@ -1,0 +1,318 @@
+"""The ledger: nothing is sent before it is held and journalled, nothing that was sent is ever forgotten.
+
+    hold    compare and reserve in memory, journal the dispatch, wait until it is on disk
+    settle  what the attempt cost, given back the rest; journalled at once, in the database within moments
+    void    provably cost nothing
+    record  one row per request, for people
+
+Knows: the order of these steps. Does not know: SQL, files, time zones, providers; each has a module of its own here.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+from msgspec import structs
+from sqlalchemy.exc import IntegrityError
+
+from gateway.call import Call, Outcome, Principal
+from gateway.db import budgets as stored
+from gateway.db.session import UNREACHABLE, Database
+from gateway.errors import Overloaded
+from gateway.ids import uuid7
+from gateway.ledger import checks
+from gateway.ledger.balances import Windows
+from gateway.ledger.book import Book
+from gateway.ledger.holds import Hold, dispatch_record
+from gateway.ledger.journal import Journal, JournalFailed
+from gateway.ledger.leases import Leases
+from gateway.ledger.plan import AttemptPlan, Posting, Settlement, posting
+from gateway.ledger.pools import Pool, Pools
+from gateway.ledger.posts import Line, Posts
+from gateway.ledger.reconcile import Reconciliation, reconcile
+from gateway.ledger.recorder import Recorder
+from gateway.ledger.records import Opened, Progress, Rates, Settle, rates, tokens
+from gateway.ledger.recovery import Recovery
+from gateway.ledger.shipper import Shipper
+from gateway.ledger.tending import Pulse, Tender
+from gateway.tasks import Tasks
+from policies.budget import Budget, scopes_of
+from policies.money import Price, Usage, nano
+
+if TYPE_CHECKING:  # settings bring pydantic, which nothing here needs at run time
+    from gateway.settings import Settings
+
+log = structlog.get_logger("nearhit.ledger")
+
+_SYNC_SECONDS = 0.05
+_PROGRESS_SECONDS = 0.25
+_LATER = (("retry-after", "1"),)
+_MOST_PRICES = 4_096
+
+
+class Ledger:
+    """Money of one gateway process. `now` is wall-clock, `monotonic` never goes back; both in seconds."""
+
+    def __init__(
+        self,
+        database: Database,
+        journal_dir: Path,
+        *,
+        settings: "Settings",
+        now: Callable[[], float],
+        monotonic: Callable[[], float],
+        tasks: Tasks,
+    ) -> None:
+        self.boot = uuid7()
+        self._database = database
+        self._settings = settings
+        self._now = now
+        self._monotonic = monotonic
+        self._tasks = tasks
+        self._host = socket.gethostname()
+        self._journal = Journal(journal_dir, Opened(self.boot, self._host, now()), settings.ledger.durability)
+        windows = Windows(database.dialect)
+        self._book = Book(database, windows)
+        posts = Posts(database, windows)
+        self._pools = Pools()
+        self._pulse = Pulse(self._book, self.boot, now=now, monotonic=monotonic)
+        self._leases = Leases(
+            self._book, self.boot, self._pools, instant=self._pulse.instant, monotonic=monotonic, tasks=tasks
+        )
+        self._shipper = Shipper(posts, self.boot, self._journal, now=now)
+        self._recorder = Recorder(database, explain_days=settings.telemetry.explain_days, now=now)
+        self._recovery = Recovery(database, self._book, posts, journal_dir, now=now)
+        self._tender = Tender(
+            self._pulse, self._leases, self._recovery, self._recorder, self._refresh, monotonic=monotonic
+        )
+        self._rates: dict[str, Rates] = {}
+        self._number = 0
+        self._open = 0
+        self._stamp: tuple[object, ...] = ()
+        self._loops: list[asyncio.Task[None]] = []
+        self._stopping = asyncio.Event()
+        self._ready = False
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    async def start(self, *, background: bool = True) -> None:
+        """Recover what dead processes left, open the journal, read the budgets. Raises as database and disk do."""
+        await self._book.open_boot(self.boot, self._host, self._now())
+        await self._recovery.recover()
+        self._journal.open()
+        await self._put_configured()
+        await self.reload_budgets()
+        await self._pulse.beat()
+        self._leases.processes = self._pulse.processes
+        self._ready = True
+        if background:
+            self._loops = [
+                self._tasks.spawn(self._shipper.run(self._stopping), "ledger-shipper"),
+                self._tasks.spawn(self._recorder.run(self._stopping), "ledger-recorder"),
+                self._tasks.spawn(self._tender.run(self._stopping), "ledger-tender"),
+            ]
+
+    async def flush(self) -> None:
+        """Everything that has ended is in the database when this returns. Raises as an unreachable database does."""
+        await self._shipper.ship_all()
+        await self._recorder.write()
+        await self._leases.release_all()
+
+    async def close(self) -> None:
+        """Write what is left, give back the leases; what cannot be written stays in the journal for the next start."""
+        self._ready = False
+        self._stopping.set()
+        self._shipper.wake()
+        await asyncio.gather(*self._loops)
+        complete = False
+        try:
+            await self.flush()
+            if self._open == 0:
+                await self._book.close_boot(self.boot, self._now())
+                complete = True
+        except UNREACHABLE as error:
+            log.warning("the journal is kept: the database cannot be reached", error=repr(error)[:300])
+        self._journal.close(remove=complete)
+
+    # -- one attempt -----------------------------------------------------------------------------------------------
+
+    async def hold(self, call: Call, attempt: AttemptPlan) -> Hold:
+        """Reserve the most the attempt can cost in every budget it falls under, and journal that it is about to start.
+
+        When this returns, the attempt may be sent and must be ended by `settle` or `void`. Raises BudgetExhausted;
+        Overloaded when money cannot be accounted for at the moment.
+        """
+        if not self._ready or self._shipper.is_full:
+            raise _unavailable("The ledger cannot take on more at the moment.")
+        instant = self._pulse.instant()
+        pools = self._drawn_on(call, attempt, instant)
+        if pools:
+            await self._pulse.require()
+            if not self._leases.take(pools, attempt.reserve_nano):
+                await self._leases.obtain(pools, attempt.reserve_nano)
+        record = dispatch_record(call, attempt, pools, instant, self._rates_of(attempt.price))
+        hold = Hold(attempt, pools, record, self._monotonic())
+        try:
+            hold.segment = self._journal.dispatch(record)
+        except JournalFailed as error:
+            self._give_back(hold)
+            raise _unavailable(str(error)) from error
+        self._open += 1
+        await self._promised(hold)
+        return hold
+
+    def settle(self, hold: Hold, settlement: Settlement) -> int:
+        """Post what an attempt cost, in nano-USD, and give back the rest of its hold; only the first end counts."""
+        if hold.ended:
+            return hold.amount
+        return self._end(hold, posting(hold.plan, settlement, self._monotonic() - hold.began))
+
+    def void(self, hold: Hold, reason: str) -> None:
+        """End an attempt that provably cost nothing: refused, or never sent."""
+        if not hold.ended:
+            usage = Usage()
+            self._end(hold, Posting(amount=0, usage=usage, source="void", ended="failed", note=reason[:200]))
+
+    def progress(self, hold: Hold, usage: Usage) -> None:
+        """Note how far a stream has come; journalled a few times a second at most, never waited for."""
+        now = self._monotonic()
+        if not hold.ended and now - hold.noted >= _PROGRESS_SECONDS:
+            hold.noted = now
+            self._journal.append(Progress(hold.plan.id, usage.prompt, usage.completion))
+
+    def record(self, outcome: Outcome) -> None:
+        """One request has ended: its row, and why it went the way it went, will be written within moments."""
+        self._recorder.record(outcome)
+
+    def remaining(self, principal: Principal) -> int | None:
+        """The smallest headroom of the hard budgets of a key, its project and team and the organization, nano-USD."""
+        if not self._pools:
+            return None
+        scopes = scopes_of(principal.team, principal.project, principal.key_id, None, (), ())
+        return min((p.headroom for p in self._pools.drawn_on(scopes, self._pulse.instant()) if p.hard), default=None)
+
+    # -- budgets ---------------------------------------------------------------------------------------------------
+
+    async def set_budget(self, budget: Budget, actor: str) -> Budget:
+        """Put a budget in force at once. Raises ValueError when it makes no sense."""
+        made = await stored.put(self._database, budget, actor=actor, now=self._now())
+        await self.reload_budgets()
+        return made
+
+    async def remove_budget(self, scope: str, actor: str) -> bool:
+        """Take a budget out of force; False when there was none."""
+        found = await stored.retire(self._database, scope, actor=actor, now=self._now())
+        await self.reload_budgets()
+        return found
+
+    async def reload_budgets(self) -> None:
+        """Bring the budgets in memory to what the database says, with the balances of their windows."""
+        budgets = await stored.load(self._database)
+        self._pools.put(budgets, self._pulse.instant())
+        names = [pool.id for pool in self._pools.all.values()]
+        for name, balance in (await self._book.balances(names)).items():
+            pool = self._pools.all.get(name)
+            if pool is not None:
+                pool.balance(*balance, self._monotonic())
+
+    # -- checks ----------------------------------------------------------------------------------------------------
+
+    async def verify(self) -> list[str]:
+        """Rebuild every balance from the entries and recompute every charge; each difference in a sentence."""
+        return await checks.verify(self._database)
+
+    async def reconcile(self, bill: Path) -> Reconciliation:
+        """Compare the entries with a provider's own bill."""
+        return await reconcile(self._database, bill)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    async def _put_configured(self) -> None:
+        """The budgets of the configuration file are set at every start; others are left as they are."""
+        known = {budget.scope: budget for budget in await stored.load(self._database)}
+        for given in self._settings.budgets:
+            wanted = stored.check(
+                Budget(
+                    scope=given.scope,
+                    limit_nano=nano(given.limit_usd),
+                    window=given.window,
+                    timezone=given.timezone,
+                    mode=given.mode,
+                    alerts=tuple(sorted(given.alerts)),
+                )
+            )
+            found = known.get(given.scope)
+            if found is None or structs.replace(found, version=1) != wanted:
+                with suppress(IntegrityError):  # another worker that starts at the same time has put the same one
+                    await stored.put(self._database, wanted, actor="nearhit.yaml", now=self._now())
+
+    async def _refresh(self) -> None:
+        """Follow what other processes do to budgets and balances."""
+        stamp = await stored.stamp(self._database)
+        if stamp != self._stamp or self._leases.processes > 1:
+            await self.reload_budgets()
+            self._stamp = stamp
+
+    def _drawn_on(self, call: Call, attempt: AttemptPlan, instant: float) -> list[Pool]:
+        if not self._pools:
+            return []
+        who, asked = call.principal, call.directives
+        models = (call.model, attempt.model, f"{attempt.provider}/{attempt.model}")
+        return self._pools.drawn_on(
+            scopes_of(who.team, who.project, who.key_id, asked.user, models, asked.tags), instant
+        )
+
+    async def _promised(self, hold: Hold) -> None:
+        """Wait until the dispatch has survived a power cut; give it back when that fails or nobody waits any more."""
+        try:
+            await self._journal.synced()
+        except JournalFailed as error:
+            self.void(hold, "not journalled")
+            raise _unavailable(str(error)) from error
+        except asyncio.CancelledError:
+            self.void(hold, "cancelled before it was sent")
+            raise
+
+    def _end(self, hold: Hold, end: Posting) -> int:
+        self._open -= 1
+        self._number += 1
+        hold.ended, hold.amount = True, end.amount
+        self._give_back(hold)
+        settle = Settle(
+            self._number,
+            hold.plan.id,
+            self._pulse.instant(),
+            end.amount,
+            tokens(end.usage),
+            end.source,
+            end.ended,
+            end.provider_id,
+            end.note,
+        )
+        if self._journal.append(settle):
+            self._journal.sync_within(_SYNC_SECONDS)
+        self._shipper.add(Line(hold.dispatch, settle), hold.pools, hold.segment)
+        if end.note == "overrun":
+            log.error("an attempt cost more than it could", attempt=hold.plan.id, amount=end.amount)
+        return end.amount
+
+    @staticmethod
+    def _give_back(hold: Hold) -> None:
+        for pool in hold.pools:
+            pool.end(hold.plan.reserve_nano, hold.amount)
+
+    def _rates_of(self, price: Price) -> Rates:
+        found = self._rates.get(price.id)
+        if found is None:
+            if len(self._rates) >= _MOST_PRICES:
+                self._rates.clear()
+            found = self._rates[price.id] = rates(price)
+        return found
+
+
+def _unavailable(message: str) -> Overloaded:
+    return Overloaded(message, code="ledger_unavailable", headers=_LATER)

@@ -1,0 +1,102 @@
+"""What an attempt is promised to cost at most, how it ended, and what is therefore posted.
+
+Knows: the rule from an ending to an amount. Does not know: budgets, journals, databases, the clock.
+"""
+
+import math
+from typing import Literal
+
+from msgspec import Struct
+
+from gateway.providers import Billing
+from policies.money import Price, Usage, checked, cost_nano
+
+Source = Literal["provider", "engine", "estimated", "upper_bound", "void", "adjust"]
+Ended = Literal["complete", "cut", "cancelled", "failed"]
+
+_SLACK_SECONDS = 1.0  # an upstream may go on for that long after its connection was closed
+_SLACK_TOKENS = 8  # and has produced at least that much that was still on its way
+
+
+class AttemptPlan(Struct, frozen=True, kw_only=True):
+    """One try at one upstream, before it starts. `id` is `<request id>.<n>`, made before anything happens.
+
+    `reserve_nano` is the most it can cost (`policies.money.bound_nano`); `input_bound` and `max_output` are tokens,
+    all choices together. `billing`: what a closed connection costs at this provider.
+    """
+
+    id: str
+    request_id: str
+    provider: str
+    model: str
+    price: Price
+    reserve_nano: int
+    input_bound: int
+    max_output: int
+    billing: Billing = "bills-anyway"
+
+
+class Settlement(Struct, frozen=True, kw_only=True):
+    """How an attempt ended. `source`: whose count `usage` is; `provider_id`: the upstream's own id of the answer."""
+
+    usage: Usage
+    source: Literal["provider", "engine", "estimated", "upper_bound"]
+    ended: Ended
+    provider_id: str | None = None
+
+
+class Posting(Struct, frozen=True, kw_only=True):
+    """What goes into the ledger for one attempt, nano-USD. `note` names an anomaly or why nothing is charged."""
+
+    amount: int
+    usage: Usage
+    source: Source
+    ended: Ended
+    provider_id: str | None = None
+    note: str | None = None
+
+
+def posting(plan: AttemptPlan, settlement: Settlement, elapsed: float) -> Posting:
+    """The amount an ending costs; `elapsed` seconds since dispatch.
+
+    A count by the provider or the engine is exact, and posted even above the reservation (noted as an overrun).
+    An answer that broke off at a provider which stops on close: the prompt, what was received and a second more.
+    At one that bills the whole answer anyway, and whenever nothing is known: the reservation.
+    """
+    usage = checked(settlement.usage)
+    if settlement.source in ("provider", "engine"):
+        amount = cost_nano(usage, plan.price)
+        note = "overrun" if amount > plan.reserve_nano else None
+        return _posting(settlement, amount, usage, settlement.source, note)
+    if settlement.source == "estimated" and (settlement.ended == "complete" or plan.billing == "stops-on-close"):
+        usage = _estimated(plan, usage, settlement.ended, elapsed)
+        amount = cost_nano(usage, plan.price)
+        if amount <= plan.reserve_nano:
+            return _posting(settlement, amount, usage, "estimated", None)
+    return upper_bound(plan, settlement)
+
+
+def upper_bound(plan: AttemptPlan, settlement: Settlement, note: str | None = None) -> Posting:
+    """All that was reserved, because nothing better is known."""
+    usage = Usage(prompt=plan.input_bound, completion=plan.max_output)
+    return _posting(settlement, plan.reserve_nano, usage, "upper_bound", note)
+
+
+def _estimated(plan: AttemptPlan, usage: Usage, ended: Ended, elapsed: float) -> Usage:
+    prompt = usage.prompt or plan.input_bound
+    completion = usage.completion
+    if ended != "complete":
+        rate = completion / max(elapsed, 0.05)
+        completion += max(_SLACK_TOKENS, math.ceil(rate * _SLACK_SECONDS))
+    return Usage(prompt=prompt, completion=min(completion, max(plan.max_output, usage.completion)))
+
+
+def _posting(settlement: Settlement, amount: int, usage: Usage, source: Source, note: str | None) -> Posting:
+    return Posting(
+        amount=amount,
+        usage=usage,
+        source=source,
+        ended=settlement.ended,
+        provider_id=settlement.provider_id or None,
+        note=note,
+    )

@@ -1,0 +1,188 @@
+"""What this process may spend from memory: one pool per budget window, and which pools a request draws on.
+
+Knows: integers, budgets in force, the current window of each. Does not know: databases, journals, waiting.
+
+A pool is this process's lease on one window. `left` is what requests may still reserve without asking anybody; it is
+compared and lowered in one step of the event loop, so concurrent requests cannot both take the last cent.
+"""
+
+from collections.abc import Iterable, Sequence
+from zoneinfo import ZoneInfo
+
+from gateway.errors import BudgetExhausted
+from policies.budget import Budget, is_roomy, period, told, window_id
+from policies.money import usd
+
+_NEVER = -(1 << 62)
+_WORKING_SET = 32  # requests' worth that a process likes to have in hand to begin with
+_SOON_SECONDS = 2.0
+
+
+class Pool:
+    """The lease on one window. All amounts in nano-USD.
+
+    `granted` and `consumed` mirror the lease row; `outstanding` is reserved by requests that run; `unshipped` is
+    settled but not yet in the database. `spent`, `held`, `limit`: the window's balance when it was last read, at
+    `contact` (monotonic seconds). `size`, `enlarged`: how large the last addition was, and when.
+    """
+
+    __slots__ = (
+        "budget",
+        "consumed",
+        "contact",
+        "ends",
+        "enlarged",
+        "granted",
+        "held",
+        "id",
+        "last_used",
+        "limit",
+        "low",
+        "outstanding",
+        "releasing",
+        "size",
+        "spent",
+        "starts",
+        "unshipped",
+    )
+
+    def __init__(self, budget: Budget, identity: str, starts: int, ends: int) -> None:
+        self.budget = budget
+        self.id = identity
+        self.starts = starts
+        self.ends = ends
+        self.limit = budget.limit_nano
+        self.spent = 0
+        self.held = 0
+        self.contact = float("-inf")
+        self.granted = 0
+        self.consumed = 0
+        self.releasing = 0
+        self.outstanding = 0
+        self.unshipped = 0
+        self.last_used = 0.0
+        self.low = _NEVER
+        self.size = 0
+        self.enlarged = float("-inf")
+
+    @property
+    def hard(self) -> bool:
+        return self.budget.mode == "hard"
+
+    @property
+    def left(self) -> int:
+        return self.granted - self.consumed - self.releasing - self.unshipped - self.outstanding
+
+    @property
+    def free(self) -> int:
+        """What nobody has spent or leased, as of the last contact."""
+        return self.limit - self.spent - self.held
+
+    @property
+    def headroom(self) -> int:
+        """What a request of this process could still get."""
+        return max(0, self.left + self.free + self.releasing)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing here is waiting to end or to be shipped."""
+        return self.outstanding == 0 and self.unshipped == 0
+
+    def take(self, amount: int, now: float) -> None:
+        self.outstanding += amount
+        self.last_used = now
+
+    def end(self, reserved: int, amount: int) -> None:
+        """A reservation ended as `amount`, which is on its way to the database."""
+        self.outstanding -= reserved
+        self.unshipped += amount
+
+    def balance(self, limit: int, spent: int, held: int, now: float) -> None:
+        """The window as the database has it."""
+        self.limit, self.spent, self.held, self.contact = limit, spent, held, now
+
+    def appetite(self, need: int, now: float) -> int:
+        """How much to ask for when little is left: twice as much each time that the last lease was used up soon."""
+        soon = now - self.enlarged <= _SOON_SECONDS
+        return max(_WORKING_SET * need, 2 * self.size if soon else self.size // 2)
+
+    def sized(self, amount: int, now: float) -> None:
+        """Note the size of a fresh lease: at three tenths of it the next is fetched ahead, unless little is left."""
+        self.low = amount * 3 // 10 if amount and is_roomy(self.limit, self.free) else _NEVER
+        self.size, self.enlarged = amount, now
+
+    def refusal(self, need: int) -> BudgetExhausted:
+        """Why a request for `need` cannot be had: names the budget, what is spent and held, and when it starts anew."""
+        others = max(0, self.held - (self.granted - self.consumed))
+        held, spent = others + self.outstanding, self.spent + self.unshipped
+        return BudgetExhausted(
+            f"The budget {self.budget.scope} of {usd(self.limit)} USD per {self.budget.window} is exhausted: "
+            f"{usd(spent)} USD spent, {usd(held)} USD held for running requests, and this request may cost up to "
+            f"{usd(need)} USD. It resets at {told(self.ends)}.",
+            headers=(("x-should-retry", "false"), ("x-nearhit-budget-remaining-usd", usd(self.headroom))),
+        )
+
+
+class _Standing:
+    """A budget in force, with the pool of its current window."""
+
+    __slots__ = ("budget", "pool", "zone")
+
+    def __init__(self, budget: Budget, zone: ZoneInfo, pool: Pool) -> None:
+        self.budget = budget
+        self.zone = zone
+        self.pool = pool
+
+
+class Pools:
+    """Every pool of this process. Their number is bounded by budgets in force, plus windows that are ending."""
+
+    def __init__(self) -> None:
+        self._standing: dict[str, _Standing] = {}
+        self.all: dict[str, Pool] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._standing)
+
+    def put(self, budgets: Iterable[Budget], instant: float) -> None:
+        """Make exactly these budgets the ones in force. Pools of windows that still stand keep what they hold."""
+        fresh: dict[str, _Standing] = {}
+        for budget in budgets:
+            zone = ZoneInfo(budget.timezone)
+            pool = self._pool(budget, zone, instant)
+            pool.budget = budget
+            pool.limit = budget.limit_nano
+            fresh[budget.scope] = _Standing(budget, zone, pool)
+        self._standing = fresh
+
+    def drawn_on(self, scopes: Sequence[str], instant: float) -> list[Pool]:
+        """The pools of every budget among `scopes`, each for the window that holds `instant`."""
+        found: list[Pool] = []
+        standing = self._standing
+        for scope in scopes:
+            if (entry := standing.get(scope)) is not None:
+                pool = entry.pool
+                if not pool.starts <= instant < pool.ends:
+                    pool = entry.pool = self._pool(entry.budget, entry.zone, instant)
+                found.append(pool)
+        return found
+
+    def drop_ended(self, instant: float) -> None:
+        """Forget pools that no budget points to and that hold nothing."""
+        current = {id(entry.pool) for entry in self._standing.values()}
+        for name, pool in list(self.all.items()):
+            gone = id(pool) not in current or instant >= pool.ends
+            if gone and pool.idle and pool.granted == pool.consumed and pool.releasing == 0:
+                del self.all[name]
+
+    def is_current(self, pool: Pool) -> bool:
+        entry = self._standing.get(pool.budget.scope)
+        return entry is not None and entry.pool is pool
+
+    def _pool(self, budget: Budget, zone: ZoneInfo, instant: float) -> Pool:
+        span = period(budget.window, zone, instant)
+        name = window_id(budget, span)
+        pool = self.all.get(name)
+        if pool is None:
+            pool = self.all[name] = Pool(budget, name, span.start, span.end)
+        return pool

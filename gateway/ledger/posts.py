@@ -1,0 +1,207 @@
+"""Posting entries: insert by id, move balances only for rows that were new, keep contradictions aside.
+
+Knows: the entry's row, idempotence, alerts. Does not know: journals, when it is called, where lines come from.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from sqlalchemy import select
+from sqlalchemy.engine import Connection
+
+from gateway.db.models import BudgetAlert, BudgetRow, Entry, EntryConflict, PriceVersion
+from gateway.db.session import Database
+from gateway.ledger.balances import (
+    NO_LEASE,
+    Balance,
+    LeaseRow,
+    Spending,
+    Standing,
+    Windows,
+    chunks,
+    insert_once,
+    leases_of,
+    parameters,
+    spend,
+    table,
+)
+from gateway.ledger.records import Dispatch, Rates, Settle
+from policies.budget import crossed, parse_window_id
+
+_MOST_PRICES = 10_000
+UNCONFIRMED = ("estimated", "upper_bound")
+_encode = msgspec.json.Encoder().encode
+
+
+class Line(Struct, frozen=True):
+    """One attempt, begun and ended, ready to be posted."""
+
+    dispatch: Dispatch
+    settle: Settle
+
+
+class Posts:
+    """Handle to the entries of one database."""
+
+    def __init__(self, database: Database, windows: Windows) -> None:
+        self._database = database
+        self._windows = windows
+        self._add_entries = insert_once(database.dialect, Entry).returning(table(Entry).c.id)
+        self._add_conflicts = insert_once(database.dialect, EntryConflict)
+        self._add_alerts = insert_once(database.dialect, BudgetAlert)
+        self._add_prices = insert_once(database.dialect, PriceVersion)
+        self._known_prices: set[str] = set()
+
+    async def post(self, boot: str, lines: Sequence[Line], now: float) -> list[Standing]:
+        """Add the entries of `boot` in one transaction; answers how each window and lease they touch stands now.
+
+        An id that exists with the same content is a repeat and changes nothing; with other content it goes to
+        `entry_conflict` and is not applied: the first writer wins.
+        """
+        standings = await self._database.transact(self._post, boot, lines, now)
+        if len(self._known_prices) > _MOST_PRICES:
+            self._known_prices.clear()
+        self._known_prices.update(line.dispatch.price.id for line in lines)
+        return standings
+
+    def _post(self, connection: Connection, boot: str, lines: Sequence[Line], now: float) -> list[Standing]:
+        by_id = {line.settle.id: line for line in lines}
+        balances = self._windows.lock(connection, (name for line in lines for name in line.dispatch.windows))
+        leases = leases_of(connection, boot, list(balances))
+        self._add_new_prices(connection, lines, now)
+        rows = [entry_row(boot, line) for line in by_id.values()]
+        new = {row[0] for row in connection.execute(self._add_entries, rows)}
+        if len(new) < len(rows):
+            self._keep_conflicts(connection, [row for row in rows if row["id"] not in new], now)
+        changes = _spending((by_id[name] for name in new), leases)
+        spend(connection, boot, changes)
+        self._alert(connection, balances, changes, now)
+        return _after(balances, leases, changes)
+
+    def _add_new_prices(self, connection: Connection, lines: Sequence[Line], now: float) -> None:
+        prices = {line.dispatch.price.id: line.dispatch.price for line in lines}
+        rows = [_price_row(price, now) for name, price in prices.items() if name not in self._known_prices]
+        if rows:
+            connection.execute(self._add_prices, rows)
+
+    def _keep_conflicts(self, connection: Connection, again: Sequence[dict[str, Any]], now: float) -> None:
+        known: dict[str, str] = {}
+        for some in chunks([row["id"] for row in again]):
+            known |= {row[0]: row[1] for row in connection.execute(_DIGESTS, {"names": list(some)})}
+        rows = [
+            {
+                "entry_id": row["id"],
+                "digest": row["digest"],
+                "at": now,
+                "amount_nano": row["amount_nano"],
+                "source": row["source"],
+            }
+            for row in again
+            if known.get(row["id"]) != row["digest"]
+        ]
+        if rows:
+            connection.execute(self._add_conflicts, rows)
+
+    def _alert(
+        self, connection: Connection, before: dict[str, Balance], changes: Sequence[Spending], now: float
+    ) -> None:
+        """Record each threshold that this posting went over, once per window."""
+        scopes = sorted({parse_window_id(change.window)[0] for change in changes})
+        if not scopes:
+            return
+        alerts: dict[str, list[float]] = {}
+        for some in chunks(scopes):
+            alerts |= {row[0]: row[1] for row in connection.execute(_ALERTS, {"scopes": list(some)})}
+        rows: list[dict[str, Any]] = []
+        for change in changes:
+            limit, spent, _ = before[change.window]
+            rows += [
+                {"window_id": change.window, "threshold": share, "spent_nano": spent + change.spent, "at": now}
+                for share in crossed(
+                    alerts.get(parse_window_id(change.window)[0], ()), limit, spent, spent + change.spent
+                )
+            ]
+        if rows:
+            connection.execute(self._add_alerts, rows)
+
+
+def _spending(fresh: Iterable[Line], leases: dict[str, LeaseRow]) -> list[Spending]:
+    """What new lines add to each window, and how much of it this boot's lease holds."""
+    spent: Counter[str] = Counter()
+    estimated: Counter[str] = Counter()
+    for line in fresh:
+        for name in line.dispatch.windows:
+            spent[name] += line.settle.amount
+            estimated[name] += line.settle.amount if line.settle.source in UNCONFIRMED else 0
+    changes: list[Spending] = []
+    for name in sorted(name for name, amount in spent.items() if amount):
+        lease = leases.get(name, NO_LEASE)
+        taken = 0 if lease.closed else max(0, min(spent[name], lease.granted - lease.consumed))
+        changes.append(Spending(name, spent[name], estimated[name], taken))
+    return changes
+
+
+def _after(balances: dict[str, Balance], leases: dict[str, LeaseRow], changes: Sequence[Spending]) -> list[Standing]:
+    moved = {change.window: change for change in changes}
+    found: list[Standing] = []
+    for name, balance in balances.items():
+        lease = leases.get(name, NO_LEASE)
+        if (change := moved.get(name)) is not None:
+            balance = balance._replace(spent=balance.spent + change.spent, held=balance.held - change.taken)
+            lease = lease._replace(consumed=lease.consumed + change.taken)
+        found.append(Standing(name, balance, lease))
+    return found
+
+
+def entry_row(boot: str, line: Line) -> dict[str, Any]:
+    """The row of `entry` for one attempt."""
+    begun, ended = line.dispatch, line.settle
+    prompt, cached, cache_write, completion, reasoning = ended.tokens
+    return {
+        "id": ended.id,
+        "request_id": begun.request_id,
+        "admitted": begun.admitted,
+        "at": ended.at,
+        "boot": boot,
+        "windows": _encode(begun.windows).decode(),
+        "team": begun.team,
+        "project": begun.project,
+        "key_id": begun.key_id,
+        "user": begun.user,
+        "provider": begun.provider,
+        "model": begun.model,
+        "provider_id": ended.provider_id,
+        "price": begun.price.id,
+        "prompt": prompt,
+        "cached": cached,
+        "cache_write": cache_write,
+        "completion": completion,
+        "reasoning": reasoning,
+        "amount_nano": ended.amount,
+        "reserved_nano": begun.reserve,
+        "source": ended.source,
+        "ended": ended.ended,
+        "note": ended.note,
+        "digest": "/".join(map(str, (ended.amount, ended.source, ended.ended, *ended.tokens))),
+    }
+
+
+def _price_row(price: Rates, now: float) -> dict[str, Any]:
+    return {
+        "id": price.id,
+        "input_pico": price.input,
+        "output_pico": price.output,
+        "cached_pico": price.cached,
+        "cache_write_pico": price.cache_write,
+        "request_pico": price.request,
+        "tiers": [list(tier) for tier in price.tiers],
+        "status": price.status,
+        "first_used": now,
+    }
+
+
+_DIGESTS = select(Entry.id, Entry.digest).where(Entry.id.in_(parameters("names")))
+_ALERTS = select(BudgetRow.scope, BudgetRow.alerts).where(BudgetRow.scope.in_(parameters("scopes")))

@@ -1,0 +1,114 @@
+"""The way of finished attempts into the database: batched, in order, repeated until it worked.
+
+Knows: what is pending, batch sizes, back-off. Does not know: SQL, how amounts come about, requests.
+Until an entry is in the database its journal segment stays, so nothing here can lose money; it can only be late.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from gateway.db.session import UNREACHABLE
+from gateway.ledger.journal import Journal
+from gateway.ledger.pools import Pool
+from gateway.ledger.posts import Line, Posts
+from gateway.ledger.records import Shipped
+from gateway.ledger.segments import Segment
+
+log = structlog.get_logger("nearhit.ledger")
+
+_BATCH = 500
+_COLLECT_SECONDS = 0.1
+_LONGEST_PAUSE = 5.0
+MOST_PENDING = 100_000
+
+
+async def set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Whether `event` is set within that long."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+class _Item:
+    __slots__ = ("line", "pools", "segment")
+
+    def __init__(self, line: Line, pools: Sequence[Pool], segment: Segment | None) -> None:
+        self.line = line
+        self.pools = pools
+        self.segment = segment
+
+
+class Shipper:
+    """Posts the entries of one boot."""
+
+    def __init__(self, posts: Posts, boot: str, journal: Journal, *, now: Callable[[], float]) -> None:
+        self._posts = posts
+        self._boot = boot
+        self._journal = journal
+        self._now = now
+        self._pending: deque[_Item] = deque()
+        self._news = asyncio.Event()
+        self._turn = asyncio.Lock()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits for the database that nothing new may be begun."""
+        return len(self._pending) >= MOST_PENDING
+
+    def add(self, line: Line, pools: Sequence[Pool], segment: Segment | None) -> None:
+        self._pending.append(_Item(line, pools, segment))
+        if not self._news.is_set():
+            self._news.set()
+
+    async def ship(self) -> int:
+        """Post one batch; answers its size. Raises what an unreachable database raises, and nothing is lost."""
+        async with self._turn:
+            batch = [self._pending[i] for i in range(min(_BATCH, len(self._pending)))]
+            if not batch:
+                self._news.clear()
+                return 0
+            standings = await self._posts.post(self._boot, [item.line for item in batch], self._now())
+            for item in batch:
+                self._pending.popleft()
+                for pool in item.pools:
+                    pool.unshipped -= item.line.settle.amount
+                if item.segment is not None:
+                    self._journal.done(item.segment)
+            pools = {pool.id: pool for item in batch for pool in item.pools}
+            for standing in standings:
+                pool = pools[standing.window]
+                pool.consumed = standing.lease.consumed
+                pool.balance(*standing.balance, pool.contact)
+            self._journal.append(Shipped(batch[-1].line.settle.number))
+            return len(batch)
+
+    async def ship_all(self) -> None:
+        """Until nothing is pending. Raises what an unreachable database raises."""
+        while await self.ship():
+            pass
+
+    def wake(self) -> None:
+        self._news.set()
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Collect for a moment, post, wait longer after each failure; never stopped in the middle of a transaction."""
+        pause = _COLLECT_SECONDS
+        while not stopping.is_set():
+            await self._news.wait()
+            if (len(self._pending) < _BATCH or pause > _COLLECT_SECONDS) and await set_within(stopping, pause):
+                return
+            try:
+                await self.ship()
+                pause = _COLLECT_SECONDS
+            except UNREACHABLE as error:
+                pause = min(_LONGEST_PAUSE, pause * 2)
+                log.warning("entries wait for the database", pending=len(self._pending), error=repr(error)[:300])

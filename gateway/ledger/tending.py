@@ -1,0 +1,112 @@
+"""What the ledger does by itself: show that it lives, hand back idle leases, recover dead journals, stay current.
+
+Knows: how often. Does not know: SQL, files, requests.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from gateway.db.session import UNREACHABLE
+from gateway.errors import Overloaded
+from gateway.ledger.book import Book, BootClosed
+from gateway.ledger.leases import Leases
+from gateway.ledger.recorder import Recorder
+from gateway.ledger.recovery import Recovery
+from gateway.ledger.shipper import set_within
+
+log = structlog.get_logger("nearhit.ledger")
+
+_TURN_SECONDS = 0.25
+_BEAT_SECONDS = 20.0
+_RECOVER_SECONDS = 2.0
+_REFRESH_SECONDS = 2.0
+_SWEEP_SECONDS = 3_600.0
+_LEASE_SECONDS = 48.0  # four fifths of the minute after which a silent boot counts as lost
+
+
+class Pulse:
+    """The life sign of one boot, and the database's clock as last heard."""
+
+    def __init__(self, book: Book, boot: str, *, now: Callable[[], float], monotonic: Callable[[], float]) -> None:
+        self.processes = 1
+        self._book = book
+        self._boot = boot
+        self._now = now
+        self._monotonic = monotonic
+        self._offset = 0.0
+        self._good_until = float("-inf")
+
+    def instant(self) -> float:
+        """The database's time, seconds since the epoch: all processes must agree on which window it is."""
+        return self._now() + self._offset
+
+    async def beat(self) -> None:
+        """Raises BootClosed, and what an unreachable database raises."""
+        asked = self._now()
+        there, self.processes = await self._book.beat(self._boot, asked)
+        self._offset = there - asked
+        self._good_until = self._monotonic() + _LEASE_SECONDS
+
+    async def require(self) -> None:
+        """That leases are still ours to spend: others may take a boot for lost that has been silent for long.
+
+        Raises Overloaded.
+        """
+        if self._monotonic() <= self._good_until:
+            return
+        try:
+            await self.beat()
+        except (BootClosed, *UNREACHABLE) as error:
+            raise Overloaded(
+                "The budgets cannot be read at the moment.", code="budget_unavailable", headers=(("retry-after", "1"),)
+            ) from error
+
+
+class Tender:
+    """One loop over everything that is due. `refresh` reloads budgets when another process has changed them."""
+
+    def __init__(
+        self,
+        pulse: Pulse,
+        leases: Leases,
+        recovery: Recovery,
+        recorder: Recorder,
+        refresh: Callable[[], Awaitable[None]],
+        *,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._monotonic = monotonic
+        self._pulse = pulse
+        self._leases = leases
+        started = monotonic()
+        self._duties: list[tuple[float, Callable[[], Awaitable[object]]]] = [
+            (_TURN_SECONDS, leases.tend),
+            (_BEAT_SECONDS, self._beat),
+            (_REFRESH_SECONDS, refresh),
+            (_RECOVER_SECONDS, recovery.recover),
+            (_SWEEP_SECONDS, recorder.forget_explanations),
+        ]
+        self._due = [started + every for every, _ in self._duties]
+
+    async def turn(self) -> None:
+        """Do what is due; a failure is logged and tried again when it is due the next time."""
+        for i, (every, duty) in enumerate(self._duties):
+            if self._monotonic() < self._due[i]:
+                continue
+            self._due[i] = self._monotonic() + every
+            try:
+                await duty()
+            except BootClosed:
+                log.error("this process's leases were taken over by a recovery; it must be restarted")
+            except UNREACHABLE as error:
+                log.warning("ledger upkeep failed", duty=duty.__name__, error=repr(error)[:300])
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        while not await set_within(stopping, _TURN_SECONDS):
+            await self.turn()
+
+    async def _beat(self) -> None:
+        await self._pulse.beat()
+        self._leases.processes = self._pulse.processes

@@ -1,0 +1,273 @@
+"""Every Prometheus metric, bound once: what a request changes, and how names stay few.
+
+Knows: metric names, buckets, label sets and their bounds. Does not know: spans, sampling, HTTP.
+Where PROMETHEUS_MULTIPROC_DIR was set before this module was imported (the supervisor does so for its workers), values
+live in files of that directory and any worker's exposition is the sum of all; else they live in this process.
+A label never holds a user, a request id or a prompt; a model's name only while there are few of them.
+"""
+
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import (
+    MultiProcessCollector,
+    mark_process_dead,  # pyright: ignore[reportUnknownVariableType] - the library is untyped here
+)
+from prometheus_client.values import MutexValue, ValueClass
+
+from gateway.call import Outcome
+from gateway.traces import OPERATION_NAMES, Timings
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OTHER = "other"
+MOST_MODELS = 100
+SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+TPOT = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
+TOKENS = tuple(4**power for power in range(14))
+OVERHEAD = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
+SIMILARITY = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 0.99, 0.995, 1.0)
+GEN_AI = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
+_TIERS = {"exact": "exact", "semantic": "semantic"}
+
+Observe = Callable[[float], None]
+
+
+def multi_process() -> bool:
+    """Whether values are shared with sibling workers. Decided by prometheus_client when it is imported."""
+    return ValueClass is not MutexValue
+
+
+def process_died(pid: int) -> None:
+    """To be called by the supervisor when a worker has ended: its gauges leave the sum, its counters stay."""
+    mark_process_dead(pid)
+
+
+class _Bound(Struct, frozen=True):
+    """The children of one (operation, provider, model), so that a request pays no label look-up."""
+
+    client: Observe
+    client_first: Observe
+    client_each: Observe
+    server: Observe
+    server_first: Observe
+    server_each: Observe
+    tokens_in: Observe
+    tokens_out: Observe
+    cost: Observe
+
+
+class Metrics:
+    """The instruments of one process. `models`: names that always have a label of their own."""
+
+    def __init__(self, models: Iterable[str] = ()) -> None:
+        self._registry = CollectorRegistry()
+        self._models = set(models)
+        self._room = MOST_MODELS
+        self._bound: dict[tuple[str, str, str], _Bound] = {}
+        self._requests_bound: dict[tuple[str, int | str, str], Callable[[], None]] = {}
+        self._lookups_bound: dict[tuple[str, str], tuple[Callable[[], None], Observe]] = {}
+        self._attempts_bound: dict[tuple[str, str], Callable[[], None]] = {}
+        self._define_own()
+        self._define_gen_ai()
+
+    def _define_own(self) -> None:
+        registry = self._registry
+        asked = ("operation", "status", "cache")
+        self._requests = Counter("nearhit_requests", "Requests by how they ended.", asked, registry=registry)
+        self._cost = Counter("nearhit_cost_usd", "Spent, in USD.", ("provider", "model"), registry=registry)
+        self._saved = Counter(
+            "nearhit_saved_usd", "Not spent thanks to the cache, in USD.", ("source",), registry=registry
+        )
+        self._tokens_saved = Counter("nearhit_tokens_saved", "Tokens answered without buying them.", registry=registry)
+        self._gone = Counter("nearhit_clients_gone", "Clients that left before their answer ended.", registry=registry)
+        self._attempts = Counter(
+            "nearhit_upstream_attempts", "Attempts at providers by result.", ("provider", "result"), registry=registry
+        )
+        self._overhead = Histogram(
+            "nearhit_overhead_seconds", "Time of a request that no provider took.", buckets=OVERHEAD, registry=registry
+        )
+        self.traces = Counter("nearhit_traces", "Traces kept, by reason.", ("reason",), registry=registry)
+        self._define_cache()
+        self._define_gauges()
+
+    def _define_cache(self) -> None:
+        registry = self._registry
+        self._lookups = Counter("nearhit_cache_lookups", "Cache look-ups.", ("status", "tier"), registry=registry)
+        self._lookup = Histogram(
+            "nearhit_cache_lookup_seconds", "Time in cache.find.", ("tier",), buckets=OVERHEAD, registry=registry
+        )
+        self._similarity = Histogram(
+            "nearhit_cache_similarity", "Cosine similarity of semantic hits.", buckets=SIMILARITY, registry=registry
+        )
+        self._saved_bound = {source: self._saved.labels(source).inc for source in ("exact", "semantic", "shared")}
+
+    def _define_gauges(self) -> None:
+        """What a gauge means across workers: the sum of the living, the oldest start, the latest word on an engine."""
+        registry = self._registry
+        self.in_flight = Gauge(
+            "nearhit_in_flight", "Requests being answered now.", multiprocess_mode="livesum", registry=registry
+        )
+        self._started = Gauge(
+            "nearhit_start_time_seconds",
+            "When the oldest worker began.",
+            multiprocess_mode="livemin",
+            registry=registry,
+        )
+        self._engine = Gauge(
+            "nearhit_engine",
+            "State of a bundled engine.",
+            ("engine", "figure"),
+            multiprocess_mode="livemostrecent",
+            registry=registry,
+        )
+
+    def _define_gen_ai(self) -> None:
+        def seconds(name: str, text: str, buckets: tuple[float, ...] = SECONDS) -> Histogram:
+            return Histogram(name, text, GEN_AI, buckets=buckets, registry=self._registry)
+
+        self._client = seconds("gen_ai_client_operation_duration_seconds", "Time a provider took.")
+        self._client_first = seconds(
+            "gen_ai_client_operation_time_to_first_chunk_seconds", "Time until a provider's first chunk of a stream."
+        )
+        self._client_each = seconds(
+            "gen_ai_client_operation_time_per_output_chunk_seconds", "Time between a provider's chunks of a stream."
+        )
+        self._server = seconds("gen_ai_server_request_duration_seconds", "Time until the client had the whole answer.")
+        self._server_first = seconds(
+            "gen_ai_server_time_to_first_token_seconds", "Time until the client had the first chunk of a stream.", TTFT
+        )
+        self._server_each = seconds(
+            "gen_ai_server_time_per_output_token_seconds", "Time per output token after the first.", TPOT
+        )
+        self._tokens = Histogram(
+            "gen_ai_client_token_usage",
+            "Tokens bought per request.",
+            (*GEN_AI, "gen_ai_token_type"),
+            buckets=TOKENS,
+            registry=self._registry,
+        )
+
+    def count(self, outcome: Outcome, timings: Timings) -> None:
+        """Everything one ended request changes. Plain arithmetic on bound children: a few microseconds."""
+        call = outcome.call
+        status = outcome.status
+        asked = (call.operation, status, outcome.cache)
+        inc = self._requests_bound.get(asked)
+        (inc or self._bind_request(asked))()
+        if outcome.source != "shared":  # what a follower waits for is its leader's upstream time, not overhead
+            self._overhead.observe(max(outcome.total_ms - outcome.upstream_ms, 0.0) / 1_000)
+        if outcome.client_gone:
+            self._gone.inc()
+        if timings.looked_up:
+            self._count_lookup(outcome, timings)
+        for attempt in timings.attempts:
+            self.attempt(attempt.provider, attempt.result)
+        known = (call.operation, outcome.provider, outcome.model or call.model)
+        bound = self._bound.get(known) or self._bind(known, status)
+        bound.server(outcome.total_ms / 1_000)
+        each = self._time_per_token(outcome) if call.stream else None
+        if call.stream and outcome.ttft_ms is not None:
+            bound.server_first(outcome.ttft_ms / 1_000)
+            if each is not None:
+                bound.server_each(each)
+        if outcome.cost_nano > 0:
+            bound.cost(outcome.cost_nano / 1e9)
+        if outcome.source == "upstream":
+            self._count_upstream(outcome, timings, bound)
+
+    def _count_upstream(self, outcome: Outcome, timings: Timings, bound: _Bound) -> None:
+        usage = outcome.usage
+        bound.client(outcome.upstream_ms / 1_000)
+        if usage.prompt:
+            bound.tokens_in(usage.prompt)
+        if usage.completion:
+            bound.tokens_out(usage.completion)
+        if outcome.call.stream and timings.first_chunk and timings.dispatched:
+            bound.client_first(max(timings.first_chunk - timings.dispatched, 0.0))
+            if outcome.chunks > 1 and timings.ended:
+                bound.client_each(max(timings.ended - timings.first_chunk, 0.0) / (outcome.chunks - 1))
+
+    def _count_lookup(self, outcome: Outcome, timings: Timings) -> None:
+        source = outcome.source
+        tier = _TIERS.get(source, "none")
+        asked = (outcome.cache, tier)
+        inc, observe = self._lookups_bound.get(asked) or self._bind_lookup(asked)
+        inc()
+        observe(max(timings.looked_up - (timings.admitted or timings.received), 0.0))
+        if source in self._saved_bound:
+            self._saved_bound[source](max(outcome.saved_nano, 0) / 1e9)
+            self._tokens_saved.inc(outcome.usage.total)
+            if source == "semantic" and outcome.similarity is not None:
+                self._similarity.observe(outcome.similarity)
+
+    def refused(self, operation: str, status: int) -> None:
+        """A request turned away before it became a Call (no key, malformed body)."""
+        asked = (operation if operation in OPERATION_NAMES else OTHER, status, "none")
+        (self._requests_bound.get(asked) or self._bind_request(asked))()
+
+    def attempt(self, provider: str, result: str) -> None:
+        asked = (provider, result)
+        inc = self._attempts_bound.get(asked)
+        if inc is None:
+            if len(self._attempts_bound) >= MOST_MODELS:
+                asked = (OTHER, result if len(self._attempts_bound) < 2 * MOST_MODELS else OTHER)
+            inc = self._attempts_bound.setdefault(asked, self._attempts.labels(*asked).inc)
+        inc()
+
+    def started(self, now: float) -> None:
+        self._started.set(now)
+
+    def engine(self, name: str, figures: dict[str, float]) -> None:
+        """Figures of a bundled engine, set when they are asked for."""
+        for figure, value in figures.items():
+            self._engine.labels(name, figure).set(value)
+
+    def exposition(self) -> bytes:
+        """Prometheus text format. In multi-process mode reads every worker's files: call it in a thread."""
+        if not multi_process():
+            return generate_latest(self._registry)
+        merged = CollectorRegistry()
+        MultiProcessCollector(merged)
+        return generate_latest(merged)
+
+    @staticmethod
+    def _time_per_token(outcome: Outcome) -> float | None:
+        if outcome.usage.completion < 2 or outcome.ttft_ms is None:
+            return None
+        return max(outcome.total_ms - outcome.ttft_ms, 0.0) / 1_000 / (outcome.usage.completion - 1)
+
+    def _bind_request(self, asked: tuple[str, int | str, str]) -> Callable[[], None]:
+        operation, status, cache = asked
+        label = str(status) if isinstance(status, int) and 100 <= status <= 599 else OTHER
+        return self._requests_bound.setdefault(asked, self._requests.labels(operation, label, cache).inc)
+
+    def _bind_lookup(self, asked: tuple[str, str]) -> tuple[Callable[[], None], Observe]:
+        _, tier = asked
+        pair = (self._lookups.labels(*asked).inc, self._lookup.labels(tier).observe)
+        return self._lookups_bound.setdefault(asked, pair)
+
+    def _bind(self, asked: tuple[str, str, str], status: int) -> _Bound:
+        """Children for a new name. A model nobody configured gets a label only once it answered, and while few did."""
+        operation, provider, model = asked
+        fold = model not in self._models and (status >= 400 or self._room <= 0)
+        if fold:
+            model = OTHER
+            if (found := self._bound.get((operation, provider, OTHER))) is not None:
+                return found
+        elif model not in self._models:
+            self._room -= 1
+        labels = (OPERATION_NAMES.get(operation, OTHER), provider or "none", model)
+        bound = _Bound(
+            client=self._client.labels(*labels).observe,
+            client_first=self._client_first.labels(*labels).observe,
+            client_each=self._client_each.labels(*labels).observe,
+            server=self._server.labels(*labels).observe,
+            server_first=self._server_first.labels(*labels).observe,
+            server_each=self._server_each.labels(*labels).observe,
+            tokens_in=self._tokens.labels(*labels, "input").observe,
+            tokens_out=self._tokens.labels(*labels, "output").observe,
+            cost=self._cost.labels(labels[1], model).inc,
+        )
+        return self._bound.setdefault((operation, provider, model), bound)

@@ -1,0 +1,64 @@
+"""Kept traces to an OpenTelemetry collector. Importing this imports the SDK, so `gateway/telemetry.py` does it late.
+
+Knows: the SDK's span type, its batch processor and the OTLP exporter over HTTP. Does not know: which traces are kept.
+"""
+
+# ruff: noqa: TID251 - the one user of the OpenTelemetry SDK
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from gateway.traces import Span, Trace
+
+MOST_QUEUED = 4_096
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+
+
+class Otlp:
+    """Batches in a thread of its own behind a bounded queue; what does not fit while the collector is away is dropped.
+
+    `endpoint`: a collector's base URL, or the full URL of its trace intake.
+    """
+
+    def __init__(self, endpoint: str, *, sink: SpanExporter | None = None) -> None:
+        base = endpoint.rstrip("/")
+        url = base if base.endswith("/v1/traces") else f"{base}/v1/traces"
+        self._batches = BatchSpanProcessor(
+            sink or OTLPSpanExporter(endpoint=url, timeout=5), max_queue_size=MOST_QUEUED
+        )
+        self._resource = Resource.create({"service.name": "nearhit"})
+        self._scope = InstrumentationScope("nearhit")
+
+    def export(self, trace: Trace) -> None:
+        """Queue every span; never blocks."""
+        for span in trace.spans:
+            self._batches.on_end(self._translate(trace, span))
+
+    def close(self) -> None:
+        """Deliver what is queued. Blocks for as long as the collector takes, at most the exporter's time limit."""
+        self._batches.shutdown()
+
+    def _translate(self, trace: Trace, span: Span) -> ReadableSpan:
+        """Built directly: the tracer's own spans cost several times more and draw ids of their own."""
+        root = span is trace.spans[0]
+        kind = SpanKind.SERVER if root else SpanKind.CLIENT if span.name == "dispatch" else SpanKind.INTERNAL
+        return ReadableSpan(
+            name=span.name,
+            context=_context(trace.id, span.id, remote=False),
+            parent=None if span.parent is None else _context(trace.id, span.parent, remote=root),
+            resource=self._resource,
+            attributes=span.attributes,
+            kind=kind,
+            status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
+            start_time=int(span.start * 1e9),
+            end_time=int(span.end * 1e9),
+            instrumentation_scope=self._scope,
+        )
+
+
+def _context(trace_id: str, span_id: str, *, remote: bool) -> SpanContext:
+    return SpanContext(int(trace_id, 16), int(span_id, 16), remote, _SAMPLED)

@@ -1,0 +1,128 @@
+"""How each part that has a choice of implementations is chosen from the settings.
+
+Knows constructors and defaults. Does not start, stop or call anything.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from cache.embedder import EncoderClient
+from cache.semantic import SemanticCache
+from cache.store import Store
+from cache.types import CacheConfig
+from engine.api import Engine
+from engine.client import EngineClient
+from engine.locate import locate
+from engine.sim import SimEngine
+from gateway.providers import Provider, load
+from gateway.providers import local as local_provider
+from gateway.settings import EngineSettings, Settings
+from gateway.tasks import Tasks
+from gateway.transport import Transport
+from policies.reuse import load as load_policy
+
+ENCODER = "minilm"  # the name under which the bundled encoder is asked for
+
+
+def build_store(settings: Settings) -> Store:
+    """`auto` is Redis when one is configured, else a file in NEARHIT_HOME."""
+    kind, most = settings.cache.store, settings.cache.max_entries
+    if kind == "auto":
+        kind = "redis" if settings.redis else "sqlite"
+    if kind == "redis":
+        from cache.store.redis import RedisStore
+
+        if settings.redis is None:
+            raise ValueError("cache.store: redis needs redis: redis://host:6379/0")
+        return RedisStore(settings.redis, now=time.time, monotonic=time.monotonic, max_entries=most)
+    if kind == "sqlite":
+        from cache.store.sqlite import SqliteStore
+
+        return SqliteStore(settings.home / "cache.db", now=time.time, max_entries=most)
+    from cache.store.memory import MemoryStore
+
+    return MemoryStore(max_entries=most)
+
+
+def build_encoder(settings: Settings) -> EncoderClient:
+    return EncoderClient(socket_of(settings.home, "encoder"), monotonic=time.monotonic)
+
+
+def socket_of(home: Path, name: str) -> Path:
+    """Where a process of ours listens."""
+    return home / "run" / f"{name}.sock"
+
+
+def build_engines(settings: Settings) -> dict[str, Engine]:
+    """One engine per configured name; a simulated one lives in this process."""
+    return {name: _engine(settings, name, chosen) for name, chosen in settings.engines.items()}
+
+
+def _engine(settings: Settings, name: str, chosen: EngineSettings) -> Engine:
+    if chosen.model == "sim":
+        return SimEngine(monotonic=time.monotonic)
+    return EngineClient(chosen.model, socket_of(settings.home, f"engine-{name}"), monotonic=time.monotonic)
+
+
+def build_providers(
+    settings: Settings,
+    engines: Mapping[str, Engine],
+    encoder: EncoderClient,
+    transport: Transport,
+    tasks: Tasks,
+) -> dict[str, Provider]:
+    """Upstreams by name, and one for every engine; the encoder answers as `local`."""
+    taken = set(settings.providers) & {"local", *engines}
+    if taken:
+        raise ValueError(f"a provider and an engine are both called {', '.join(sorted(taken))}")
+    found: dict[str, Provider] = {}
+    for name, chosen in settings.providers.items():
+        found[name] = load(chosen.kind).build(name, chosen, transport=transport, tasks=tasks)
+    for name in ("local", *(other for other in engines if other != "local")):
+        found[name] = local_provider.build(
+            {label(settings, name): engines[name]} if name in engines else {},
+            encoder if name == "local" else None,
+            tasks=tasks,
+            name=name,
+            encoder_model=ENCODER,
+            now=time.time,
+        )
+    return found
+
+
+def label(settings: Settings, engine: str) -> str:
+    """What the model of an engine is called by clients: `demo`, `sim`, or the folder's name."""
+    model = settings.engines[engine].model
+    return model if model == "sim" else locate(model).name
+
+
+def offers(settings: Settings, providers: Mapping[str, Provider]) -> dict[str, list[str]]:
+    """For each provider the models it serves; an empty list where any name is passed on."""
+    found: dict[str, list[str]] = {name: [] for name in providers}
+    for name in {"local", *settings.engines}:
+        engine = [label(settings, name)] if name in settings.engines else []
+        found[name] = [*engine, ENCODER] if name == "local" else engine
+    for name, chosen in settings.providers.items():
+        if chosen.kind == "scripted":
+            found[name] = list((chosen.model_extra or {}).get("models", ["scripted"]))
+    return found
+
+
+def build_cache(settings: Settings, encoder: EncoderClient) -> SemanticCache:
+    chosen = settings.cache
+    config = CacheConfig(
+        mode=chosen.mode,
+        ttl=chosen.ttl,
+        embed_timeout=chosen.embed_timeout,
+        max_error_rate=chosen.max_error_rate,
+        max_wrong_hit_rate=chosen.max_wrong_hit_rate,
+    )
+    return SemanticCache(
+        build_store(settings),
+        encoder,
+        load_policy(chosen.policy).Policy(),
+        config=config,
+        now=time.time,
+        monotonic=time.monotonic,
+    )

@@ -1,0 +1,127 @@
+"""The detached owner of one upstream answer: it outlives its readers, reads to the end and settles exactly once.
+
+A client's disconnect never reaches the upstream call from inside. When the last reader has left, the provider's
+billing decides: an upstream that bills anyway is read to its end (the answer may still be kept), one that stops
+billing when the connection closes is closed. Does not know: HTTP, the cache's rules.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+
+from gateway import errors
+from gateway.call import Call, Chunk
+from gateway.catalog import Route
+from gateway.dispatch import Dispatcher, Live
+from gateway.estimate import text_size
+from gateway.flights import Flight
+from gateway.providers import Partial
+from gateway.tasks import Tasks
+from policies.money import Usage
+
+_MOST_DRAINS = 64
+_LONGEST_DRAIN = 60.0
+_LARGEST_ANSWER = 200_000  # chunks: far above any model's window, so only a runaway upstream meets it
+
+
+class Pumps:
+    """Starts pumps and bounds how many of them may run on for nobody."""
+
+    def __init__(self, dispatcher: Dispatcher, tasks: Tasks, *, monotonic: Callable[[], float]) -> None:
+        self._dispatcher = dispatcher
+        self._tasks = tasks
+        self._monotonic = monotonic
+        self._drains = 0
+
+    def start(self, flight: Flight, call: Call, route: Route) -> None:
+        """Fly: the flight gets its chunks and its end from a task of its own."""
+        task = self._tasks.spawn(self._fly(flight, call, route), f"pump {call.id}")
+        flight.abandoned = lambda: self._abandon(flight, task)
+
+    def quote(self, call: Call, route: Route) -> list[dict[str, object]]:
+        return self._dispatcher.quote(call, route)
+
+    def _abandon(self, flight: Flight, task: asyncio.Task[None]) -> None:
+        """Nobody reads any more."""
+        if flight.landing.billing == "bills-anyway" and self._drains < _MOST_DRAINS:
+            self._drains += 1
+            late = asyncio.get_running_loop().call_later(_LONGEST_DRAIN, task.cancel)
+            flight.at_end(late.cancel)
+            flight.at_end(self._drained)
+        else:
+            flight.land()
+            task.cancel()
+
+    def _drained(self) -> None:
+        self._drains -= 1
+
+    async def _fly(self, flight: Flight, call: Call, route: Route) -> None:
+        error: errors.GatewayError | None = _given_up()
+        live: Live | None = None
+        try:
+            live = await self._dispatcher.begin(call, route, flight.landing)
+            error = await self._carry(flight, live)
+        except errors.GatewayError as problem:
+            error = problem
+        except asyncio.CancelledError:
+            # By _abandon or by shutdown. What follows never awaits, so the books are written all the same.
+            flight.landing.ended = "cancelled"
+        finally:
+            self._close_books(flight, live)
+            flight.end(error)
+
+    async def _carry(self, flight: Flight, live: Live) -> errors.GatewayError | None:
+        """Hand on every chunk. Returns what to tell the readers where the answer broke off."""
+        landing = flight.landing
+        landing.ended = "cut"
+        async with aclosing(live.rest) as rest:
+            self._note(flight, live.first)
+            try:
+                async for chunk in rest:
+                    self._note(flight, chunk)
+                    if len(flight.chunks) > _LARGEST_ANSWER:
+                        return errors.UpstreamFailed("The answer grew beyond every bound and was cut off.")
+                    await flight.room()
+            except Partial as broken:
+                return errors.UpstreamFailed(f"The answer broke off: {broken}", code="upstream_disconnected")
+            except errors.GatewayError as problem:
+                return problem
+        landing.ended = "complete"
+        return None
+
+    @staticmethod
+    def _note(flight: Flight, chunk: Chunk) -> None:
+        if chunk.usage is not None:
+            flight.landing.usage = chunk.usage
+        if chunk.finish is not None:
+            flight.landing.finish = chunk.finish
+        flight.push(chunk)
+
+    def _close_books(self, flight: Flight, live: Live | None) -> None:
+        landing = flight.landing
+        if live is None:
+            landing.cost_status = "estimated" if any(step.cost_nano for step in landing.steps) else "exact"
+        else:
+            self._dispatcher.release(live)
+            # A count told before the end of a broken answer may still grow: only a whole answer's is final.
+            told = landing.usage if landing.ended == "complete" else None
+            received = self._received(flight, live)
+            self._dispatcher.settle(live, told, landing.ended, received, _provider_id(flight))
+            landing.usage = told or received
+            landing.cost_status = "exact" if told is not None else "estimated"
+        landing.cost_nano = sum(step.cost_nano for step in landing.steps)
+
+    @staticmethod
+    def _received(flight: Flight, live: Live) -> Usage:
+        """Never fewer tokens than were delivered: a token has at least a byte. The ledger adds what was on its way."""
+        output = sum(text_size(chunk.data) for chunk in flight.chunks)
+        return Usage(prompt=live.bound.input, completion=min(live.bound.output, output))
+
+
+def _provider_id(flight: Flight) -> str:
+    found = flight.chunks[0].data.get("id") if flight.chunks else None
+    return found if isinstance(found, str) else ""
+
+
+def _given_up() -> errors.GatewayError:
+    return errors.UpstreamFailed("The call was given up before it was answered.", code="cancelled")

@@ -1,0 +1,166 @@
+"""The control plane's door: who may call which handler, and how every refusal is told.
+
+A handler names the role it needs in `opt={"role": …}`; one without a role is refused, so a forgotten mark closes a
+route instead of opening it. Knows: roles, the admin socket, OpenAI's error shape. Does not know: what routes do.
+"""
+
+import re
+from typing import Any, cast
+
+import msgspec
+from litestar import Request, Response, Router
+from litestar.connection import ASGIConnection
+from litestar.di import Provide
+from litestar.exceptions import HTTPException, ValidationException
+from litestar.handlers import BaseRouteHandler
+from litestar.types import ASGIApp, ControllerRouterHandler, ExceptionHandlersMap, Receive, Scope, Send
+from sqlalchemy.exc import IntegrityError
+
+from gateway.auth import LOCAL, ROLES, require
+from gateway.call import Principal, Role
+from gateway.db.session import UNREACHABLE
+from gateway.errors import (
+    GatewayError,
+    Internal,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotAllowed,
+    NotFound,
+    Overloaded,
+    TooLarge,
+)
+from gateway.services import Services
+
+Connection = ASGIConnection[Any, Any, Any, Any]
+AnyRequest = Request[Any, Any, Any]
+
+_SOCKET_MARK = "nearhit.admin_socket"
+_LONGEST_PROBLEMS = 5
+_FIELD = re.compile(r"field `([^`]{1,100})`")
+
+
+def admin_socket(app: ASGIApp) -> ASGIApp:
+    """`app` as it is served on NEARHIT_HOME/run/admin.sock (0600): whoever can open that file is an administrator.
+
+    The mark lives in the ASGI scope, which no client can write. Never serve the result on a network address.
+    """
+
+    async def marked(scope: Scope, receive: Receive, send: Send) -> None:
+        cast("dict[str, object]", scope)[_SOCKET_MARK] = True
+        await app(scope, receive, send)
+
+    return marked
+
+
+def over_admin_socket(connection: Connection) -> bool:
+    return cast("dict[str, object]", connection.scope).get(_SOCKET_MARK) is True
+
+
+def services_of(connection: Connection) -> Services:
+    """What `create_app` built, from `app.state.services`."""
+    return cast("Services", connection.app.state["services"])
+
+
+async def guard(connection: Connection, handler: BaseRouteHandler) -> None:
+    """Identify, then compare with the handler's role. Raises Unauthorized, NotAllowed."""
+    role = handler.opt.get("role")
+    if role not in ROLES or role == "app":
+        raise NotAllowed("This route is closed: it declares no role.", code="route_closed")
+    if over_admin_socket(connection):
+        principal = LOCAL
+    else:
+        principal = await services_of(connection).keyring.identify(connection.scope["headers"])
+    require(principal, cast("Role", role))
+    connection.scope["user"] = principal
+
+
+def peer(connection: Connection) -> str | None:
+    """The address at the other end of the connection; forwarded-for headers are not believed."""
+    return connection.client.host if connection.client else None
+
+
+class Caller:
+    """What every handler of the control plane is given: who asks, from where, and the parts to answer with."""
+
+    def __init__(self, request: AnyRequest) -> None:
+        self.request = request
+        self.services = services_of(request)
+        self.principal = cast("Principal", request.scope["user"])
+        self.ip = peer(request)
+
+
+def provide_caller(request: AnyRequest) -> Caller:
+    return Caller(request)
+
+
+def as_gateway_error(error: Exception) -> GatewayError:
+    """Litestar's and msgspec's own errors in our tree; anything else is an internal error without a detail."""
+    if isinstance(error, GatewayError):
+        return error
+    if isinstance(error, ValidationException):
+        return _invalid(error)
+    if isinstance(error, msgspec.ValidationError):
+        return InvalidRequest(str(error))
+    if isinstance(error, HTTPException):
+        return _of_status(error)
+    if isinstance(error, UNREACHABLE) and not isinstance(error, IntegrityError):
+        return Overloaded(
+            "The database does not answer. Try again in a moment.",
+            code="database_unavailable",
+            headers=(("retry-after", "2"),),
+        )
+    return Internal("Something went wrong here. The log has the details under this request's id.")
+
+
+def _of_status(error: HTTPException) -> GatewayError:
+    if error.status_code == 404:
+        return NotFound("There is nothing at this address. GET /docs lists what there is.", code="not_found")
+    if error.status_code == 405:
+        return MethodNotAllowed("This address does not answer that method. GET /docs lists what it does answer.")
+    if error.status_code == 413:
+        return TooLarge(error.detail)
+    return InvalidRequest(error.detail) if error.status_code < 500 else Internal("Something went wrong here.")
+
+
+def _invalid(error: ValidationException) -> InvalidRequest:
+    """Name each wrong field, first one as `param`."""
+    raw: object = error.extra
+    found = cast("list[dict[str, object]]", raw) if isinstance(raw, list) else []
+    problems = [_problem(str(item.get("key") or ""), str(item.get("message") or "")) for item in found]
+    if not problems:
+        return InvalidRequest(error.detail)
+    words = "; ".join(f"`{key}`: {text}" if key else text for key, text in problems[:_LONGEST_PROBLEMS])
+    return InvalidRequest(words, param=problems[0][0] or None)
+
+
+def _problem(key: str, text: str) -> tuple[str, str]:
+    """For a missing or unknown field Litestar names the whole body; the field's own name stands in the words."""
+    if key == "data":
+        field = _FIELD.search(text)
+        return (field[1] if field else "", text)
+    return key, text
+
+
+def respond(request: AnyRequest, error: Exception) -> Response[Any]:
+    """Any failure as `{"error": {message, type, param, code}}`."""
+    told = as_gateway_error(error)
+    if isinstance(told, Internal):
+        request.logger.error("control plane failed", exc_info=error) if request.app.logger else None
+    headers = {**dict(told.headers), "cache-control": "no-store"}
+    return Response(told.body(), status_code=told.http_status, media_type="application/json", headers=headers)
+
+
+EXCEPTION_HANDLERS: ExceptionHandlersMap = {Exception: respond}
+
+
+def control_router(path: str, handlers: list[ControllerRouterHandler], *, tags: list[str]) -> Router:
+    """A router whose every handler is guarded and answers errors in OpenAI's shape."""
+    return Router(
+        path=path,
+        route_handlers=handlers,
+        guards=[guard],
+        dependencies={"caller": Provide(provide_caller, sync_to_thread=False)},
+        exception_handlers=EXCEPTION_HANDLERS,
+        response_headers={"cache-control": "no-store", "x-content-type-options": "nosniff"},
+        tags=tags,
+    )

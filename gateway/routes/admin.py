@@ -1,0 +1,197 @@
+"""The control plane put together, what it says about itself, the audit log, and its description at `/docs`.
+
+Knows: every module of routes and that each handler must declare a role. Does not know: what they do.
+"""
+
+from typing import Annotated, Any, cast
+
+from litestar import Request, Router, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
+from litestar.params import Parameter
+from litestar.types import ControllerRouterHandler
+from msgspec import Struct
+from sqlalchemy import select
+
+from gateway import __version__
+from gateway.audit import broken
+from gateway.auth import ORG_WIDE, ROLES
+from gateway.call import Role
+from gateway.db.migrate import current_of
+from gateway.db.models import Audit
+from gateway.errors import NotAllowed
+from gateway.routes import (
+    budgets,
+    cache_admin,
+    console,
+    dashboard,
+    keys,
+    ledger,
+    organization,
+    prices,
+    requests,
+    shapes,
+    sheets,
+    usage,
+)
+from gateway.routes.access import Caller, control_router
+from gateway.web.pages import HEADERS, render
+from gateway.web.reference import data_plane, sections
+
+
+class Who(Struct, kw_only=True):
+    """The caller as the gateway sees it. `team` is null for one that reaches every team."""
+
+    key_id: str
+    role: Role
+    team: str | None
+    project: str | None
+
+
+class Part(Struct, kw_only=True):
+    """`missing`: null when it serves, else what is still needed, in words."""
+
+    name: str
+    kind: str
+    missing: str | None
+
+
+class Status(Struct, kw_only=True):
+    """What runs. Never an address, a key or a path."""
+
+    version: str
+    database: str
+    revision: str | None
+    cache: str
+    parts: list[Part]
+    models: list[str]
+
+
+class AuditLine(Struct, kw_only=True):
+    """Who changed what."""
+
+    id: int
+    at: str | None
+    actor: str
+    action: str
+    target: str
+    before: dict[str, object] | None
+    after: dict[str, object] | None
+    ip: str | None
+
+
+class AuditAnswer(Struct, kw_only=True):
+    """Newest first. `whole` is false when a row was altered or taken out; `broken_at` names the first such place."""
+
+    data: list[AuditLine]
+    whole: bool
+    broken_at: int | None
+
+
+@get("/whoami", opt={"role": "viewer"}, summary="Who am I")
+async def whoami(caller: Caller) -> Who:
+    """The role and reach of the key this was asked with."""
+    who = caller.principal
+    return Who(key_id=who.key_id, role=who.role, team=who.team or None, project=who.project or None)
+
+
+@get("/status", opt={"role": "viewer"}, summary="What runs")
+async def status(caller: Caller) -> Status:
+    """Versions and what is still missing. For load balancers there is `/health/ready`."""
+    services = caller.services
+    parts = [Part(name=name, kind="upstream", missing=found.ready()) for name, found in services.providers.items()]
+    for name, engine in services.engines.items():
+        now = engine.stats()
+        parts.append(Part(name=name, kind="engine", missing=None if now.ready else now.loading or "loading"))
+    if services.cache is not None:
+        parts += [Part(name=name, kind="cache", missing=why) for name, why in services.cache.status().items()]
+    return Status(
+        version=__version__,
+        database=services.database.dialect,
+        revision=await current_of(services.database),
+        cache=services.settings.cache.mode,
+        parts=parts,
+        models=services.models(),
+    )
+
+
+@get("/audit", opt={"role": "admin"}, summary="Who changed what")
+async def audit(caller: Caller, limit: Annotated[int, Parameter(ge=1, le=1000)] = 100) -> AuditAnswer:
+    """The newest changes, and whether the whole chain of them is intact."""
+    if caller.principal.team != ORG_WIDE:
+        raise NotAllowed("The audit log covers every team; this key is bound to one.", code="beyond_team")
+    async with caller.services.database.read() as connection:
+        wanted = select(Audit.__table__).order_by(Audit.id.desc()).limit(limit)
+        rows = (await connection.execute(wanted)).all()
+    where = await broken(caller.services)
+    lines = [
+        AuditLine(
+            id=row.id,
+            at=shapes.moment(row.at),
+            actor=row.actor,
+            action=row.action,
+            target=row.target,
+            before=row.before,
+            after=row.after,
+            ip=row.ip,
+        )
+        for row in rows
+    ]
+    return AuditAnswer(data=lines, whole=where is None, broken_at=where)
+
+
+def route_handlers() -> list[ControllerRouterHandler]:
+    return [control_router("/api/v1", [whoami, status, audit], tags=["About"])]
+
+
+def control_plane() -> list[ControllerRouterHandler]:
+    """Every handler of the control plane and the dashboard, for `Litestar(route_handlers=…)`."""
+    modules = (
+        sys_module.route_handlers()
+        for sys_module in (keys, budgets, usage, requests, cache_admin, prices, ledger, organization)
+    )
+    pages = (*dashboard.route_handlers(), *console.route_handlers(), *sheets.route_handlers())
+    return [*route_handlers(), *(handler for handlers in modules for handler in handlers), *pages]
+
+
+def undeclared(handlers: list[HTTPRouteHandler]) -> list[str]:
+    """Names of handlers under `/api`, `/ui` or `/v1/organization` that declare no role. `create_app` refuses to start."""
+    known = {*ROLES, "anyone"}
+    covered = ("/api/", "/ui", "/v1/organization")
+    return sorted(
+        {
+            str(handler)
+            for handler in handlers
+            for path in handler.paths
+            if path.startswith(covered) and handler.opt.get("role") not in known
+        }
+    )
+
+
+class _Page(OpenAPIRenderPlugin):
+    """The description as one page without scripts from elsewhere."""
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
+        schema = cast("dict[str, object]", {**openapi_schema, **data_plane(openapi_schema)})
+        return render("docs.html", sections=sections(schema))
+
+
+class _Json(JsonRenderPlugin):
+    """The same as JSON, with the data plane's own addresses added."""
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
+        return self.render_json(request, {**openapi_schema, **data_plane(openapi_schema)})
+
+
+def openapi_config() -> OpenAPIConfig:
+    """`/docs` for people, `/docs/openapi.json` for machines."""
+    return OpenAPIConfig(
+        title="nearhit",
+        version=__version__,
+        description="A semantic-caching LLM gateway: OpenAI's API in front, a control plane beside it.",
+        path="/docs",
+        openapi_router=Router(path="/docs", route_handlers=[], response_headers=dict(HEADERS)),
+        render_plugins=[_Page(path="/"), _Json(path="/openapi.json")],
+        use_handler_docstrings=True,
+    )

@@ -1,0 +1,305 @@
+"""`/api/v1/cache`: what is kept, how often it was right, feedback on a hit, purge.
+
+Knows: who may see what, verdicts by people and the interval their share implies (Wilson, 95 %). Does not know: how an
+entry is found or judged (`cache`).
+"""
+
+import math
+from collections import defaultdict
+from typing import Annotated, Literal
+
+from litestar import delete, get, post
+from litestar.params import Body, Parameter
+from litestar.types import ControllerRouterHandler
+from msgspec import Struct
+from sqlalchemy import select
+
+from cache.semantic import SemanticCache
+from cache.types import Entry, ScopeStats
+from gateway.audit import Change, note
+from gateway.auth import ORG_WIDE, within
+from gateway.call import Principal
+from gateway.db.models import Audit
+from gateway.errors import InvalidRequest, NotAllowed
+from gateway.routes import shapes
+from gateway.routes.access import Caller, control_router
+from gateway.routes.requests import detail
+from gateway.services import Services
+from policies.money import usd
+
+Verdict = Literal["wrong", "right"]
+Key = tuple[str, str, str]
+_FEEDBACK = "cache.feedback"
+_MOST_VERDICTS = 50_000
+_Z = 1.959964  # the 97.5 % point of the normal distribution
+_LONGEST_SHOWN = 2_000
+
+
+class FeedbackWanted(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`wrong` takes the kept answer out at once; `right` confirms it."""
+
+    request_id: str
+    verdict: Verdict
+
+
+class FeedbackAnswer(Struct, kw_only=True):
+    """`evicted`: the entry is gone (false when it had gone before). `entry`: the kept answer that was served."""
+
+    request_id: str
+    verdict: Verdict
+    entry: int
+    evicted: bool
+
+
+class Measured(Struct, kw_only=True):
+    """The share of wrong hits among the judged ones, with its 95 % interval; all null while nothing was judged."""
+
+    judged: int
+    wrong: int
+    rate: float | None
+    low: float | None
+    high: float | None
+
+
+class ScopeView(Struct, kw_only=True):
+    """One tenant's model. Counts since this process started; `entries` is what the store holds now."""
+
+    team: str
+    project: str
+    model: str
+    entries: int
+    lookups: int
+    hits_exact: int
+    hits_semantic: int
+    hit_rate: float | None
+    kept: int
+    misses: dict[str, int]
+    wrong_hits: Measured
+
+
+class StatsAnswer(Struct, kw_only=True):
+    """`mode` as configured; one row per tenant and model."""
+
+    mode: str
+    data: list[ScopeView]
+    total: ScopeView
+
+
+class EntryView(Struct, kw_only=True):
+    """One kept answer. `text` is the part of the prompt that is matched by meaning, at most 2,000 characters of it."""
+
+    id: int
+    team: str
+    project: str
+    model: str
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: str
+    latency_ms: float
+    created: str | None
+    expires: str | None
+    origin: str
+
+
+class EntryList(Struct):
+    """Newest first."""
+
+    data: list[EntryView]
+
+
+class Purged(Struct):
+    """`purged`: how many kept answers are gone."""
+
+    purged: int
+
+
+def interval(wrong: int, judged: int) -> Measured:
+    """Wilson's score interval: honest also for few verdicts and for none wrong (Wilson 1927)."""
+    if judged == 0:
+        return Measured(judged=0, wrong=0, rate=None, low=None, high=None)
+    share, spread = wrong / judged, _Z * _Z / judged
+    middle = share + spread / 2
+    half = _Z * math.sqrt(share * (1 - share) / judged + spread / (4 * judged))
+    return Measured(
+        judged=judged,
+        wrong=wrong,
+        rate=share,
+        low=max(0.0, (middle - half) / (1 + spread)),
+        high=min(1.0, (middle + half) / (1 + spread)),
+    )
+
+
+def cache_of(services: Services) -> SemanticCache:
+    """Raises InvalidRequest when caching is switched off."""
+    if services.cache is None:
+        raise InvalidRequest("Nothing is cached: cache.mode is off.", code="cache_off")
+    return services.cache
+
+
+async def verdicts(services: Services) -> dict[Key, list[str]]:
+    """The last verdict on each judged request, by (team, project, model)."""
+    wanted = select(Audit.target, Audit.after).where(Audit.action == _FEEDBACK).order_by(Audit.id.desc())
+    async with services.database.read() as connection:
+        rows = (await connection.execute(wanted.limit(_MOST_VERDICTS))).all()
+    seen: set[str] = set()
+    found: dict[Key, list[str]] = defaultdict(list)
+    for target, after in rows:
+        if target not in seen and after is not None:
+            seen.add(target)
+            key = (str(after.get("team")), str(after.get("project")), str(after.get("model")))
+            found[key].append(str(after.get("verdict")))
+    return found
+
+
+async def statistics(services: Services, principal: Principal) -> StatsAnswer:
+    """What the caller may see of every tenant and model, and the sum."""
+    groups = await services.cache.stats() if services.cache is not None else []
+    judged = await verdicts(services)
+    rows = [_scope_view(group, judged) for group in groups if within(principal, group.team)]
+    return StatsAnswer(mode=services.settings.cache.mode, data=rows, total=_total(rows))
+
+
+def _scope_view(group: ScopeStats, judged: dict[Key, list[str]]) -> ScopeView:
+    told = judged.get((group.team, group.project, group.model), [])
+    return ScopeView(
+        team=group.team,
+        project=group.project,
+        model=group.model,
+        entries=group.entries,
+        lookups=group.lookups,
+        hits_exact=group.hits_exact,
+        hits_semantic=group.hits_semantic,
+        hit_rate=_share(group.hits_exact + group.hits_semantic, group.lookups),
+        kept=group.kept,
+        misses=group.misses,
+        wrong_hits=interval(told.count("wrong"), len(told)),
+    )
+
+
+def _total(rows: list[ScopeView]) -> ScopeView:
+    misses: dict[str, int] = defaultdict(int)
+    for row in rows:
+        for reason, count in row.misses.items():
+            misses[reason] += count
+    lookups, exact, semantic = (sum(getattr(row, name) for row in rows) for name in _COUNTED)
+    return ScopeView(
+        team="",
+        project="",
+        model="",
+        entries=sum(row.entries for row in rows),
+        lookups=lookups,
+        hits_exact=exact,
+        hits_semantic=semantic,
+        hit_rate=_share(exact + semantic, lookups),
+        kept=sum(row.kept for row in rows),
+        misses=dict(misses),
+        wrong_hits=interval(sum(row.wrong_hits.wrong for row in rows), sum(row.wrong_hits.judged for row in rows)),
+    )
+
+
+_COUNTED = ("lookups", "hits_exact", "hits_semantic")
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+async def judge(services: Services, principal: Principal, wanted: FeedbackWanted, ip: str | None) -> FeedbackAnswer:
+    """Record a person's verdict on a hit and take a wrong answer out. Also used by the pages.
+
+    Raises NotFound for a request that is not the caller's, InvalidRequest for one that no kept answer served.
+    """
+    found = await detail(services, principal, wanted.request_id)
+    entry = (found.explain or {}).get("entry")
+    if found.request is None or not isinstance(entry, int):
+        raise InvalidRequest("No kept answer served this request.", param="request_id", code="not_a_hit")
+    gone = await cache_of(services).evict(entry) if wanted.verdict == "wrong" else None
+    row = found.request
+    after: dict[str, object] = {
+        "verdict": wanted.verdict,
+        "entry": entry,
+        "team": row.team,
+        "project": row.project,
+        "model": row.model,
+    }
+    await note(services, principal, Change(_FEEDBACK, wanted.request_id, after=after), ip=ip)
+    return FeedbackAnswer(request_id=wanted.request_id, verdict=wanted.verdict, entry=entry, evicted=gone is not None)
+
+
+@post("/feedback", opt={"role": "operator"}, summary="Say whether a hit was right", status_code=200)
+async def feedback(caller: Caller, data: Annotated[FeedbackWanted, Body()]) -> FeedbackAnswer:
+    """Verdicts feed the measured wrong-hit rate; the last one on a request counts."""
+    return await judge(caller.services, caller.principal, data, caller.ip)
+
+
+Text = Annotated[str | None, Parameter(max_length=200)]
+
+
+@delete("/", opt={"role": "operator"}, summary="Purge kept answers", status_code=200)
+async def purge(
+    caller: Caller,
+    team: Text = None,
+    project: Text = None,
+    model: Text = None,
+    contains: Text = None,
+) -> Purged:
+    """All that match every filter given; without filters, all that the caller may reach."""
+    if caller.principal.team != ORG_WIDE:
+        if team not in (None, caller.principal.team):
+            raise NotAllowed("Another team's answers are beyond your team.", code="beyond_team", param="team")
+        team = caller.principal.team
+    count = await cache_of(caller.services).purge(team=team, project=project, model=model, contains=contains)
+    after: dict[str, object] = {"team": team, "project": project, "model": model, "purged": count}
+    await note(caller.services, caller.principal, Change("cache.purge", "cache", after=after), ip=caller.ip)
+    return Purged(count)
+
+
+@get("/stats", opt={"role": "viewer"}, summary="How the cache does")
+async def stats(caller: Caller) -> StatsAnswer:
+    """Entries, hit rates, why misses were misses, and the measured wrong-hit rate with its interval, per scope."""
+    return await statistics(caller.services, caller.principal)
+
+
+@get("/entries", opt={"role": "operator"}, summary="Look into the cache")
+async def entries(
+    caller: Caller,
+    contains: Text = None,
+    limit: Annotated[int, Parameter(ge=1, le=500)] = 50,
+) -> EntryList:
+    """Kept answers, newest first. Shows prompts, so it takes an operator's key."""
+    return EntryList(
+        [entry_view(entry) for entry in await found_entries(caller.services, caller.principal, contains, limit)]
+    )
+
+
+_SCANNED = 10_000
+
+
+async def found_entries(services: Services, principal: Principal, contains: str | None, limit: int) -> list[Entry]:
+    """The newest kept answers within the caller's reach whose prompt contains the words, ignoring case."""
+    scanned = await cache_of(services).entries(_SCANNED)
+    words = (contains or "").casefold()
+    mine = (entry for entry in scanned if within(principal, entry.team) and words in entry.text.casefold())
+    return sorted(mine, key=lambda entry: entry.created, reverse=True)[:limit]
+
+
+def entry_view(entry: Entry) -> EntryView:
+    return EntryView(
+        id=entry.id,
+        team=entry.team,
+        project=entry.project,
+        model=entry.model,
+        text=entry.text[:_LONGEST_SHOWN],
+        prompt_tokens=entry.prompt_tokens,
+        completion_tokens=entry.completion_tokens,
+        cost_usd=usd(entry.cost_nano),
+        latency_ms=entry.latency_ms,
+        created=shapes.moment(entry.created),
+        expires=shapes.moment(entry.expires),
+        origin=entry.origin,
+    )
+
+
+def route_handlers() -> list[ControllerRouterHandler]:
+    return [control_router("/api/v1/cache", [feedback, purge, stats, entries], tags=["Cache"])]

@@ -1,0 +1,369 @@
+"""The dashboard's other pages: requests and one request, keys, budgets, cache; changes made from them; tables as CSV.
+
+Every change goes through the same functions as the JSON API, so both refuse and record the same things.
+Knows: forms and which numbers each page shows. Does not know: SQL, money's rules.
+"""
+
+from typing import Annotated, cast
+from urllib.parse import urlencode
+
+import msgspec
+from litestar import Response, get, post
+from litestar.params import Parameter
+from litestar.types import ControllerRouterHandler
+from msgspec import Struct
+
+from gateway.audit import Change, note
+from gateway.auth import ORG_WIDE, ROLES, may
+from gateway.call import Role
+from gateway.db.queries import Queries
+from gateway.db.rows import RequestDetail
+from gateway.errors import GatewayError
+from gateway.keyrows import KeyRow
+from gateway.routes import keys as key_routes
+from gateway.routes.budgets import BudgetWanted, retire_limit, set_limit, visible, wanted_budget
+from gateway.routes.cache_admin import FeedbackWanted, Verdict, cache_of, found_entries, judge, statistics
+from gateway.routes.requests import answer, detail, price_view
+from gateway.routes.usage import reach
+from gateway.routes.visitor import Visitor, page_router
+from gateway.web.pages import HEADERS
+from gateway.web.why import sentence
+from gateway.web.words import MARKS, millis
+from policies.budget import KINDS, Mode, WindowKind
+
+_PAGE = 50
+_FILTERS = ("model", "team", "key", "cache")
+_ENTRIES = 50
+_ROLE_WORDS: dict[Role, str] = {
+    "app": "calls models, opens nothing here",
+    "viewer": "sees usage and requests",
+    "finance": "sees costs and exports too",
+    "operator": "purges, judges hits, reads cached prompts",
+    "admin": "everything",
+}
+Text = Annotated[str, Parameter(max_length=200)]
+
+
+def moved(visitor: Visitor, path: str) -> Response[bytes]:
+    """To another page after a change, so that reloading it does not repeat the change."""
+    return Response(b"", status_code=303, headers={**HEADERS, "location": path})
+
+
+# -- requests --------------------------------------------------------------------------------------------------------
+
+
+@get("/requests", opt={"role": "viewer"})
+async def requests_page(visitor: Visitor, failed: bool = False, before: str | None = None) -> Response[bytes]:
+    """Requests by filter, newest first."""
+    services, asked = visitor.services, _asked(visitor)
+    queries = Queries(services.database)
+    where = {**{name: value for name, value in asked.items() if value}, **reach(visitor.principal)}
+    rows = await queries.recent_requests(_PAGE, before, where, failed)
+    chosen = {name: value for name, value in asked.items() if value} | ({"failed": "true"} if failed else {})
+    return visitor.page(
+        "requests.html",
+        rows=rows,
+        filters={**asked, "failed": failed},
+        marks=list(MARKS),
+        models=services.models(),
+        query=urlencode(chosen),
+        before=before,
+        first_query=urlencode(chosen),
+        next=len(rows) == _PAGE,
+        next_query=urlencode({**chosen, "before": rows[-1].id}) if rows else "",
+    )
+
+
+def _asked(visitor: Visitor) -> dict[str, str]:
+    return {name: (visitor.request.query_params.get(name) or "")[:200] for name in _FILTERS}
+
+
+class Timeline(Struct, kw_only=True):
+    """What the timeline is drawn against: the whole request, at least as long as its last attempt."""
+
+    whole_ms: float
+
+
+@get("/requests/{request_id:str}", opt={"role": "viewer"})
+async def request_page(visitor: Visitor, request_id: str, judged: str = "") -> Response[bytes]:
+    """Everything about one request."""
+    found = await detail(visitor.services, visitor.principal, request_id)
+    told, row = answer(found), found.request
+    ends = [step.end_ms or 0.0 for step in told.attempts]
+    return visitor.page(
+        "request.html",
+        id=request_id,
+        row=row,
+        why=told.why,
+        why_words=_why_words(found),
+        route=told.route,
+        steps=told.attempts,
+        whole_ms=max([1.0, row.total_ms if row else 0.0, *ends]),
+        lines=found.entries,
+        prices={name: price_view(price) for name, price in found.prices.items()},
+        facts=_facts(found),
+        is_hit=bool(row and row.source in ("exact", "semantic")),
+        may_judge=may(visitor.principal, "operator"),
+        notice=_JUDGED.get(judged, ""),
+    )
+
+
+_JUDGED = {
+    "right": "Noted: this hit was right. It counts in the measured wrong-hit rate.",
+    "wrong": "Noted: this hit was wrong. The kept answer is out of the cache.",
+}
+
+
+def _why_words(found: RequestDetail) -> str:
+    told = found.explain or {}
+    mark = None if found.request is None else found.request.cache
+    reason, bar = told.get("reason"), told.get("semantic_bar")
+    return sentence(
+        mark,
+        None if reason is None else str(reason),
+        None if bar is None else str(bar),
+        known=found.explain is not None,
+    )
+
+
+def _facts(found: RequestDetail) -> list[tuple[str, str]]:
+    row = found.request
+    if row is None:
+        return []
+    facts = [
+        ("Team", row.team or "–"),
+        ("Project", row.project or "–"),
+        ("Key", row.key_id),
+        ("User", row.user or "–"),
+        ("Answered by", f"{row.provider}/{row.model_used}" if row.provider else "–"),
+        ("Finish reason", row.finish or "–"),
+        ("Whole answer", "yes" if row.complete else "no"),
+        ("Client left early", "yes" if row.client_gone else "no"),
+        ("Per further token", millis(row.tpot_ms)),
+        ("Prompt tokens", f"{row.prompt} ({row.cached} of them in the provider’s cache)"),
+        ("Answer tokens", f"{row.completion} ({row.reasoning} of them reasoning)"),
+    ]
+    return facts + [(f"Tag {name}", value) for name, value in (row.tags or {}).items()]
+
+
+@post("/requests/{request_id:str}/feedback", opt={"role": "operator"}, status_code=200)
+async def judge_request(visitor: Visitor, request_id: str) -> Response[bytes]:
+    """A person's verdict on a hit."""
+    verdict = (await visitor.form()).get("verdict", "")
+    if verdict not in ("wrong", "right"):
+        return moved(visitor, f"/ui/requests/{request_id}")
+    wanted = FeedbackWanted(request_id=request_id, verdict=cast("Verdict", verdict))
+    await judge(visitor.services, visitor.principal, wanted, visitor.ip)
+    return moved(visitor, f"/ui/requests/{request_id}?judged={verdict}")
+
+
+# -- keys ------------------------------------------------------------------------------------------------------------
+
+
+class KeyLine(Struct, kw_only=True):
+    """A key as the page shows it."""
+
+    id: str
+    name: str
+    prefix: str
+    team: str
+    project: str
+    role: str
+    models: list[str] | None
+    state: str
+    created_at: float
+    expires_at: float | None
+    last_used_at: float | None
+
+
+def _key_line(row: KeyRow, now: float) -> KeyLine:
+    shown = key_routes.view(row, now)
+    return KeyLine(
+        id=row.id,
+        name=row.name,
+        prefix=row.prefix,
+        team=row.team,
+        project=row.project,
+        role=row.role,
+        models=shown.models,
+        state=shown.state,
+        created_at=row.created,
+        expires_at=row.expires,
+        last_used_at=row.last_used,
+    )
+
+
+async def _keys_page(
+    visitor: Visitor,
+    *,
+    fresh: key_routes.KeyMade | None = None,
+    problem: str = "",
+    notice: str = "",
+    form: dict[str, str] | None = None,
+) -> Response[bytes]:
+    now, principal = visitor.services.now(), visitor.principal
+    defaults = {"name": "", "team": principal.team, "project": "default", "role": "app", "models": "", "expires": ""}
+    return visitor.page(
+        "keys.html",
+        status=400 if problem else 200,
+        keys=[_key_line(row, now) for row in await visitor.services.keyring.list(principal)],
+        fresh=fresh,
+        problem=problem,
+        notice=notice,
+        may_change=may(principal, "admin"),
+        roles=[(role, _ROLE_WORDS[role]) for role in ROLES],
+        form={**defaults, **(form or {})},
+    )
+
+
+@get("/keys", opt={"role": "operator"})
+async def keys_page(visitor: Visitor, revoked: Text = "") -> Response[bytes]:
+    """Every key, and the form that makes one."""
+    return await _keys_page(visitor, notice=f"The key {revoked} is revoked." if revoked else "")
+
+
+@post("/keys", opt={"role": "admin"}, status_code=200)
+async def make_key(visitor: Visitor) -> Response[bytes]:
+    """Make a key and show it, once."""
+    form = await visitor.form()
+    models = [name.strip() for name in form.get("models", "").split(",") if name.strip()]
+    try:
+        wanted = key_routes.checked(
+            key_routes.KeyWanted(
+                name=form.get("name", ""),
+                team=form.get("team", ""),
+                project=form.get("project") or "default",
+                role=cast("Role", form.get("role", "app")) if form.get("role") in ROLES else "app",
+                models=models or None,
+                expires=form.get("expires") or None,
+            ),
+            visitor.services.now(),
+        )
+        created = await visitor.services.keyring.create(visitor.principal, wanted)
+    except GatewayError as error:
+        return await _keys_page(visitor, problem=error.message, form=form)
+    shown = key_routes.made(created, visitor.services.now())
+    after: dict[str, object] = {"name": shown.name, "team": shown.team, "project": shown.project, "role": shown.role}
+    await note(visitor.services, visitor.principal, Change("key.create", shown.id, after=after), ip=visitor.ip)
+    return await _keys_page(visitor, fresh=shown)
+
+
+@post("/keys/{key_id:str}/rotate", opt={"role": "admin"}, status_code=200)
+async def rotate_key(visitor: Visitor, key_id: str) -> Response[bytes]:
+    """Give a key a new secret and show it, once."""
+    await visitor.form()
+    created = await visitor.services.keyring.rotate(visitor.principal, key_id)
+    await note(visitor.services, visitor.principal, Change("key.rotate", key_id), ip=visitor.ip)
+    return await _keys_page(visitor, fresh=key_routes.made(created, visitor.services.now()))
+
+
+@post("/keys/{key_id:str}/revoke", opt={"role": "admin"}, status_code=200)
+async def revoke_key(visitor: Visitor, key_id: str) -> Response[bytes]:
+    """Stop a key."""
+    await visitor.form()
+    await visitor.services.keyring.revoke(visitor.principal, key_id)
+    await note(visitor.services, visitor.principal, Change("key.revoke", key_id), ip=visitor.ip)
+    return moved(visitor, f"/ui/keys?revoked={key_id}")
+
+
+# -- budgets ---------------------------------------------------------------------------------------------------------
+
+
+async def _budgets_page(
+    visitor: Visitor, *, problem: str = "", notice: str = "", form: dict[str, str] | None = None
+) -> Response[bytes]:
+    defaults = {"scope": "", "limit_usd": "", "window": "month", "timezone": "UTC", "mode": "hard"}
+    return visitor.page(
+        "budgets.html",
+        status=400 if problem else 200,
+        budgets=await visible(visitor.services, visitor.principal),
+        may_change=may(visitor.principal, "admin"),
+        kinds=KINDS,
+        problem=problem,
+        notice=notice,
+        form={**defaults, **(form or {})},
+    )
+
+
+@get("/budgets", opt={"role": "viewer"})
+async def budgets_page(visitor: Visitor, done: Text = "") -> Response[bytes]:
+    """Where every limit stands, and the form that sets one."""
+    return await _budgets_page(visitor, notice=f"The budget {done} is set." if done else "")
+
+
+@post("/budgets", opt={"role": "admin"}, status_code=200)
+async def set_budget(visitor: Visitor) -> Response[bytes]:
+    """Set or change a limit."""
+    form = await visitor.form()
+    window, mode = form.get("window", "month"), form.get("mode", "hard")
+    try:
+        data = BudgetWanted(
+            limit_usd=form.get("limit_usd", ""),
+            window=cast("WindowKind", window),
+            timezone=form.get("timezone") or "UTC",
+            mode=cast("Mode", mode),
+        )
+        await set_limit(
+            visitor.services, visitor.principal, wanted_budget(form.get("scope", ""), data), visitor.ip
+        )
+    except GatewayError as error:
+        return await _budgets_page(visitor, problem=error.message, form=form)
+    return moved(visitor, "/ui/budgets?" + urlencode({"done": form.get("scope", "")}))
+
+
+@post("/budgets/retire", opt={"role": "admin"}, status_code=200)
+async def retire_budget(visitor: Visitor) -> Response[bytes]:
+    """Take a limit out of force."""
+    form = await visitor.form()
+    await retire_limit(visitor.services, visitor.principal, form.get("scope", ""), visitor.ip)
+    return moved(visitor, "/ui/budgets")
+
+
+# -- cache -----------------------------------------------------------------------------------------------------------
+
+
+@get("/cache", opt={"role": "viewer"})
+async def cache_page(visitor: Visitor, contains: Text = "", purged: Text = "") -> Response[bytes]:
+    """How the cache does, and for operators what is in it."""
+    services, principal = visitor.services, visitor.principal
+    told = await statistics(services, principal)
+    may_look = services.cache is not None and may(principal, "operator")
+    return visitor.page(
+        "cache.html",
+        mode=told.mode,
+        total=told.total,
+        scopes=told.data,
+        may_look=may_look,
+        contains=contains,
+        entries=await found_entries(services, principal, contains, _ENTRIES) if may_look else [],
+        notice=f"{purged} kept answers are gone." if purged.isdigit() else "",
+    )
+
+
+@post("/cache/purge", opt={"role": "operator"}, status_code=200)
+async def purge(visitor: Visitor) -> Response[bytes]:
+    """Take kept answers out: those that contain the words, or all within reach."""
+    contains = (await visitor.form()).get("contains") or None
+    team = None if visitor.principal.team == ORG_WIDE else visitor.principal.team
+    count = await cache_of(visitor.services).purge(team=team, contains=contains)
+    after: dict[str, object] = {"team": team, "contains": contains is not None, "purged": count}
+    await note(visitor.services, visitor.principal, Change("cache.purge", "cache", after=after), ip=visitor.ip)
+    return moved(visitor, f"/ui/cache?purged={count}")
+
+
+def route_handlers() -> list[ControllerRouterHandler]:
+    handlers: list[ControllerRouterHandler] = [
+        requests_page,
+        request_page,
+        judge_request,
+        keys_page,
+        make_key,
+        rotate_key,
+        revoke_key,
+        budgets_page,
+        set_budget,
+        retire_budget,
+        cache_page,
+        purge,
+    ]
+    return [page_router("/ui", handlers)]

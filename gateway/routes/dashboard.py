@@ -1,0 +1,200 @@
+"""`/ui`: signing in and out, the first page, its live parts, and the files pages load.
+
+Knows: which numbers the first page shows. Does not know: SQL, how numbers are written (`gateway.web.words`).
+"""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Annotated, Literal, cast
+
+from litestar import Request, Response, get, post
+from litestar.exceptions import NotFoundException
+from litestar.params import Parameter
+from litestar.types import ControllerRouterHandler
+from msgspec import Struct
+
+from gateway.audit import Change, note
+from gateway.auth import may
+from gateway.db.queries import Queries
+from gateway.db.rows import UsageRow
+from gateway.errors import NotAllowed, Overloaded, Unauthorized
+from gateway.routes.access import AnyRequest, peer, services_of
+from gateway.routes.budgets import visible
+from gateway.routes.usage import Span, month_start, reach
+from gateway.routes.visitor import (
+    Visitor,
+    cookie_name,
+    html,
+    page_router,
+    same_origin,
+    session_cookie,
+    sign_in_page,
+    text_fields,
+)
+from gateway.web.pages import HEADERS, assets, render
+from gateway.web.reads import FirstPiece, first_piece, series
+from gateway.web.sessions import Sessions
+
+Period = Literal["today", "24h", "7d", "30d", "month"]
+PERIODS: tuple[tuple[Period, str], ...] = (
+    ("today", "Today"),
+    ("24h", "24 h"),
+    ("7d", "7 days"),
+    ("30d", "30 days"),
+    ("month", "Month to date"),
+)
+_WORDS: dict[Period, str] = {
+    "today": "Since midnight UTC",
+    "24h": "The last 24 hours",
+    "7d": "The last 7 days",
+    "30d": "The last 30 days",
+    "month": "This calendar month so far (UTC)",
+}
+_DAY = 86_400.0
+_SHORT = 2 * _DAY
+_RECENT = 12
+_TOP = 8
+_FAILED_SIGN_IN = 0.3  # seconds a wrong key waits, so that guessing through the form is slow
+_MOST_WAITING = 20
+ChosenPeriod = Annotated[Period, Parameter(query="period")]
+
+
+class Glance(Struct, kw_only=True):
+    """The numbers of the tiles."""
+
+    total: UsageRow
+    first: FirstPiece
+
+
+def span_of(period: Period, now: float) -> Span:
+    if period == "month":
+        return Span(month_start(now), now + 1)
+    if period == "today":
+        return Span(datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp(), now + 1)
+    days = {"24h": 1, "7d": 7, "30d": 30}[period]
+    return Span(now - days * _DAY, now + 1)
+
+
+async def glance(visitor: Visitor, span: Span) -> Glance:
+    services, where = visitor.services, reach(visitor.principal)
+    total = (await Queries(services.database).usage((), span.start, span.end, where))[0]
+    return Glance(total=total, first=await first_piece(services.database, span.start, span.end, where.get("team")))
+
+
+@get("/", opt={"role": "viewer"})
+async def overview(visitor: Visitor, period: ChosenPeriod = "month") -> Response[bytes]:
+    """Spend, savings, hit rate, latency, requests over time, what they were, the newest ones."""
+    services, now = visitor.services, visitor.services.now()
+    span, where = span_of(period, now), reach(visitor.principal)
+    numbers = await glance(visitor, span)
+    queries = Queries(services.database)
+    models = await queries.usage(["model"], span.start, span.end, where, latencies=False)
+    teams = await queries.usage(["team"], span.start, span.end, where, latencies=False)
+    return visitor.page(
+        "overview.html",
+        period=period,
+        periods=PERIODS,
+        period_words=_WORDS[period],
+        hourly=span.end - span.start <= _SHORT,
+        total=numbers.total,
+        first=numbers.first,
+        series=await series(queries, span.start, span.end, where),
+        breakdowns=(
+            ("Models", "What apps asked for, dearest first.", "model", models[:_TOP]),
+            ("Teams", "Who asked, dearest first.", "team", teams[:_TOP]),
+        ),
+        budgets=(await visible(services, visitor.principal))[:_TOP],
+        recent=await queries.recent_requests(_RECENT, where=where),
+    )
+
+
+@get("/parts/tiles", opt={"role": "viewer"})
+async def tiles(visitor: Visitor, period: ChosenPeriod = "month") -> Response[bytes]:
+    """The tiles again, asked for by the first page while it is open."""
+    numbers = await glance(visitor, span_of(period, visitor.services.now()))
+    return html(render("tiles.html", total=numbers.total, first=numbers.first))
+
+
+@get("/parts/recent", opt={"role": "viewer"})
+async def recent(visitor: Visitor) -> Response[bytes]:
+    """The newest requests again."""
+    rows = await Queries(visitor.services.database).recent_requests(_RECENT, where=reach(visitor.principal))
+    return html(render("recent.html", recent=rows))
+
+
+_waiting: set[object] = set()
+
+
+@get("/login", opt={"role": "anyone"})
+async def login_page() -> Response[bytes]:
+    return sign_in_page()
+
+
+@post("/login", opt={"role": "anyone"}, status_code=200)
+async def login(request: AnyRequest) -> Response[bytes]:
+    """A key that has a role opens a session. A wrong one waits a moment; a queue of wrong ones is turned away."""
+    fields = text_fields(await request.form())
+    back = _inside(fields.get("next", ""))
+    if not same_origin(request):
+        return sign_in_page(problem="The form came from elsewhere. Try again.", status=403)
+    services = services_of(request)
+    try:
+        principal = await services.keyring.identify_key(fields.get("key", ""))
+    except Unauthorized as error:
+        await _slow_down()
+        return sign_in_page(problem=error.message, back=back, status=401)
+    if not may(principal, "viewer"):
+        return sign_in_page(problem="This key is for applications; it has no role here.", back=back, status=403)
+    token = await Sessions(services).open(principal)
+    await note(services, principal, Change("session.open", principal.key_id), ip=peer(request))
+    return Response(b"", status_code=303, headers={**HEADERS, "location": back}, cookies=[session_cookie(request, token)])
+
+
+async def _slow_down() -> None:
+    if len(_waiting) >= _MOST_WAITING:
+        raise Overloaded("Too many wrong keys at once. Wait a moment and try again.")
+    mark = object()
+    _waiting.add(mark)
+    try:
+        await asyncio.sleep(_FAILED_SIGN_IN)
+    finally:
+        _waiting.discard(mark)
+
+
+def _inside(path: str) -> str:
+    """Where to go after signing in: only to our own pages."""
+    return path if path == "/ui" or (path.startswith("/ui/") and "\\" not in path and "//" not in path) else "/ui"
+
+
+@post("/logout", opt={"role": "viewer"}, status_code=200)
+async def logout(visitor: Visitor) -> Response[bytes]:
+    """End the session on both sides."""
+    await visitor.form()
+    token = visitor.request.cookies.get(cookie_name(visitor.request), "")
+    await Sessions(visitor.services).close(token)
+    await note(visitor.services, visitor.principal, Change("session.close", visitor.principal.key_id), ip=visitor.ip)
+    gone = session_cookie(visitor.request, "")
+    return Response(b"", status_code=303, headers={**HEADERS, "location": "/ui/login"}, cookies=[gone])
+
+
+@get("/static/{name:path}", opt={"role": "anyone"})
+async def static(request: Request[object, object, object], name: str) -> Response[bytes]:
+    """A file of the package. Addresses carry a digest of the content, so browsers keep them for a year."""
+    found = assets().get(name.removeprefix("/"))
+    if found is None:
+        raise NotAllowed("There is no such file.", code="not_found")
+    packed = "gzip" in request.headers.get("accept-encoding", "")
+    headers = {
+        "cache-control": "public, max-age=31536000, immutable",
+        "etag": f'"{found.tag}"',
+        "vary": "accept-encoding",
+        "x-content-type-options": "nosniff",
+        "cross-origin-resource-policy": "same-origin",
+    }
+    if packed:
+        headers["content-encoding"] = "gzip"
+    return Response(found.packed if packed else found.body, media_type=found.kind, headers=headers)
+
+
+def route_handlers() -> list[ControllerRouterHandler]:
+    return [page_router("/ui", [overview, tiles, recent, login_page, login, logout, static])]

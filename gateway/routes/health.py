@@ -1,0 +1,40 @@
+"""Is this worker alive, is it ready, are its upstreams, and the metrics. Decides nothing."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from litestar import Response, get
+from litestar.status_codes import HTTP_200_OK, HTTP_503_SERVICE_UNAVAILABLE
+
+from gateway.providers import Provider
+from gateway.telemetry import CONTENT_TYPE, Telemetry
+
+Missing = Callable[[], dict[str, str]]
+
+
+def route_handlers(missing: Missing, providers: Mapping[str, Provider], telemetry: Telemetry) -> list[Any]:
+    """`missing`: what is still loading or down, by part; empty when every request can be served."""
+
+    @get("/health/live", sync_to_thread=False)
+    def live() -> dict[str, str]:
+        return {"status": "alive"}
+
+    @get("/health/ready", sync_to_thread=False)
+    def ready() -> Response[dict[str, object]]:
+        waiting = missing()
+        status = HTTP_503_SERVICE_UNAVAILABLE if waiting else HTTP_200_OK
+        return Response({"status": "starting" if waiting else "ready", "waiting_for": waiting}, status_code=status)
+
+    @get("/health/upstreams", sync_to_thread=False)
+    def upstreams() -> dict[str, object]:
+        states = {name: provider.ready() or "ready" for name, provider in providers.items()}
+        return {"status": "ok" if set(states.values()) <= {"ready"} else "degraded", "upstreams": states}
+
+    @get("/metrics")
+    async def metrics() -> Response[bytes]:
+        # In multi-process mode this reads the files of every worker.
+        text = await asyncio.to_thread(telemetry.exposition)
+        return Response(text, headers={"content-type": CONTENT_TYPE})
+
+    return [live, ready, upstreams, metrics]

@@ -1,0 +1,157 @@
+"""`/api/v1/keys`: make, list, rotate and revoke keys. The text of a key leaves here once, in the answer that made it.
+
+Knows: JSON in and out. Does not know: how keys are stored or checked (`gateway.auth`).
+"""
+
+from typing import Annotated
+
+from litestar import delete, get, post
+from litestar.params import Body
+from litestar.types import ControllerRouterHandler
+from msgspec import Meta, Struct
+
+from gateway.audit import Change, note
+from gateway.auth import ORG_WIDE, Created, NewKey
+from gateway.call import Principal, Role
+from gateway.errors import InvalidRequest
+from gateway.firstrun import renew_admin_key
+from gateway.keyrows import KeyRow
+from gateway.routes import shapes
+from gateway.routes.access import Caller, control_router
+from gateway.services import Services
+
+ADMIN_KEY_ID = "admin"
+_MOST_MODELS = 200
+
+
+class KeyWanted(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A new key. `models`: names it may ask for, left out for all. `expires`: a time, a date or a duration (`30d`)."""
+
+    name: str
+    team: str = ""
+    project: str = "default"
+    role: Role = "app"
+    models: list[Annotated[str, Meta(min_length=1, max_length=200)]] | None = None
+    expires: str | int | float | None = None
+
+
+class KeyView(Struct, kw_only=True):
+    """A key without its secret. `team` is null for a key that reaches every team."""
+
+    id: str
+    name: str
+    prefix: str
+    team: str | None
+    project: str | None
+    role: Role
+    models: list[str] | None
+    created: str | None
+    expires: str | None
+    revoked: str | None
+    last_used: str | None
+    state: str
+
+
+class KeyMade(KeyView, kw_only=True):
+    """`key` is shown this once and cannot be read again."""
+
+    key: str
+
+
+class KeyList(Struct):
+    """Newest first."""
+
+    data: list[KeyView]
+
+
+def view(row: KeyRow, now: float) -> KeyView:
+    why = row.unusable(now)
+    return KeyView(
+        id=row.id,
+        name=row.name,
+        prefix=row.prefix,
+        team=row.team or None,
+        project=row.project or None,
+        role=row.role,
+        models=None if row.models is None else sorted(row.models),
+        created=shapes.moment(row.created),
+        expires=shapes.moment(row.expires),
+        revoked=shapes.moment(row.revoked),
+        last_used=shapes.moment(row.last_used),
+        state="active" if why is None else why.removeprefix("has ").removeprefix("been "),
+    )
+
+
+def made(created: Created, now: float) -> KeyMade:
+    shown = view(created.row, now)
+    return KeyMade(key=created.key, **{field: getattr(shown, field) for field in shown.__struct_fields__})
+
+
+def checked(data: KeyWanted, now: float) -> NewKey:
+    """The request in the keyring's terms. Raises InvalidRequest naming the field."""
+    org_wide = not data.team.strip()
+    if org_wide and data.role == "app":
+        raise InvalidRequest("`team` is needed: an application's key belongs to one team.", param="team")
+    if data.models is not None and not 0 < len(data.models) <= _MOST_MODELS:
+        raise InvalidRequest(f"`models` must name 1 to {_MOST_MODELS} models, or be left out for all.", param="models")
+    return NewKey(
+        name=shapes.label(data.name, param="name"),
+        team=ORG_WIDE if org_wide else shapes.name(data.team, param="team"),
+        project="" if org_wide else shapes.name(data.project, param="project"),
+        role=data.role,
+        models=None if data.models is None else frozenset(data.models),
+        expires=None if data.expires is None else shapes.instant(data.expires, now=now, param="expires"),
+    )
+
+
+@post("/", opt={"role": "admin"}, summary="Make a key", status_code=201)
+async def create_key(caller: Caller, data: Annotated[KeyWanted, Body()]) -> KeyMade:
+    """The answer holds the key; it is not shown again. A key never grants more than its maker has."""
+    created = await caller.services.keyring.create(caller.principal, checked(data, caller.services.now()))
+    shown = made(created, caller.services.now())
+    after = {"name": shown.name, "team": shown.team, "project": shown.project, "role": shown.role}
+    await note(caller.services, caller.principal, Change("key.create", created.row.id, after=after), ip=caller.ip)
+    return shown
+
+
+@get("/", opt={"role": "operator"}, summary="List keys")
+async def list_keys(caller: Caller) -> KeyList:
+    """Every key the caller may see, newest first, revoked ones included. Never their text."""
+    now = caller.services.now()
+    return KeyList([view(row, now) for row in await caller.services.keyring.list(caller.principal)])
+
+
+@delete("/{key_id:str}", opt={"role": "admin"}, summary="Revoke a key", status_code=200)
+async def revoke_key(caller: Caller, key_id: str) -> KeyView:
+    """At once in this process, within 30 seconds in others. Revoking twice changes nothing."""
+    row = await caller.services.keyring.revoke(caller.principal, key_id)
+    await note(caller.services, caller.principal, Change("key.revoke", key_id), ip=caller.ip)
+    return view(row, caller.services.now())
+
+
+@post("/{key_id:str}/rotate", opt={"role": "admin"}, summary="Give a key a new secret", status_code=200)
+async def rotate_key(caller: Caller, key_id: str) -> KeyMade:
+    """The id stays, so budgets and usage go on; the old secret stops working. `admin` renews the admin key."""
+    if key_id == ADMIN_KEY_ID:
+        shown = _renewed(caller.services, caller.principal)
+    else:
+        shown = made(await caller.services.keyring.rotate(caller.principal, key_id), caller.services.now())
+    await note(caller.services, caller.principal, Change("key.rotate", key_id), ip=caller.ip)
+    return shown
+
+
+def _renewed(services: Services, principal: Principal) -> KeyMade:
+    if principal.team != ORG_WIDE:
+        raise InvalidRequest("Only an administrator of the whole installation renews the admin key.", param="key_id")
+    try:
+        key = renew_admin_key(services.settings)
+    except ValueError as error:
+        raise InvalidRequest(str(error), param="key_id", code="admin_key_fixed") from error
+    services.keyring.forget_key(ADMIN_KEY_ID)
+    now = services.now()
+    row = KeyRow(id=ADMIN_KEY_ID, name="admin key", hash=b"", team="", project="", role="admin", created=now)
+    return made(Created(row, key), now)
+
+
+def route_handlers() -> list[ControllerRouterHandler]:
+    return [control_router("/api/v1/keys", [create_key, list_keys, revoke_key, rotate_key], tags=["Keys"])]

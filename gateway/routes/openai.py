@@ -1,0 +1,190 @@
+"""OpenAI's data plane on the wire: bytes in, an answer out, as raw ASGI so that nothing stands between.
+
+Knows: reading a request into a `Call`, sending an answer as one body or as events, telling every failure in OpenAI's
+shape. Does not know: what happens in between (that is `gateway.pipeline`).
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, cast
+
+import msgspec
+import structlog
+from litestar.handlers import asgi
+from litestar.types import HTTPScope, Receive, Scope, Send
+from msgspec import Struct
+
+from gateway import wire
+from gateway.auth import Keyring
+from gateway.body import decode_object, read_body
+from gateway.call import Body, Call, Operation
+from gateway.connection import Connection
+from gateway.directives import directives
+from gateway.errors import GatewayError, Internal, InvalidRequest, MethodNotAllowed
+from gateway.headers import EVENTS, JSON, Pairs, always, of_answer, of_cost
+from gateway.ids import uuid7
+from gateway.journey import Answer
+from gateway.ledger import Ledger
+from gateway.pipeline import Pipeline
+from gateway.settings import Server
+from gateway.stream import DONE, encode_event, in_band_error
+from gateway.tasks import Tasks
+
+log = structlog.get_logger("nearhit.http")
+_encode = msgspec.json.Encoder().encode
+_CHECKS: dict[Operation, Callable[[Body], None]] = {
+    "chat": wire.check_chat,
+    "completion": wire.check_completion,
+    "embedding": wire.check_embedding,
+}
+_LONGEST = 600.0  # seconds a call may take in all where the client names no shorter time
+
+
+class Edge(Struct, frozen=True, kw_only=True):
+    """What the data plane needs. `ignored`: names the fields of a body that the chosen target does not know."""
+
+    pipeline: Pipeline
+    keyring: Keyring
+    ledger: Ledger
+    tasks: Tasks
+    server: Server
+    ignored: Callable[[Answer], list[str]]
+    now: Callable[[], float]
+    monotonic: Callable[[], float]
+
+
+class Endpoint:
+    """One operation on one path."""
+
+    def __init__(self, edge: Edge, operation: Operation) -> None:
+        self._edge = edge
+        self._operation: Operation = operation
+
+    async def serve(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        """Answer one request, whatever becomes of it. Never raises but for a cancellation that is not the client's."""
+        request_id = uuid7()
+        connection = Connection(receive, self._edge.tasks)
+        try:
+            call = await self._read(request_id, scope, receive)
+            if call.directives.dry_run:
+                await whole(send, await self._edge.pipeline.rehearse(call), always(request_id))
+                return
+            answer = await self._edge.pipeline.complete(call, connection.watch)
+            async with aclosing(answer.reading):
+                await self._send(answer, send)
+        except GatewayError as error:
+            await respond(send, error, request_id)
+        except asyncio.CancelledError:
+            if not connection.gone:
+                raise
+        except Exception as error:
+            log.exception("unexpected error", request_id=request_id)
+            await respond(
+                send, Internal(f"Something broke here, not in your request ({type(error).__name__})."), request_id
+            )
+        finally:
+            connection.close()
+
+    async def _read(self, request_id: str, scope: HTTPScope, receive: Receive) -> Call:
+        """The request as a `Call`: identified, decoded once, checked."""
+        edge, received = self._edge, self._edge.monotonic()
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(f"{scope['method']} is not served here; use POST.", headers=(("allow", "POST"),))
+        headers: Any = scope["headers"]
+        principal = await edge.keyring.identify(headers)
+        raw = await read_body(
+            receive, headers, limit=edge.server.max_body, timeout=edge.server.body_timeout, monotonic=edge.monotonic
+        )
+        body = decode_object(raw)
+        _CHECKS[self._operation](body)
+        asked = directives(headers)
+        return Call(
+            id=request_id,
+            operation=self._operation,
+            principal=principal,
+            body=body,
+            model=str(body["model"]),
+            stream=body.get("stream") is True and self._operation != "embedding",
+            include_usage=_wants_usage(body),
+            directives=asked,
+            received=received,
+            at=edge.now(),
+            deadline=received + min(asked.timeout or _LONGEST, _LONGEST),
+            size=len(raw),
+        )
+
+    async def _send(self, answer: Answer, send: Send) -> None:
+        if answer.journey.call.stream:
+            await self._send_events(answer, send)
+        else:
+            await self._send_body(answer, send)
+
+    async def _send_body(self, answer: Answer, send: Send) -> None:
+        body = await anext(answer.reading)
+        async for _ in answer.reading:  # reads on to the end, so that what follows the body is known before it leaves
+            raise InvalidRequest("a whole reply has one body")
+        await whole(send, body, [*self._headers(answer), *of_cost(answer)])
+
+    async def _send_events(self, answer: Answer, send: Send) -> None:
+        pairs = [*self._headers(answer), *EVENTS]
+        if answer.journey.hit is not None:
+            pairs += of_cost(answer)
+        await send({"type": "http.response.start", "status": 200, "headers": pairs})
+        last = DONE
+        try:
+            async for event in answer.reading:
+                await send({"type": "http.response.body", "body": encode_event(event), "more_body": True})
+        except GatewayError as error:
+            last = in_band_error(error)
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+    def _headers(self, answer: Answer) -> Pairs:
+        edge, call = self._edge, answer.journey.call
+        pairs = of_answer(answer, now=edge.monotonic(), at=edge.now(), remaining=edge.ledger.remaining(call.principal))
+        ignored = edge.ignored(answer)
+        if ignored:
+            pairs.append((b"x-nearhit-ignored", ", ".join(ignored).encode("ascii", "replace")))
+        return pairs
+
+
+def _wants_usage(body: Body) -> bool:
+    options = body.get("stream_options")
+    return isinstance(options, dict) and cast("Body", options).get("include_usage") is True
+
+
+async def whole(send: Send, body: Body, pairs: Pairs) -> None:
+    """One JSON body with status 200."""
+    payload = _encode(body)
+    pairs = [*pairs, JSON, (b"content-length", b"%d" % len(payload))]
+    await send({"type": "http.response.start", "status": 200, "headers": pairs})
+    await send({"type": "http.response.body", "body": payload, "more_body": False})
+
+
+async def respond(send: Send, error: GatewayError, request_id: str) -> None:
+    """Tell a failure that happened before the first byte."""
+    payload = error.body()
+    pairs = [*always(request_id), JSON, (b"content-length", b"%d" % len(payload))]
+    pairs += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers]
+    await send({"type": "http.response.start", "status": error.http_status, "headers": pairs})
+    await send({"type": "http.response.body", "body": payload, "more_body": False})
+
+
+PATHS: dict[str, Operation] = {
+    "/chat/completions": "chat",
+    "/completions": "completion",
+    "/embeddings": "embedding",
+}
+
+
+def route_handlers(edge: Edge) -> list[Any]:
+    """The handlers, each with and without `/v1` (people paste either base URL)."""
+    handlers: list[Any] = []
+    for path, operation in PATHS.items():
+        endpoint = Endpoint(edge, operation)
+
+        async def handle(scope: Scope, receive: Receive, send: Send, endpoint: Endpoint = endpoint) -> None:
+            await endpoint.serve(cast("HTTPScope", scope), receive, send)
+
+        handlers.append(asgi([path, f"/v1{path}"], name=operation)(handle))
+    return handlers

@@ -1,0 +1,339 @@
+"""`/api/v1/requests`: recent requests, and everything about one: route, attempts, timings, cost lines, why hit or miss.
+
+Knows: shapes, who may see which row. Does not know: SQL, what a prompt said (nothing here keeps content).
+"""
+
+from decimal import Decimal
+from typing import Annotated, Literal, cast
+
+from litestar import Response, get
+from litestar.params import Parameter
+from litestar.types import ControllerRouterHandler
+from msgspec import Struct
+
+from gateway.auth import within
+from gateway.call import Principal
+from gateway.db.queries import Queries
+from gateway.db.rows import EntryLine, PriceLine, RequestDetail, RequestLine
+from gateway.errors import NotFound
+from gateway.routes import shapes
+from gateway.routes.access import Caller, control_router
+from gateway.routes.usage import filters
+from gateway.services import Services
+from gateway.web.sheet import csv_bytes
+from policies.money import usd
+
+_PICO_PER_USD = 1_000_000  # pico-USD per token and USD per million tokens are the same number times this
+
+
+class RequestView(Struct, kw_only=True):
+    """One request. Durations in milliseconds, amounts in USD as decimal strings."""
+
+    id: str
+    at: str
+    key_id: str
+    team: str
+    project: str
+    user: str | None
+    operation: str
+    model: str
+    provider: str
+    model_used: str
+    stream: bool
+    source: str
+    cache: str
+    status: int
+    error: str | None
+    finish: str | None
+    complete: bool
+    client_gone: bool
+    attempts: int
+    prompt_tokens: int
+    cached_tokens: int
+    cache_write_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    cost_usd: str
+    saved_usd: str
+    cost_status: str
+    similarity: float | None
+    confidence: float | None
+    ttft_ms: float | None
+    tpot_ms: float | None
+    total_ms: float
+    overhead_ms: float | None
+    tags: dict[str, str]
+
+
+class RequestList(Struct, kw_only=True):
+    """Newest first. `next`: hand it back as `before` for the page after this one; null on the last page."""
+
+    data: list[RequestView]
+    next: str | None
+
+
+class PriceView(Struct, kw_only=True):
+    """The version a line was charged at, in USD per million tokens (`request`: per call)."""
+
+    id: str
+    input_usd_per_million: str
+    output_usd_per_million: str
+    cached_input_usd_per_million: str
+    cache_write_usd_per_million: str
+    request_usd: str
+    status: str
+
+
+class CostLine(Struct, kw_only=True):
+    """One line of the ledger: one attempt or one correction. `source`: what the amount rests on."""
+
+    id: str
+    at: str
+    provider: str
+    model: str
+    provider_id: str | None
+    prompt_tokens: int
+    cached_tokens: int
+    cache_write_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    amount_usd: str
+    reserved_usd: str
+    source: str
+    ended: str
+    note: str | None
+    windows: list[str]
+    price: PriceView | None
+
+
+class Candidate(Struct, kw_only=True):
+    """A kept answer that was considered. `guard` names what spoke against it."""
+
+    entry: int | None = None
+    similarity: float | None = None
+    confidence: float | None = None
+    guard: str | None = None
+
+
+class Step(Struct, kw_only=True):
+    """One attempt on the clock of the request, in milliseconds from its arrival."""
+
+    id: str = ""
+    provider: str = ""
+    model: str = ""
+    result: str = ""
+    start_ms: float = 0.0
+    first_chunk_ms: float | None = None
+    end_ms: float | None = None
+    cost_usd: str = "0"
+
+
+class Why(Struct, kw_only=True):
+    """Why this was a hit or a miss: the word for it, and what was looked at."""
+
+    reason: str | None
+    semantic_bar: str | None
+    entry: int | None
+    lookup_ms: float | None
+    candidates: list[Candidate]
+
+
+class RequestAnswer(Struct, kw_only=True):
+    """`why` is null once the explanation was kept its time; `request` while the request still runs."""
+
+    request: RequestView | None
+    route: list[str]
+    attempts: list[Step]
+    lines: list[CostLine]
+    why: Why | None
+
+
+def view(row: RequestLine) -> RequestView:
+    return RequestView(
+        id=row.id,
+        at=shapes.moment(row.at) or "",
+        key_id=row.key_id,
+        team=row.team,
+        project=row.project,
+        user=row.user,
+        operation=row.operation,
+        model=row.model,
+        provider=row.provider,
+        model_used=row.model_used,
+        stream=row.stream,
+        source=row.source,
+        cache=row.cache,
+        status=row.status,
+        error=row.error,
+        finish=row.finish,
+        complete=row.complete,
+        client_gone=row.client_gone,
+        attempts=row.attempts,
+        prompt_tokens=row.prompt,
+        cached_tokens=row.cached,
+        cache_write_tokens=row.cache_write,
+        completion_tokens=row.completion,
+        reasoning_tokens=row.reasoning,
+        cost_usd=usd(row.cost_nano),
+        saved_usd=usd(row.saved_nano),
+        cost_status=row.cost_status,
+        similarity=row.similarity,
+        confidence=row.confidence,
+        ttft_ms=row.ttft_ms,
+        tpot_ms=row.tpot_ms,
+        total_ms=row.total_ms,
+        overhead_ms=row.overhead_ms,
+        tags=row.tags or {},
+    )
+
+
+def price_view(price: PriceLine) -> PriceView:
+    return PriceView(
+        id=price.id,
+        input_usd_per_million=per_million(price.input_pico),
+        output_usd_per_million=per_million(price.output_pico),
+        cached_input_usd_per_million=per_million(price.cached_pico),
+        cache_write_usd_per_million=per_million(price.cache_write_pico),
+        request_usd=f"{Decimal(price.request_pico) / 10**12:f}",
+        status=price.status,
+    )
+
+
+def per_million(pico: int) -> str:
+    """Pico-USD per token as USD per million tokens."""
+    return f"{(Decimal(pico) / _PICO_PER_USD).normalize():f}"
+
+
+def line_view(entry: EntryLine, prices: dict[str, PriceLine]) -> CostLine:
+    price = prices.get(entry.price)
+    return CostLine(
+        id=entry.id,
+        at=shapes.moment(entry.at) or "",
+        provider=entry.provider,
+        model=entry.model,
+        provider_id=entry.provider_id,
+        prompt_tokens=entry.prompt,
+        cached_tokens=entry.cached,
+        cache_write_tokens=entry.cache_write,
+        completion_tokens=entry.completion,
+        reasoning_tokens=entry.reasoning,
+        amount_usd=usd(entry.amount_nano),
+        reserved_usd=usd(entry.reserved_nano),
+        source=entry.source,
+        ended=entry.ended,
+        note=entry.note,
+        windows=entry.windows,
+        price=None if price is None else price_view(price),
+    )
+
+
+def answer(found: RequestDetail) -> RequestAnswer:
+    told = found.explain or {}
+    return RequestAnswer(
+        request=None if found.request is None else view(found.request),
+        route=[str(target) for target in _items(told.get("route"))],
+        attempts=[_step(item) for item in _records(told.get("attempts"))],
+        lines=[line_view(entry, found.prices) for entry in found.entries],
+        why=None if found.explain is None else _why(told),
+    )
+
+
+def _why(told: dict[str, object]) -> Why:
+    entry, lookup = told.get("entry"), told.get("lookup_ms")
+    return Why(
+        reason=_text(told.get("reason")),
+        semantic_bar=_text(told.get("semantic_bar")),
+        entry=entry if isinstance(entry, int) else None,
+        lookup_ms=_number(lookup),
+        candidates=[
+            Candidate(
+                entry=cast("int | None", item.get("entry")),
+                similarity=_number(item.get("similarity")),
+                confidence=_number(item.get("confidence")),
+                guard=_text(item.get("guard")),
+            )
+            for item in _records(told.get("looked"))
+        ],
+    )
+
+
+def _step(item: dict[str, object]) -> Step:
+    cost = item.get("cost_nano")
+    return Step(
+        id=str(item.get("id", "")),
+        provider=str(item.get("provider", "")),
+        model=str(item.get("model", "")),
+        result=str(item.get("result", "")),
+        start_ms=_number(item.get("start_ms")) or 0.0,
+        first_chunk_ms=_number(item.get("first_chunk_ms")),
+        end_ms=_number(item.get("end_ms")),
+        cost_usd=usd(cost) if isinstance(cost, int) else "0",
+    )
+
+
+def _items(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def _records(value: object) -> list[dict[str, object]]:
+    return [cast("dict[str, object]", item) for item in _items(value) if isinstance(item, dict)]
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+async def detail(services: Services, principal: Principal, request_id: str) -> RequestDetail:
+    """One request, if it is the caller's business. Raises NotFound, also for another team's."""
+    found = await Queries(services.database).request(request_id)
+    teams = set[str]()
+    if found is not None:
+        teams = {entry.team for entry in found.entries} | ({found.request.team} if found.request else set[str]())
+    if found is None or not all(within(principal, team) for team in teams):
+        raise NotFound(f"There is no request {request_id[:80]!r}.", code="request_not_found")
+    return found
+
+
+@get("/", opt={"role": "viewer"}, summary="Recent requests")
+async def list_requests(
+    caller: Caller,
+    limit: Annotated[int, Parameter(ge=1, le=1000)] = 50,
+    before: Annotated[str | None, Parameter(max_length=64)] = None,
+    failed: bool = False,
+    form: Annotated[Literal["json", "csv"] | None, Parameter(query="format")] = None,
+) -> RequestList | Response[bytes]:
+    """Newest first, filtered as in `/api/v1/usage`. `failed`: only those answered with 400 or more."""
+    await caller.services.ledger.flush()
+    queries = Queries(caller.services.database)
+    rows = await queries.recent_requests(limit, before, filters(caller.request, caller.principal), failed)
+    if form == "csv":
+        return as_csv(rows)
+    return RequestList(data=[view(row) for row in rows], next=rows[-1].id if len(rows) == limit else None)
+
+
+def as_csv(rows: list[RequestLine]) -> Response[bytes]:
+    """A download, one line per request."""
+    columns = [name for name in RequestView.__struct_fields__ if name != "tags"]
+    body = csv_bytes(columns, [[_csv_cell(view(row), name) for name in columns] for row in rows])
+    headers = {"content-disposition": 'attachment; filename="nearhit-requests.csv"'}
+    return Response(body, media_type="text/csv", headers=headers)
+
+
+def _csv_cell(row: RequestView, name: str) -> str | int | float | Decimal | None:
+    value = getattr(row, name)
+    return Decimal(value) if name.endswith("_usd") else value
+
+
+@get("/{request_id:str}", opt={"role": "viewer"}, summary="Everything about one request")
+async def read_request(caller: Caller, request_id: str) -> RequestAnswer:
+    """Route, attempts, timings, cost lines with their price version, and why it was a hit or a miss."""
+    await caller.services.ledger.flush()
+    return answer(await detail(caller.services, caller.principal, request_id))
+
+
+def route_handlers() -> list[ControllerRouterHandler]:
+    return [control_router("/api/v1/requests", [list_requests, read_request], tags=["Requests"])]

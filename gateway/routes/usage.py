@@ -1,0 +1,185 @@
+"""`/api/v1/usage`: what was used, spent and saved, by any dimension, as JSON or CSV.
+
+Knows: query parameters, shapes. Does not know: SQL (`gateway.db.queries`), money's rules.
+"""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Annotated, Literal
+
+from litestar import Response, get
+from litestar.params import Parameter
+from litestar.types import ControllerRouterHandler
+from msgspec import Struct
+
+from gateway.auth import ORG_WIDE
+from gateway.call import Principal
+from gateway.db.queries import DIMENSIONS, Queries
+from gateway.db.rows import UsageRow
+from gateway.errors import InvalidRequest
+from gateway.routes import shapes
+from gateway.routes.access import AnyRequest, Caller, control_router
+from gateway.web.sheet import Cell, csv_bytes
+from policies.money import usd
+
+_MOST_DIMENSIONS = 4
+_FILTERS = ("team", "project", "key", "user", "model", "model_used", "provider", "operation", "source", "cache")
+_COLUMNS = (
+    "requests",
+    "hits",
+    "hit_rate",
+    "errors",
+    "error_rate",
+    "prompt_tokens",
+    "cached_tokens",
+    "cache_write_tokens",
+    "completion_tokens",
+    "reasoning_tokens",
+    "total_tokens",
+    "cost_usd",
+    "estimated_usd",
+    "saved_usd",
+    "net_saved_usd",
+    "p50_ms",
+    "p95_ms",
+    "p99_ms",
+)
+Row = dict[str, str | int | float | None]
+
+
+class UsageAnswer(Struct, kw_only=True):
+    """`data`: one row per group, the group's dimensions first; `total`: the same over everything. Amounts in USD."""
+
+    start: str
+    end: str
+    group_by: list[str]
+    data: list[Row]
+    total: Row
+
+
+class Span(Struct, frozen=True):
+    """`[start, end)` in seconds since the epoch."""
+
+    start: float
+    end: float
+
+
+def month_start(now: float) -> float:
+    """The first instant of this month in UTC."""
+    at = datetime.fromtimestamp(now, UTC)
+    return datetime(at.year, at.month, 1, tzinfo=UTC).timestamp()
+
+
+def span_of(start: str | None, end: str | None, now: float) -> Span:
+    """`from` and `to` as given: times, dates, or durations before now (`7d`); this month by default."""
+    lower = month_start(now) if start is None else _moment(start, now, "from")
+    upper = now + 1 if end is None else _moment(end, now, "to")
+    if lower >= upper:
+        raise InvalidRequest("`from` must lie before `to`.", param="from")
+    return Span(lower, upper)
+
+
+def _moment(text: str, now: float, param: str) -> float:
+    ahead = shapes.instant(text, now=now, param=param)
+    return 2 * now - ahead if shapes.is_duration(text) else ahead
+
+
+def reach(principal: Principal) -> dict[str, str]:
+    """The condition that keeps a team's key inside its team."""
+    return {} if principal.team == ORG_WIDE else {"team": principal.team}
+
+
+def dimensions(text: str | None) -> list[str]:
+    """`team,model` -> names. Raises InvalidRequest that lists the known ones."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if len(names) > _MOST_DIMENSIONS:
+        raise InvalidRequest(f"`group_by` takes at most {_MOST_DIMENSIONS} dimensions.", param="group_by")
+    known = set(DIMENSIONS)
+    for name in names:
+        if name not in known and not name.startswith("tag:"):
+            raise InvalidRequest(
+                f"`group_by`: unknown dimension {name[:60]!r}. Known: {', '.join(DIMENSIONS)}.", param="group_by"
+            )
+    return names
+
+
+def filters(request: AnyRequest, principal: Principal) -> dict[str, str]:
+    """`team=`, `model=` … of the query, within what the caller may see."""
+    asked = {name: value for name in _FILTERS if (value := request.query_params.get(name)) is not None}
+    mine = reach(principal)
+    if "team" in mine and asked.get("team", mine["team"]) != mine["team"]:
+        return {**asked, "team": mine["team"], "source": "\0nothing"}  # another team's rows: an empty answer, no hint
+    return {**asked, **mine}
+
+
+def shown(row: UsageRow) -> Row:
+    return {
+        **row.group,
+        "requests": row.requests,
+        "hits": row.hits,
+        "hit_rate": round(row.hit_rate, 6),
+        "errors": row.errors,
+        "error_rate": round(row.error_rate, 6),
+        "prompt_tokens": row.prompt,
+        "cached_tokens": row.cached,
+        "cache_write_tokens": row.cache_write,
+        "completion_tokens": row.completion,
+        "reasoning_tokens": row.reasoning,
+        "total_tokens": row.prompt + row.completion,
+        "cost_usd": usd(row.cost_nano),
+        "estimated_usd": usd(row.estimated_nano),
+        "saved_usd": usd(row.saved_nano),
+        "net_saved_usd": usd(row.saved_nano),
+        "p50_ms": row.p50_ms,
+        "p95_ms": row.p95_ms,
+        "p99_ms": row.p99_ms,
+    }
+
+
+def as_csv(rows: list[Row], group_by: list[str], name: str) -> Response[bytes]:
+    """A download with the group's dimensions first and amounts as plain decimals."""
+    columns = [*group_by, *_COLUMNS]
+    body = csv_bytes(columns, [[_cell(column, row[column]) for column in columns] for row in rows])
+    headers = {"content-disposition": f'attachment; filename="{name}.csv"'}
+    return Response(body, media_type="text/csv", headers=headers)
+
+
+def _cell(column: str, value: Cell) -> Cell:
+    return Decimal(value) if column.endswith("_usd") and isinstance(value, str) else value
+
+
+Text = Annotated[str | None, Parameter(max_length=200)]
+
+
+@get(["/usage", "/export/usage"], opt={"role": "viewer"}, summary="Usage, cost and savings")
+async def usage(
+    caller: Caller,
+    group_by: Text = None,
+    start: Annotated[str | None, Parameter(query="from", max_length=64)] = None,
+    end: Annotated[str | None, Parameter(query="to", max_length=64)] = None,
+    form: Annotated[Literal["json", "csv"] | None, Parameter(query="format")] = None,
+) -> UsageAnswer | Response[bytes]:
+    """Totals per group between `from` and `to` (a time, a date or a duration before now; this month by default).
+
+    `net_saved_usd` is what hits would have cost, less what the cache itself spent: nothing, the encoder runs here.
+    Filters: `team`, `project`, `key`, `user`, `model`, `model_used`, `provider`, `operation`, `source`, `cache`.
+    """
+    await caller.services.ledger.flush()
+    span, names = span_of(start, end, caller.services.now()), dimensions(group_by)
+    where = filters(caller.request, caller.principal)
+    queries = Queries(caller.services.database)
+    rows = [shown(row) for row in await queries.usage(names, span.start, span.end, where)]
+    if form == "csv" or (form is None and caller.request.url.path.endswith("/export/usage")):
+        return as_csv(rows, names, "nearhit-usage")
+    total = rows[0] if not names else shown((await queries.usage((), span.start, span.end, where))[0])
+    return UsageAnswer(
+        start=shapes.moment(span.start) or "",
+        end=shapes.moment(span.end) or "",
+        group_by=names,
+        data=rows,
+        total=total,
+    )
+
+
+def route_handlers() -> list[ControllerRouterHandler]:
+    return [control_router("/api/v1", [usage], tags=["Usage"])]

@@ -1,0 +1,178 @@
+"""The dashboard's door: a session cookie instead of a key, a CSRF token on every change, pages instead of JSON errors.
+
+Knows: cookies, origins, which role a page needs (`opt={"role": …}`, as in `access`; `anyone` marks what is open).
+Does not know: what pages show.
+"""
+
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from litestar import Response, Router
+from litestar.datastructures import Cookie, FormMultiDict
+from litestar.di import Provide
+from litestar.handlers import BaseRouteHandler
+from litestar.types import ControllerRouterHandler, ExceptionHandlersMap
+
+from gateway.auth import ROLES, may
+from gateway.call import Principal, Role
+from gateway.errors import GatewayError, NotAllowed, Unauthorized
+from gateway.routes.access import AnyRequest, Connection, as_gateway_error, peer, services_of
+from gateway.services import Services
+from gateway.web.pages import HEADERS, render
+from gateway.web.sessions import ABSOLUTE, Opened, Sessions, csrf_matches
+
+_SECURE_NAME = "__Host-nearhit"
+_PLAIN_NAME = "nearhit"
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+NAVIGATION: tuple[tuple[str, str, Role], ...] = (
+    ("/ui", "Overview", "viewer"),
+    ("/ui/requests", "Requests", "viewer"),
+    ("/ui/cache", "Cache", "viewer"),
+    ("/ui/budgets", "Budgets", "viewer"),
+    ("/ui/keys", "Keys", "operator"),
+    ("/docs", "API", "viewer"),
+)
+
+
+class SignInNeeded(Unauthorized):
+    """No session, or one that is over."""
+
+
+def secure(connection: Connection) -> bool:
+    """Cookies travel over TLS only, except to this very machine, where plain HTTP is the default."""
+    host = urlsplit(f"//{connection.headers.get('host', '')}").hostname
+    return connection.scope["scheme"] == "https" or host not in _LOOPBACK
+
+
+def cookie_name(connection: Connection) -> str:
+    """`__Host-` makes browsers refuse one that was set by another host or without TLS."""
+    return _SECURE_NAME if secure(connection) else _PLAIN_NAME
+
+
+def session_cookie(connection: Connection, token: str) -> Cookie:
+    """The cookie that carries a session; an empty token takes it back."""
+    return Cookie(
+        key=cookie_name(connection),
+        value=token,
+        path="/",
+        max_age=int(ABSOLUTE) if token else 0,
+        httponly=True,
+        secure=secure(connection),
+        samesite="strict",
+    )
+
+
+def same_origin(connection: Connection) -> bool:
+    """Whether our own page sent this. Browsers say so themselves; older ones name the page's origin."""
+    site = connection.headers.get("sec-fetch-site")
+    if site is not None:
+        return site in ("same-origin", "none")
+    origin = connection.headers.get("origin")
+    return origin is None or urlsplit(origin).netloc == connection.headers.get("host")
+
+
+async def guard(connection: Connection, handler: BaseRouteHandler) -> None:
+    """Find the session, then compare with the page's role. Raises SignInNeeded, NotAllowed."""
+    role = handler.opt.get("role")
+    if role == "anyone":
+        return
+    if role not in ROLES or role == "app":
+        raise NotAllowed("This page is closed: it declares no role.", code="route_closed")
+    opened = await Sessions(services_of(connection)).find(connection.cookies.get(cookie_name(connection), ""))
+    if opened is None:
+        raise SignInNeeded("Sign in to see this page.")
+    connection.scope["user"] = opened
+    if not may(opened.principal, cast("Role", role)):
+        raise NotAllowed(f"This page needs the role {role!r} or higher; yours is {opened.principal.role!r}.")
+
+
+class Visitor:
+    """Who looks at a page, and what pages are made from."""
+
+    def __init__(self, request: AnyRequest) -> None:
+        self.request = request
+        self.services: Services = services_of(request)
+        self.opened = cast("Opened", request.scope["user"])
+        self.principal: Principal = self.opened.principal
+        self.ip = peer(request)
+
+    async def form(self) -> dict[str, str]:
+        """The fields of a change, after its origin and its CSRF token were checked. Raises NotAllowed."""
+        fields = text_fields(await self.request.form())
+        if not same_origin(self.request) or not csrf_matches(self.opened, fields.get("csrf", "")):
+            raise NotAllowed("This form is too old or came from elsewhere. Reload the page and try again.")
+        return fields
+
+    def page(self, template: str, *, status: int = 200, **context: object) -> Response[bytes]:
+        """A whole page with what every page has."""
+        return html(render(template, **self.common(), **context), status)
+
+    def common(self) -> dict[str, object]:
+        here = self.request.url.path
+        return {
+            "who": self.principal,
+            "csrf": self.opened.csrf,
+            "here": "/" + "/".join(here.strip("/").split("/")[:2]),
+            "navigation": [item for item in NAVIGATION if may(self.principal, item[2])],
+            "base": base_url(self.request),
+        }
+
+
+def provide_visitor(request: AnyRequest) -> Visitor:
+    return Visitor(request)
+
+
+def text_fields(form: FormMultiDict) -> dict[str, str]:
+    """Fields of an ordinary form; files are not expected and left out."""
+    return {key: value.strip() for key, value in cast("dict[str, Any]", dict(form)).items() if isinstance(value, str)}
+
+
+def base_url(connection: Connection) -> str:
+    """This gateway as the reader's browser reaches it."""
+    host = connection.headers.get("host", "127.0.0.1:8080")
+    return f"{connection.scope['scheme']}://{host}"
+
+
+def html(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
+    return Response(body, status_code=status, media_type="text/html", headers={**HEADERS, **(headers or {})})
+
+
+def sign_in_page(*, problem: str = "", back: str = "/ui", status: int = 200) -> Response[bytes]:
+    return html(render("login.html", problem=problem, next=back), status)
+
+
+def respond(request: AnyRequest, error: Exception) -> Response[Any]:
+    """Any failure as a page: the sign-in form, or what went wrong and a way back."""
+    told = as_gateway_error(error)
+    if isinstance(told, SignInNeeded):
+        if request.headers.get("hx-request"):
+            return html(b"", 401, {"hx-redirect": "/ui"})
+        problem = "Your session is over. Sign in again." if request.cookies.get(cookie_name(request)) else ""
+        back = request.url.path if request.method == "GET" else "/ui"
+        return sign_in_page(problem=problem, back=back, status=401)
+    if told.http_status >= 500 and request.app.logger is not None:
+        request.logger.error("page failed", exc_info=error)
+    opened = request.scope.get("user")
+    if not isinstance(opened, Opened):
+        return sign_in_page(problem=told.message, status=told.http_status)
+    return Visitor(request).page("error.html", status=told.http_status, title=_title(told), words=told.message)
+
+
+def _title(told: GatewayError) -> str:
+    named = {403: "Not for this role", 404: "Nothing here", 400: "That did not work", 503: "Not available now"}
+    return named.get(told.http_status, "Something went wrong")
+
+
+EXCEPTION_HANDLERS: ExceptionHandlersMap = {Exception: respond}
+
+
+def page_router(path: str, handlers: list[ControllerRouterHandler]) -> Router:
+    """A router of pages: guarded, kept out of the API's description."""
+    return Router(
+        path=path,
+        route_handlers=handlers,
+        guards=[guard],
+        dependencies={"visitor": Provide(provide_visitor, sync_to_thread=False)},
+        exception_handlers=EXCEPTION_HANDLERS,
+        include_in_schema=False,
+    )

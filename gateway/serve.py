@@ -1,0 +1,324 @@
+"""The supervisor of `nearhit serve`: opens the port, starts every process, starts again what dies, drains in order.
+
+A small process without the application in it: it must open the port within two seconds and outlive everything else.
+Knows which processes there are and in which order they end. Does not know what they do.
+"""
+
+import contextlib
+import http.client
+import math
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from gateway import serve_banner
+from gateway.firstrun import ensure_admin_key, installation_secret
+from gateway.serve_child import Child, Plan, how_it_ended, module_command, spawn
+from gateway.serve_home import CannotServe, fresh_folder, listen, lock, prepare, take_first_key
+from gateway.settings import Settings, environment, load
+
+CONFIGURATION_ERROR = 78  # what a worker answers when starting it again cannot help
+FIRST_TRIES = 3  # of a worker that has never answered anything
+AFTER_DRAIN = 15.0  # seconds a worker gets beyond its own drain before it is killed
+OTHERS = 5.0  # seconds engines and encoder get to end
+_TICK = 0.5
+_LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - how to reach who listens on every address
+
+
+class Report(Struct):
+    """The part of `GET /health/ready` that is read here."""
+
+    waiting_for: dict[str, str] = {}
+
+
+_decode = msgspec.json.Decoder(Report).decode
+
+
+class Started(NamedTuple):
+    """What was set up before any child runs."""
+
+    settings: Settings
+    config: Path | None
+    sockets: list[socket.socket]
+    admin_key: str | None
+
+    @property
+    def port(self) -> int:
+        return self.sockets[0].getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        return serve_banner.base_url(self.settings.server.host, self.port)
+
+
+def run(config: Path | None = None, **server: Any) -> int:
+    """Serve until SIGTERM or SIGINT. `server`: host, port, workers, server, where given as flags.
+
+    Answers the exit status: 0 after a drain, 1 when the gateway cannot start (the reason is on stderr).
+    """
+    began = time.monotonic()
+    chosen = {name: value for name, value in server.items() if value is not None}
+    try:
+        started = _set_up(config, chosen)
+    except (CannotServe, ValueError) as error:
+        sys.stderr.write(f"nearhit: {error}\n")
+        return 1
+    sys.stdout.write(f"nearhit: listening on {started.url}\n")
+    sys.stdout.flush()
+    plans = plans_for(started, chosen)
+    children = [Child(plan, spawn=spawn, monotonic=time.monotonic) for plan in plans]
+    try:
+        return Supervisor(started, children, began=began).run()
+    finally:
+        (started.settings.home / "run" / "port").unlink(missing_ok=True)
+
+
+def _set_up(config: Path | None, chosen: dict[str, Any]) -> Started:
+    settings = load(config, server=chosen) if chosen else load(config)
+    run_folder = prepare(settings)
+    lock(settings.home)  # held, by the open descriptor, until this process ends
+    sockets = listen(settings.server.host, settings.server.port)
+    _write_port(run_folder / "port", sockets[0].getsockname()[1])
+    installation_secret(settings)
+    return Started(settings, config, sockets, ensure_admin_key(settings).key)
+
+
+def _write_port(path: Path, port: int) -> None:
+    draft = path.with_suffix(".new")
+    draft.write_text(f"{port}\n", "ascii")
+    draft.replace(path)
+
+
+def plans_for(started: Started, chosen: dict[str, Any]) -> list[Plan]:
+    """Every process of this gateway: encoder and engines first, as they take longest to load."""
+    settings, home = started.settings, started.settings.home
+    run_folder = home / "run"
+    base = environment() | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    for name, value in chosen.items():
+        base[f"NEARHIT_SERVER__{name.upper()}"] = str(value)
+    base["NEARHIT_SERVER__PORT"] = str(started.port)
+    half = _threads(base, max(1, len(os.sched_getaffinity(0)) // 2))
+    encoder = module_command(
+        "cache.encoder", "--socket", str(run_folder / "encoder.sock"), "--model", settings.cache.encoder
+    )
+    plans = [Plan(name="encoder", kind="encoder", command=encoder, environment=half)]
+    for name, engine in settings.engines.items():
+        if engine.model == "sim":
+            continue
+        arguments = ["--model", engine.model, "--socket", str(run_folder / f"engine-{name}.sock")]
+        arguments += ["--max-queue", str(engine.max_queue)]
+        arguments += ["--threads", str(engine.threads)] if engine.threads is not None else []
+        command = module_command("engine.process", *arguments)
+        plans.append(Plan(name=f"engine {name}", kind="engine", command=command, environment=half))
+    single = _threads(base, 1) | {"PROMETHEUS_MULTIPROC_DIR": str(fresh_folder(run_folder / "metrics").absolute())}
+    # glibc gives every thread an arena of its own; a worker's few threads do not need them, its memory does.
+    single.setdefault("MALLOC_ARENA_MAX", "2")
+    return plans + [_worker(started, index, single) for index in range(settings.server.workers)]
+
+
+def _worker(started: Started, index: int, variables: dict[str, str]) -> Plan:
+    fds = tuple(sock.fileno() for sock in started.sockets)
+    command = module_command("gateway.server", *(part for fd in fds for part in ("--fd", str(fd))))
+    if started.config is not None:
+        command += ["--config", str(started.config)]
+    if index == 0:
+        command += ["--admin", str(started.settings.home / "run" / "admin.sock")]
+    return Plan(name=f"worker {index}", kind="worker", command=command, environment=variables, fds=fds)
+
+
+def _threads(base: dict[str, str], count: int) -> dict[str, str]:
+    """An operator's own numbers stand."""
+    return {"OMP_NUM_THREADS": str(count), "MKL_NUM_THREADS": str(count)} | base
+
+
+class Readiness(threading.Thread):
+    """Asks our own port until it says it is ready. `answered`: some worker serves; `waiting`: what is still loading."""
+
+    def __init__(self, host: str, port: int, wake: Callable[[], None]) -> None:
+        super().__init__(name="readiness", daemon=True)
+        self.answered = False
+        self.ready = False
+        self.waiting: dict[str, str] = {}
+        self._address = (host, port)
+        self._wake = wake
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def run(self) -> None:
+        while not self.ready and not self._stop.wait(0.2):
+            with contextlib.suppress(OSError, http.client.HTTPException, msgspec.DecodeError):
+                self._ask()
+                self._wake()
+
+    def _ask(self) -> None:
+        connection = http.client.HTTPConnection(*self._address, timeout=5.0)
+        try:
+            connection.request("GET", "/health/ready", headers={"connection": "close"})
+            answer = connection.getresponse()
+            self.waiting = _decode(answer.read(65_536)).waiting_for
+        finally:
+            connection.close()
+        self.answered = True
+        self.ready = answer.status == http.client.OK
+
+
+class Supervisor:
+    """Runs the children until told to stop. One per process: it owns the signal handlers."""
+
+    def __init__(
+        self,
+        started: Started,
+        children: list[Child],
+        *,
+        began: float,
+        monotonic: Callable[[], float] = time.monotonic,
+        say: Callable[[str], object] = sys.stdout.write,
+    ) -> None:
+        self._started = started
+        self._children = children
+        self._began = began
+        self._monotonic = monotonic
+        self._say = say
+        self._signals = 0
+        self._fatal: str | None = None
+        self._announced = False
+        self._last_line = ""
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        host: str = started.sockets[0].getsockname()[0]
+        self._readiness = Readiness(_LOCAL.get(host, host), started.port, self._wake)
+
+    def run(self) -> int:
+        self._catch_signals()
+        for child in self._children:
+            child.start()
+        self._readiness.start()
+        while not self._signals and self._fatal is None:
+            self._sleep()
+            self._look_after_children()
+            self._announce()
+        self._drain()
+        if self._fatal is not None:
+            sys.stderr.write(f"nearhit: {self._fatal}\n")
+            return 1
+        return 0
+
+    # Waking up
+
+    def _catch_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGCHLD, _woken)
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self._signals += 1
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody sleeps any more
+            self._wake_write.send(b"\0")
+
+    def _sleep(self, longest: float = _TICK) -> None:
+        now = self._monotonic()
+        due = [child.due - now for child in self._children if child.due is not None]
+        select.select([self._wake_read], [], [], max(0.0, min([longest, *due])))
+        with contextlib.suppress(BlockingIOError):
+            while self._wake_read.recv(4096):
+                pass
+
+    # While it runs
+
+    def _look_after_children(self) -> None:
+        for child in self._children:
+            status = child.tick()
+            if status is None:
+                continue
+            told = f"{child.plan.name} {how_it_ended(status)}"
+            if child.plan.kind == "worker" and self._hopeless(child, status):
+                self._fatal = f"{told}; the gateway cannot start."
+                return
+            delay = (child.due or 0.0) - self._monotonic()
+            self._tell(f"nearhit: {told}; starting it again in {max(0.0, delay):.1f} s")
+
+    def _hopeless(self, worker: Child, status: int) -> bool:
+        if status == CONFIGURATION_ERROR:
+            return True
+        return not self._readiness.answered and worker.failures >= FIRST_TRIES
+
+    def _announce(self) -> None:
+        if self._announced:
+            return
+        if self._readiness.ready:
+            self._announced = True
+            ready = serve_banner.Ready(
+                url=self._started.url,
+                seconds=self._monotonic() - self._began,
+                api_key=take_first_key(self._started.settings.home),
+                admin_key=self._started.admin_key,
+            )
+            self._tell(serve_banner.banner(self._started.settings, ready))
+        elif self._readiness.answered:
+            line = serve_banner.loading(self._readiness.waiting)
+            if line != self._last_line:
+                self._last_line = line
+                self._tell(line)
+
+    def _tell(self, text: str) -> None:
+        with contextlib.suppress(BrokenPipeError):  # nobody listens any more: no reason to stop serving
+            self._say(text if text.endswith("\n") else text + "\n")
+            sys.stdout.flush()
+
+    # The end
+
+    def _drain(self) -> None:
+        """Workers first, as they need engines and encoder to finish; a second signal hurries."""
+        self._readiness.stop()
+        for sock in self._started.sockets:
+            sock.close()
+        workers = [child for child in self._children if child.plan.kind == "worker"]
+        others = [child for child in self._children if child.plan.kind != "worker"]
+        if self._fatal is None:
+            self._tell("nearhit: finishing what was begun")
+        drain = 0.0 if self._fatal is not None else self._started.settings.server.drain_timeout
+        self._end(workers, drain + AFTER_DRAIN)
+        self._end(others, OTHERS)
+
+    def _end(self, children: list[Child], seconds: float) -> None:
+        for child in children:
+            child.stop()
+        until, signals = self._monotonic() + seconds, self._signals
+        while any(not child.ended() for child in children):
+            if self._monotonic() >= until or self._signals > signals:
+                until, signals = math.inf, sys.maxsize
+                for child in children:
+                    child.stop(signal.SIGKILL)
+            self._sleep(0.05)
+
+
+def _woken(number: int, frame: FrameType | None) -> None:
+    """A handler that does nothing: its being there makes the signal write to the wake-up descriptor."""
+    del number, frame
+
+
+def main() -> int:
+    """`python -m gateway.serve [CONFIG]`; the command line proper is `nearhit serve`."""
+    return run(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

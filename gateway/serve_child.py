@@ -1,0 +1,134 @@
+"""A child process of `nearhit serve`: how it is started, bound to its parent's life, and started again.
+
+`python -m gateway.serve_child PARENT MODULE …` runs a module that ends when PARENT does. Knows processes and back-off.
+Does not know what the children are for, nor the clock: time comes in as a callable.
+"""
+
+import ctypes
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+FIRST_DELAY = 0.2  # seconds before the first restart, doubling
+LONGEST_DELAY = 10.0
+STEADY = 30.0  # seconds alive after which the back-off begins anew
+_PR_SET_PDEATHSIG = 1
+
+Kind = Literal["encoder", "engine", "worker"]
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What to run. `fds` are handed down under the same numbers."""
+
+    name: str
+    kind: Kind
+    command: list[str]
+    environment: dict[str, str]
+    fds: tuple[int, ...] = ()
+
+
+class Process(Protocol):
+    """The part of subprocess.Popen that is used here."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def send_signal(self, sig: int) -> None: ...
+
+
+def spawn(plan: Plan) -> Process:
+    """Start it in a session of its own, so that Ctrl-C reaches the supervisor alone and the drain keeps its order."""
+    return subprocess.Popen(  # noqa: S603 - a command of our own making, no shell
+        plan.command,
+        env=plan.environment,
+        pass_fds=plan.fds,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+class Child:
+    """One process that is kept alive. Drive it with `tick`, which says how a process that ended has ended."""
+
+    def __init__(self, plan: Plan, *, spawn: Callable[[Plan], Process], monotonic: Callable[[], float]) -> None:
+        self.plan = plan
+        self.failures = 0  # in a row, each within STEADY seconds of its start
+        self.due: float | None = None  # when to start again
+        self._spawn = spawn
+        self._monotonic = monotonic
+        self._process: Process | None = None
+        self._began = 0.0
+        self._stopping = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        self._process = self._spawn(self.plan)
+        self._began = self._monotonic()
+        self.due = None
+
+    def tick(self) -> int | None:
+        """Start again what is due; answer the exit status of a process that has just ended, else None."""
+        if self._process is None:
+            if self.due is not None and self._monotonic() >= self.due and not self._stopping:
+                self.start()
+            return None
+        status = self._process.poll()
+        if status is None:
+            return None
+        self._process = None
+        now = self._monotonic()
+        self.failures = 1 if now - self._began >= STEADY else self.failures + 1
+        self.due = now + min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(self.failures - 1, 16))
+        return status
+
+    def stop(self, sig: int = signal.SIGTERM) -> None:
+        """Ask it to end; it is not started again."""
+        self._stopping = True
+        self.due = None
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(sig)
+
+    def ended(self) -> bool:
+        """True when nothing runs."""
+        return self._process is None or self._process.poll() is not None
+
+
+def how_it_ended(status: int) -> str:
+    """An exit status in words."""
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of ours and ends with us."""
+    return [sys.executable, "-m", "gateway.serve_child", str(os.getpid()), module, *arguments]
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGTERM for this process when `parent` ends, even by SIGKILL. Linux only; elsewhere it does nothing."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended before this was asked for
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[1]))
+    sys.argv = sys.argv[2:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,0 +1,101 @@
+"""NEARHIT_HOME as `nearhit serve` finds and leaves it: folders, the lock, the listening sockets, keys shown once.
+
+Does not know processes. Everything here is for the owner alone (0700 and 0600).
+"""
+
+import fcntl
+import os
+import shutil
+import socket
+from pathlib import Path
+
+from gateway.settings import Settings
+
+_BACKLOG = 2_048
+_LONGEST_SOCKET_PATH = 107  # bytes, sun_path of Linux less its end mark
+_SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+
+
+class CannotServe(Exception):
+    """Why this gateway cannot start, as a sentence that says what to do."""
+
+
+def prepare(settings: Settings) -> Path:
+    """Make the folders; answer NEARHIT_HOME/run. Raises CannotServe."""
+    home = settings.home
+    try:
+        for folder in (home, home / "run", home / "journal"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotServe(f"cannot write to {home}: {error.strerror}. Set NEARHIT_HOME to another folder.") from error
+    for name in settings.engines:
+        if not name or not set(name) <= _SAFE:
+            raise CannotServe(f"engines: {name!r} is no name; use letters, digits and _ . -")
+    longest = max((f"engine-{name}.sock" for name in settings.engines), key=len, default="encoder.sock")
+    if len(os.fsencode((home / "run" / longest).absolute())) > _LONGEST_SOCKET_PATH:
+        raise CannotServe(f"{home.absolute()} is too long a path for Unix sockets. Set NEARHIT_HOME to a shorter one.")
+    return home / "run"
+
+
+def lock(home: Path) -> int:
+    """Hold NEARHIT_HOME/lock for as long as the returned descriptor stays open. Raises CannotServe."""
+    descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
+        os.close(descriptor)
+        who = f"process {holder}" if holder else "another process"
+        raise CannotServe(
+            f"{home} is in use by a running gateway ({who}). Stop it, or set NEARHIT_HOME to another folder."
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"{os.getpid()}\n".encode())
+    return descriptor
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets for every address of `host`, on one port (chosen by the system for 0). Raises CannotServe."""
+    sockets: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, address in dict.fromkeys((each[0], each[4]) for each in found):
+            sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            sockets.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((address[0], sockets[0].getsockname()[1] or port, *address[2:]))
+            sock.listen(_BACKLOG)
+    except OSError as error:
+        for sock in sockets:
+            sock.close()
+        raise CannotServe(
+            f"cannot listen on {host}:{port}: {error.strerror}. Choose another with NEARHIT_SERVER__PORT or --port."
+        ) from error
+    return sockets
+
+
+def fresh_folder(path: Path) -> Path:
+    """An empty folder: what a former run left there would be counted again."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(mode=0o700, parents=True)
+    return path
+
+
+def leave_first_key(home: Path, key: str) -> None:
+    """For the worker that made the first API key: hand it to the supervisor, which shows it once."""
+    descriptor = os.open(home / "run" / "first_key", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(key + "\n")
+
+
+def take_first_key(home: Path) -> str | None:
+    """The key that was handed over, deleted with the reading."""
+    path = home / "run" / "first_key"
+    try:
+        key = path.read_text("ascii").strip()
+    except FileNotFoundError:
+        return None
+    path.unlink()
+    return key or None

@@ -1,0 +1,178 @@
+"""One gateway worker: `python -m gateway.server --fd N …` serves the application on sockets it was handed.
+
+Knows how to run an ASGI application on uvicorn (or granian), on the shared TCP socket and, in one worker, on the Unix
+socket of the control plane; drains on SIGTERM. Does not know what the application does, nor who else is running.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import importlib
+import math
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from msgspec import Struct
+
+from gateway.server_protocol import Limits, protocol
+from gateway.settings import Settings, load
+
+CONFIGURATION_ERROR = 78  # EX_CONFIG of sysexits.h: starting again will not help
+KEEP_ALIVE = 75  # seconds; longer than the 60 s of the usual load balancers, so that they close first
+_BACKLOG = 2_048
+_MOST_FILES = 65_536
+_SPARE_FILES = 128
+App = Callable[..., Any]
+
+
+class Listening(Struct, frozen=True, kw_only=True):
+    """Where a worker listens: inherited TCP sockets, and the file of the control plane's Unix socket in one worker."""
+
+    sockets: list[socket.socket]
+    admin: Path | None = None
+
+
+class Worker(uvicorn.Server):
+    """uvicorn's server, except that a signal it has obeyed does not kill the process afterwards."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        del frame
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
+
+
+class GranianWorker(Worker):
+    """granian on the TCP sockets; uvicorn keeps the lifespan, the signals and the control plane's socket."""
+
+    def __init__(self, config: uvicorn.Config, app: App, settings: Settings, tcp: Sequence[socket.socket]) -> None:
+        super().__init__(config)
+        self._app = app
+        self._settings = settings
+        self._tcp = tcp
+        self._granians: list[tuple[Any, asyncio.Task[None]]] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        from gateway.server_granian import on_socket  # only who chose it pays for the import
+
+        await super().startup(sockets=sockets)
+        loop = asyncio.get_running_loop()
+        for sock in self._tcp:
+            granian = on_socket(self._app, sock, self._settings.server)
+            # Part of the server itself: it ends in `shutdown`, before anything that other tasks need.
+            self._granians.append((granian, loop.create_task(granian.serve())))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for granian, _ in self._granians:
+            granian.stop()
+        if self._granians:
+            await asyncio.wait([task for _, task in self._granians], timeout=self._settings.server.drain_timeout)
+        for _, task in self._granians:
+            task.cancel()
+        await super().shutdown(sockets=sockets)
+
+
+def run(app: App, settings: Settings, listening: Listening) -> int:
+    """Serve until SIGTERM or SIGINT, drain, return an exit status. The sockets are closed afterwards."""
+    _limit_resources()
+    admin = [_bind_admin(listening.admin)] if listening.admin is not None else []
+    granian = settings.server.server == "granian"
+    config = _config(app, settings)
+    server = GranianWorker(config, app, settings, listening.sockets) if granian else Worker(config)
+    try:
+        server.run(sockets=admin if granian else [*listening.sockets, *admin])
+    except SystemExit as stopped:  # uvicorn's way of saying that the application did not start
+        return int(stopped.code or 1)
+    finally:
+        if listening.admin is not None:
+            listening.admin.unlink(missing_ok=True)
+    return 0 if server.started else 1
+
+
+def _config(app: App, settings: Settings) -> uvicorn.Config:
+    server = settings.server
+    limits = Limits(
+        header_timeout=server.header_timeout,
+        # A backstop behind `read_body`, which tells its client more.
+        body_timeout=2 * server.body_timeout,
+        connections=max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES),
+    )
+    return uvicorn.Config(
+        app,
+        http=protocol(limits),
+        ws="none",
+        lifespan="on",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=math.ceil(server.drain_timeout),
+    )
+
+
+def _bind_admin(path: Path) -> socket.socket:
+    """A Unix socket that only its owner may open: whoever can is an administrator."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    path.unlink(missing_ok=True)
+    before = os.umask(0o177)  # the file must never exist with wider rights, not even for a moment
+    try:
+        sock.bind(str(path))
+    finally:
+        os.umask(before)
+    return sock
+
+
+def _limit_resources() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    # A core dump would hold every secret and every prompt in flight.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def _build(factory: str, settings: Settings) -> App:
+    module, _, name = factory.partition(":")
+    return getattr(importlib.import_module(module), name)(settings)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m gateway.server", description=__doc__)
+    parser.add_argument("--fd", type=int, action="append", required=True, help="a listening TCP socket, inherited")
+    parser.add_argument("--admin", type=Path, help="where to put the control plane's Unix socket")
+    parser.add_argument("--config", type=Path, help="nearhit.yaml")
+    parser.add_argument("--app", default="gateway.app:create_app", help="module:function that takes the settings")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The worker's command line; its exit status is CONFIGURATION_ERROR where starting again cannot help."""
+    asked = _arguments(argv)
+    try:
+        settings = load(asked.config)
+        app = _build(asked.app, settings)
+    except ValueError as error:  # pydantic's ValidationError is one; its message names the key
+        sys.stderr.write(f"nearhit: {error}\n")
+        return CONFIGURATION_ERROR
+    gc.collect()
+    gc.freeze()  # what was imported stays: looking through it at every full collection costs milliseconds
+    sockets = [socket.socket(fileno=fd) for fd in asked.fd]
+    with contextlib.suppress(KeyboardInterrupt):
+        return run(app, settings, Listening(sockets=sockets, admin=asked.admin))
+    return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""What the control plane's routes and pages are given: one object, filled in one place (`gateway.app.create_app`).
+
+Knows: names and types of the parts. Does not know: how any of them is built, started or closed.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from gateway.settings import Settings
+
+if TYPE_CHECKING:  # heavy or optional parts; routes only ever call them
+    from cache.semantic import SemanticCache
+    from engine.api import Engine
+    from gateway.auth import Keyring
+    from gateway.db.session import Database
+    from gateway.ledger import Ledger
+    from gateway.prices import PriceBook
+    from gateway.providers import Provider
+    from gateway.telemetry import Telemetry
+
+
+class Services:
+    """`cache` is None where nothing is cached, `telemetry` in short-lived processes. `now`: wall-clock seconds.
+
+    `models` answers the names clients may ask for. A plain class: Litestar would take a dataclass apart to check it.
+    """
+
+    def __init__(  # noqa: PLR0913 - one name per part is the point
+        self,
+        *,
+        settings: Settings,
+        database: "Database",
+        keyring: "Keyring",
+        ledger: "Ledger",
+        prices: "PriceBook",
+        now: Callable[[], float],
+        cache: "SemanticCache | None" = None,
+        engines: "Mapping[str, Engine] | None" = None,
+        providers: "Mapping[str, Provider] | None" = None,
+        telemetry: "Telemetry | None" = None,
+        models: Callable[[], list[str]] = list,
+    ) -> None:
+        self.settings = settings
+        self.database = database
+        self.keyring = keyring
+        self.ledger = ledger
+        self.prices = prices
+        self.now = now
+        self.cache = cache
+        self.engines = engines or {}
+        self.providers = providers or {}
+        self.telemetry = telemetry
+        self.models = models

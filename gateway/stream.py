@@ -1,0 +1,111 @@
+"""OpenAI's streams: events to bytes and back, and what the gateway reads out of a body on its way.
+
+Knows: framing, the in-band error, usage and finish reasons. `fold` and `unfold` turn events into a body and a body
+into events (see `gateway.stream_fold`). Does not know: sockets, tenants, money beyond token counts.
+"""
+
+from typing import cast
+
+import msgspec
+
+from gateway.call import Body
+from gateway.errors import GatewayError
+from gateway.stream_fold import fold, unfold
+from gateway.stream_sse import MAX_EVENT, MAX_LINE, EventParser, StreamGarbage
+from policies.money import Usage
+
+__all__ = [
+    "DONE",
+    "MAX_EVENT",
+    "MAX_LINE",
+    "EventParser",
+    "StreamGarbage",
+    "encode_event",
+    "fold",
+    "in_band_error",
+    "parse",
+    "read_finish",
+    "read_usage",
+    "unfold",
+]
+
+DONE = b"data: [DONE]\n\n"
+DONE_DATA = b"[DONE]"
+# More tokens than any model takes or gives; a larger count is a broken upstream, not a bill.
+_MOST_TOKENS = 1 << 40
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def encode_event(body: Body) -> bytes:
+    """One event on the wire: `data: {json}` and a blank line."""
+    return b"data: %b\n\n" % _encode(body)
+
+
+def in_band_error(error: GatewayError) -> bytes:
+    """How an error is told after the first event. The stream then ends without `[DONE]`."""
+    return b"data: %b\n\n" % error.body()
+
+
+def parse(data: bytes) -> Body:
+    """The JSON object of one event. Raises StreamGarbage for anything else."""
+    try:
+        found = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StreamGarbage("sent what is not JSON") from error
+    if not isinstance(found, dict):
+        raise StreamGarbage("sent JSON that is not an object")
+    return cast("Body", found)
+
+
+def read_finish(body: Body) -> str | None:
+    """The finish reason in an event or body: the last choice that has one."""
+    found = None
+    choices = body.get("choices")
+    if isinstance(choices, list):
+        for choice in cast("list[object]", choices):
+            if isinstance(choice, dict):
+                reason = cast("Body", choice).get("finish_reason")
+                if isinstance(reason, str):
+                    found = reason
+    return found
+
+
+def read_usage(body: Body) -> Usage | None:
+    """Token counts of an event or body; None when absent or impossible (not whole numbers, negative, absurd).
+
+    A part that is larger than its whole is ignored rather than believed: those tokens then count at the full price.
+    """
+    usage = body.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    usage = cast("Body", usage)
+    prompt = _count(usage.get("prompt_tokens"))
+    completion = _count(usage.get("completion_tokens", 0))
+    if prompt is None or completion is None:
+        return None
+    details = usage.get("prompt_tokens_details")
+    cached = _part(details, "cached_tokens", prompt)
+    if not cached:
+        # DeepSeek tells its prefix cache at the top level.
+        cached = _part(usage, "prompt_cache_hit_tokens", prompt)
+    return Usage(
+        prompt=prompt,
+        cached=cached,
+        cache_write=_part(details, "cache_write_tokens", prompt - cached),
+        completion=completion,
+        reasoning=_part(usage.get("completion_tokens_details"), "reasoning_tokens", completion),
+    )
+
+
+def _count(value: object) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS:
+        return value
+    return None
+
+
+def _part(details: object, name: str, whole: int) -> int:
+    if not isinstance(details, dict):
+        return 0
+    count = _count(cast("Body", details).get(name))
+    return count if count is not None and count <= whole else 0

@@ -1,0 +1,153 @@
+"""What operators see: metrics for every request, a span tree for those worth keeping.
+
+    telemetry.entered()                     a request begins
+    telemetry.observe(outcome, timings)     it has ended: metrics now, spans once the reply has left
+    telemetry.exposition()                  GET /metrics
+    telemetry.trace(request_id)             one kept trace, for the page about that request
+
+Knows: which requests are kept (head sampling by trace id, the caller's decision, every error, every slow one) and where
+they go (OTLP when `telemetry.otlp` is set, and the last few in memory). Does not know: HTTP, who reads.
+The OpenTelemetry SDK (`gateway/otlp.py`) is imported only when something is exported.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from engine.api import EngineStats
+from gateway.call import Outcome
+from gateway.metrics import CONTENT_TYPE, Metrics, process_died
+from gateway.settings import TelemetrySettings
+from gateway.traces import Attempt, Reason, Timings, Trace, build_trace, parent_of, trace_id_of
+
+__all__ = ["CONTENT_TYPE", "Attempt", "Exporter", "Telemetry", "Timings", "Trace", "otlp_exporter", "process_died"]
+
+MOST_TRACES = 512
+MOST_PENDING = 4_096
+_RANDOM_BITS = 56
+
+
+class Exporter(Protocol):
+    """Takes finished traces elsewhere. `export` must not block; `close` may, and delivers what is queued."""
+
+    def export(self, trace: Trace) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Telemetry:
+    """One per process. `now`: wall-clock seconds. `models`: the configured names, which always get a metric label."""
+
+    def __init__(
+        self,
+        settings: TelemetrySettings,
+        *,
+        now: Callable[[], float],
+        models: Iterable[str] = (),
+        exporter: Exporter | None = None,
+    ) -> None:
+        self._metrics = Metrics(models)
+        self._metrics.started(now())
+        self._threshold = int(settings.sample * (1 << _RANDOM_BITS))
+        self._slow_ms = settings.slow * 1_000
+        self._content = settings.capture_content
+        self._exporter = exporter or (otlp_exporter(settings.otlp) if settings.otlp else None)
+        self._pending: list[tuple[Outcome, Timings, Reason]] = []
+        self._kept: OrderedDict[str, Trace] = OrderedDict()
+        self._engines: dict[str, Callable[[], EngineStats]] = {}
+        self._traces_bound = {
+            reason: self._metrics.traces.labels(reason).inc for reason in ("sampled", "error", "slow", "dropped")
+        }
+        self.entered: Callable[[], None] = self._metrics.in_flight.inc
+        self.left: Callable[[], None] = self._metrics.in_flight.dec
+        self.refused = self._metrics.refused
+
+    def watch_engine(self, name: str, stats: Callable[[], EngineStats]) -> None:
+        """Show this engine's figures in every exposition."""
+        self._engines[name] = stats
+
+    def observe(self, outcome: Outcome, timings: Timings) -> None:
+        """Count an ended request; if it is worth keeping, build its spans in a later turn of the event loop."""
+        self._metrics.count(outcome, timings)
+        reason = self._worth_keeping(outcome)
+        if reason is None:
+            return
+        if len(self._pending) >= MOST_PENDING:
+            self._traces_bound["dropped"]()
+            return
+        self._pending.append((outcome, timings, reason))
+        if len(self._pending) == 1:
+            self._later()
+
+    def trace(self, request_id: str) -> Trace | None:
+        """A kept trace of this process, None when it was not kept or has been pushed out by newer ones."""
+        self._build()
+        return self._kept.get(request_id)
+
+    def traces(self) -> list[Trace]:
+        """The kept traces, newest first."""
+        self._build()
+        return list(reversed(self._kept.values()))
+
+    def exposition(self) -> bytes:
+        """The Prometheus text. Reads files of all workers in multi-process mode, so call it in a thread there."""
+        for name, stats in self._engines.items():
+            self._metrics.engine(name, _figures(stats()))
+        return self._metrics.exposition()
+
+    def close(self) -> None:
+        """Build and deliver what is pending; blocks while an exporter delivers, so call it in a thread."""
+        self._build()
+        if self._exporter is not None:
+            self._exporter.close()
+
+    def _worth_keeping(self, outcome: Outcome) -> Reason | None:
+        if outcome.status >= 500 or (outcome.error is not None and outcome.status < 400):
+            return "error"
+        if outcome.total_ms >= self._slow_ms:
+            return "slow"
+        parent = parent_of(outcome.call.directives.traceparent)
+        if parent is not None:
+            return "sampled" if parent.sampled else None
+        drawn = int(trace_id_of(outcome.call)[-14:], 16)
+        return "sampled" if drawn < self._threshold else None
+
+    def _later(self) -> None:
+        """After the current turn, so that the reply leaves first; at once where no loop runs."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._build()
+        else:
+            loop.call_soon(self._build)
+
+    def _build(self) -> None:
+        pending, self._pending = self._pending, []
+        for outcome, timings, reason in pending:
+            trace = build_trace(outcome, timings, reason, content=self._content)
+            self._traces_bound[reason]()
+            self._kept[trace.request_id] = trace
+            if len(self._kept) > MOST_TRACES:
+                self._kept.popitem(last=False)
+            if self._exporter is not None:
+                self._exporter.export(trace)
+
+
+def _figures(stats: EngineStats) -> dict[str, float]:
+    return {
+        "ready": float(stats.ready),
+        "running": stats.running,
+        "waiting": stats.waiting,
+        "kv_used": stats.kv_used,
+        "prefix_hit_rate": stats.prefix_hit_rate,
+        "tokens_per_s": stats.tokens_per_s,
+        "restarts": stats.restarts,
+    }
+
+
+def otlp_exporter(endpoint: str) -> Exporter:
+    """OTLP over HTTP (protobuf) to a collector; `endpoint` is its base URL or the full URL of its trace intake."""
+    from gateway.otlp import Otlp
+
+    return Otlp(endpoint)

@@ -1,0 +1,269 @@
+"""What happened inside one request, told afterwards: marks taken on the way, spans built from them once it has ended.
+
+Knows: the marks, the span tree and its names (the names of the functions they time), W3C trace context, the `gen_ai.*`
+attribute names of the semantic conventions 1.37. Does not know: sampling, exporters, metrics, the clock. Prompts and
+answers never enter a span, unless the operator switched `telemetry.capture_content` on; then the prompt does.
+"""
+
+import random
+import re
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from gateway.call import Call, Outcome
+from policies.money import usd
+
+Reason = Literal["sampled", "error", "slow"]
+Attribute = str | bool | int | float | list[str]
+OPERATION_NAMES = {"chat": "chat", "completion": "text_completion", "embedding": "embeddings"}
+MOST_CONTENT = 32_768
+
+_TRACEPARENT = re.compile(r"^(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")
+_REQUEST_FIELDS = {
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "max_completion_tokens": "gen_ai.request.max_tokens",
+    "seed": "gen_ai.request.seed",
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "n": "gen_ai.request.choice.count",
+}
+_encode = msgspec.json.Encoder().encode
+
+
+class Attempt(Struct, kw_only=True):
+    """One try at one provider, in monotonic seconds; `result` is `ok` or an error's class name. 0.0: not reached."""
+
+    provider: str
+    model: str
+    started: float
+    first_chunk: float = 0.0
+    ended: float = 0.0
+    result: str = "ok"
+
+
+class Timings(Struct, kw_only=True):
+    """When each step of a request was done, in monotonic seconds; 0.0 means that the step was not reached.
+
+    `admitted`: rate limits passed. `looked_up`: the cache has answered. `dispatched`: handed to a provider.
+    `first_chunk`: the first chunk of the answer in hand. `ended`: the last chunk given to the client.
+    """
+
+    received: float
+    admitted: float = 0.0
+    looked_up: float = 0.0
+    dispatched: float = 0.0
+    first_chunk: float = 0.0
+    ended: float = 0.0
+    attempts: list[Attempt] = []
+
+
+class Span(Struct, frozen=True, kw_only=True):
+    """One timed step. Seconds since the epoch; ids in lower-case hex; `parent` is None where nobody called."""
+
+    name: str
+    id: str
+    parent: str | None
+    start: float
+    end: float
+    attributes: dict[str, Attribute]
+    error: str | None = None
+
+
+class Trace(Struct, frozen=True, kw_only=True):
+    """A kept request: the root span first, then its parts in the order in which they began."""
+
+    id: str
+    request_id: str
+    reason: Reason
+    spans: tuple[Span, ...]
+
+
+class Parent(Struct, frozen=True):
+    """The caller's trace context. `sampled` is the caller's own decision."""
+
+    trace_id: str
+    span_id: str
+    sampled: bool
+
+
+def parent_of(traceparent: str | None) -> Parent | None:
+    """The caller's context, None when there is none or it is malformed (W3C Trace Context: then start afresh)."""
+    if traceparent is None or (found := _TRACEPARENT.match(traceparent)) is None:
+        return None
+    return Parent(found[1], found[2], bool(int(found[3], 16) & 1))
+
+
+def trace_id_of(call: Call) -> str:
+    """The caller's trace id, else the request id itself: a UUIDv7 ends in 62 random bits, enough for sampling."""
+    parent = parent_of(call.directives.traceparent)
+    return parent.trace_id if parent else call.id.replace("-", "")
+
+
+def draw_span_id() -> str:
+    """16 hex digits, never all zero. Span ids name, they do not protect: no secure randomness needed."""
+    return f"{random.getrandbits(64) or 1:016x}"
+
+
+def build_trace(
+    outcome: Outcome,
+    timings: Timings,
+    reason: Reason,
+    *,
+    content: bool = False,
+    span_id: Callable[[], str] = draw_span_id,
+) -> Trace:
+    """The span tree of one request: request -> admit, cache.find, dispatch -> provider.first_chunk per attempt."""
+    call = outcome.call
+    parent = parent_of(call.directives.traceparent)
+    begun = timings.received or call.received
+    ended = max(timings.ended, begun + outcome.total_ms / 1_000)
+
+    def wall(mark: float) -> float:
+        """Monotonic to wall clock, kept inside the request: a step never sticks out of its parent."""
+        return call.at + min(max(mark, begun), ended) - call.received
+
+    root = Span(
+        name="request",
+        id=span_id(),
+        parent=parent.span_id if parent else None,
+        start=wall(begun),
+        end=wall(ended),
+        attributes=_root_attributes(outcome, content=content),
+        error=outcome.error,
+    )
+    spans = [root]
+    if timings.admitted:
+        spans.append(_step("admit", root.id, wall(begun), wall(timings.admitted), span_id()))
+    if timings.looked_up:
+        found = _step("cache.find", root.id, wall(timings.admitted or begun), wall(timings.looked_up), span_id())
+        found.attributes.update(_cache_attributes(outcome))
+        spans.append(found)
+    if timings.dispatched:
+        sent = Span(
+            name="dispatch",
+            id=span_id(),
+            parent=root.id,
+            start=wall(timings.looked_up or timings.admitted or begun),
+            end=wall(ended),
+            attributes=_upstream_attributes(outcome),
+            error=outcome.error,
+        )
+        spans.append(sent)
+        spans += [_attempt_span(attempt, sent.id, wall, span_id()) for attempt in _attempts(outcome, timings)]
+    return Trace(id=trace_id_of(call), request_id=call.id, reason=reason, spans=tuple(spans))
+
+
+def _attempts(outcome: Outcome, timings: Timings) -> list[Attempt]:
+    """The recorded attempts; a request that only waited for another one's answer has none, so its wait stands in."""
+    if timings.attempts:
+        return timings.attempts
+    return [
+        Attempt(
+            provider=outcome.provider,
+            model=outcome.model,
+            started=timings.dispatched,
+            first_chunk=timings.first_chunk,
+            result="ok" if timings.first_chunk else outcome.error or "ok",
+        )
+    ]
+
+
+def _step(name: str, parent: str, start: float, end: float, span_id: str) -> Span:
+    return Span(name=name, id=span_id, parent=parent, start=start, end=end, attributes={})
+
+
+def _attempt_span(attempt: Attempt, parent: str, wall: Callable[[float], float], span_id: str) -> Span:
+    end = attempt.first_chunk or attempt.ended or attempt.started
+    return Span(
+        name="provider.first_chunk",
+        id=span_id,
+        parent=parent,
+        start=wall(attempt.started),
+        end=wall(end),
+        attributes={"gen_ai.provider.name": attempt.provider, "gen_ai.request.model": attempt.model},
+        error=None if attempt.result == "ok" else attempt.result,
+    )
+
+
+def _root_attributes(outcome: Outcome, *, content: bool) -> dict[str, Attribute]:
+    call = outcome.call
+    attributes: dict[str, Attribute] = {
+        "gen_ai.operation.name": OPERATION_NAMES[call.operation],
+        "gen_ai.request.model": call.model,
+        "http.response.status_code": outcome.status,
+        "nearhit.request.id": call.id,
+        "nearhit.key.id": call.principal.key_id,
+        "nearhit.team": call.principal.team,
+        "nearhit.project": call.principal.project,
+        "nearhit.source": outcome.source,
+        "nearhit.cost.usd": usd(outcome.cost_nano),
+        "nearhit.cost.status": outcome.cost_status,
+        "nearhit.cost.saved_usd": usd(outcome.saved_nano),
+        "nearhit.attempts": outcome.attempts,
+        "nearhit.client_gone": outcome.client_gone,
+        **_cache_attributes(outcome),
+    }
+    if outcome.error:
+        attributes["error.type"] = outcome.error
+    if content:
+        asked = call.body.get("messages") or call.body.get("prompt") or call.body.get("input")
+        attributes["gen_ai.input.messages"] = _encode(asked).decode()[:MOST_CONTENT]
+    return attributes
+
+
+def _cache_attributes(outcome: Outcome) -> dict[str, Attribute]:
+    attributes: dict[str, Attribute] = {"nearhit.cache.status": outcome.cache}
+    if outcome.source in ("exact", "semantic"):
+        attributes["nearhit.cache.tier"] = outcome.source
+    if outcome.similarity is not None:
+        attributes["nearhit.cache.similarity"] = outcome.similarity
+    if outcome.confidence is not None:
+        attributes["nearhit.cache.confidence"] = outcome.confidence
+    return attributes
+
+
+def _upstream_attributes(outcome: Outcome) -> dict[str, Attribute]:
+    """What was asked of a provider and what it answered. Token counts only where tokens were really bought."""
+    call = outcome.call
+    attributes: dict[str, Attribute] = {
+        "gen_ai.operation.name": OPERATION_NAMES[call.operation],
+        "gen_ai.provider.name": outcome.provider,
+        "gen_ai.request.model": call.model,
+        "gen_ai.request.stream": call.stream,
+    }
+    for field, name in _REQUEST_FIELDS.items():
+        value = call.body.get(field)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            attributes[name] = value
+    if outcome.model:
+        attributes["gen_ai.response.model"] = outcome.model
+    if outcome.finish:
+        attributes["gen_ai.response.finish_reasons"] = [outcome.finish]
+    if outcome.ttft_ms is not None and call.stream:
+        attributes["gen_ai.response.time_to_first_chunk"] = outcome.ttft_ms / 1_000
+    if outcome.source == "upstream":
+        attributes.update(_usage_attributes(outcome))
+    if outcome.error:
+        attributes["error.type"] = outcome.error
+    return attributes
+
+
+def _usage_attributes(outcome: Outcome) -> dict[str, Attribute]:
+    """Input tokens include the cached ones, as the conventions say."""
+    usage = outcome.usage
+    attributes: dict[str, Attribute] = {
+        "gen_ai.usage.input_tokens": usage.prompt,
+        "gen_ai.usage.output_tokens": usage.completion,
+    }
+    if usage.cached:
+        attributes["gen_ai.usage.cache_read.input_tokens"] = usage.cached
+    if usage.cache_write:
+        attributes["gen_ai.usage.cache_write.input_tokens"] = usage.cache_write
+    if usage.reasoning:
+        attributes["gen_ai.usage.reasoning.output_tokens"] = usage.reasoning
+    return attributes

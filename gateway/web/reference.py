@@ -1,0 +1,159 @@
+"""The API's description as a page and as a document: the control plane from its handlers, the data plane from here.
+
+The data plane is served by bare ASGI routes, which describe nothing by themselves; its addresses stand in `_DATA`.
+Knows: OpenAPI's shape. Does not know: routes, HTML.
+"""
+
+from typing import cast
+
+from msgspec import Struct
+
+Json = dict[str, object]
+
+
+class Parameter(Struct, frozen=True, kw_only=True):
+    """One parameter of an operation. `kind` in words."""
+
+    name: str
+    where: str
+    kind: str
+    needed: bool
+    words: str
+
+
+class Operation(Struct, frozen=True, kw_only=True):
+    """One method of one address; `answer` and `body` as field lists in words."""
+
+    verb: str
+    path: str
+    title: str
+    words: str
+    role: str
+    parameters: list[Parameter]
+    body: list[Parameter]
+    answer: list[Parameter]
+
+
+class Section(Struct, frozen=True, kw_only=True):
+    """Operations that belong together."""
+
+    name: str
+    operations: list[Operation]
+
+
+_DATA: tuple[tuple[str, str, str, str], ...] = (
+    ("post", "/v1/chat/completions", "Chat completion", "OpenAI's chat completions, streamed or not."),
+    ("post", "/v1/completions", "Text completion", "OpenAI's older text completions."),
+    ("post", "/v1/embeddings", "Embeddings", "OpenAI's embeddings."),
+    ("get", "/v1/models", "Models", "The names clients may ask for."),
+    ("get", "/v1/models/{model}", "One model", "One of those names; near names are listed when it is unknown."),
+    ("get", "/health/live", "Alive", "200 while the process runs."),
+    ("get", "/health/ready", "Ready", "200 when everything serves; else 503 and what is still loading."),
+    ("get", "/health/upstreams", "Upstreams", "How every upstream does; never gates readiness."),
+    ("get", "/metrics", "Metrics", "Prometheus exposition."),
+)
+_FIRST = ("Data plane", "Keys", "Budgets", "Usage", "Requests", "Cache", "Prices", "Ledger", "Organization", "About")
+
+
+def data_plane(schema: Json) -> Json:
+    """The paths of `schema` with the data plane's added, as the part of the document that replaces them."""
+    paths: Json = {}
+    for verb, path, title, words in _DATA:
+        operation: Json = {
+            "summary": title,
+            "description": words,
+            "tags": ["Data plane"],
+            "responses": {"200": {"description": "As OpenAI answers it."}},
+        }
+        if "{model}" in path:
+            operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+        paths[path] = {**cast("Json", paths.get(path, {})), verb: operation}
+    return {"paths": {**paths, **cast("Json", schema.get("paths", {}))}}
+
+
+def sections(schema: Json) -> list[Section]:
+    """Operations by tag, in the order a newcomer needs them."""
+    found: dict[str, list[Operation]] = {}
+    for path, item in cast("dict[str, Json]", schema.get("paths", {})).items():
+        for verb, operation in item.items():
+            if isinstance(operation, dict):
+                read = cast("Json", operation)
+                tag = str((cast("list[object]", read.get("tags") or ["Other"]))[0])
+                found.setdefault(tag, []).append(_operation(schema, verb, path, read))
+    order = {name: place for place, name in enumerate(_FIRST)}
+    names = sorted(found, key=lambda name: (order.get(name, len(order)), name))
+    return [Section(name=name, operations=found[name]) for name in names]
+
+
+def _operation(schema: Json, verb: str, path: str, read: Json) -> Operation:
+    body = cast("Json", read.get("requestBody") or {})
+    return Operation(
+        verb=verb,
+        path=path,
+        title=str(read.get("summary") or path),
+        words=str(read.get("description") or ""),
+        role=str(read.get("x-role") or ""),
+        parameters=[_parameter(schema, one) for one in cast("list[Json]", read.get("parameters") or [])],
+        body=_fields(schema, _content(body)),
+        answer=_fields(schema, _answered(read)),
+    )
+
+
+def _parameter(schema: Json, read: Json) -> Parameter:
+    return Parameter(
+        name=str(read.get("name")),
+        where=str(read.get("in")),
+        kind=_kind(schema, cast("Json", read.get("schema") or {})),
+        needed=bool(read.get("required")),
+        words=str(read.get("description") or ""),
+    )
+
+
+def _answered(read: Json) -> Json:
+    responses = cast("dict[str, Json]", read.get("responses") or {})
+    good = next((found for code, found in responses.items() if code.startswith("2")), {})
+    return _content(good)
+
+
+def _content(holder: Json) -> Json:
+    content = cast("dict[str, Json]", holder.get("content") or {})
+    return cast("Json", content.get("application/json", {}).get("schema") or {})
+
+
+def _fields(schema: Json, shape: Json) -> list[Parameter]:
+    """One level of fields of an object, following one reference."""
+    found = _resolved(schema, shape)
+    needed = set(cast("list[str]", found.get("required") or []))
+    return [
+        Parameter(name=name, where="", kind=_kind(schema, field), needed=name in needed, words=_words(field))
+        for name, field in cast("dict[str, Json]", found.get("properties") or {}).items()
+    ]
+
+
+def _words(field: Json) -> str:
+    default = field.get("default")
+    return "" if default is None else f"default {default}"
+
+
+def _resolved(schema: Json, shape: Json) -> Json:
+    reference = shape.get("$ref")
+    if not isinstance(reference, str):
+        return shape
+    components = cast("dict[str, dict[str, Json]]", schema.get("components") or {})
+    return components.get("schemas", {}).get(reference.rpartition("/")[2], {})
+
+
+def _kind(schema: Json, shape: Json) -> str:
+    """A type in words: `text`, `number`, `list of KeyView`, `one of "hard", "soft"`."""
+    for name in ("oneOf", "anyOf"):
+        if isinstance(options := shape.get(name), list):
+            return " or ".join(dict.fromkeys(_kind(schema, option) for option in cast("list[Json]", options)))
+    if isinstance(reference := shape.get("$ref"), str):
+        found = _resolved(schema, shape)
+        return _kind(schema, found) if "enum" in found else reference.rpartition("/")[2].rpartition("_")[2]
+    if isinstance(values := shape.get("enum"), list):
+        return "one of " + ", ".join(f"“{value}”" for value in cast("list[object]", values))
+    kind = shape.get("type")
+    if kind == "array":
+        return f"list of {_kind(schema, cast('Json', shape.get('items') or {}))}"
+    return {"string": "text", "integer": "whole number", "boolean": "yes or no"}.get(str(kind), str(kind or "anything"))

@@ -1,0 +1,95 @@
+"""Dashboard sessions: kept in the database, 8 hours at most, 30 minutes without use, gone when their key is.
+
+The cookie holds a random token, the table its SHA-256. The CSRF token is derived from the cookie's token, so pages can
+show it and the database cannot. Does not know: cookies' attributes, pages.
+"""
+
+import hashlib
+import hmac
+import secrets
+
+from msgspec import Struct
+from sqlalchemy import delete, insert, select, update
+
+from gateway.auth import may
+from gateway.call import Principal
+from gateway.db.models import LoginSession
+from gateway.services import Services
+
+ABSOLUTE = 8 * 3_600.0
+IDLE = 30 * 60.0
+_NOTED_EVERY = 60.0
+_CSRF = b"nearhit dashboard csrf v1"
+_LONGEST_TOKEN = 128
+
+
+class Opened(Struct, frozen=True, kw_only=True):
+    """A session that counts: who it acts for and the token that every change must carry."""
+
+    principal: Principal
+    csrf: str
+    expires: float
+
+
+def csrf_of(token: str) -> str:
+    return hmac.digest(token.encode(), _CSRF, hashlib.sha256).hex()
+
+
+def csrf_matches(opened: Opened, presented: str) -> bool:
+    return hmac.compare_digest(opened.csrf.encode(), presented.encode("utf-8", "replace"))
+
+
+class Sessions:
+    """Opens, finds and ends sessions. Cheap to build; one per request."""
+
+    def __init__(self, services: Services) -> None:
+        self._database = services.database
+        self._keyring = services.keyring
+        self._now = services.now
+
+    async def open(self, principal: Principal) -> str:
+        """A new session's token, always a fresh one: a token from before the login never counts after it."""
+        token, now = secrets.token_urlsafe(32), self._now()
+        async with self._database.begin() as connection:
+            await connection.execute(delete(LoginSession).where(LoginSession.expires < now))
+            await connection.execute(
+                insert(LoginSession).values(
+                    id=_digest(token),
+                    actor=principal.key_id,
+                    role=principal.role,
+                    csrf=_digest(csrf_of(token)),
+                    created=now,
+                    seen=now,
+                    expires=now + ABSOLUTE,
+                )
+            )
+        return token
+
+    async def find(self, token: str) -> Opened | None:
+        """The session, None when there is none, it is over, or its key no longer opens the control plane."""
+        if not token or len(token) > _LONGEST_TOKEN:
+            return None
+        wanted = select(LoginSession.actor, LoginSession.seen, LoginSession.expires)
+        async with self._database.read() as connection:
+            row = (await connection.execute(wanted.where(LoginSession.id == _digest(token)))).first()
+        now = self._now()
+        if row is None or row.expires <= now or row.seen + IDLE <= now:
+            return None
+        principal = await self._keyring.still_good(row.actor)
+        if principal is None or not may(principal, "viewer"):
+            return None
+        if now - row.seen >= _NOTED_EVERY:
+            await self._note(token, now)
+        return Opened(principal=principal, csrf=csrf_of(token), expires=min(row.expires, now + IDLE))
+
+    async def close(self, token: str) -> None:
+        async with self._database.begin() as connection:
+            await connection.execute(delete(LoginSession).where(LoginSession.id == _digest(token)))
+
+    async def _note(self, token: str, now: float) -> None:
+        async with self._database.begin() as connection:
+            await connection.execute(update(LoginSession).where(LoginSession.id == _digest(token)).values(seen=now))
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()

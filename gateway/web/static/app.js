@@ -1,0 +1,110 @@
+// What pages do beyond plain HTML: local times, copying, questions before a change, charts drawn from the table beside them.
+// Every page works without this file; only charts are missing then.
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const dark = () => root.dataset.theme === "dark" || (!root.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
+  const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+  const long = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  const hour = new Intl.DateTimeFormat(undefined, { weekday: "short", hour: "2-digit", minute: "2-digit" });
+  const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", timeZone: "UTC" });
+
+  function localise(within) {
+    for (const time of within.querySelectorAll("time[data-local]")) {
+      const at = new Date(time.dateTime);
+      time.title = time.textContent;
+      time.textContent = long.format(at);
+      time.removeAttribute("data-local");
+    }
+    for (const time of within.querySelectorAll("time[data-short]")) {
+      const form = time.dataset.short === "hour" ? hour : day;
+      time.title = time.dateTime + (time.dataset.short === "hour" ? "" : " (UTC)");
+      time.textContent = form.format(new Date(time.dateTime));
+      time.removeAttribute("data-short");
+    }
+  }
+
+  const dollars = (value) => value === 0 ? "$0" : value >= 1
+    ? "$" + value.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })
+    : "$" + Number(value.toPrecision(4)).toLocaleString("en-US", { maximumFractionDigits: 9 });
+
+  // Names, numbers and units are read from the table, so that chart and table cannot differ.
+  function readTable(table) {
+    const heads = [...table.tHead.rows[0].cells].slice(1);
+    const rows = [...table.tBodies[0].rows];
+    const cell = (row, place) => {
+      const found = row.cells[place + 1];
+      return Number(found.dataset.v ?? found.textContent.trim());
+    };
+    return {
+      unit: table.dataset.unit,
+      labels: rows.map((row) => row.cells[0].textContent.trim()),
+      series: heads.map((head, place) => ({
+        key: head.dataset.series, name: head.textContent.trim(), values: rows.map((row) => cell(row, place)),
+      })),
+    };
+  }
+
+  const hues = { exact: "--exact", semantic: "--semantic", shared: "--shared", fresh: "--fresh", refused: "--refused", cost: "--semantic", saved: "--exact" };
+
+  function options(data) {
+    const money = data.unit === "usd";
+    const text = { color: colour("--soft"), fontFamily: getComputedStyle(document.body).fontFamily, fontSize: 12 };
+    return {
+      animation: !matchMedia("(prefers-reduced-motion: reduce)").matches,
+      animationDuration: 350,
+      aria: { enabled: true, decal: { show: false } },
+      textStyle: text,
+      grid: { left: 8, right: 8, top: 36, bottom: 4, containLabel: true },
+      legend: { top: 0, left: 0, icon: "roundRect", itemWidth: 11, itemHeight: 11, itemGap: 16, textStyle: text },
+      tooltip: {
+        trigger: "axis", renderMode: "richText", axisPointer: { type: "shadow" }, confine: true,
+        backgroundColor: colour("--surface"), borderColor: colour("--line-strong"), textStyle: { ...text, color: colour("--ink") },
+        valueFormatter: (value) => money ? dollars(value) : String(value),
+      },
+      xAxis: { type: "category", data: data.labels, axisTick: { show: false }, axisLine: { lineStyle: { color: colour("--line-strong") } }, axisLabel: { ...text, hideOverlap: true } },
+      yAxis: { type: "value", minInterval: money ? undefined : 1, splitLine: { lineStyle: { color: colour("--line") } }, axisLabel: { ...text, formatter: money ? dollars : undefined } },
+      series: data.series.map((series) => ({
+        name: series.name, type: "bar", stack: money ? undefined : "all", data: series.values, barMaxWidth: 26,
+        itemStyle: { color: colour(hues[series.key] || "--accent"), borderRadius: money ? [3, 3, 0, 0] : 0 },
+        emphasis: { focus: "series" },
+      })),
+    };
+  }
+
+  const drawn = [];
+  function draw() {
+    if (typeof echarts === "undefined") return;
+    while (drawn.length) drawn.pop().dispose();
+    for (const figure of document.querySelectorAll("figure[data-chart]")) {
+      const chart = echarts.init(figure, null, { renderer: "svg" });
+      chart.setOption(options(readTable(document.getElementById(figure.dataset.chart))));
+      drawn.push(chart);
+    }
+  }
+
+  document.addEventListener("click", async (event) => {
+    const copy = event.target.closest("[data-copy]");
+    if (copy) {
+      await navigator.clipboard.writeText(copy.dataset.copy);
+      const before = copy.textContent;
+      copy.textContent = "Copied";
+      setTimeout(() => { copy.textContent = before; }, 1500);
+    }
+    if (event.target.closest("[data-theme-toggle]")) {
+      root.dataset.theme = dark() ? "light" : "dark";
+      localStorage.setItem("nearhit-theme", root.dataset.theme);
+      draw();
+    }
+  });
+  document.addEventListener("submit", (event) => {
+    const question = event.target.dataset.confirm;
+    if (question && !confirm(question)) event.preventDefault();
+  });
+  document.addEventListener("htmx:after:swap", () => localise(document));
+  addEventListener("resize", () => { for (const chart of drawn) chart.resize(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+
+  localise(document);
+  draw();
+})();

@@ -1,0 +1,63 @@
+"""The sentence that says why a request was a hit or a miss.
+
+Knows: every reason word that the cache and the gateway use. Does not know: pages. A word it has never heard of is shown
+as it is, so that a new reason is never hidden.
+"""
+
+_REASONS = {
+    "off": "The cache was switched off for this request.",
+    "dry-run": "This was a dry run: nothing was looked up or asked.",
+    "no-identity": "The caller belongs to no team, and nothing is cached without one.",
+    "temperature": "The request asked for more randomness than cache.max_temperature allows to reuse.",
+    "malformed": "The request could not be read as one the cache understands.",
+    "not-asked": "The request ended before the cache was asked.",
+    "not-kept": "Nothing was kept for exactly this request, and only an exact answer was allowed.",
+    "empty": "Nothing is kept yet for this tenant, model and conversation.",
+    "far": "No kept request was close enough in meaning.",
+    "guard": "A kept request was close, but differed in something that changes the answer (see below).",
+    "budget": "Serving the closest answer would have exceeded the allowed error rate.",
+    "explore": "The closest answer might have fitted; a fresh one was fetched to learn whether it does.",
+    "shadow": "The cache only watches (cache.mode: shadow): it decided, but served nothing.",
+    "store-down": "The cache’s store did not answer, so the request went on without it.",
+    "embed-timeout": "The embedding took longer than cache.embed_timeout, so the semantic look-up was skipped.",
+    "encoder-loading": "The encoder was still loading, so only the exact tier could answer.",
+    "encoder-down": "The encoder did not answer, so only the exact tier could answer.",
+    "encoder-busy": "The encoder had too much to do, so only the exact tier could answer.",
+    "expired": "A kept answer was found, but it had expired or was older than the client allows.",
+    "operation": "Only the very same request is reused for this kind of operation.",
+    "tools": "Only the very same request is reused when tools are offered.",
+    "n": "Only the very same request is reused when several answers are asked for.",
+    "logprobs": "Only the very same request is reused when log-probabilities are asked for.",
+    "audio": "Only the very same request is reused when audio is asked for.",
+    "no-text": "The request has no text whose meaning could be compared.",
+    "text-too-long": "The text is longer than the encoder reads, so only the very same request is reused.",
+    "time-sensitive": "The request asks about something that changes with time, so only the very same one is reused.",
+    "last-turn-not-user": "The conversation does not end with a user’s turn, so only the very same one is reused.",
+    "non-text-parts": "The message holds more than text, so only the very same request is reused.",
+}
+
+_MARKS = {
+    "hit-exact": "The very same request was answered before in this scope, so the kept answer was served.",
+    "hit-semantic": "A request that means the same was answered before in this scope, so its answer was served.",
+    "shared": "An identical request was already under way; this one waited for the same answer.",
+    "bypass": "The cache was not asked.",
+    "refresh": "The client asked for a fresh answer instead of a kept one.",
+    "miss": "No kept answer could be served, so a fresh one was fetched.",
+}
+
+
+def sentence(mark: str | None, reason: str | None, bar: str | None, *, known: bool) -> str:
+    """`mark`: how the cache marked it; `reason`, `bar`: its words; `known` is False once the explanation is gone."""
+    if mark is None:
+        return "Not known: this request has no row yet."
+    said = _MARKS.get(mark, f"The cache marked it “{mark}”.")
+    if mark.startswith("hit") or mark == "shared":
+        return said
+    if not known:
+        return f"{said} The details were kept for a few days only and are gone."
+    if reason is None:
+        return said
+    told = _REASONS.get(reason, f"Reason: {reason}.")
+    if bar is not None and bar != reason:
+        told = f"{told} {_REASONS.get(bar, f'Reason: {bar}.')}"
+    return f"{said} {told}"

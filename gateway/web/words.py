@@ -1,0 +1,84 @@
+"""How numbers, times and decisions are written for people.
+
+Money to four significant digits with the exact amount on hover; durations in the unit that reads best; a sentence for
+every reason the cache can give. Does not know: pages, the database.
+"""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from markupsafe import Markup
+
+from policies.money import NANO_PER_USD, usd
+
+_DASH = "–"
+
+MARKS = {
+    "hit-exact": ("exact hit", "The same request was answered before; the kept answer was served."),
+    "hit-semantic": ("semantic hit", "A request that means the same was answered before; its answer was served."),
+    "shared": ("shared", "An identical request was already under way; both were given its one answer."),
+    "miss": ("miss", "Nothing kept could be served, so a fresh answer was fetched."),
+    "bypass": ("bypass", "The cache was not asked."),
+    "refresh": ("refresh", "The client asked for a fresh answer, which replaced the kept one."),
+}
+
+
+def money(nano: int | None) -> Markup:
+    """`$0.0002130`, exact amount as the tooltip. Two decimals from one dollar on."""
+    if nano is None:
+        return Markup(_DASH)
+    return Markup('<span class="money" title="exactly ${} USD">{}</span>').format(usd(nano), money_text(nano))
+
+
+def money_text(nano: int) -> str:
+    sign, value = ("-" if nano < 0 else ""), Decimal(abs(nano)) / NANO_PER_USD
+    if value == 0:
+        return "$0"
+    if value >= 1:
+        return f"{sign}${value:,.2f}"
+    digits = -value.adjusted() + 3
+    text = f"{value:.{digits}f}"
+    return f"{sign}${text}"
+
+
+def millis(value: float | None) -> str:
+    """`6.1 ms`, `812 ms`, `1.24 s`, `2.5 min`."""
+    if value is None:
+        return _DASH
+    if value < 10:
+        return f"{value:.1f} ms"
+    if value < 1_000:
+        return f"{value:.0f} ms"
+    if value < 60_000:
+        return f"{value / 1_000:.2f} s"
+    return f"{value / 60_000:.1f} min"
+
+
+def percent(share: float | None) -> str:
+    """`43.2 %`; None is a dash, because nothing divided by nothing is not 0."""
+    return _DASH if share is None else f"{share * 100:.1f} %"
+
+
+def count(value: int | None) -> str:
+    return _DASH if value is None else f"{value:,}".replace(",", "\u202f")
+
+
+def similarity(value: float | None) -> str:
+    return _DASH if value is None else f"{value:.3f}"
+
+
+def moment(at: float | None) -> Markup:
+    """A time element in UTC, which the page's script turns into the reader's own zone."""
+    if at is None:
+        return Markup(_DASH)
+    when = datetime.fromtimestamp(at, UTC)
+    shown = when.strftime("%Y-%m-%d %H:%M:%S")
+    return Markup('<time datetime="{}" data-local>{} UTC</time>').format(when.isoformat(), shown)
+
+
+def mark(name: str) -> str:
+    return MARKS.get(name, (name, ""))[0]
+
+
+def mark_meaning(name: str) -> str:
+    return MARKS.get(name, ("", ""))[1]

@@ -1,0 +1,236 @@
+"""What guards need to know of a text, read once: words, numbers, dates, names, negation, persons, question, code.
+
+Knows one text at a time; comparing two is `guards`. `analyse` remembers what it read last, for a kept text meets many
+questions.
+"""
+
+import re
+from collections import Counter
+from functools import lru_cache
+
+from msgspec import Struct
+
+from policies.reuse.english import Number, Word, numbers, stem, words
+from policies.reuse.lexicon import KINDS, STOP
+
+# Words that turn a statement round, and words that only speak of failure, which "did not work" may paraphrase.
+_NEGATORS = frozenset(
+    "not no never without neither nor none nobody nothing nowhere hardly barely scarcely unable except excluding unless "
+    "avoid avoids avoiding avoided prevent prevents preventing prevented lack lacks lacking".split()
+)
+_FAILURES = frozenset(
+    "fail fails failed failing failure refuse refuses refused deny denies denied decline declines declined declining reject "
+    "rejects rejected rejecting incorrect wrong unsuccessful unsuccessfully missing broken forgot forget forgetting forgotten "
+    "lost lose losing trouble problem problems issue issues error errors blocked stuck invalid instead despite unavailable "
+    "disabled pending still incorrectly stopped different difficulty difficulties".split()
+)
+# "stop repeating" turns round, "stop the alarm" is a command of its own.
+_STOPPERS = frozenset("stop stops stopping quit quits quitting".split())
+_SILENT_NEGATION = re.compile(
+    r"\b(?:or not|not only|if not|why not|why don'?t (?:you|we)|no\.? ?\d|no matter|no problem"
+    r"|(?:do|does|did|can|could)(?:n'?t| not)(?: really| quite)? (?:know|understand|figure|see why|get why)"
+    r"|(?:am|'m|are|'re) not sure|not sure)\b",
+    re.IGNORECASE,
+)
+_DATES = KINDS["month"] | KINDS["weekday"] | KINDS["season"] | KINDS["part of day"] | KINDS["period"] | KINDS["tense"]
+# Month names that are everyday words count as months only beside a number or after a preposition.
+_SPANS = KINDS["span"] | {"weekend", "time", "song", "episod", "one"}
+_WHICH = frozenset(("this", "next", "last", "previous", "past", "coming", "following", "another"))
+_DOUBTFUL_DATES = frozenset(("may", "march", "spring", "fall", "mar", "sun", "sat", "jan", "second"))
+_BEFORE_DATE = frozenset("in on of this next last until till by since during every each early late from to".split())
+_QUOTED = re.compile(r"`([^`]+)`|\"([^\"]+)\"|\u201c([^\u201d]+)\u201d|(?<!\w)'([^']{1,80})'(?!\w)")
+_CODE = re.compile(
+    r"https?://\S+|www\.\S+|[\w.+-]+@[\w-]+\.[\w.]+"  # addresses
+    r"|(?<![\w.])(?:~|\.{1,2})?/[\w.-]+(?:/[\w.-]*)*"  # paths
+    r"|\b\w+_\w+\b|\b[a-z]+[A-Z]\w*\b|\b\w+\(\)|\b\w+(?:\.\w{2,})+\b|(?<!\w)--?[a-zA-Z][\w-]*|\b\w*\d\w*[a-zA-Z]\w*\b"
+    r"|\b[a-zA-Z]+-?\d+\w*\b|[A-Za-z]\+\+|\b[CFc]#"
+)
+_OPERATORS = re.compile(r"(?<=[\w)\s])(\*\*|<=|>=|==|!=|[-+*/^<>=\u00d7\u00f7])(?=\s*[\w(-])")
+_PERSONS = {
+    "he": "he",
+    "him": "he",
+    "his": "he",
+    "himself": "he",
+    "she": "she",
+    "her": "she",
+    "hers": "she",
+    "herself": "she",
+    "they": "they",
+    "them": "they",
+    "their": "they",
+    "theirs": "they",
+}
+_FIRST = frozenset("i me my mine myself we us our ours".split())
+_SECOND = frozenset("you your yours yourself".split())
+_NAME_BREAKS = re.compile(r"[.!?:;\n]\s*$|^\s*$|[\"'(\u201c]\s*$")
+_ANSWER_WORDS = {"what", "which", "who", "whom", "whose", "when", "where", "why", "how"}
+_HOW = {"many": "count", "much": "amount", "long": "duration", "often": "frequency", "far": "distance", "old": "age"}
+_HOW_MORE = {"tall": "height", "big": "size", "fast": "speed", "soon": "when", "come": "why", "high": "height"}
+_WHAT = {"time": "when", "day": "when", "date": "when", "year": "when", "place": "where", "reason": "why"}
+_AUXILIARIES = frozenset(
+    "is are was were do does did can could will would shall should may might must has have had".split()
+)
+_MODALS = {
+    **dict.fromkeys(("can", "could", "may", "might"), "can"),
+    **dict.fromkeys(("should", "ought"), "should"),
+    **dict.fromkeys(("must",), "must"),
+    **dict.fromkeys(("will", "would", "shall"), "will"),
+    **dict.fromkeys(("is", "are", "am"), "is"),
+    **dict.fromkeys(("was", "were", "did"), "was"),
+    **dict.fromkeys(("do", "does", "has", "have", "had"), "does"),
+}
+_FOREIGN = frozenset(
+    "der die das und ist nicht wie ich ein eine mit fur auf wo warum kann le la les des une est pour dans que qui avec "
+    "comment pourquoi je el los las una por para como porque donde cual il gli sono che perche dove di o os uma nao "
+    "het een van niet hoe waar waarom och att det som hur".split()
+)
+_LETTER = re.compile(r"[^\W\d_]")
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """One text, taken apart. `content`: stems that carry the topic, in order; `stems`: all of them."""
+
+    text: str
+    words: tuple[str, ...]
+    stems: tuple[str, ...]
+    stem_set: frozenset[str]
+    content: tuple[str, ...]
+    content_set: frozenset[str]
+    numbers: tuple[Number, ...]
+    dates: frozenset[str]
+    negations: int
+    failures: bool
+    names: frozenset[str]
+    quoted: frozenset[str]
+    codes: frozenset[str]
+    operators: tuple[str, ...]
+    persons: frozenset[str]
+    first: bool
+    second: bool
+    question: str
+    polar: str
+    foreign: bool
+
+
+@lru_cache(maxsize=4_096)
+def analyse(text: str) -> Facts:
+    """Everything guards compare. Pure: the same text always gives the same facts."""
+    found = words(text)
+    plain = tuple(word.text for word in found)
+    stems = tuple(stem(word) for word in plain)
+    counted = numbers(found)
+    in_numbers = Counter(part for number in counted for part in number.text.split())
+    content = tuple(
+        s for s, w in zip(stems, plain, strict=True) if s not in STOP and not in_numbers.get(w) and s.isalpha()
+    )
+    first, second = _own_persons(plain)
+    return Facts(
+        text=text,
+        words=plain,
+        stems=stems,
+        stem_set=frozenset(stems),
+        content=content,
+        content_set=frozenset(content),
+        numbers=tuple(counted),
+        dates=_dates(plain, stems, in_numbers),
+        negations=_negations(text, plain),
+        failures=not _FAILURES.isdisjoint(plain),
+        names=_names(text, found),
+        quoted=frozenset("".join(match.groups("")).strip().casefold() for match in _QUOTED.finditer(text)),
+        codes=frozenset(match[0].rstrip(".,;:!?)").casefold() for match in _CODE.finditer(text)),
+        operators=tuple(_OPERATORS.findall(text)) if any(word[0].isdigit() for word in plain) or "=" in text else (),
+        persons=frozenset(_PERSONS[word] for word in plain if word in _PERSONS),
+        first=first,
+        second=second,
+        question=_question(plain),
+        polar=_MODALS.get(plain[0], "") if plain and plain[0] in _AUXILIARIES | {"ought"} else "",
+        foreign=_foreign(text, plain),
+    )
+
+
+def _negations(text: str, plain: tuple[str, ...]) -> int:
+    """How many words turn the meaning round."""
+    stops = sum(word in _STOPPERS and after.endswith("ing") for word, after in zip(plain, plain[1:], strict=False))
+    return max(0, stops + sum(word in _NEGATORS for word in plain) - len(_SILENT_NEGATION.findall(text)))
+
+
+def _dates(plain: tuple[str, ...], stems: tuple[str, ...], in_numbers: Counter[str]) -> frozenset[str]:
+    found: set[str] = set()
+    for i, word in enumerate(stems):
+        if word not in _DATES:
+            continue
+        beside = {plain[j] for j in (i - 1, i + 1) if 0 <= j < len(plain)}
+        if plain[i] in _DOUBTFUL_DATES and not (
+            any(in_numbers.get(other) or other[0].isdigit() for other in beside) or (i and plain[i - 1] in _BEFORE_DATE)
+        ):
+            continue
+        found.add(word)
+    spans = (f"{a} {b}" for a, b in zip(stems, stems[1:], strict=False) if a in _WHICH and (b in _SPANS or b in _DATES))
+    return frozenset(found) | frozenset(spans)
+
+
+def _names(text: str, found: list[Word]) -> frozenset[str]:
+    """Capitalised words that are not so because a sentence begins or the whole text is written in capitals."""
+    written = [word for word in found if word.form and word.form[0].isalpha() and len(word.form) > 1]
+    capital = [word for word in written if word.form[0].isupper()]
+    if len(capital) > 0.6 * len(written) and len(written) > 3:
+        return frozenset()  # A Title In Capitals, or SHOUTING, says nothing
+    names: set[str] = set()
+    for word in capital:
+        starts = _NAME_BREAKS.search(text[max(0, word.start - 3) : word.start]) is not None
+        shouted = word.form.isupper() and len(word.form) > 1
+        if (not starts or shouted) and word.text not in {"i", "i'm", "ok", "okay"} and stem(word.text) not in STOP:
+            names.add(stem(word.text))
+    return frozenset(names)
+
+
+def _own_persons(plain: tuple[str, ...]) -> tuple[bool, bool]:
+    """Whether the text speaks of its writer, and of its reader, beyond the `you` and `I` of "how do I"."""
+    first = second = False
+    for i, word in enumerate(plain):
+        generic = i > 0 and plain[i - 1] in _AUXILIARIES | {"to", "if", "when", "what", "as", "help", "tell", "give"}
+        asked = any(other in _ANSWER_WORDS for other in plain[max(0, i - 4) : i])
+        if word in _FIRST and not (generic and (asked or word != "i")):
+            first = True
+        elif word in _SECOND and not (generic and (asked or i <= 2)):
+            second = True
+    return first, second
+
+
+def _question(plain: tuple[str, ...]) -> str:
+    """What kind of answer is asked for: when, where, why, who, count, how … ("" when no question word is there)."""
+    for i, word in enumerate(plain):
+        if word not in _ANSWER_WORDS:
+            continue
+        after = plain[i + 1] if i + 1 < len(plain) else ""
+        if word == "how":
+            return _HOW.get(after) or _HOW_MORE.get(after) or "how"
+        if word in {"what", "which"}:
+            asked = [_WHAT[other] for other in plain[i + 1 : i + 4] if other in _WHAT]
+            return asked[0] if asked else "what"
+        if word in {"when", "where"} and i > 0:
+            # "the app crashes when I …" tells of a situation, it does not ask for one.
+            if plain[i - 1] not in {
+                "and",
+                "know",
+                "tell",
+                "me",
+                "wonder",
+                "exactly",
+                "about",
+                "since",
+                "until",
+                "from",
+            }:
+                continue
+        return "who" if word in {"whom", "whose"} else word
+    return ""
+
+
+def _foreign(text: str, plain: tuple[str, ...]) -> bool:
+    """Whether the text is not (recognisably) English: then none of what is known here applies."""
+    letters = _LETTER.findall(text)
+    if sum(not letter.isascii() for letter in letters) > 0.15 * len(letters):
+        return True
+    strange = sum(word in _FOREIGN for word in plain)
+    return strange >= 2 and strange > sum(stem(word) in STOP for word in plain)

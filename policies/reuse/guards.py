@@ -1,0 +1,284 @@
+"""Reasons why a near text must not be answered with a kept one: pure functions of two texts' facts, each with a name.
+
+A guard can only forbid. It is free to be wrong in that direction: then the model is asked, which costs a little. None
+of them needs a model; together they stop what no similarity threshold can, since embeddings of "with" and "without",
+Monday and Tuesday, or a name and another are nearly the same.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+from policies.reuse.english import Number, stem
+from policies.reuse.facts import Facts
+from policies.reuse.lexicon import AMBIGUOUS, COUNTED_KINDS, KIND_OF, KINDS, NAMING_KINDS, OPPOSITES, SYNONYMS
+from policies.reuse.roles import swapped
+
+Guard = Callable[[Facts, Facts], bool]
+
+# Kinds of answer that never serve for one another; "how" and "what" overlap too much to be told apart.
+_FIRM_QUESTIONS = frozenset("when where why who count amount duration frequency distance age height size speed".split())
+_COMPATIBLE = {
+    frozenset(pair)
+    for pair in (
+        ("amount", "what"),
+        ("duration", "when"),
+        ("where", "what"),
+        ("who", "what"),
+        ("when", "what"),
+        ("height", "size"),
+        ("why", "what"),
+        ("amount", "count"),
+        ("why", "how"),
+        ("where", "how"),
+        ("size", "amount"),
+        ("how", "what"),
+        ("duration", "what"),
+        ("age", "what"),
+        ("distance", "what"),
+        ("height", "what"),
+        ("size", "what"),
+        ("speed", "what"),
+        ("speed", "how"),
+        ("frequency", "when"),
+        ("count", "what"),
+    )
+}
+_NEGATIVE_PREFIXES = ("un", "in", "im", "il", "ir", "dis", "non", "mis", "de", "anti")
+# "switch the light" and "switch the light off": the particle is the request.
+_SWITCHED = frozenset(("off",))
+_ENDED = frozenset(
+    stem(word) for word in "disable deactivate shutoff shutdown shut stop kill end cancel left leave".split()
+)
+_QUANTIFIERS = {
+    **dict.fromkeys(("all", "every", "each", "always", "everyone", "everything"), "all"),
+    **dict.fromkeys(("some", "few", "several", "sometimes"), "some"),
+    **dict.fromkeys(("only", "just", "solely"), "only"),
+    **dict.fromkeys(("most", "mostly", "usually"), "most"),
+    **dict.fromkeys(("both",), "both"),
+    **dict.fromkeys(("either",), "either"),
+    **dict.fromkeys(("least",), "least"),
+}
+_CONDITIONS = ("before", "after", "if", "unless", "until", "since", "without", "while", "during", "because", "although")
+_INJECTION = (
+    "ignore previous", "ignore all previous", "ignore the above", "disregard previous", "disregard the above",
+    "system prompt", "you are now", "new instructions", "forget your instructions",
+)  # fmt: skip
+
+
+def language(a: Facts, b: Facts) -> bool:
+    """Texts that are not English: what is known here does not apply to them."""
+    return a.foreign or b.foreign
+
+
+def injection(a: Facts, b: Facts) -> bool:
+    """Texts that talk to the model about its instructions neither give nor get answers by meaning."""
+    return any(phrase in facts.text.lower() for facts in (a, b) for phrase in _INJECTION)
+
+
+def length(a: Facts, b: Facts) -> bool:
+    """One text holds much more than the other: what it adds can change everything (or hide a target prompt)."""
+    short, long = sorted((len(a.words), len(b.words)))
+    return long > 2 * short + 4
+
+
+def number(a: Facts, b: Facts) -> bool:
+    """Other quantities, ordinals, times, years, percentages; or the same quantity of something else."""
+    values_a, values_b = _values(a.numbers, b.numbers), _values(b.numbers, a.numbers)
+    if values_a != values_b:
+        return True
+    units_a, units_b = _carried(a.numbers), _carried(b.numbers)
+    return any(
+        units_a[value] and units_b[value] and units_a[value] != units_b[value]
+        for value in units_a.keys() & units_b.keys()
+    )
+
+
+def date(a: Facts, b: Facts) -> bool:
+    """Other days, months, seasons or parts of the day, and also one more of them."""
+    return _canonical(a.dates) != _canonical(b.dates)
+
+
+def negation(a: Facts, b: Facts) -> bool:
+    """One says what the other denies.
+
+    Speaking of failure may be the other's "not" ("did not go through", "was declined"). Where the topic words are the
+    same, two turnings are told from one.
+    """
+    if bool(a.negations) != bool(b.negations):
+        return not (b.failures if a.negations else a.failures)
+    return a.negations % 2 != b.negations % 2 and a.content_set == b.content_set
+
+
+def antonym(a: Facts, b: Facts) -> bool:
+    """A word here, its opposite there: before/after, buy/sell, enable/disable, possible/impossible."""
+    only_a, only_b = a.stem_set - b.stem_set, b.stem_set - a.stem_set
+    return (
+        any(OPPOSITES.get(word, frozenset()) & only_b for word in only_a)
+        or any(prefix + word in only_b for word in only_a for prefix in _NEGATIVE_PREFIXES)
+        or any(prefix + word in only_a for word in only_b for prefix in _NEGATIVE_PREFIXES)
+    )
+
+
+def kind(a: Facts, b: Facts) -> bool:
+    """Other members of one kind: red/blue, Paris/London, python/ruby, even in lower case; or one more of them."""
+    return _adds_member(a, b) or _adds_member(b, a)
+
+
+def name(a: Facts, b: Facts) -> bool:
+    """A proper name here that the other does not mention, unless it is spelled out there (TTFT, time to first token)."""
+    return any(_unknown_name(word, b) for word in a.names) or any(_unknown_name(word, a) for word in b.names)
+
+
+def quote(a: Facts, b: Facts) -> bool:
+    """Other quoted words, code, addresses, versions or operators: exact things must match exactly."""
+    if a.operators != b.operators:
+        return True
+    lower_a, lower_b = a.text.casefold(), b.text.casefold()
+    return any(item not in lower_b for item in a.quoted | a.codes) or any(
+        item not in lower_a for item in b.quoted | b.codes
+    )
+
+
+def person(a: Facts, b: Facts) -> bool:
+    """He or she or they; mine or yours: whose matter it is."""
+    if (a.persons ^ b.persons) & {"he", "she"}:
+        return True
+    if ("they" in a.persons) != ("they" in b.persons) and (a.first or a.second) != (b.first or b.second):
+        return True
+    return (a.first, a.second) in {(True, False), (False, True)} and (a.second, a.first) == (b.first, b.second)
+
+
+def question(a: Facts, b: Facts) -> bool:
+    """When is not where, how many is not how long, and should is not can."""
+    if a.question and b.question and a.question != b.question:
+        pair = frozenset((a.question, b.question))
+        return bool(pair & _FIRM_QUESTIONS) and pair not in _COMPATIBLE
+    return bool(a.polar and b.polar and a.polar != b.polar and not a.question and not b.question and _strict(a, b))
+
+
+def logic(a: Facts, b: Facts) -> bool:
+    """And against or, if against unless, all against some, before against after."""
+    has_a, has_b = set(a.words), set(b.words)
+    if ("or" in has_a) != ("or" in has_b) and ("and" in has_a) != ("and" in has_b):
+        return True
+    amounts_a = {_QUANTIFIERS[word] for word in has_a if word in _QUANTIFIERS}
+    amounts_b = {_QUANTIFIERS[word] for word in has_b if word in _QUANTIFIERS}
+    if (amounts_a ^ amounts_b) - {"only"} and amounts_a and amounts_b:
+        return True
+    only_a = {word for word in _CONDITIONS if word in has_a and word not in has_b}
+    only_b = {word for word in _CONDITIONS if word in has_b and word not in has_a}
+    return bool(only_a and only_b)
+
+
+def order(a: Facts, b: Facts) -> bool:
+    """From A to B against from B to A; who bites whom."""
+    return swapped(a, b)
+
+
+def substitution(a: Facts, b: Facts) -> bool:
+    """The same sentence with one topic word exchanged for another that is no known synonym of it."""
+    only_a, only_b = _unmatched(a, b), _unmatched(b, a)
+    return len(only_a) == 1 and len(only_b) == 1 and bool(a.content_set & b.content_set)
+
+
+# In the order in which they are asked: cheap and telling ones first.
+GUARDS: dict[str, Guard] = {
+    "language": language,
+    "injection": injection,
+    "length": length,
+    "number": number,
+    "date": date,
+    "negation": negation,
+    "antonym": antonym,
+    "kind": kind,
+    "name": name,
+    "quote": quote,
+    "person": person,
+    "question": question,
+    "logic": logic,
+    "order": order,
+    "substitution": substitution,
+}
+
+
+def forbids(a: Facts, b: Facts) -> str | None:
+    """The name of the first guard that forbids answering `a` with what was kept for `b`, or the other way round."""
+    if a.words == b.words and a.text.casefold() == b.text.casefold():
+        return None
+    return next((label for label, guard in GUARDS.items() if guard(a, b)), None)
+
+
+def _adds_member(a: Facts, b: Facts) -> bool:
+    """Whether `a` names a member of a kind in place of one of `b`'s, one more, or one where `b` names none."""
+    exchanged = b.stem_set - a.stem_set
+    for word in a.stem_set - b.stem_set:
+        if SYNONYMS.get(word, frozenset()) & b.stem_set:
+            continue
+        for label in KIND_OF.get(word, frozenset()):
+            members = KINDS[label]
+            if members & exchanged or (label in COUNTED_KINDS and members & b.stem_set):
+                return True
+            if label in NAMING_KINDS and word not in AMBIGUOUS:
+                return True
+    return False
+
+
+def _values(found: tuple[Number, ...], others: tuple[Number, ...]) -> Counter[float]:
+    """Quantities; a spelled `one` ("this one", "one card") counts only where the other text counts as well."""
+    spoken = any(not (item.value == 1.0 and item.text.isalpha()) for item in others)
+    return Counter(item.value for item in found if spoken or not (item.value == 1.0 and item.text.isalpha()))
+
+
+def _carried(found: tuple[Number, ...]) -> dict[float, frozenset[str]]:
+    """What stands after each quantity, when it is of a kind that excludes others (units, currencies, spans, am/pm)."""
+    carried: dict[float, frozenset[str]] = {}
+    for item in found:
+        unit = item.follows
+        known = unit in {"am", "pm", "%", "percent"} or bool(KIND_OF.get(unit))
+        carried[item.value] = carried.get(item.value, frozenset()) | (frozenset((unit,)) if known else frozenset())
+    return carried
+
+
+def _canonical(stems: frozenset[str]) -> frozenset[str]:
+    return frozenset(min(SYNONYMS.get(word, frozenset()) & _SHORT_DATES | {word}) for word in stems)
+
+
+_SHORT_DATES = frozenset(
+    "jan january feb february mar march apr april jun june jul july aug august sep sept september oct october nov november "
+    "dec december annual yearly noon midday".split()
+)
+
+
+def _unknown_name(word: str, other: Facts) -> bool:
+    if word in other.stem_set or SYNONYMS.get(word, frozenset()) & other.stem_set:
+        return False
+    joined = "".join(other.words)
+    if len(word) >= 4 and word in joined:
+        return False  # "PostgreSQL" and "postgre sql"
+    return not (2 <= len(word) <= 6 and word in _initials(other))
+
+
+def _initials(facts: Facts) -> str:
+    """First letters in a row: the acronyms a text could be spelled out from."""
+    return "".join(word[0] for word in facts.words)
+
+
+def _strict(a: Facts, b: Facts) -> bool:
+    """Yes-or-no questions with the same topic words, which differ in can/should/must/will alone."""
+    return {a.polar, b.polar} not in ({"is", "does"}, {"does", "was"}, {"can", "does"}, {"is", "can"}, {"can", "will"})
+
+
+def _unmatched(a: Facts, b: Facts) -> frozenset[str]:
+    """Topic words of `a` that `b` does not have in any known form."""
+    return frozenset(
+        word
+        for word in a.content_set - b.content_set
+        if not SYNONYMS.get(word, frozenset()) & b.stem_set and not _related(word, b.stem_set)
+    )
+
+
+def _related(word: str, others: frozenset[str]) -> bool:
+    """Forms of one word the stemmer keeps apart: `deliver` and `delivery`, `pay` and `payment`."""
+    return any(
+        len(other) >= 4 and len(word) >= 4 and (other.startswith(word) or word.startswith(other)) for other in others
+    ) or any(len(other) >= 6 and len(word) >= 6 and other[:5] == word[:5] for other in others)

@@ -1,0 +1,76 @@
+"""Who does what to whom: the same words in another order may ask for the opposite.
+
+Knows word order around a few connecting words and passive voice. Does not parse: what stands between two exchanged
+words must be the same in both texts, which free word order rarely leaves so. Being wrong costs a hit only.
+"""
+
+from policies.reuse.english import stem
+from policies.reuse.facts import Facts
+
+# What follows one of these is a goal, a source or a measure; exchanging it with what stands before changes the request.
+_DIRECTED = frozenset("from to into onto than over under against before after until since minus".split())
+# Between two things these leave them equals: "A and B", "A or B", "A vs B".
+_EVEN = frozenset("and or vs versus nor both either with the a an my your is are of in on at for".split())
+_PASSIVE = frozenset("is are was were be been being get gets got".split())
+_FILLERS = frozenset(
+    "the a an my your his her their our some any do does did is are was were be been being by will would can".split()
+)
+_FAR = 7
+
+
+def swapped(a: Facts, b: Facts) -> bool:
+    """Whether two words both texts share have changed places in a way that changes who does what."""
+    shared = [word for word in a.content if word in b.content_set and a.stems.count(word) == b.stems.count(word) == 1]
+    order_b = {word: b.stems.index(word) for word in shared}
+    turned = _is_passive(a) != _is_passive(b)
+    for i, x in enumerate(shared):
+        for y in shared[i + 1 :]:
+            if (order_b[x] > order_b[y]) != turned and _says_so(a, b, (x, y), turned=turned):
+                return True
+    return False
+
+
+def _says_so(a: Facts, b: Facts, pair: tuple[str, str], *, turned: bool) -> bool:
+    """`x` stands before `y` in `a`. Does what is between them, there and in `b`, give each a part of its own?"""
+    x, y = pair
+    between_a = _between(a, x, y)
+    between_b = _between(b, x, y) if turned else _between(b, y, x)
+    if not between_a or not between_b:
+        return False
+    link_a, link_b = _link(between_a), _link(between_b)
+    if turned:
+        return bool(link_a) and link_a == link_b and not link_a <= _EVEN
+    if link_a and link_a == link_b and not link_a <= _EVEN:
+        return True
+    return _aims(a, x, y) and _aims(b, y, x)
+
+
+def _aims(facts: Facts, x: str, y: str) -> bool:
+    """Whether `y` is the first thing after a directed word that follows `x`: "… x … to y"."""
+    between = _between(facts, x, y) or ()
+    for i, word in enumerate(between):
+        if word in _DIRECTED:
+            return not any(stem(other) in facts.content_set for other in between[i + 1 :])
+    return False
+
+
+def _link(between: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(stem(word) for word in between if word not in _FILLERS)
+
+
+def _between(facts: Facts, x: str, y: str) -> tuple[str, ...] | None:
+    """The words between `x` and `y`; None when `y` comes first or they are far apart."""
+    at_x, at_y = facts.stems.index(x), facts.stems.index(y)
+    return facts.words[at_x + 1 : at_y] if at_x < at_y <= at_x + _FAR else None
+
+
+def _is_passive(facts: Facts) -> bool:
+    """ "was bitten by": an auxiliary, a participle, `by`."""
+    words = facts.words
+    return any(
+        word == "by"
+        and i > 0
+        and (stem(words[i - 1]) != words[i - 1] or words[i - 1].endswith(("en", "ed", "wn", "ught")))
+        and any(other in _PASSIVE for other in words[max(0, i - 6) : i])
+        for i, word in enumerate(words)
+    )

@@ -1,0 +1,73 @@
+"""What holds for every test: a clean environment, no network beyond loopback, a clock that stands still."""
+
+import os
+import socket
+import sys
+
+import pytest
+
+from tests.clock import FrozenClock
+from tests.services import MISSING, postgres_url, redis_url
+
+__all__ = ["postgres_url", "redis_url"]
+
+_PREFIXES = ("NEARHIT_", "OTEL_", "PROMETHEUS_")
+_SUFFIXES = ("_API_KEY",)
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+_LOOPBACK = ("localhost", "::1", "0.0.0.0", "::", "")
+
+
+class LeftLoopbackError(RuntimeError):
+    """A test tried to reach another machine."""
+
+
+def _is_local(host: object) -> bool:
+    if isinstance(host, bytes | bytearray):
+        host = host.decode("ascii", "replace")
+    return host is None or (isinstance(host, str) and (host in _LOOPBACK or host.startswith("127.")))
+
+
+def _refuse_outbound(event: str, args: tuple[object, ...]) -> None:
+    """Audit hook: cannot be removed or patched away, and also sees sockets opened by libraries written in Python."""
+    if event == "socket.connect":
+        address = args[1]
+        if isinstance(address, tuple) and not _is_local(address[0]):
+            raise LeftLoopbackError(f"a test connects to {address[0]!r}; only loopback is allowed")
+    elif event == "socket.getaddrinfo" and not _is_local(args[0]):
+        host = args[0]
+        if isinstance(host, str) and host.endswith(".invalid"):
+            # reserved never to exist (RFC 2606): the answer every resolver gives, without asking one
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        raise LeftLoopbackError(f"a test looks up {host!r}; only loopback is allowed")
+
+
+sys.addaudithook(_refuse_outbound)
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that is set on the machine may change a test: no settings, no provider keys, no proxies, no model hub."""
+    for name in list(os.environ):  # noqa: TID251 - wiping the environment takes reading it
+        if name.startswith(_PREFIXES) or name.endswith(_SUFFIXES) or name.upper() in _PROXIES:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def clock() -> FrozenClock:
+    return FrozenClock()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that asks for a server carries its marker, so that `-m "not postgres"` leaves it out."""
+    for item in items:
+        asked = getattr(item, "fixturenames", ())
+        for fixture, marker in (("redis_url", "redis"), ("postgres_url", "postgres")):
+            if fixture in asked:
+                item.add_marker(marker)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name what was missing, so that a green run on a bare machine does not pass for a full one."""
+    if MISSING:
+        terminalreporter.write_line(f"not on this machine, so its tests were skipped: {', '.join(sorted(MISSING))}")

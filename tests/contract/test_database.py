@@ -1,0 +1,275 @@
+"""One contract for both databases: migrations, transactions, limits under concurrency, queries, append-only entries."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert, select, text
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from gateway.db import migrate
+from gateway.db.models import Base, Setting
+from gateway.db.queries import DIMENSIONS, Queries
+from gateway.db.session import Database, database_url, parse
+from gateway.errors import BudgetExhausted
+from gateway.ledger import Hold, Ledger
+from policies.money import Usage
+from tests.clock import FrozenClock
+from tests.unit.ledger.rig import Rig, budget, call, fresh_postgres, outcome, plan, running, settled
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'nearhit.db'}"
+    return await fresh_postgres(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+async def rig(url: str, tmp_path: Path, clock: FrozenClock) -> AsyncGenerator[Rig, None]:
+    async with running(tmp_path, url, clock) as made:
+        yield made
+
+
+async def test_schema_goes_up_and_down(url: str) -> None:
+    """Every revision can be applied to an empty database and taken back without a trace."""
+    assert await migrate.current(url) is None
+    assert await migrate.upgrade(url) == migrate.head()
+    await migrate.downgrade(url, "base")
+    assert await migrate.current(url) is None
+    assert await migrate.upgrade(url) == migrate.head()
+
+
+async def test_migrations_make_the_schema_of_the_models(url: str) -> None:
+    """What migrations build is what the code expects: no column or index is missing or left over."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    database = Database(url)
+    await database.start()
+
+    def differences(connection: Connection) -> list[object]:
+        return list(compare_metadata(MigrationContext.configure(connection), Base.metadata))
+
+    async with database.begin() as connection:
+        found = await connection.run_sync(differences)
+    await database.close()
+    assert found == []
+
+
+async def test_a_stale_schema_is_refused(url: str) -> None:
+    """Serving on an older schema would fail at the first write; the refusal says what to run."""
+    database = Database(url)
+    with pytest.raises(migrate.StaleSchema, match="nearhit db upgrade"):
+        await database.start(upgrade=False)
+    await database.close()
+
+
+async def test_workers_that_start_together_upgrade_once(url: str) -> None:
+    """N workers start at the same moment; one migrates, the others wait and find it done."""
+    if url.startswith("sqlite"):
+        pytest.skip("SQLite serves exactly one worker")
+    databases = [Database(url) for _ in range(4)]
+    await asyncio.gather(*(database.start() for database in databases))
+    assert await migrate.current(url) == migrate.head()
+    for database in databases:
+        await database.close()
+
+
+async def test_a_transaction_that_fails_leaves_nothing(rig: Rig) -> None:
+    """Both ways to write are all or nothing."""
+
+    def work(connection: Connection, name: str) -> None:
+        connection.execute(insert(Setting).values(name=name, value="1"))
+        raise LookupError(name)
+
+    with pytest.raises(LookupError):
+        await rig.database.transact(work, "a")
+
+    async def begun() -> None:
+        async with rig.database.begin() as connection:
+            await connection.execute(insert(Setting).values(name="b", value="1"))
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        await begun()
+    async with rig.database.session() as session:
+        session.add(Setting(name="c", value="1"))
+    async with rig.database.read() as connection:
+        assert [row[0] for row in await connection.execute(select(Setting.name))] == ["c"]
+
+
+async def test_sqlite_readers_cannot_write(tmp_path: Path) -> None:
+    """A page that tried to write through a read connection is stopped by the database itself."""
+    database = Database(f"sqlite:///{tmp_path / 'x.db'}")
+    await database.start()
+    with pytest.raises(DBAPIError, match="readonly"):
+        async with database.read() as connection:
+            await connection.execute(text("DELETE FROM setting"))
+    await database.close()
+    assert (tmp_path / "x.db").stat().st_mode & 0o077 == 0
+
+
+def test_only_known_databases_are_accepted(tmp_path: Path) -> None:
+    """A typing error in the URL is told, not tried."""
+    assert database_url(None, tmp_path).startswith("sqlite:////")
+    assert parse("postgresql://u@h/d").drivername == "postgresql+asyncpg"
+    with pytest.raises(ValueError, match="mysql"):
+        parse("mysql://u@h/d")
+
+
+async def test_entries_cannot_be_changed_or_deleted(rig: Rig) -> None:
+    """The database itself keeps the ledger append-only, whoever asks."""
+    ledger = await rig.ledger()
+    await rig.charge(ledger)
+    await ledger.flush()
+    for sql in ("UPDATE entry SET amount_nano = 0", "DELETE FROM entry"):
+        with pytest.raises(DBAPIError, match="append-only"):
+            async with rig.database.begin() as connection:
+                await connection.execute(text(sql))
+
+
+async def test_a_budget_for_ten_admits_exactly_ten(rig: Rig) -> None:
+    """64 requests at the same moment against a limit for ten: not nine, not eleven."""
+    ledger = await rig.ledger()
+    await ledger.set_budget(budget("team:acme", 100), "test")
+
+    async def one() -> Hold | None:
+        asked = call()
+        try:
+            return await ledger.hold(asked, plan(asked, most=10))
+        except BudgetExhausted:
+            return None
+
+    holds = [hold for hold in await asyncio.gather(*(one() for _ in range(64))) if hold]
+    assert len(holds) == 10
+    for hold in holds:
+        ledger.settle(hold, settled(10))
+    await ledger.flush()
+    assert await rig.window("team:acme") == {"limit": 100, "spent": 100, "estimated": 0, "held": 0}
+    assert await ledger.verify() == []
+
+
+async def test_processes_share_a_limit_exactly(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Four workers, one budget for ten, 64 requests spread over them: exactly ten, whoever gets them."""
+    url = await fresh_postgres(request.getfixturevalue("postgres_url"))
+    async with running(tmp_path, url) as rig:
+        databases = [Database(url) for _ in range(3)]
+        ledgers = [await rig.ledger(), *[await rig.ledger(database=database) for database in databases]]
+        await ledgers[0].set_budget(budget("org", 100), "test")
+        for ledger in ledgers:
+            await ledger._pulse.beat()
+            ledger._leases.processes = ledger._pulse.processes
+            await ledger.reload_budgets()
+
+        async def one(ledger: Ledger) -> Hold | None:
+            asked = call()
+            try:
+                return await ledger.hold(asked, plan(asked, most=10))
+            except BudgetExhausted:
+                return None
+
+        holds = await asyncio.gather(*(one(ledgers[i % 4]) for i in range(64)))
+        assert sum(hold is not None for hold in holds) == 10
+        for i, hold in enumerate(holds):
+            if hold is not None:
+                ledgers[i % 4].settle(hold, settled(4))
+        for ledger in ledgers:
+            await ledger.flush()
+        assert await rig.window("org") == {"limit": 100, "spent": 40, "estimated": 0, "held": 0}
+        assert await ledgers[0].verify() == []
+        for ledger in ledgers[1:]:
+            rig.ledgers.remove(ledger)
+            await ledger.close()
+        for database in databases:
+            await database.close()
+
+
+async def test_usage_adds_up_along_every_dimension(rig: Rig) -> None:
+    """Finance groups by anything; each grouping must tell the same totals."""
+    ledger = await rig.ledger()
+    for i in range(20):
+        asked = call(user=f"u{i % 2}", cost_center=f"c{i % 3}")
+        ledger.record(
+            outcome(
+                asked,
+                usage=Usage(prompt=10, cached=2, completion=5),
+                cost_nano=100 + i,
+                cost_status="estimated" if i % 4 == 0 else "exact",
+                status=500 if i == 3 else 200,
+                total_ms=float(i + 1),
+                explain={"why": "miss"},
+            )
+        )
+    ledger.record(outcome(call(), saved_nano=7))
+    await ledger.flush()
+    queries = Queries(rig.database)
+    (total,) = await queries.usage()
+    assert (total.requests, total.prompt, total.cached, total.completion) == (21, 200, 40, 100)
+    assert (total.cost_nano, total.errors, total.saved_nano) == (2190, 1, 7)
+    assert total.estimated_nano == sum(100 + i for i in range(0, 20, 4))
+    assert (total.p50_ms, total.p99_ms) == (10.0, 20.0)
+    for name in DIMENSIONS:
+        rows = await queries.usage([name.replace("<name>", "cost_center")])
+        assert sum(row.cost_nano for row in rows) == 2190
+        assert sum(row.requests for row in rows) == 21
+    by_tag = await queries.usage(["tag:cost_center"])
+    assert {row.group["tag:cost_center"] for row in by_tag} == {"", "c0", "c1", "c2"}
+    (day,) = await queries.usage(["day"])
+    assert day.group == {"day": "2026-09-21"}
+    assert (await queries.usage(["month"]))[0].group == {"month": "2026-09"}
+    assert [row.requests for row in await queries.usage(["team"], where={"status": "500"})] == [1]
+    with pytest.raises(ValueError, match="model_used"):
+        await queries.usage(["colour"])
+
+
+async def test_a_request_tells_all_about_itself(rig: Rig) -> None:
+    """Support asks about one id: its row, its cost lines, their price and the reason it went that way."""
+    ledger = await rig.ledger()
+    asked = call(cost_center="c1")
+    await rig.charge(ledger, 4, of=asked)
+    ledger.record(outcome(asked, usage=Usage(prompt=1, completion=3), cost_nano=4, explain={"why": "miss"}))
+    await ledger.flush()
+    queries = Queries(rig.database)
+    found = await queries.request(asked.id)
+    assert found is not None
+    assert found.request is not None
+    assert found.request.tags == {"cost_center": "c1"}
+    assert [(line.id, line.amount_nano, line.source) for line in found.entries] == [(f"{asked.id}.1", 4, "provider")]
+    assert found.prices["test@1"].input_pico == 1_000
+    assert found.explain == {"why": "miss"}
+    assert await queries.explain(asked.id) == {"why": "miss"}
+    assert await queries.request("nobody") is None
+    assert [line.id for line in await queries.recent_requests(limit=5)] == [asked.id]
+    assert await queries.recent_requests(before=asked.id) == []
+    assert await queries.recent_requests(failed=True) == []
+    overview = await queries.overview(0.0, 2e9)
+    assert overview.total.cost_nano == 4
+
+
+async def test_budgets_tell_where_they_stand(rig: Rig, clock: FrozenClock) -> None:
+    """The page of budgets shows confirmed and estimated spend apart, what is held, and when the money runs out."""
+    ledger = await rig.ledger()
+    await ledger.set_budget(budget("team:acme", 100, window="day"), "test")
+    await ledger.set_budget(budget("key:key1", 1_000, mode="soft"), "test")
+    await rig.charge(ledger, 50)
+    asked = call()
+    hold = await ledger.hold(asked, plan(asked))
+    ledger.settle(hold, settled(10, source="upper_bound", ended="cut"))
+    asked = call()
+    running_hold = await ledger.hold(asked, plan(asked))
+    await ledger.flush()
+    clock.advance(60)
+    key, team = await Queries(rig.database).budgets(clock.now())
+    assert (team.spent_nano, team.confirmed_nano, team.estimated_nano) == (60, 50, 10)
+    assert (team.held_nano, team.remaining_nano) == (10, 30)
+    assert team.alerted == [0.5]
+    assert team.runs_out is not None
+    assert clock.now() < team.runs_out < team.ends
+    assert (key.mode, key.spent_nano, key.held_nano) == ("soft", 60, 0)
+    ledger.void(running_hold, "test")
+    assert await ledger.remove_budget("key:key1", "test")
+    assert not await ledger.remove_budget("key:key1", "test")
+    assert [state.scope for state in await Queries(rig.database).budgets(clock.now())] == ["team:acme"]

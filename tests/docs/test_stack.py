@@ -1,0 +1,104 @@
+"""What the compose file and the image promise about safety, checked without a container engine.
+
+`deploy/prove_containers.sh` proves the same by running them; this notices a slip within a second.
+"""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.settings import load
+
+ROOT = Path(__file__).parents[2]
+OURS = ("gateway", "gateway-gpu", "migrate", "mock")
+
+
+def compose() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+
+
+def drawn_secrets() -> dict[str, str]:
+    done = subprocess.run([ROOT / "deploy" / "secrets.sh"], check=True, capture_output=True, text=True, timeout=10)
+    return dict(line.split("=", 1) for line in done.stdout.splitlines())
+
+
+def test_every_port_is_on_loopback() -> None:
+    """A port published on every interface puts the admin key's door on the network."""
+    ports = [port for service in compose()["services"].values() for port in service.get("ports", [])]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_no_secret_has_a_default() -> None:
+    """A default password is a published password."""
+    text = (ROOT / "docker-compose.yml").read_text("utf-8")
+    required = set(re.findall(r"\$\{(\w+):\?", text))
+    optional = dict(re.findall(r"\$\{(\w+):-([^}]*)\}", text))
+    assert {
+        "NEARHIT_ADMIN_KEY",
+        "NEARHIT_SECRET",
+        "POSTGRES_PASSWORD",
+        "REDIS_PASSWORD",
+        "GRAFANA_PASSWORD",
+    } == required
+    given = {name: value for name, value in optional.items() if value and re.search("KEY|SECRET|PASSWORD|TOKEN", name)}
+    assert not given
+
+
+def test_the_secrets_are_drawn_afresh_and_complete() -> None:
+    """What the compose file demands is what the script prints, and never twice the same."""
+    first, second = drawn_secrets(), drawn_secrets()
+    required = set(re.findall(r"\$\{(\w+):\?", (ROOT / "docker-compose.yml").read_text("utf-8")))
+    assert set(first) == required
+    assert not set(first.values()) & set(second.values())
+    assert all(re.fullmatch(r"[\w-]{16,}", value) for value in first.values()), "they also stand in URLs"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_containers_can_write_next_to_nothing(name: str) -> None:
+    """A break-in must not be able to change the program or gain rights."""
+    service = compose()["services"][name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_images_are_pinned_and_profiles_are_there() -> None:
+    """`latest` is another program tomorrow."""
+    services = compose()["services"]
+    assert all(":" in service["image"] and not service["image"].endswith(":latest") for service in services.values())
+    assert {profile for service in services.values() for profile in service.get("profiles", [])} == {
+        "gpu",
+        "mock",
+        "observability",
+    }
+
+
+def test_the_gateway_waits_for_its_schema() -> None:
+    """Two gateways that both migrate would race; one that does not wait would serve on an old schema."""
+    services = compose()["services"]
+    assert services["gateway"]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
+    assert services["migrate"]["command"] == ["db", "upgrade"]
+
+
+def test_the_image_holds_what_the_wheel_holds() -> None:
+    """A package that is forgotten in the Dockerfile is missed only when the container starts."""
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
+        "packages"
+    ]
+    dockerfile, ignored = (ROOT / "Dockerfile").read_text(), (ROOT / ".dockerignore").read_text().splitlines()
+    assert set(re.findall(r"^COPY (\w+) \1$", dockerfile, re.MULTILINE)) == set(packages)
+    assert {f"!{package}" for package in packages} <= set(ignored)
+    assert re.search(r"^USER 10001:10001$", dockerfile, re.MULTILINE)
+
+
+def test_the_settings_of_the_stack_load() -> None:
+    """An unknown key in this file would keep the container from starting."""
+    settings = load(ROOT / "deploy" / "nearhit.yaml")
+    assert settings.models["mock"].free
+    assert settings.providers["mock"].base_url == "http://mock:9000/v1"

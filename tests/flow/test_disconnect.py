@@ -1,0 +1,70 @@
+"""Clients that go away: the upstream is treated by its billing, the books are closed exactly once."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.live import PROMPT, Live, live, settings
+
+SLOW = {"ttft_ms": 100, "tpot_ms": 20, "tokens": 40}
+
+
+async def _leave_after(gateway: Live, events: int, *, stream: bool = True) -> None:
+    """Send a request on a socket of its own and hang up after so many events (0: before the first byte)."""
+    host, port = gateway.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = msgspec.json.encode({"model": "up/scripted", "messages": PROMPT, "stream": stream})
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {gateway.key}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    writer.write(head.encode() + body)
+    await writer.drain()
+    seen = 0
+    while seen < events:
+        seen += (await reader.readline()).startswith(b"data:")
+    while not getattr(gateway.services.providers["up"], "calls"):  # noqa: B009 - the scripted provider's own counter
+        await asyncio.sleep(0.005)
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize("events", [0, 1, 5])
+@pytest.mark.parametrize("billing", ["stops-on-close", "bills-anyway"])
+async def test_a_stream_that_is_left_is_still_charged(tmp_path: Path, events: int, billing: str) -> None:
+    """Closing early must not be a way to use a model for nothing, at whatever moment it happens."""
+    async with live(settings(tmp_path, upstream={**SLOW, "billing": billing})) as gateway:
+        await _leave_after(gateway, events)
+        await asyncio.sleep(1.6)
+        (row,), (entry,) = await gateway.rows(), await gateway.entries()
+        assert row["client_gone"] or row["error"] == "client_gone", row
+        assert row["cost_nano"] == entry["amount_nano"] > 0
+
+
+async def test_an_upstream_that_bills_anyway_is_read_to_its_end_and_its_answer_kept(tmp_path: Path) -> None:
+    """What is paid for is worth keeping: the next identical request is a hit, and the charge is the provider's own."""
+    async with live(settings(tmp_path, upstream={**SLOW, "billing": "bills-anyway"})) as gateway:
+        await _leave_after(gateway, 3)
+        await asyncio.sleep(1.6)
+        (entry,) = await gateway.entries()
+        assert entry["source"] == "provider"
+        assert (await gateway.chat()).headers["x-nearhit-cache"] == "hit-exact"
+
+
+async def test_an_upstream_that_stops_on_close_is_closed_and_nothing_is_kept(tmp_path: Path) -> None:
+    """Where closing saves money it must happen at once, and half an answer must never be served to anyone."""
+    async with live(settings(tmp_path, upstream={**SLOW, "billing": "stops-on-close"})) as gateway:
+        await _leave_after(gateway, 3)
+        await asyncio.sleep(0.4)
+        (entry,) = await gateway.entries()
+        assert entry["source"] == "estimated"
+        assert (await gateway.chat(stream=False)).headers["x-nearhit-cache"] == "miss"
+
+
+async def test_a_client_that_leaves_before_a_whole_reply_is_noticed(tmp_path: Path) -> None:
+    """Servers do not cancel handlers of replies that are not streamed; we must notice by ourselves."""
+    async with live(settings(tmp_path, upstream={**SLOW, "billing": "stops-on-close", "ttft_ms": 1_000})) as gateway:
+        await _leave_after(gateway, 0, stream=False)
+        await asyncio.sleep(0.3)
+        assert len(await gateway.entries()) == 1

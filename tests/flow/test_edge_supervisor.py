@@ -1,0 +1,158 @@
+"""`nearhit serve` as a process tree: one port, several processes, none of which may be lost or left behind."""
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.flow.edge_process import ask_patiently, ending, spawn
+from tests.flow.edge_rig import ask, connected, post
+
+ARGUMENTS = ["-m", "tests.flow.edge_process"]
+ANY_PORT = {"NEARHIT_SERVER__PORT": "0", "NEARHIT_ENGINES": "{}"}
+
+
+class Gateway:
+    """The supervisor's process and what it has said so far."""
+
+    def __init__(self, process: subprocess.Popen[str], home: Path) -> None:
+        self.process = process
+        self.home = home
+        self.said = ""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said += line
+
+    async def until(self, true: Callable[[], bool], within: float = 40.0) -> None:
+        end = time.monotonic() + within
+        while not true():
+            assert time.monotonic() < end, self.said
+            await asyncio.sleep(0.05)
+
+    @property
+    def port(self) -> int:
+        return int((self.home / "run" / "port").read_text())
+
+    def children(self) -> dict[str, psutil.Process]:
+        """By the last word of the module they run."""
+        found: dict[str, psutil.Process] = {}
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                line = child.cmdline()
+                if "gateway.serve_child" in line:
+                    found["worker" if "gateway.server" in line else "encoder"] = child
+        return found
+
+    async def ended(self) -> int:
+        status = await asyncio.to_thread(self.process.wait, 30)
+        self._reader.join(5)
+        return status
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncGenerator[Gateway, None]:
+    with ending(spawn(ARGUMENTS, tmp_path, ANY_PORT)) as process:
+        running = Gateway(process, tmp_path)
+        await running.until(lambda: "nearhit is ready" in running.said)
+        yield running
+
+
+async def test_it_says_what_a_newcomer_needs(gateway: Gateway) -> None:
+    """Address first, then keys, once, when everything answers."""
+    first = gateway.said.splitlines()[0]
+    assert first == f"nearhit: listening on http://127.0.0.1:{gateway.port}"
+    assert f"http://127.0.0.1:{gateway.port}/v1" in gateway.said
+    assert gateway.said.count("sk-nh-first  (shown this once)") == 1
+    assert not (gateway.home / "run" / "first_key").exists()
+    assert (await ask(gateway.port, post())).status == 200
+
+
+async def test_secrets_are_for_the_owner_alone(gateway: Gateway) -> None:
+    """Made at the first start, never printed but for the keys."""
+    for name in ("secret", "admin_key", "lock"):
+        assert (gateway.home / name).stat().st_mode & 0o777 == 0o600
+    assert (gateway.home / "secret").read_text().strip() not in gateway.said
+
+
+@pytest.mark.parametrize("name", ["worker", "encoder"])
+async def test_what_is_killed_is_started_again(gateway: Gateway, name: str) -> None:
+    """kill -9 of one process is an inconvenience."""
+    before = gateway.children()[name]
+    before.kill()
+    await gateway.until(lambda: gateway.children().get(name, before).pid != before.pid)
+    assert (await ask_patiently(gateway.port, post())).status == 200
+    await gateway.until(lambda: f"{name}{' 0' if name == 'worker' else ''} was killed by SIGKILL" in gateway.said)
+
+
+async def test_sigterm_drains_workers_before_what_they_need(gateway: Gateway) -> None:
+    """The encoder must be there until the last answer is."""
+    encoder = gateway.children()["encoder"]
+    port = gateway.port
+    async with connected(port) as client:
+        await client.send(b"GET /stream?20,0.05,1 HTTP/1.1\r\nhost: t\r\n\r\n")
+        await client.reader.readuntil(b"data: 1\n\n")
+        gateway.process.send_signal(signal.SIGTERM)
+        await client.reader.readuntil(b"data: 15\n\n")
+        assert encoder.is_running()
+        assert b"[DONE]" in await client.closed(10)
+    assert await gateway.ended() == 0
+    assert not psutil.pid_exists(encoder.pid)
+    assert not (gateway.home / "run" / "port").exists()
+    with pytest.raises(ConnectionRefusedError):
+        await ask(port, post())
+
+
+async def test_a_second_signal_hurries(gateway: Gateway) -> None:
+    """Ctrl-C twice means now."""
+    async with connected(gateway.port) as client:
+        await client.send(b"GET /stream?1000,0.05,1 HTTP/1.1\r\nhost: t\r\n\r\n")
+        await client.reader.readuntil(b"data: 1\n\n")
+        gateway.process.send_signal(signal.SIGINT)
+        await client.reader.readuntil(b"data: 9\n\n")
+        gateway.process.send_signal(signal.SIGINT)
+        assert b"[DONE]" not in await client.closed(10)
+    assert await gateway.ended() == 0
+
+
+async def test_children_do_not_outlive_a_killed_supervisor(gateway: Gateway) -> None:
+    """An orphaned worker would hold the port and the database."""
+    children = list(gateway.children().values())
+    assert len(children) == 2
+    gateway.process.kill()
+    await gateway.until(lambda: not any(child.is_running() for child in children), within=20)
+
+
+async def test_a_second_gateway_on_one_home_is_refused(gateway: Gateway) -> None:
+    """It must say so instead of failing on the database later."""
+    with ending(spawn(ARGUMENTS, gateway.home, ANY_PORT)) as second:
+        told, _ = await asyncio.to_thread(second.communicate, None, 30)
+    assert second.returncode == 1
+    assert f"process {gateway.process.pid}" in told
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"NEARHIT_SERVER__WORKERS": "2"}, "server.workers > 1"),
+        ({"NEARHIT_SERVER__MAX_IN_FLIGHT": "13"}, "brings bad luck"),
+        ({"NEARHIT_SERVER__MAX_IN_FLIGHT": "14"}, "a bug"),
+    ],
+)
+async def test_what_cannot_start_ends_with_its_reason(tmp_path: Path, variables: dict[str, str], message: str) -> None:
+    """A settings error at once, a worker that always crashes after a few tries."""
+    with ending(spawn(ARGUMENTS, tmp_path, ANY_PORT | variables)) as process:
+        told, _ = await asyncio.to_thread(process.communicate, None, 60)
+    assert process.returncode == 1
+    assert message in told
+    assert "nearhit is ready" not in told

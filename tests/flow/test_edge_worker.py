@@ -1,0 +1,95 @@
+"""A worker as a process: it serves on the sockets it was given, drains, and says so when it cannot start."""
+
+import asyncio
+import signal
+import stat
+import subprocess
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.flow.edge_process import ask_patiently, worker
+from tests.flow.edge_rig import Client, ask, connected, decode, post
+
+
+class Running(NamedTuple):
+    """A worker that answers."""
+
+    process: subprocess.Popen[str]
+    port: int
+    admin: Path
+
+
+@pytest.fixture(params=["uvicorn", "granian"])
+async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Running, None]:
+    with worker(tmp_path, NEARHIT_SERVER__SERVER=request.param) as (process, port):
+        assert (await ask_patiently(port, post())).status == 200
+        yield Running(process, port, tmp_path / "admin.sock")
+
+
+async def test_both_servers_answer_the_same(running: Running) -> None:
+    """granian is a choice, so it is held to the same answers."""
+    assert decode((await ask(running.port, post())).body)["body"] == {"a": 1}
+    assert (await ask(running.port, post(b"nonsense"))).status == 400
+    assert (await ask(running.port, post(b"{}", "content-encoding: br"))).status == 415
+    assert (await ask(running.port, post(b"x" * ((1 << 20) + 1)))).status == 413
+    streamed = await ask(running.port, b"GET /stream HTTP/1.1\r\nhost: t\r\n\r\n")
+    assert streamed.body.endswith(b"data: [DONE]\n\n")
+    old = await ask(running.port, b"GET /stream HTTP/1.0\r\nhost: t\r\n\r\n")
+    assert "transfer-encoding" not in old.headers
+    async with connected(running.port) as client:
+        for _ in range(3):
+            await client.send(post())
+            assert (await client.answer()).status == 200
+
+
+async def test_the_control_planes_socket_is_the_owners_alone(running: Running) -> None:
+    """Whoever can open it is an administrator; over TCP nobody is."""
+    assert stat.S_IMODE(running.admin.stat().st_mode) == 0o600
+    reader, writer = await asyncio.open_unix_connection(str(running.admin))
+    client = Client(reader, writer)
+    await client.send(post())
+    assert decode((await client.answer()).body)["unix"] is True
+    writer.close()
+    assert decode((await ask(running.port, post())).body)["unix"] is False
+
+
+async def test_sigterm_finishes_what_was_begun(running: Running) -> None:
+    """A deployment must not cut an answer that somebody pays for."""
+    async with connected(running.port) as client:
+        await client.send(b"GET /stream?20,0.05,1 HTTP/1.1\r\nhost: t\r\n\r\n")
+        await client.reader.readuntil(b"data: 1\n\n")
+        running.process.send_signal(signal.SIGTERM)
+        rest = await client.closed(10)
+        assert b"data: 19" in rest
+        assert b"[DONE]" in rest
+    assert await asyncio.to_thread(running.process.wait, 20) == 0
+    assert not running.admin.exists()
+
+
+async def test_a_client_that_leaves_does_not_hold_up_the_end(running: Running) -> None:
+    """An idle connection in a pool is closed at once."""
+    async with connected(running.port) as client:
+        await client.send(post())
+        await client.answer()
+        running.process.send_signal(signal.SIGTERM)
+        assert await client.closed(10) == b""
+    assert await asyncio.to_thread(running.process.wait, 20) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("NEARHIT_SERVER__PORT", "not a port", "server.port"),
+        ("NEARHIT_SERVER__MAX_IN_FLIGHT", "13", "brings bad luck"),
+    ],
+)
+async def test_a_wrong_setting_ends_the_worker_for_good(tmp_path: Path, name: str, value: str, message: str) -> None:
+    """Its own exit status tells the supervisor that another try is of no use."""
+    with worker(tmp_path, **{name: value}) as (process, _):
+        told, _ = await asyncio.to_thread(process.communicate, None, 60)
+        assert process.returncode == 78
+        assert message in told
+        assert "Traceback" not in told

@@ -1,0 +1,222 @@
+"""A request's whole life over a real socket: miss, hit, both forms, the headers and the row it ends as."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.budget import Budget
+from tests.live import Told, live, settings
+
+
+def _content(events: list[Any]) -> str:
+    return "".join(e["choices"][0]["delta"].get("content") or "" for e in events[:-1] if e["choices"])
+
+
+async def test_a_miss_is_answered_charged_and_recorded_once(tmp_path: Path) -> None:
+    """The main job: one request, one upstream call, one row, one ledger entry, and headers that agree with both."""
+    async with live(settings(tmp_path)) as gateway:
+        told = await gateway.chat()
+        assert told.status == 200, told.raw
+        assert told.json["object"] == "chat.completion"
+        assert told.json["model"] == "up/scripted"
+        assert told.headers["x-nearhit-cache"] == "miss"
+        assert told.headers["x-nearhit-cost-status"] == "exact"
+        (row,), (entry,) = await gateway.rows(), await gateway.entries()
+        usage = told.json["usage"]
+        expected = usage["prompt_tokens"] * 1_000 + usage["completion_tokens"] * 2_000
+        assert row["cost_nano"] == entry["amount_nano"] == expected
+        assert row["id"] == told.headers["x-request-id"]
+        assert (row["status"], row["cache"], row["team"]) == (200, "miss", "acme")
+
+
+async def test_the_second_identical_request_is_an_exact_hit_that_costs_nothing(tmp_path: Path) -> None:
+    """Reuse is what users come for; the saved amount must be what the first call cost."""
+    async with live(settings(tmp_path)) as gateway:
+        first = await gateway.chat()
+        await gateway.settled()
+        second = await gateway.chat()
+        assert second.headers["x-nearhit-cache"] == "hit-exact"
+        assert second.headers["x-nearhit-cost-usd"] == "0"
+        assert second.headers["x-nearhit-saved-usd"] == first.headers["x-nearhit-cost-usd"]
+        assert second.headers["cache-status"].startswith("nearhit; hit; ttl=")
+        assert second.text == first.text
+        assert second.json["usage"] == first.json["usage"]
+        assert second.json["id"] != first.json["id"]
+        rows = await gateway.rows()
+        assert [row["cost_nano"] for row in rows][1] == 0
+        assert rows[1]["saved_nano"] == rows[0]["cost_nano"]
+        assert len(await gateway.entries()) == 1
+
+
+@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (True, True)])
+async def test_one_entry_serves_both_forms(tmp_path: Path, first: bool, second: bool) -> None:
+    """An app that streams must profit from one that does not, and the reverse."""
+    async with live(settings(tmp_path)) as gateway:
+        a = await gateway.chat(**({"stream": True} if first else {}))
+        await gateway.settled()
+        b = await gateway.chat(**({"stream": True} if second else {}))
+        assert b.headers["x-nearhit-cache"] == "hit-exact"
+        assert (_content(a.events) if first else a.text) == (_content(b.events) if second else b.text)
+
+
+@pytest.mark.parametrize("hit", [False, True])
+async def test_a_stream_has_the_shape_real_clients_check(tmp_path: Path, hit: bool) -> None:
+    """Role first, one finish per choice after all content, usage last with no choices, one identity throughout."""
+    async with live(settings(tmp_path)) as gateway:
+        if hit:
+            await gateway.chat()
+            await gateway.settled()
+        told = await gateway.chat(stream=True, stream_options={"include_usage": True})
+        assert told.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert (told.headers["x-nearhit-cache"] == "hit-exact") is hit
+        events = told.events
+        assert events[-1] == "[DONE]"
+        *before, usage = events[:-1]
+        assert before[0]["choices"][0]["delta"]["role"] == "assistant"
+        assert [e["choices"][0]["finish_reason"] for e in before][-1] == "stop"
+        assert sum(e["choices"][0]["finish_reason"] is not None for e in before) == 1
+        assert all(e["usage"] is None for e in before)
+        assert usage["choices"] == []
+        assert usage["usage"]["total_tokens"] > 0
+        assert (usage["usage"]["cost"] > 0) is not hit
+        assert len({(e["id"], e["created"], e["model"]) for e in events[:-1]}) == 1
+        assert events[0]["model"] == "up/scripted"
+
+
+async def test_a_stream_without_include_usage_has_no_usage_chunk(tmp_path: Path) -> None:
+    """We always ask upstream for usage; a client that did not ask must not meet a chunk without choices."""
+    async with live(settings(tmp_path)) as gateway:
+        told = await gateway.chat(stream=True)
+        assert all(event["choices"] for event in told.events[:-1])
+        assert all("usage" not in event for event in told.events[:-1])
+        assert (await gateway.rows())[0]["cost_nano"] > 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "marks"),
+    [
+        ({"cache-control": "no-store"}, ["bypass", "bypass"]),
+        ({"cache-control": "no-cache"}, ["refresh", "refresh"]),
+        ({"x-nearhit-cache": "off"}, ["bypass", "bypass"]),
+        ({"cache-control": "max-age=0"}, ["miss", "miss"]),
+    ],
+)
+async def test_a_client_can_only_make_reuse_stricter(tmp_path: Path, headers: dict[str, str], marks: list[str]) -> None:
+    """Standard cache directives must mean here what they mean everywhere."""
+    async with live(settings(tmp_path)) as gateway:
+        seen: list[str] = []
+        for _ in range(2):
+            seen.append((await gateway.chat(headers=headers)).headers["x-nearhit-cache"])
+            await gateway.settled()
+        assert seen == marks
+
+
+async def test_only_if_cached_never_calls_upstream(tmp_path: Path) -> None:
+    """A client that wants a kept answer or nothing must not be charged for a fresh one."""
+    async with live(settings(tmp_path)) as gateway:
+        told = await gateway.chat(headers={"cache-control": "only-if-cached"})
+        assert told.status == 504
+        assert told.json["error"]["code"] == "cache_miss"
+        assert await gateway.entries() == []
+
+
+async def test_teams_never_share_an_answer(tmp_path: Path) -> None:
+    """The tenant boundary is the first promise of the cache."""
+    async with live(settings(tmp_path)) as gateway:
+        await gateway.chat()
+        await gateway.settled()
+        other = await gateway.new_key("rival")
+        assert (await gateway.chat(key=other)).headers["x-nearhit-cache"] == "miss"
+        sibling = await gateway.new_key("acme", "website")
+        assert (await gateway.chat(key=sibling)).headers["x-nearhit-cache"] == "miss"
+        same = await gateway.new_key("acme", "app")
+        assert (await gateway.chat(key=same)).headers["x-nearhit-cache"] == "hit-exact"
+
+
+async def test_kept_answers_and_the_ledger_survive_a_restart(tmp_path: Path) -> None:
+    """Stopping and starting must lose neither an answer nor a cent."""
+    chosen = settings(tmp_path, cache={"store": "sqlite", "mode": "exact"})
+    async with live(chosen) as gateway:
+        await gateway.chat()
+        key, before = gateway.key, await gateway.entries()
+    async with live(chosen) as gateway:
+        told = await gateway.chat(key=key)
+        assert told.headers["x-nearhit-cache"] == "hit-exact"
+        assert [e["amount_nano"] for e in await gateway.entries()] == [e["amount_nano"] for e in before]
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code"),
+    [
+        ({"model": "up/nothing"}, 404, "model_not_found"),
+        ({"model": "nothing/at-all"}, 404, "model_not_found"),
+        ({"messages": []}, 400, None),
+        ({"temperature": 3}, 400, None),
+        ({"stream": True, "model": "nothing/at-all"}, 404, "model_not_found"),
+    ],
+)
+async def test_a_bad_request_is_refused_in_openais_shape_and_recorded_without_cost(
+    tmp_path: Path, change: dict[str, Any], status: int, code: str | None
+) -> None:
+    """Clients branch on these fields; a refusal must be JSON also where a stream was asked for, and cost nothing."""
+    async with live(settings(tmp_path)) as gateway:
+        told = await gateway.chat(**change)
+        assert told.status == status
+        assert set(told.json["error"]) == {"message", "type", "param", "code"}
+        assert code is None or told.json["error"]["code"] == code
+        assert "x-request-id" in told.headers
+        assert await gateway.entries() == []
+
+
+async def test_a_wrong_key_is_refused_before_the_body_is_read(tmp_path: Path) -> None:
+    """Nobody without a key may make us parse sixteen megabytes, and the key never comes back."""
+    async with live(settings(tmp_path)) as gateway:
+        told: Told = await gateway.chat(key="sk-nh-wrong")
+        assert told.status == 401
+        assert told.json["error"]["code"] == "invalid_api_key"
+        assert b"sk-nh-wrong" not in told.raw
+
+
+async def test_an_unpriced_model_is_refused_with_the_command_that_prices_it(tmp_path: Path) -> None:
+    """A model without a price must never be counted as free."""
+    lab = {"kind": "openai", "base_url": "http://127.0.0.1:9/v1", "api_key": "none"}
+    async with live(settings(tmp_path, providers={"up": {"kind": "scripted"}, "lab": lab})) as gateway:
+        told = await gateway.chat(model="lab/unheard-of")
+        assert told.status == 402
+        assert told.json["error"]["code"] == "model_not_priced"
+        assert "nearhit prices set lab/unheard-of" in told.json["error"]["message"]
+
+
+async def test_paths_outside_the_api_answer_in_openais_shape(tmp_path: Path) -> None:
+    """The framework's own 404 and 405 must not look different from ours."""
+    async with live(settings(tmp_path)) as gateway:
+        told = await gateway.post("/v1/nowhere", {})
+        assert told.status == 404
+        assert set(told.json["error"]) == {"message", "type", "param", "code"}
+        async with gateway.client.get(gateway.url + "/v1/chat/completions") as response:
+            assert response.status == 405
+            assert (await response.json())["error"]["code"] == "method_not_supported"
+
+
+async def test_the_simulated_engine_answers_and_is_priced_as_assumed(tmp_path: Path) -> None:
+    """The bundled engine is a provider like any other: same path, same books."""
+    async with live(settings(tmp_path)) as gateway:
+        told = await gateway.chat(model="local/sim")
+        assert told.status == 200, told.raw
+        (entry,) = await gateway.entries()
+        assert entry["amount_nano"] > 0
+        assert entry["provider"] == "local"
+
+
+async def test_an_exhausted_budget_still_gets_hits(tmp_path: Path) -> None:
+    """A hit costs nothing, so no budget may refuse it; a fresh call is refused for good until the window ends."""
+    async with live(settings(tmp_path)) as gateway:
+        await gateway.chat(max_tokens=50)
+        await gateway.settled()
+        await gateway.services.ledger.set_budget(Budget(scope="team:acme", limit_nano=1, window="day"), "test")
+        refused = await gateway.chat(messages=[{"role": "user", "content": "Something new"}])
+        assert refused.status == 429
+        assert refused.json["error"]["code"] == "insufficient_quota"
+        assert refused.headers["x-should-retry"] == "false"
+        assert (await gateway.chat(max_tokens=50)).headers["x-nearhit-cache"] == "hit-exact"

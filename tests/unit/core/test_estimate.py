@@ -1,0 +1,79 @@
+"""Upper bounds of a call's tokens."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.call import Call, Directives, Operation, Principal
+from gateway.estimate import bound, text_size
+
+
+def call(operation: Operation, body: dict[str, Any]) -> Call:
+    principal = Principal(key_id="k", team="t", project="p")
+    return Call(
+        id="1",
+        operation=operation,
+        principal=principal,
+        body=body,
+        model="m",
+        stream=False,
+        include_usage=False,
+        directives=Directives(),
+        received=0.0,
+        at=0.0,
+        deadline=1.0,
+        size=len(msgspec.json.encode(body)),
+    )
+
+
+@given(st.lists(st.text(max_size=200), min_size=1, max_size=8))
+def test_the_input_bound_is_never_below_the_bytes_of_the_text(texts: list[str]) -> None:
+    """A byte-level tokenizer makes at most one token of a byte: below that, a hold could be overspent."""
+    body = {"messages": [{"role": "user", "content": text} for text in texts]}
+    assert bound(call("chat", body), 100).input >= sum(len(t.encode()) for t in texts) + 16 * len(texts)
+
+
+def test_a_missing_cap_is_injected_and_multiplied_by_n() -> None:
+    """The worst case of n choices is n times the cap."""
+    found = bound(call("chat", {"messages": [], "n": 3}), 100)
+    assert (found.output, found.injected) == (300, 100)
+
+
+def test_a_client_cap_is_kept() -> None:
+    """The client's own limit is the bound; nothing is injected over it."""
+    found = bound(call("chat", {"messages": [], "max_completion_tokens": 7, "n": 2}), 100)
+    assert (found.output, found.injected) == (14, None)
+
+
+@pytest.mark.parametrize(("prompt", "outputs"), [("a", 16), (["a", "b"], 32), ([1, 2, 3], 16), ([[1], [2], [3]], 48)])
+def test_each_prompt_of_a_legacy_completion_counts(prompt: object, outputs: int) -> None:
+    """A list of prompts makes a list of answers; a list of token ids is one prompt."""
+    assert bound(call("completion", {"prompt": prompt}), 100).output == outputs
+
+
+def test_embeddings_have_no_output() -> None:
+    """They are billed by input alone."""
+    found = bound(call("embedding", {"input": ["a", "b"]}), 100)
+    assert found.output == 0
+    assert found.injected is None
+
+
+def test_an_attached_image_counts_beyond_its_url() -> None:
+    """A short URL can name a picture of thousands of tokens."""
+    part = {"type": "image_url", "image_url": {"url": "http://x/y.png"}}
+    plain = bound(call("chat", {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]}), 1)
+    shown = bound(call("chat", {"messages": [{"role": "user", "content": [part]}]}), 1)
+    assert shown.input - plain.input > 3_000
+
+
+def test_text_size_counts_text_and_tool_arguments_but_not_roles() -> None:
+    """Estimates after a cut must cover what was generated, and only that."""
+    delta = {
+        "role": "assistant",
+        "content": "häh",
+        "tool_calls": [{"id": "call_1", "function": {"name": "f", "arguments": "{}"}}],
+    }
+    assert text_size({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}) == 4 + 1 + 2

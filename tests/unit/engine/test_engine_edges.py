@@ -1,0 +1,192 @@
+"""Frames, recent usage, the simulated engine's own knobs, the bench and the command line."""
+
+import asyncio
+import struct
+import subprocess
+import sys
+import time
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.api import EngineFailed, EngineStats, EngineUsage, GenerateRequest, SamplingParams
+from engine.bench import run
+from engine.frames import (
+    MAX_FRAME,
+    Cancel,
+    Choice,
+    FrameBuffer,
+    FrameError,
+    Output,
+    Step,
+    Submit,
+    pack,
+    read_for_client,
+    read_for_engine,
+)
+from engine.link import Collector
+from engine.recent import RecentUsage
+from engine.sim import SimEngine
+
+SUBMIT = Submit(
+    handle=3,
+    tokens=[1, 2],
+    sampling=SamplingParams(max_tokens=5, logit_bias={7: -1.5}, stop=("x",)),
+    seed=2**63,
+    eos=[9],
+    salt="é",
+    priority=-1,
+    deadline_ms=None,
+)
+
+
+@given(st.lists(st.integers(1, 50), max_size=30))
+def test_frames_survive_any_cutting(cuts: list[int]) -> None:
+    """A socket delivers bytes in whatever pieces it likes."""
+    step = Step(outputs=[Output(handle=1, tokens=[5], choices=[Choice(-1.0, [(5, -1.0)])])], refusals=[], stats=IDLE)
+    data = pack(SUBMIT) + pack(Cancel(handle=3, reason="stop")) + pack(step)
+    buffer = FrameBuffer()
+    payloads: list[bytes] = []
+    at = 0
+    for cut in [*cuts, len(data)]:
+        payloads += buffer.feed(data[at : at + cut])
+        at += cut
+    assert read_for_engine(payloads[0]) == SUBMIT
+    assert read_for_engine(payloads[1]) == Cancel(handle=3, reason="stop")
+    assert read_for_client(payloads[2]) == step
+
+
+IDLE = EngineStats(ready=True)
+
+
+def test_bad_frames_are_errors_of_their_own() -> None:
+    """The process must tell garbage from a request, before it allocates for it."""
+    with pytest.raises(FrameError):
+        list(FrameBuffer().feed(struct.pack(">I", MAX_FRAME + 1)))
+    for payload in (b"", b"\xc1", msgspec.msgpack.encode(["submit", 1]), msgspec.msgpack.encode({"handle": 1})):
+        with pytest.raises(FrameError):
+            read_for_engine(payload)
+        with pytest.raises(FrameError):
+            read_for_client(payload)
+
+
+def test_recent_usage_is_bounded() -> None:
+    """A record per request for ever would be a leak."""
+    recent = RecentUsage()
+    for at in range(5000):
+        recent.put(str(at), EngineUsage(prompt=at, completion=0))
+    assert recent.get("0") is None
+    assert recent.get("4999") == EngineUsage(prompt=4999, completion=0)
+    assert len(recent._usage) == 4096
+
+
+async def test_collector_merges_and_keeps_the_order_of_failure() -> None:
+    """What came before a failure is still delivered, and the usage is told though nobody reads."""
+    told: list[EngineUsage] = []
+    collector = Collector(1, told.append)
+    for token in range(3):
+        collector.put(Output(handle=1, tokens=[token], choices=[Choice(-1.0, [])]))
+    collector.fail(EngineFailed("gone"))
+    output = await collector.take()
+    assert output.tokens == [0, 1, 2]
+    assert output.choices is not None
+    assert len(output.choices) == 3
+    with pytest.raises(EngineFailed):
+        await collector.take()
+    ended = Collector(2, told.append)
+    ended.put(Output(handle=2, tokens=[], finish="abort", usage=EngineUsage(prompt=1, completion=2)))
+    assert told == [EngineUsage(prompt=1, completion=2)]
+    assert ended.over
+
+
+def request(**sampling: object) -> GenerateRequest:
+    params = msgspec.convert({"max_tokens": 50, **sampling}, SamplingParams)
+    return GenerateRequest(id="r", sampling=params, text="What is it?")
+
+
+async def test_sim_fails_where_it_is_told() -> None:
+    """Gateway tests of failover need an engine that breaks before, and one that breaks after, the first token."""
+    for after in (0, 3):
+        sim = SimEngine(fail=EngineFailed("told to"), fail_after=after)
+        seen = 0
+        stream = sim.generate(request())
+        try:
+            async for _ in stream:
+                seen += 1
+        except EngineFailed:
+            pass
+        else:
+            pytest.fail("did not fail")
+        assert seen == after
+
+
+async def test_sim_keeps_its_times() -> None:
+    """Load tests believe its delays."""
+    sim = SimEngine(ttft_ms=30, tpot_ms=10, text="one two three")
+    began = time.monotonic()
+    deltas = [delta async for delta in sim.generate(request())]
+    assert time.monotonic() - began >= 0.03 + 3 * 0.01
+    timing = deltas[-1].timing
+    assert timing is not None
+    assert timing.ttft_ms >= 30
+    assert timing.tpot_ms >= 10
+
+
+async def test_sim_says_so() -> None:
+    """Nobody may take its text for a model's."""
+    sim = SimEngine()
+    text = "".join([delta.text async for delta in sim.generate(request())])
+    assert "simulated" in text
+    assert sim.info() is None
+    await sim.start()
+    info = sim.info()
+    assert info is not None
+    assert "simulated" in info.note
+
+
+async def test_sim_stop_aborts_what_runs() -> None:
+    """A drain must end streams of the simulated engine too."""
+    sim = SimEngine(tpot_ms=5, text="word " * 1000)
+    await sim.start()
+    finishes: list[str | None] = []
+
+    async def read() -> None:
+        finishes.extend([delta.finish_reason async for delta in sim.generate(request(max_tokens=900))])
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(read())
+        await asyncio.sleep(0.03)
+        await sim.stop()
+    assert finishes[-1] == "abort"
+
+
+def test_bench_measures_what_it_names() -> None:
+    """The price of local tokens is computed from these numbers."""
+    found = run("tiny-random:llama", prompt_tokens=40, output_tokens=6, concurrency=2, repeats=1)
+    for name in ("prefill_tokens_per_s", "decode_tokens_per_s", "decode_tokens_per_s_alone", "total_tokens_per_s"):
+        assert found[name] > 0
+    for name in ("ttft_alone_ms", "ttft_p50_ms", "tpot_p50_ms"):
+        assert found[name] > 0
+    assert (found["prompt_tokens"], found["output_tokens"], found["concurrency"]) == (40, 6, 2)
+    assert run("tiny-random:llama", prompt_tokens=10**6, output_tokens=2, repeats=1)["prompt_tokens"] < 2048
+
+
+def test_command_line() -> None:
+    """By hand: one JSON line from bench, text from generate and chat, a plain sentence for a wrong name."""
+
+    def cli(*arguments: str, typed: str = "") -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "engine", *arguments]
+        return subprocess.run(command, capture_output=True, check=False, input=typed.encode(), timeout=60)
+
+    bench = cli("bench", "tiny-random:qwen3", "--prompt-tokens", "8", "--output-tokens", "3")
+    assert msgspec.json.decode(bench.stdout)["model"] == "tiny-random:qwen3"
+    generated = cli("generate", "tiny-random:qwen3", "Hello", "--max-tokens", "4")
+    assert generated.returncode == 0
+    assert b"[length: 5 + 4 tokens" in generated.stderr
+    chat = cli("chat", "tiny-random:qwen3", "--max-tokens", "2", typed="Hi\nBye\n")
+    assert chat.stderr.count(b"tokens, ") == 2
+    wrong = cli("bench", "no-such-model")
+    assert wrong.returncode == 1
+    assert b"config.json is missing" in wrong.stderr

@@ -1,0 +1,300 @@
+"""The engine as a process: several clients, abrupt ends on either side, a bounded queue, garbage on the socket."""
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.api import Delta, EngineFailed, EngineUsage, GenerateRequest, InvalidRequest, Overloaded, SamplingParams
+from engine.client import EngineClient
+from engine.frames import FrameBuffer, Hello, Step, Submit, pack, read_for_client
+from engine.testing import process_command, running, start_process, until, until_ready
+
+MODEL = "tiny-random:qwen3"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The socket of one process for all tests that need nothing special of it."""
+    found = tmp_path_factory.mktemp("engine") / "shared.sock"
+    process = subprocess.Popen(process_command(MODEL, found))
+    yield found
+    process.terminate()
+    assert process.wait(10) == 0
+
+
+@pytest.fixture
+async def client(path: Path) -> AsyncGenerator[EngineClient, None]:
+    made = EngineClient(MODEL, path)
+    await made.start()
+    await until_ready(made)
+    yield made
+    await made.stop()
+
+
+def ask(id: str, max_tokens: int = 24, prompt: int = 20, **outer: Any) -> GenerateRequest:
+    return GenerateRequest(
+        id=id,
+        sampling=SamplingParams(max_tokens=max_tokens, seed=1, ignore_eos=True),
+        token_ids=[5 + at % 90 for at in range(prompt)],
+        **outer,
+    )
+
+
+async def everything(client: EngineClient, request: GenerateRequest) -> list[Delta]:
+    return [delta async for delta in client.generate(request)]
+
+
+def test_client_side_imports_no_torch() -> None:
+    """A gateway worker that imports torch starts seconds later and is 200 MB larger, once per worker."""
+    code = "import sys, engine.client, engine.sim, engine.api; print({'torch', 'transformers'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+async def _drain(stream: AsyncGenerator[Delta, None]) -> None:
+    async for _ in stream:
+        pass
+
+
+async def test_not_ready_is_said_and_refused(tmp_path: Path) -> None:
+    """Without a process a worker must start, say what is missing, and fail requests as retryable."""
+    client = EngineClient(MODEL, tmp_path / "none.sock")
+    await client.start()
+    with pytest.raises(EngineFailed):
+        await everything(client, ask("r"))
+    assert not client.stats().ready
+    assert client.stats().loading
+    assert client.info() is None
+    await client.stop()
+
+
+async def test_sigkill_mid_stream_then_reconnect(tmp_path: Path) -> None:
+    """A dying process must fail its requests at once, not hang them, and the next process must be used unasked."""
+    path = tmp_path / "engine.sock"
+    first = await start_process(MODEL, path)
+    client = EngineClient(MODEL, path)
+    await client.start()
+    await until_ready(client)
+    stream = client.generate(ask("cut", max_tokens=1900))
+    await anext(stream)
+    os.kill(first.pid, signal.SIGKILL)
+    await first.wait()
+    with pytest.raises(EngineFailed):
+        await _drain(stream)
+    await until(lambda: not client.stats().ready, "a client that noticed")
+    with pytest.raises(EngineFailed):
+        await everything(client, ask("between"))
+    second = await start_process(MODEL, path)
+    await until_ready(client)
+    assert client.stats().restarts == 1
+    assert (await everything(client, ask("again")))[-1].finish_reason == "length"
+    await client.stop()
+    second.terminate()
+    assert await second.wait() == 0
+    assert not path.exists()
+
+
+async def test_sigterm_ends_requests_with_their_usage(tmp_path: Path) -> None:
+    """An orderly end must not lose what running requests have cost."""
+    path = tmp_path / "engine.sock"
+    process = await start_process(MODEL, path)
+    client = EngineClient(MODEL, path)
+    await client.start()
+    await until_ready(client)
+    deltas: list[Delta] = []
+    async for delta in client.generate(ask("r", max_tokens=1900)):
+        deltas.append(delta)
+        if len(deltas) == 2:
+            process.terminate()
+    assert deltas[-1].finish_reason == "abort"
+    assert deltas[-1].usage is not None
+    assert deltas[-1].usage.completion == sum(len(delta.token_ids) for delta in deltas)
+    await client.stop()
+    assert await process.wait() == 0
+
+
+async def test_full_queue_says_when_to_come_back(tmp_path: Path) -> None:
+    """An unbounded queue only hides overload; over the bound a client must hear so at once, with a time."""
+    async with running(MODEL, tmp_path / "e.sock", "--max-queue", "2", "--max-sequences", "1") as client:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_ending(client, ask(f"r{at}", max_tokens=400))) for at in range(8)]
+        endings = [task.result() for task in tasks]
+        refused = [one for one in endings if isinstance(one, Overloaded)]
+        assert len(refused) >= 4
+        assert all(1 <= one.retry_after <= 60 for one in refused)
+        assert endings.count("length") == 8 - len(refused)
+        assert (await everything(client, ask("after")))[-1].finish_reason == "length"
+
+
+async def _ending(client: EngineClient, request: GenerateRequest) -> str | Overloaded:
+    try:
+        return str((await everything(client, request))[-1].finish_reason)
+    except Overloaded as error:
+        return error
+
+
+async def test_abort_while_queued_prefilling_and_decoding(tmp_path: Path) -> None:
+    """Whatever a request is doing, leaving it frees its place, and its usage is what was computed, no more."""
+    async with running(MODEL, tmp_path / "e.sock", "--max-sequences", "1") as client:
+        holder = client.generate(ask("decoding", max_tokens=1900))
+        await anext(holder)
+        async with asyncio.TaskGroup() as group:
+            queued = group.create_task(everything(client, ask("queued")))
+            await until(lambda: client.stats().waiting == 1, "a queued request")
+            queued.cancel()
+        assert await _usage(client, "queued") == EngineUsage(prompt=0, completion=0)
+        await holder.aclose()
+        usage = await _usage(client, "decoding")
+        assert usage.prompt == 20
+        assert 1 <= usage.completion < 1900
+        async with asyncio.TaskGroup() as group:
+            long = group.create_task(everything(client, ask("prefill", prompt=2000, max_tokens=40)))
+            await until(lambda: client.stats().running == 1 or long.done(), "a prefill")
+            long.cancel()
+        assert 0 <= (await _usage(client, "prefill")).prompt <= 2000
+        assert (await everything(client, ask("after")))[-1].finish_reason == "length"
+
+
+async def _usage(client: EngineClient, id: str) -> EngineUsage:
+    await until(lambda: client.usage_of(id) is not None, f"the usage of {id}")
+    usage = client.usage_of(id)
+    assert usage is not None
+    return usage
+
+
+async def test_deadline_in_the_queue(tmp_path: Path) -> None:
+    """An answer nobody waits for any more should not be computed."""
+    async with running(MODEL, tmp_path / "e.sock", "--max-sequences", "1") as client:
+        async with aclosing(client.generate(ask("holder", max_tokens=1900))) as holder:
+            await anext(holder)
+            [last] = await everything(client, ask("late", deadline_ms=1.0))
+        assert last.finish_reason == "deadline"
+        assert last.usage is not None
+        assert last.usage.completion == 0
+
+
+async def test_several_clients_and_one_that_vanishes(path: Path, client: EngineClient) -> None:
+    """Workers share an engine: each gets its own answers, and one that dies takes only its own requests along."""
+    second, gone = EngineClient(MODEL, path), EngineClient(MODEL, path)
+    for one in (second, gone):
+        await one.start()
+        await until_ready(one)
+    alone = await everything(client, ask("alone", max_tokens=200))
+    leaving = gone.generate(ask("r", max_tokens=1900))
+    await anext(leaving)
+    async with asyncio.TaskGroup() as group:
+        one = group.create_task(everything(client, ask("same", max_tokens=200)))
+        two = group.create_task(everything(second, ask("same", max_tokens=200)))
+        await gone.stop()
+    for deltas in (one.result(), two.result()):
+        assert "".join(d.text for d in deltas) == "".join(d.text for d in alone)
+    with pytest.raises(EngineFailed):
+        await anext(leaving)
+    await until(lambda: client.stats().running == 0, "an engine that forgot the client that left")
+    await second.stop()
+
+
+async def test_tenants_do_not_share_prefixes(client: EngineClient) -> None:
+    """A shared prefix cache would let one tenant find out another's prompts by timing."""
+
+    async def cached(id: str, salt: str) -> int:
+        usage = (await everything(client, ask(id, prompt=100, salt=salt)))[-1].usage
+        assert usage is not None
+        return usage.cached
+
+    assert await cached("a1", "a") == 0
+    assert await cached("a2", "a") == 96
+    assert await cached("b1", "b") == 0
+
+
+async def test_garbage_closes_only_its_connection(path: Path, client: EngineClient) -> None:
+    """The socket is private, yet a confused process behind it must not take the engine down."""
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n", struct.pack(">I", 5) + b"\xc1\xc1\xc1\xc1\xc1", b"\xff" * 8):
+        await asyncio.to_thread(_send_until_closed, path, garbage)
+    assert (await everything(client, ask("after")))[-1].finish_reason == "length"
+
+
+def _send_until_closed(path: Path, data: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(10)
+        raw.connect(str(path))
+        raw.sendall(data)
+        while raw.recv(65536):
+            pass
+
+
+def test_the_socket_is_private(path: Path, client: EngineClient) -> None:
+    """Whoever can write to it can use the engine without a key."""
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_process_trusts_no_client(path: Path, client: EngineClient) -> None:
+    """Token ids beyond the vocabulary or a lying max_tokens would break a whole batch: the process must refuse too."""
+    sampling = SamplingParams(max_tokens=4)
+    common: dict[str, Any] = {"seed": 1, "eos": [], "salt": "", "priority": 0, "deadline_ms": None}
+    bad = [
+        Submit(handle=1, tokens=[10**6], sampling=sampling, **common),
+        Submit(handle=2, tokens=[-1], sampling=sampling, **common),
+        Submit(handle=3, tokens=[], sampling=sampling, **common),
+        Submit(handle=4, tokens=[1], sampling=SamplingParams(max_tokens=10**9), **common),
+        Submit(handle=5, tokens=[1], sampling=SamplingParams(max_tokens=4, temperature=float("nan")), **common),
+        Submit(handle=6, tokens=[1], sampling=sampling, **common),
+    ]
+    finished, refused = await asyncio.to_thread(_talk, path, bad)
+    assert refused == {1, 2, 3, 4, 5}
+    assert finished == {6}
+
+
+def _talk(path: Path, messages: list[Submit]) -> tuple[set[int], set[int]]:
+    """Send raw frames; the handles that finished and those that were refused."""
+    finished: set[int] = set()
+    refused: set[int] = set()
+    buffer = FrameBuffer()
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(10)
+        raw.connect(str(path))
+        raw.sendall(b"".join(map(pack, messages)))
+        while len(finished) + len(refused) < len(messages):
+            for payload in buffer.feed(raw.recv(65536)):
+                message = read_for_client(payload)
+                assert isinstance(message, Hello | Step)
+                if isinstance(message, Step):
+                    finished |= {one.handle for one in message.outputs if one.finish}
+                    refused |= {one.handle for one in message.refusals}
+    return finished, refused
+
+
+async def test_unknown_model_exits_with_a_reason(tmp_path: Path) -> None:
+    """A supervisor can only show what the process said before it ended."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "engine.process", "--model", str(tmp_path), "--socket", str(tmp_path / "e.sock")),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await process.communicate()
+    assert process.returncode == 1
+    assert b"config.json is missing" in said
+
+
+async def test_an_idle_engine_is_heard(client: EngineClient) -> None:
+    """Health is a heartbeat of the step loop, not the existence of a process."""
+    await asyncio.sleep(2.2)
+    assert client.stats().heartbeat_age_s < 1.9
+
+
+async def test_duplicate_id_is_refused(client: EngineClient) -> None:
+    """Two streams under one id could not be told apart by `abort` and `usage_of`."""
+    async with aclosing(client.generate(ask("r", 1900))) as stream:
+        await anext(stream)
+        with pytest.raises(InvalidRequest):
+            await everything(client, ask("r"))

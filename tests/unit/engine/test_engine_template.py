@@ -1,0 +1,189 @@
+"""Chat templates: what models expect is honoured, what attackers would like is not."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine import template as module
+from engine.api import InvalidRequest
+from engine.locate import ModelNotFound, locate
+from engine.template import CHATML, ChatTemplate, Message, load_template, plain
+from engine.testing import write_checkpoint
+
+HELLO: list[Message] = [{"role": "user", "content": "Hello"}]
+NOON = 1_700_000_000.0  # 14 November 2023
+
+
+def render(source: str, messages: list[Message] = HELLO, **marks: str) -> str:
+    return ChatTemplate(source, marks, lambda: NOON).render(messages)
+
+
+def test_chatml() -> None:
+    """The built-in form, byte by byte: models are trained on exactly this."""
+    messages: list[Message] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": "Bye"},
+    ]
+    assert render(CHATML, messages) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+        "<|im_start|>assistant\nHello.<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("{{ bos_token }}{{ messages[0]['content'] }}", "<s>Hello"),
+        ("{% for m in messages %}{% if loop.last %}{{ m.content }}{% endif %}{% endfor %}", "Hello"),
+        ("{% for m in messages %}\n  {{ m.role }}\n{% endfor %}", "  user\n"),
+        ("{% for i in range(9) %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}", "012"),
+        ("{% generation %}x{% endgeneration %}", "x"),
+        ("{{ {'a': '<b>'} | tojson }}", '{"a":"<b>"}'),
+        ("{{ {'a': 1} | tojson(indent=2) }}", '{\n  "a": 1\n}'),
+        ("{{ strftime_now('%d %b %Y') }}", "14 Nov 2023"),
+        ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "1"),
+        ("{% macro say(x) %}[{{ x }}]{% endmacro %}{{ say(messages[0].content) }}", "[Hello]"),
+        ("{% if tools is defined and tools %}tools{% else %}none{% endif %}", "none"),
+        ("{{ messages | length }}{{ 3 * 4 }}{{ 2 ** 8 }}", "112256"),
+        ("{% for m in messages %}{{ loop.length }}{{ loop.revindex }}{% endfor %}", "11"),
+        ("{{ messages[0].content.upper() }}{{ messages[0].content | trim }}", "HELLOHello"),
+    ],
+)
+def test_what_real_templates_use(source: str, wanted: str) -> None:
+    """Each line is something a published model's template does."""
+    assert render(source, bos_token="<s>") == wanted
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ raise_exception.__globals__ }}",
+        "{{ strftime_now.__code__ }}",
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ self._TemplateReference__context }}{{ self.__init__ }}{{ ''.format_map }}{{ messages.append(1) }}",
+        "{{ messages[0].update({'role': 'system'}) }}",
+    ],
+)
+def test_no_way_out_of_the_sandbox(source: str) -> None:
+    """Templates of downloaded models have run shell commands in other servers (CVE-2024-34359)."""
+    messages: list[Message] = [{"role": "user", "content": "Hello"}]
+    try:
+        shown = render(source, messages)
+    except InvalidRequest:
+        shown = ""
+    assert "uid=" not in shown
+    assert "class" not in shown
+    assert "code object" not in shown
+    assert messages == HELLO
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% set r = range(9999) %}{% for a in r %}{% for b in r %}{% for c in r %}{% endfor %}{% endfor %}{% endfor %}",
+        "{{ 'x' * 10000000000 }}",
+        "{{ messages[0].content * 999999999 }}",
+        "{{ 10 ** 10 ** 10 }}",
+        "{% for i in range(90000) %}{{ messages[0].content }}{% endfor %}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+        "{{ range(10 ** 9) | list }}",
+    ],
+)
+def test_time_and_size_are_bounded(source: str) -> None:
+    """A template must not be able to hold the event loop or the memory."""
+    with pytest.raises(InvalidRequest):
+        render(source, [{"role": "user", "content": "x" * 1000}])
+
+
+def test_each_rendering_has_its_own_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget that runs down over requests would end with refusing everybody."""
+    monkeypatch.setattr(module, "MAX_TURNS", 5)
+    made = ChatTemplate(CHATML, {}, lambda: NOON)
+    for _ in range(10):
+        made.render(HELLO * 3)
+    with pytest.raises(InvalidRequest):
+        made.render(HELLO * 6)
+
+
+def test_a_refusal_is_the_clients_to_mend() -> None:
+    """Templates raise when roles do not alternate; the client must read why."""
+    source = "{% if messages[0].role != 'user' %}{{ raise_exception('Start with a user!') }}{% endif %}"
+    with pytest.raises(InvalidRequest, match="Start with a user!") as refused:
+        render(source, [{"role": "assistant", "content": "Hi"}])
+    assert refused.value.param == "messages"
+
+
+def test_messages_become_plain() -> None:
+    """Templates are written for strings; OpenAI's clients send parts, nulls and a newer role."""
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    assert plain([{"role": "developer", "content": parts}]) == [{"role": "system", "content": "Hello"}]
+    assert plain([{"role": "assistant", "content": None}]) == [{"role": "assistant", "content": ""}]
+    bad: list[Message] = [
+        {"content": "x"},
+        {"role": 5, "content": "x"},
+        {"role": "user", "content": 5},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]},
+        {"role": "user", "content": ["text"]},
+    ]
+    for message in bad:
+        with pytest.raises(InvalidRequest):
+            plain([message])
+
+
+def test_where_templates_lie(tmp_path: Path) -> None:
+    """Two places and three forms are in use; the file beside the model goes first."""
+    folder = write_checkpoint(tmp_path, "tiny-random:qwen3")
+    source = locate(str(folder))
+
+    def loaded() -> ChatTemplate | None:
+        return load_template(source, lambda: NOON)
+
+    made = loaded()
+    assert made is not None
+    assert made.render(HELLO) == render(CHATML)
+    several = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "{{ eos_token }} default"}]
+    config = {"eos_token": {"content": "</s>"}, "chat_template": several}
+    (folder / "tokenizer_config.json").write_bytes(msgspec.json.encode(config))
+    made = loaded()
+    assert made is not None
+    assert made.render(HELLO) == "</s> default"
+    (folder / "chat_template.jinja").write_text("file")
+    made = loaded()
+    assert made is not None
+    assert made.render(HELLO) == "file"
+    (folder / "chat_template.jinja").write_text("{% if")
+    with pytest.raises(ModelNotFound):
+        loaded()
+    (folder / "chat_template.jinja").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    assert loaded() is None
+
+
+def test_transformers_renders_the_same(tmp_path: Path) -> None:
+    """Our environment against the one models are published for, on a template with the usual tricks."""
+    transformers = pytest.importorskip("transformers")
+    folder = write_checkpoint(tmp_path, "tiny-random:qwen3")
+    source = (
+        "{%- if messages[0].role == 'system' %}\n    {{- '<sys>' + messages[0].content + '</sys>\\n' }}\n{%- endif %}\n"
+        "{%- for message in messages %}\n    {%- if message.role == 'user' %}\n"
+        "        {{- '[' + loop.index0|string + ']' + message.content | trim }}\n"
+        "    {%- elif message.role == 'assistant' %}\n"
+        "        {%- generation %}{{ message.content }}{% endgeneration %}\n    {%- endif %}\n{%- endfor %}\n"
+        "{%- if add_generation_prompt %}\n    {{- '<go>' }}\n{%- endif %}\n"
+    )
+    (folder / "chat_template.jinja").write_text(source)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    messages: list[Message] = [
+        {"role": "system", "content": "S <b>&"},
+        {"role": "user", "content": " one "},
+        {"role": "assistant", "content": "two"},
+        {"role": "user", "content": "three"},
+    ]
+    made = load_template(locate(str(folder)), lambda: NOON)
+    assert made is not None
+    assert made.render(messages) == theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)

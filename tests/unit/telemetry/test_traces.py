@@ -1,0 +1,137 @@
+"""The span tree that is built from a request's marks."""
+
+import itertools
+
+import pytest
+
+from gateway.telemetry import Attempt
+from gateway.traces import Span, Trace, build_trace, parent_of
+from tests.unit.telemetry.requests import AT, REQUEST_ID, a_call, a_hit, a_miss, marks
+
+CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def named(trace: Trace) -> dict[str, Span]:
+    return {span.name: span for span in trace.spans}
+
+
+def test_a_miss_reads_like_the_code() -> None:
+    """Operators read a slow request in the trace, so its spans are the functions and nest like them."""
+    ids = (f"{number:016x}" for number in itertools.count(1))
+    trace = build_trace(a_miss(), marks(), "sampled", span_id=lambda: next(ids))
+    spans = named(trace)
+    assert [span.name for span in trace.spans] == ["request", "admit", "cache.find", "dispatch", "provider.first_chunk"]
+    root = spans["request"]
+    assert root.parent is None
+    assert {spans[name].parent for name in ("admit", "cache.find", "dispatch")} == {root.id}
+    assert spans["provider.first_chunk"].parent == spans["dispatch"].id
+    assert len({span.id for span in trace.spans}) == 5
+    assert root.start == pytest.approx(AT)
+    assert root.end == pytest.approx(AT + 0.4)
+    assert spans["cache.find"].start == pytest.approx(AT + 0.001)
+    assert spans["cache.find"].end == pytest.approx(AT + 0.006)
+    assert spans["provider.first_chunk"].end == pytest.approx(AT + 0.1)
+
+
+def test_the_attributes_of_a_miss() -> None:
+    """The names are what tracing back ends read; renaming one silently empties somebody's dashboard."""
+    spans = named(build_trace(a_miss(a_call(temperature=0.2, max_tokens=50, stream=True)), marks(), "sampled"))
+    assert spans["request"].attributes["nearhit.cost.usd"] == "0.0015"
+    assert spans["request"].attributes["nearhit.cache.status"] == "miss"
+    assert spans["request"].attributes["nearhit.request.id"] == REQUEST_ID
+    assert spans["dispatch"].attributes == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "smart",
+        "gen_ai.request.stream": True,
+        "gen_ai.request.temperature": 0.2,
+        "gen_ai.request.max_tokens": 50,
+        "gen_ai.response.model": "gpt-5-mini",
+        "gen_ai.response.finish_reasons": ["stop"],
+        "gen_ai.response.time_to_first_chunk": 0.1,
+        "gen_ai.usage.input_tokens": 10,
+        "gen_ai.usage.output_tokens": 20,
+        "gen_ai.usage.cache_read.input_tokens": 4,
+    }
+
+
+def test_a_hit_buys_no_tokens() -> None:
+    """Billable tokens are summed up from traces too: a hit must not count as if they had been bought."""
+    trace = build_trace(a_hit(), marks(dispatched=0.0, first_chunk=0.0, attempts=[]), "sampled")
+    assert [span.name for span in trace.spans] == ["request", "admit", "cache.find"]
+    assert not [name for span in trace.spans for name in span.attributes if name.startswith("gen_ai.usage")]
+    found = named(trace)["cache.find"]
+    assert found.attributes["nearhit.cache.tier"] == "semantic"
+    assert found.attributes["nearhit.cache.similarity"] == 0.97
+    assert trace.spans[0].attributes["nearhit.cost.saved_usd"] == "0.0015"
+
+
+def test_every_attempt_is_a_span() -> None:
+    """A failover is only understood when the attempt that failed can be seen beside the one that answered."""
+    tried = [
+        Attempt(provider="openai", model="a", started=100.008, ended=100.05, result="UpstreamTimeout"),
+        Attempt(provider="lab", model="b", started=100.05, first_chunk=100.1),
+    ]
+    trace = build_trace(a_miss(attempts=2), marks(attempts=tried), "sampled")
+    attempts = [span for span in trace.spans if span.name == "provider.first_chunk"]
+    assert [(span.attributes["gen_ai.provider.name"], span.error) for span in attempts] == [
+        ("openai", "UpstreamTimeout"),
+        ("lab", None),
+    ]
+
+
+def test_it_joins_the_callers_trace() -> None:
+    """An app that traces itself must find its gateway call inside its own trace."""
+    trace = build_trace(a_miss(a_call(traceparent=CALLER)), marks(), "sampled")
+    assert trace.id == "0af7651916cd43dd8448eb211c80319c"
+    assert trace.spans[0].parent == "b7ad6b7169203331"
+
+
+def test_without_a_caller_the_trace_is_named_by_the_request() -> None:
+    """Whoever has the x-request-id of an answer can look its trace up without a search."""
+    assert build_trace(a_miss(), marks(), "sampled").id == REQUEST_ID.replace("-", "")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "nonsense",
+        "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+        "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+        "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n",
+    ],
+)
+def test_a_malformed_context_is_as_none(header: str) -> None:
+    """W3C: a context that cannot be parsed is not passed on; above all it is no reason to fail."""
+    assert parent_of(header) is None
+
+
+def test_a_future_version_is_understood() -> None:
+    """W3C: later versions may append fields, and the first four still count."""
+    found = parent_of("01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00-extra")
+    assert found is not None
+    assert not found.sampled
+
+
+def test_no_content_unless_asked() -> None:
+    """Traces leave the machine; prompts must not go with them by default."""
+    quiet = build_trace(a_miss(a_call(user="alice", stop=["alice"])), marks(), "sampled")
+    assert not [
+        value
+        for span in quiet.spans
+        for value in span.attributes.values()
+        if "secret" in str(value) or "alice" in str(value)
+    ]
+    loud = build_trace(a_miss(), marks(), "sampled", content=True)
+    assert "secret recipe" in str(loud.spans[0].attributes["gen_ai.input.messages"])
+
+
+def test_no_step_sticks_out_of_the_request() -> None:
+    """A detached call may go on after its client: viewers drop children that lie outside their parent."""
+    late = marks(first_chunk=100.9, attempts=[Attempt(provider="p", model="m", started=100.3, first_chunk=100.9)])
+    trace = build_trace(a_miss(), late, "slow")
+    root = trace.spans[0]
+    assert all(root.start <= span.start <= span.end <= root.end for span in trace.spans)

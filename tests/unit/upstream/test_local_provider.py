@@ -1,0 +1,414 @@
+"""The bundled engines behind OpenAI's requests: what is honoured, what is refused by name, what an error becomes."""
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cache.embedder import Encoded, EncoderDown, HashEncoder
+from engine import api
+from engine.api import Delta, EngineUsage, GenerateRequest, ModelInfo, TokenLogprob
+from engine.sim import SimEngine
+from gateway.call import Body, Chunk, Operation
+from gateway.engine_requests import ignored_fields, sequences
+from gateway.errors import InvalidRequest, NotFound, Overloaded, UpstreamFailed, UpstreamTimeout
+from gateway.providers import Partial, Sending
+from gateway.providers.local import LocalProvider, build
+from gateway.tasks import Tasks
+
+ASK: Body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+
+
+def sending(body: Body, operation: Operation = "chat", *, stream: bool = False, **given: Any) -> Sending:
+    waits: dict[str, Any] = {"timeout": 5.0, "idle": 5.0, **given}
+    model = given.pop("model", "minilm" if operation == "embedding" else "demo")
+    waits.pop("model", None)
+    return Sending(id="a", operation=operation, model=model, body=body, stream=stream, tenant="salt", **waits)
+
+
+async def run(provider: LocalProvider, what: Sending) -> list[Chunk]:
+    async with aclosing(provider.send(what)) as chunks:
+        return [chunk async for chunk in chunks]
+
+
+async def local(engine: Any = None, encoder: Any = None) -> LocalProvider:
+    engine = engine or SimEngine()
+    await engine.start()
+    return build({"demo": engine}, encoder, tasks=Tasks())
+
+
+class Spoken(SimEngine):
+    """A simulated engine that says the given deltas; an exception among them is raised."""
+
+    def __init__(self, *said: Delta | Exception) -> None:
+        super().__init__()
+        self.said = said
+        self.requests: list[GenerateRequest] = []
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        self.requests.append(request)
+        for delta in self.said:
+            if isinstance(delta, Exception):
+                raise delta
+            yield delta
+
+    def info(self) -> ModelInfo | None:
+        return None
+
+
+USAGE = EngineUsage(prompt=7, completion=2, cached=3)
+END = Delta(finish_reason="stop", usage=USAGE)
+
+REFUSED: list[tuple[str, object]] = [
+    ("tools", [{"type": "function", "function": {"name": "f"}}]),
+    ("tool_choice", "required"),
+    ("tool_choice", {"type": "function", "function": {"name": "f"}}),
+    ("functions", [{"name": "f"}]),
+    ("function_call", {"name": "f"}),
+    ("response_format", {"type": "json_object"}),
+    ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}),
+    ("modalities", ["text", "audio"]),
+    ("audio", {"voice": "alloy", "format": "mp3"}),
+    ("prediction", {"type": "content", "content": "x"}),
+    ("web_search_options", {}),
+    ("best_of", 3),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), REFUSED)
+async def test_what_an_engine_cannot_honour_is_refused_by_name(field: str, value: object) -> None:
+    """Ignoring a field that changes the answer gives a wrong answer with status 200."""
+    with pytest.raises(InvalidRequest) as caught:
+        await run(await local(), sending({**ASK, field: value}))
+    assert caught.value.param == field
+    assert caught.value.http_status == 400
+
+
+HARMLESS: list[tuple[str, object]] = [
+    ("tools", []),
+    ("tools", None),
+    ("tool_choice", "none"),
+    ("tool_choice", "auto"),
+    ("response_format", {"type": "text"}),
+    ("response_format", None),
+    ("modalities", ["text"]),
+    ("web_search_options", None),
+    ("best_of", 1),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), HARMLESS)
+async def test_defaults_said_out_loud_are_no_reason_to_refuse(field: str, value: object) -> None:
+    """Clients send every optional field, most of them as null or as its default."""
+    body = {**ASK, field: value}
+    assert (await run(await local(), sending(body)))[0].final
+    assert ignored_fields(body) == []
+
+
+async def test_parts_that_are_no_text_are_refused_where_they_stand() -> None:
+    """The path tells a client which of twenty parts it was."""
+    image = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
+    parts = [{"role": "system", "content": "x"}, {"role": "user", "content": [{"type": "text", "text": "a"}, image]}]
+    with pytest.raises(InvalidRequest) as caught:
+        await run(await local(), sending({**ASK, "messages": parts}))
+    assert caught.value.param == "messages[1].content[1]"
+
+
+def test_unknown_fields_are_named_and_nothing_else() -> None:
+    """`x-nearhit-ignored` is made of this list."""
+    body = {**ASK, "repetition_penalty": 1.1, "guided_json": {}, "top_k": 3, "zzz": None, "user": "u", "metadata": {}}
+    assert ignored_fields(body) == ["guided_json", "repetition_penalty"]
+
+
+def test_every_sampling_field_reaches_the_engine() -> None:
+    """A field that is accepted and dropped is worse than one that is refused."""
+    body: Body = {
+        **ASK,
+        "max_completion_tokens": 9,
+        "max_tokens": None,
+        "temperature": 0,
+        "top_p": 0.5,
+        "top_k": 4,
+        "min_p": 0.1,
+        "presence_penalty": 1,
+        "frequency_penalty": -1,
+        "logit_bias": {"5": -100},
+        "seed": 11,
+        "stop": "END",
+        "logprobs": True,
+        "top_logprobs": 2,
+        "ignore_eos": True,
+    }
+    (found,) = sequences(sending(body))
+    assert found.request.sampling == api.SamplingParams(
+        max_tokens=9,
+        temperature=0.0,
+        top_p=0.5,
+        top_k=4,
+        min_p=0.1,
+        presence_penalty=1.0,
+        frequency_penalty=-1.0,
+        logit_bias={5: -100.0},
+        seed=11,
+        stop=("END",),
+        logprobs=2,
+        ignore_eos=True,
+    )
+    assert found.request.salt == "salt"
+    assert found.request.messages == body["messages"]
+
+
+def test_nulls_mean_the_default() -> None:
+    """Every optional field may be null in OpenAI's language."""
+    fields = ["max_tokens", "temperature", "top_p", "n", "stop", "seed", "presence_penalty", "logit_bias", "logprobs"]
+    (found,) = sequences(sending({"messages": ASK["messages"], **dict.fromkeys(fields)}))
+    assert found.request.sampling == api.SamplingParams(max_tokens=4_096)
+
+
+def test_choices_of_one_seed_differ_and_are_repeatable() -> None:
+    """The same seed for all of n would answer n times the same; no seed stays none."""
+    seeds = [found.request.sampling.seed for found in sequences(sending({**ASK, "n": 3, "seed": 5}))]
+    assert len(set(seeds)) == 3
+    assert seeds == [found.request.sampling.seed for found in sequences(sending({**ASK, "n": 3, "seed": 5}))]
+    assert {found.request.sampling.seed for found in sequences(sending({**ASK, "n": 2}))} == {None}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("a", [("a", None)]),
+        (["a", "b"], [("a", None), ("b", None)]),
+        ([1, 2], [(None, [1, 2])]),
+        ([[1], [2, 3]], [(None, [1]), (None, [2, 3])]),
+    ],
+)
+def test_prompts_in_all_four_forms(prompt: object, expected: list[tuple[str | None, list[int] | None]]) -> None:
+    """A list of numbers is one prompt, a list of anything else is one each."""
+    found = sequences(sending({"prompt": prompt}, "completion"))
+    assert [(one.request.text, one.request.token_ids) for one in found] == expected
+    assert {one.request.sampling.max_tokens for one in found} == {16}
+
+
+async def test_echo_puts_the_prompt_first() -> None:
+    """lm-eval and older tools read their prompt back; with log probabilities it cannot be honoured and is refused."""
+    whole: Any = (await run(await local(), sending({"prompt": "Once", "echo": True}, "completion")))[0].data
+    assert whole["choices"][0]["text"].startswith("OnceThis is")
+    for body in ({"prompt": [1], "echo": True}, {"prompt": "a", "echo": True, "logprobs": 1}):
+        with pytest.raises(InvalidRequest) as caught:
+            await run(await local(), sending(body, "completion"))  # type: ignore[arg-type]
+        assert caught.value.param == "echo"
+
+
+async def test_log_probabilities_in_both_shapes() -> None:
+    """Chat has a list of objects with bytes, legacy has four parallel lists; minus infinity is no JSON."""
+    token = TokenLogprob("ä", float("-inf"), [("ä", -0.5), ("b", float("-inf"))])
+    engine = Spoken(Delta(text="ä", logprobs=[token]), Delta(text="ä", logprobs=[token]), END)
+    chat: Any = (await run(await local(engine), sending({**ASK, "logprobs": True})))[0].data
+    said = chat["choices"][0]["logprobs"]
+    assert said["refusal"] is None
+    assert len(said["content"]) == 2
+    assert said["content"][0] == {
+        "token": "ä",
+        "logprob": -9999.0,
+        "bytes": [195, 164],
+        "top_logprobs": [
+            {"token": "ä", "logprob": -0.5, "bytes": [195, 164]},
+            {"token": "b", "logprob": -9999.0, "bytes": [98]},
+        ],
+    }
+    legacy: Any = (await run(await local(engine), sending({"prompt": "x", "logprobs": 1}, "completion")))[0].data
+    assert legacy["choices"][0]["logprobs"] == {
+        "tokens": ["ä", "ä"],
+        "token_logprobs": [-9999.0, -9999.0],
+        "top_logprobs": [{"ä": -0.5, "b": -9999.0}] * 2,
+        "text_offset": [0, 1],
+    }
+
+
+async def test_usage_counts_a_prompt_once_and_every_choice() -> None:
+    """Two choices of one prompt read it once; two prompts are two."""
+    provider = await local(Spoken(Delta(text="a"), END))
+    chunk = (await run(provider, sending({**ASK, "n": 2})))[0]
+    assert chunk.usage is not None
+    assert (chunk.usage.prompt, chunk.usage.cached, chunk.usage.completion) == (7, 3, 4)
+    told: Any = chunk.data["usage"]
+    assert told["prompt_tokens_details"]["cached_tokens"] == 3
+    assert told["total_tokens"] == 11
+    chunk = (await run(provider, sending({"prompt": ["a", "b"], "n": 2}, "completion")))[0]
+    assert chunk.usage is not None
+    assert (chunk.usage.prompt, chunk.usage.completion) == (14, 8)
+
+
+async def test_a_text_with_the_end_comes_before_the_finish() -> None:
+    """Clients take the finish chunk for empty; text that rides on it is lost by some."""
+    provider = await local(Spoken(Delta(text="last words", finish_reason="length", usage=USAGE)))
+    chunks = await run(provider, sending(ASK, stream=True))
+    choices: Any = [chunk.data["choices"] for chunk in chunks]
+    assert choices[1][0]["delta"] == {"content": "last words"}
+    assert choices[2][0] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length"}
+    assert choices[3] == []
+
+
+ERRORS: list[tuple[Exception, type[Exception]]] = [
+    (api.InvalidRequest("too long", param="messages", code="context_length_exceeded"), InvalidRequest),
+    (api.Overloaded("full", retry_after=2.6), Overloaded),
+    (api.EngineFailed("died"), UpstreamFailed),
+]
+
+
+@pytest.mark.parametrize(("raised", "expected"), ERRORS)
+@pytest.mark.parametrize("n", [1, 2])
+async def test_an_engines_errors_before_the_first_token(raised: Exception, expected: type[Exception], n: int) -> None:
+    """Each becomes the one of ours that says whose fault it is and whether another may be tried."""
+    with pytest.raises(expected) as caught:
+        await run(await local(Spoken(raised)), sending({**ASK, "n": n}, stream=True))
+    error: Any = caught.value
+    if isinstance(raised, api.InvalidRequest):
+        assert (error.param, error.code, error.http_status) == ("messages", "context_length_exceeded", 400)
+    if isinstance(raised, api.Overloaded):
+        assert dict(error.headers)["retry-after"] == "3"
+
+
+@pytest.mark.parametrize(
+    "end", [api.EngineFailed("died"), Delta(finish_reason="abort", usage=USAGE), Delta(finish_reason="error")]
+)
+@pytest.mark.parametrize("n", [1, 2])
+async def test_an_answer_that_breaks_is_partial_when_streamed_and_a_failure_when_not(
+    end: Delta | Exception, n: int
+) -> None:
+    """Nobody has seen anything of a body yet, so it may still be made elsewhere."""
+    provider = await local(Spoken(Delta(text="a"), end))
+    with pytest.raises(Partial):
+        await run(provider, sending({**ASK, "n": n}, stream=True))
+    with pytest.raises(UpstreamFailed):
+        await run(provider, sending({**ASK, "n": n}))
+
+
+async def test_one_slow_token_of_a_body_is_found_by_idle() -> None:
+    """A body that is not streamed still shows its progress to us: `timeout` is for the first token, not for all."""
+    provider = await local(SimEngine(tpot_ms=40))
+    whole = await run(provider, sending({**ASK, "max_tokens": 5}, timeout=0.1, idle=2.0))
+    assert whole[0].final
+    with pytest.raises(UpstreamTimeout):
+        await run(provider, sending(ASK, timeout=2.0, idle=0.01))
+
+
+async def test_usage_of_an_attempt_that_was_closed_early() -> None:
+    """Leaving early is billed by what was really generated, which only the engine knows."""
+    provider = await local(SimEngine(tpot_ms=5))
+    chunks = provider.send(sending({**ASK, "max_tokens": 50}, stream=True))
+    for _ in range(4):
+        await anext(chunks)
+    await chunks.aclose()
+    usage = provider.usage_of("a")
+    assert usage is not None
+    assert 1 <= usage.completion < 50
+    assert provider.usage_of("unknown") is None
+
+
+async def test_an_unknown_model_names_the_known() -> None:
+    """A typo should be answered with what would have been right."""
+    with pytest.raises(NotFound, match="demo"):
+        await run(await local(), sending(ASK, model="dmeo"))
+
+
+async def test_readiness_names_what_is_missing() -> None:
+    """/health/ready repeats these words while an engine loads."""
+    engine = SimEngine()
+    provider = build({"demo": engine}, None, tasks=Tasks())
+    assert "demo" in (provider.ready() or "")
+    await engine.start()
+    assert provider.ready() is None
+    assert await provider.models() == ["demo"]
+
+
+async def test_choices_run_side_by_side() -> None:
+    """n answers one after the other would take n times as long; the engine batches them."""
+    provider = await local(SimEngine(ttft_ms=100))
+    async with asyncio.timeout(0.35):
+        chunk = (await run(provider, sending({**ASK, "n": 8})))[0]
+    choices: Any = chunk.data["choices"]
+    assert [choice["index"] for choice in choices] == list(range(8))
+
+
+def vectors(chunk: Chunk) -> np.ndarray[Any, Any]:
+    rows: Any = chunk.data["data"]
+    return np.array([row["embedding"] for row in rows])
+
+
+async def test_shortened_vectors_are_unit_vectors() -> None:
+    """Cosine search expects them normalised, also after `dimensions` cut them."""
+    provider = await local(encoder=HashEncoder())
+    full = vectors((await run(provider, sending({"input": ["a b", "c"]}, "embedding")))[0])
+    short = vectors((await run(provider, sending({"input": ["a b", "c"], "dimensions": 8}, "embedding")))[0])
+    assert full.shape == (2, 384)
+    assert short.shape == (2, 8)
+    np.testing.assert_allclose(np.linalg.norm(short, axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(short[0] * np.linalg.norm(full[0, :8]), full[0, :8], atol=1e-6)
+    for dimensions in (0, 385):
+        with pytest.raises(InvalidRequest) as caught:
+            await run(provider, sending({"input": "a", "dimensions": dimensions}, "embedding"))
+        assert caught.value.param == "dimensions"
+
+
+async def test_a_text_beyond_the_window_is_averaged_not_cut() -> None:
+    """Encoders cut silently: two long texts that differ at their end would be the same vector."""
+    encoder = HashEncoder(window=16)
+    provider = await local(encoder=encoder)
+    start = "same words at the beginning " * 30
+    rows = vectors((await run(provider, sending({"input": [start + "x" * 5, start + "y" * 5, start]}, "embedding")))[0])
+    assert 0.5 < float(rows[0] @ rows[1]) < 0.999_999
+    chunk = (await run(provider, sending({"input": start}, "embedding")))[0]
+    assert chunk.usage is not None
+    assert chunk.usage.prompt > 150
+    with pytest.raises(InvalidRequest) as caught:
+        await run(provider, sending({"input": ["a", "b" * 40_000]}, "embedding"))
+    assert caught.value.code == "context_length_exceeded"
+    assert caught.value.param == "input[1]"
+
+
+async def test_token_ids_are_read_with_the_encoders_own_tokenizer() -> None:
+    """Clients that tokenize themselves get an answer for ids that exist here, and a clear no for others."""
+    provider = await local(encoder=HashEncoder())
+    chunk = (await run(provider, sending({"input": [[7592, 2088], [4]]}, "embedding")))[0]
+    hello = (await run(provider, sending({"input": "hello world"}, "embedding")))[0]
+    assert len(vectors(chunk)) == 2
+    np.testing.assert_allclose(vectors(chunk)[0], vectors(hello)[0])
+    with pytest.raises(InvalidRequest) as caught:
+        await run(provider, sending({"input": [[1], [99_999]]}, "embedding"))
+    assert caught.value.param == "input[1]"
+
+
+async def test_base64_is_little_endian_float32() -> None:
+    """openai-python and -node ask for it by default and decode it so."""
+    provider = await local(encoder=HashEncoder())
+    rows: Any = (await run(provider, sending({"input": "a b", "encoding_format": "base64"}, "embedding")))[0].data[
+        "data"
+    ]
+    plain = vectors((await run(provider, sending({"input": "a b"}, "embedding")))[0])
+    np.testing.assert_array_equal(np.frombuffer(base64.b64decode(rows[0]["embedding"]), "<f4"), plain[0].astype("f4"))
+
+
+class Away(HashEncoder):
+    """An encoder whose process is not there."""
+
+    async def encode(self, texts: Any) -> Encoded:
+        raise EncoderDown("encoder-loading")
+
+    def status(self) -> str | None:
+        return "loading"
+
+
+async def test_an_encoder_that_loads_says_try_again() -> None:
+    """503 with retry-after, which every client understands, and its state in readiness."""
+    provider = await local(encoder=Away())
+    with pytest.raises(Overloaded) as caught:
+        await run(provider, sending({"input": "a"}, "embedding"))
+    assert dict(caught.value.headers)["retry-after"]
+    assert provider.ready() == "encoder: loading"
+    with pytest.raises(NotFound):
+        await run(await local(), sending({"input": "a"}, "embedding"))

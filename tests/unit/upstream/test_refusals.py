@@ -1,0 +1,84 @@
+"""Error responses of upstreams of every make, and credentials that stay at home."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from gateway.errors import UpstreamFailed, UpstreamRefused
+from gateway.transport.credential import Credential, WrongHost
+from gateway.transport.refusal import refused, retry_after
+
+DATE = "Wed, 21 Oct 2026 07:28:00 GMT"
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"retry-after": "3"}, 3.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT", "date": DATE}, 30.0),
+        ({"retry-after": DATE, "date": "Wed, 21 Oct 2026 07:28:30 GMT"}, 0.0),
+        ({"retry-after": DATE}, None),
+        ({"retry-after": "soon", "date": DATE}, None),
+        ({"retry-after": "-1"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "1e9"}, 86_400.0),
+        ({"retry-after-ms": "x", "retry-after": "2"}, 2.0),
+        ({}, None),
+    ],
+)
+def test_retry_after_in_all_its_forms(headers: dict[str, str], expected: float | None) -> None:
+    """The wait an upstream asks for steers retries; nonsense must neither crash nor stall them."""
+    assert retry_after(headers) == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b'{"error":{"message":"m","type":null,"code":429}}', "m"),
+        (b'{"error":"plain text"}', "plain text"),
+        (b'{"object":"error","message":"vllm","code":400}', "vllm"),
+        (b'{"detail":"fastapi"}', "fastapi"),
+        (b"<html>", "up refused this request with status 404."),
+        (b"", "up refused this request with status 404."),
+        (b"null", "up refused this request with status 404."),
+        (b'{"error":{"message":{"nested":1}}}', "up refused this request with status 404."),
+    ],
+)
+def test_every_makes_error_becomes_openais(raw: bytes, message: str) -> None:
+    """Clients read four keys, whatever server stands behind."""
+    error: Any = refused("up", 404, {}, raw)
+    assert isinstance(error, UpstreamRefused)
+    assert error.detail()["message"] == message
+    assert error.detail()["type"] is not None
+    assert set(error.detail()) == {"message", "type", "param", "code"}
+
+
+@given(st.integers(300, 599), st.binary(max_size=80))
+def test_any_error_response_is_told(status: int, raw: bytes) -> None:
+    """No status and no body may raise anything but the one error."""
+    error = refused("up", status, {}, raw)
+    assert isinstance(error, UpstreamFailed)
+    assert isinstance(error, UpstreamRefused) is (400 <= status < 500)
+    assert error.body()
+
+
+@given(
+    st.sampled_from(["https", "http"]),
+    st.sampled_from(["a.example", "b.example", "a.example.evil"]),
+    st.integers(1, 65535),
+)
+def test_a_credential_is_given_to_its_own_host_only(scheme: str, host: str, port: int) -> None:
+    """Scheme, host and port together; a sub-domain or another port is somebody else."""
+    credential = Credential(SecretStr("sk-x"), "https://a.example/v1")
+    url = f"{scheme}://{host}:{port}/v1/chat/completions"
+    if (scheme, host, port) == ("https", "a.example", 443):
+        assert credential.headers_for(url) == {"Authorization": "Bearer sk-x"}
+    else:
+        with pytest.raises(WrongHost):
+            credential.headers_for(url)

@@ -1,0 +1,102 @@
+"""What is sent again, when, and how seldom."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.money import Price
+from policies.retry import LONGEST_PAUSE, RetryBudget, pause, worth_retrying
+from policies.routing import known, rank
+
+
+@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 409, 413, 422, 451])
+def test_a_refusal_is_never_repeated(status: int) -> None:
+    """The same request gets the same no, and somebody waits for it."""
+    assert not worth_retrying(status, refused=True)
+
+
+@pytest.mark.parametrize("status", [408, 429])
+def test_patience_is_asked_for_by_two_refusals(status: int) -> None:
+    """These two say that a later attempt may succeed."""
+    assert worth_retrying(status, refused=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "worth"), [(500, True), (502, True), (503, True), (504, True), (529, True), (501, False)]
+)
+def test_failures_are_repeated_unless_they_are_for_ever(status: int, worth: bool) -> None:
+    """A server that does not implement something will not have implemented it in a second."""
+    assert worth_retrying(status, refused=False) is worth
+
+
+@given(st.integers(0, 100), st.floats(0, 1, exclude_max=True), st.none() | st.floats(0, 1_000))
+def test_a_pause_is_bounded_and_never_shorter_than_asked(again: int, random: float, asked: float | None) -> None:
+    """Coming back earlier than told earns the next refusal; waiting for ever is none better."""
+    wait = pause(again, random, retry_after=asked)
+    assert (asked or 0.0) <= wait <= (asked or 0.0) + LONGEST_PAUSE
+
+
+def test_pauses_grow_and_spread() -> None:
+    """Full jitter: the longest pause doubles, the shortest is nothing."""
+    assert [pause(again, 0.999_999) for again in range(3)] == pytest.approx([0.25, 0.5, 1.0], rel=1e-3)
+    assert pause(5, 0.0) == 0.0
+
+
+@given(st.integers(1, 3_000))
+def test_an_outage_is_not_multiplied(requests: int) -> None:
+    """When everything fails, retries stay a fifth of the requests, beyond the first few."""
+    budget = RetryBudget()
+    retries = 0
+    for _ in range(requests):
+        budget.began()
+        while budget.allows():
+            retries += 1
+        budget.ended()
+    assert retries <= 3 + 0.2 * requests + 1e-6
+
+
+@given(st.lists(st.sampled_from(["began", "ended", "allows"]), max_size=200))
+def test_the_budget_never_runs_below_nothing(steps: list[str]) -> None:
+    """Whatever the order of events, nobody retries on credit and nobody saves up without end."""
+    budget = RetryBudget()
+    for step in steps:
+        getattr(budget, step)()
+        assert 0.0 <= budget.balance <= max(10.0, 0.2 * len(steps))
+
+
+def test_a_quiet_day_pays_for_a_small_storm_only() -> None:
+    """A balance without a cap would allow thousands of retries at once after a good night."""
+    budget = RetryBudget()
+    for _ in range(10_000):
+        budget.began()
+        budget.ended()
+    assert sum(budget.allows() for _ in range(100)) == 10
+
+
+def price(name: str, prompt: int, output: int) -> Price:
+    return Price(id=name, input=prompt, output=output, cached_input=0, cache_write=0)
+
+
+PRICES = st.lists(
+    st.none() | st.builds(lambda i, o: price("p", i, o), st.integers(0, 100), st.integers(0, 100)), max_size=6
+)
+
+
+@pytest.mark.parametrize("strategy", known())
+@given(prices=PRICES)
+def test_every_strategy_tries_every_candidate_once(strategy: str, prices: list[Price | None]) -> None:
+    """A ranking that loses a candidate loses a fail-over."""
+    assert sorted(rank(strategy, prices)) == list(range(len(prices)))
+
+
+def test_ordered_keeps_the_order_and_cheapest_sorts() -> None:
+    """Ties keep the written order; what has no price is tried last, because it can only be refused."""
+    prices = [None, price("dear", 10, 10), price("cheap", 1, 1), price("free", 0, 0), price("same", 1, 1)]
+    assert rank("ordered", prices) == [0, 1, 2, 3, 4]
+    assert rank("cheapest", prices) == [3, 2, 4, 1, 0]
+
+
+def test_an_unknown_strategy_names_the_known() -> None:
+    """A typo in the configuration should be answered with what would have been right."""
+    with pytest.raises(LookupError, match=r"cheapest, ordered"):
+        rank("cheapst", [])
