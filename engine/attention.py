@@ -1,34 +1,40 @@
 """Attention over paged keys and values, and the packed batch that says who reads what.
 
-Knows: tensors, slots, spans. Does not know: models beyond head counts, requests, where blocks come from.
+Knows: tensors, slots, tiles. Does not know: models beyond head counts, requests, where blocks come from.
 
-Each sequence attends alone: measured faster on CPUs than padded batches, and the result of a row cannot depend on who
-else is in the batch.
+An answer must not depend on who else is in the batch, on how its prompt was cut into chunks, or on what was found in the
+prefix cache: a cached answer stands for a fresh one only then. So every row is always computed in the same company. Each
+sequence attends alone (measured faster on CPUs than padded batches, too); rows of the prompt attend in tiles of one
+block, aligned to it; generated rows attend one by one, also when they are computed again after a preemption.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.blocks import BLOCK
+from engine.blocks import BLOCK, blocks_for
 from engine.scheduler import Work
 
-_ROWS = 4  # float32 matrix products give the same row in any batch whose size is a multiple of this (measured)
+_ROWS = 4  # matrix products give the same row in any batch of at least this many (measured, and checked at start)
+
+
+class Tile(NamedTuple):
+    """`rows` rows of the batch from `start`; the first is at `position` of its sequence."""
+
+    start: int
+    rows: int
+    position: int
 
 
 @dataclass(slots=True)
 class Span:
-    """`count` rows from `start` belong to one sequence that is `length` tokens long after them.
+    """One sequence's part in a batch. `where`: slots of all its tokens so far, a slice when its blocks are neighbours."""
 
-    `where` are the slots of those `length` tokens: a slice when its blocks happen to be neighbours, else indices.
-    """
-
-    start: int
-    count: int
-    length: int
     where: slice | Tensor
+    tiles: list[Tile]
 
 
 @dataclass(slots=True)
@@ -59,40 +65,37 @@ class KVCache:
 def attend(query: Tensor, cache: Tensor, spans: list[Span], window: int) -> Tensor:
     """Causal attention of `query` [T, H, D] over `cache` [2, slots, G, D], grouped heads. Returns [T, H * D]."""
     tokens, heads, head = query.shape
-    groups = cache.shape[2]
     out = query.new_zeros(tokens, heads, head)
     for span in spans:
-        first = max(0, span.length - span.count + 1 - window) if window else 0
-        keys, values = _gather(cache, span, first)
-        rows = query[span.start : span.start + span.count]
-        if span.count == 1:  # the heads of a group are independent queries to the same keys
-            result = functional.scaled_dot_product_attention(rows.view(1, groups, heads // groups, head), keys, values)
-            out[span.start] = result.view(heads, head)
-        else:
-            mask = _mask(span, first, window)
-            result = functional.scaled_dot_product_attention(
-                rows.transpose(0, 1)[None], keys, values, attn_mask=mask, enable_gqa=heads != groups
-            )
-            out[span.start : span.start + span.count] = result[0].transpose(0, 1)
+        both = cache[:, span.where] if isinstance(span.where, slice) else cache.index_select(1, span.where)
+        keys, values = both.transpose(1, 2).unbind(0)  # [G, length, D] each
+        for tile in span.tiles:
+            _attend(query, keys, values, tile, window, out)
     return out.view(tokens, heads * head)
 
 
-def _gather(cache: Tensor, span: Span, first: int) -> tuple[Tensor, Tensor]:
-    """Keys and values [1, G, length - first, D] of one sequence."""
-    if isinstance(span.where, slice):
-        both = cache[:, span.where.start + first : span.where.stop]
-    else:
-        both = cache.index_select(1, span.where[first:])
-    keys, values = both.transpose(1, 2).unbind(0)
-    return keys[None], values[None]
+def _attend(query: Tensor, keys: Tensor, values: Tensor, tile: Tile, window: int, out: Tensor) -> None:
+    """One tile of one sequence; the result goes to the same rows of `out`."""
+    start, rows, position = tile
+    groups, (_, heads, head) = keys.shape[0], query.shape
+    first = max(0, position + 1 - window) if window else 0
+    end = position + rows
+    keys, values = keys[None, :, first:end], values[None, :, first:end]
+    if rows == 1:  # the heads of a group are independent queries to the same keys
+        queries = query[start].view(1, groups, heads // groups, head)
+        out[start] = functional.scaled_dot_product_attention(queries, keys, values).view(heads, head)
+        return
+    queries = query[start : start + rows].transpose(0, 1)[None]
+    mask = _mask(position, rows, first, window)
+    result = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=heads != groups)
+    out[start : start + rows] = result[0].transpose(0, 1)
 
 
-def _mask(span: Span, first: int, window: int) -> Tensor:
-    """Which keys each row sees [count, length - first]."""
-    rows = torch.arange(span.length - span.count, span.length)[:, None]
-    keys = torch.arange(first, span.length)
-    seen = keys <= rows
-    return seen & (keys > rows - window) if window else seen
+def _mask(position: int, rows: int, first: int, window: int) -> Tensor:
+    """Which keys, from `first` on, each row sees [rows, position + rows - first]."""
+    at = torch.arange(position, position + rows)[:, None]
+    keys = torch.arange(first, position + rows)
+    return (keys <= at) & (keys > at - window) if window else keys <= at
 
 
 def pack(plan: list[Work]) -> Batch:
@@ -104,7 +107,7 @@ def pack(plan: list[Work]) -> Batch:
     spans: list[Span] = []
     for sequence, count in plan:
         begin, end = sequence.computed, sequence.computed + count
-        spans.append(Span(len(ids), count, end, _where(sequence.blocks, end)))
+        spans.append(Span(_where(sequence.blocks, end), _tiles(len(ids), begin, end, sequence.prompt)))
         ids += sequence.tokens[begin:end]
         positions += range(begin, end)
         slots += [sequence.blocks[at // BLOCK] * BLOCK + at % BLOCK for at in range(begin, end)]
@@ -119,8 +122,19 @@ def pack(plan: list[Work]) -> Batch:
     return Batch(tensor(ids), tensor(positions), tensor(slots), tensor(rows, dtype=torch.int64), spans)
 
 
+def _tiles(start: int, begin: int, end: int, prompt: int) -> list[Tile]:
+    """Cut positions `begin` to `end` of one sequence, whose first row in the batch is `start`."""
+    tiles: list[Tile] = []
+    at = begin
+    while at < end:
+        stop = min((at // BLOCK + 1) * BLOCK, end, prompt) if at < prompt else at + 1
+        tiles.append(Tile(start + at - begin, stop - at, at))
+        at = stop
+    return tiles
+
+
 def _where(blocks: list[int], length: int) -> slice | Tensor:
-    used = blocks[: -(-length // BLOCK)]
+    used = blocks[: blocks_for(length)]
     first = used[0]
     if all(block == first + at for at, block in enumerate(used)):
         return slice(first * BLOCK, first * BLOCK + length)

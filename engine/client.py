@@ -25,18 +25,20 @@ from engine.api import (
     GenerateRequest,
     InvalidRequest,
     ModelInfo,
+    SamplingParams,
 )
-from engine.frames import Cancel, Submit
+from engine.frames import Submit
 from engine.link import Collector, Link
 from engine.locate import locate
 from engine.recent import RecentUsage
 from engine.template import ChatTemplate, load_template
 from engine.text import Answer
 from engine.tokenizer import TextTokenizer, load_tokenizer
-from engine.validate import TOO_LONG, check_prompt, check_sampling, fit
+from engine.validate import TOO_LONG, check_prompt, check_sampling, check_tokens, fit
 
 _log = logging.getLogger(__name__)
 _THREAD_CHARS = 20_000  # more than this is rendered and tokenized beside the event loop
+_SEEDS = 2**64 - 1
 _BACKOFF = (0.05, 2.0)  # seconds: first and longest
 
 
@@ -64,7 +66,7 @@ class EngineClient:
         self._text: _Text | None = None
         self._problem = "tokenizer is being read"
         self._link: Link | None = None
-        self._handles: dict[str, int] = {}  # request id -> handle, while its stream is open
+        self._open: dict[str, Collector] = {}  # by request id, while its stream is open
         self._recent = RecentUsage()
         self._restarts = -1
         self._group: asyncio.TaskGroup | None = None
@@ -101,9 +103,9 @@ class EngineClient:
         return msgspec.structs.replace(self._link.stats, heartbeat_age_s=age, restarts=max(self._restarts, 0))
 
     def abort(self, request_id: str) -> None:
-        handle = self._handles.get(request_id)
-        if handle is not None and self._link is not None:
-            self._link.send(Cancel(handle=handle, reason="abort"))
+        collector = self._open.get(request_id)
+        if collector is not None and self._link is not None:
+            self._link.cancel(collector, "abort")
 
     def usage_of(self, request_id: str) -> EngineUsage | None:
         return self._recent.get(request_id)
@@ -118,33 +120,21 @@ class EngineClient:
         assert text is not None
         assert link.info is not None
         check_sampling(request.sampling, link.info.vocabulary)
-        tokens = await self._tokens(request, link)
-        if request.id in self._handles:
+        if request.id in self._open:
             raise InvalidRequest(f"Request id {request.id!r} is in use.")
-        sampling = fit(request, len(tokens), link.info.context)
-        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed & (2**64 - 1)
-        eos = [] if sampling.ignore_eos else text.tokenizer.eos
         collector = link.open(lambda usage: self._recent.put(request.id, usage))
-        self._handles[request.id] = collector.handle
-        link.send(
-            Submit(
-                handle=collector.handle,
-                tokens=tokens,
-                sampling=sampling,
-                seed=seed,
-                eos=eos,
-                salt=request.salt,
-                priority=request.priority,
-                deadline_ms=request.deadline_ms,
-            )
-        )
+        self._open[request.id] = collector
         try:
+            tokens = await self._tokens(request, link)
+            sampling = fit(request, len(tokens), link.info.context)
+            eos = [] if sampling.ignore_eos else text.tokenizer.eos
+            link.submit(collector, _submit(request, collector.handle, tokens, sampling, eos))
             answer = Answer(text.tokenizer, sampling, frozenset(eos))
             async with aclosing(_deltas(link, collector, answer)) as deltas:
                 async for delta in deltas:
                     yield delta
         finally:
-            del self._handles[request.id]
+            del self._open[request.id]
             link.leave(collector)
 
     def _ready(self) -> Link:
@@ -153,10 +143,11 @@ class EngineClient:
         return self._link
 
     async def _tokens(self, request: GenerateRequest, link: Link) -> list[int]:
-        if request.token_ids is not None:
-            return request.token_ids
         assert self._text is not None
         assert link.info is not None
+        if request.token_ids is not None:
+            check_tokens(request.token_ids, link.info.vocabulary)
+            return request.token_ids
         if _size(request) > _THREAD_CHARS:
             return await asyncio.to_thread(_encode, request, self._text, link.info.context)
         return _encode(request, self._text, link.info.context)
@@ -170,6 +161,7 @@ class EngineClient:
                 self._problem = "engine process is starting"
                 if await self._connected():
                     delay = _BACKOFF[0]
+                    self._text = None  # the next process may read newer files
             except (OSError, EngineError) as error:
                 self._problem = str(error) or type(error).__name__
             await asyncio.sleep(delay)
@@ -180,12 +172,14 @@ class EngineClient:
         loop = asyncio.get_running_loop()
         _, link = await loop.create_unix_connection(lambda: Link(self._monotonic), str(self._socket))
         self._link, self._problem = link, "model is loading"
-        await link.changed()
+        while link.info is None and not link.closed:
+            await link.changed()
         ready = link.info is not None
         if ready:
             self._restarts += 1
             _log.info("engine %s is ready", self._model)
-            await link.changed()
+            while not link.closed:
+                await link.changed()
             _log.warning("engine %s went away", self._model)
         self._link, self._problem = None, "engine process went away"
         return ready
@@ -217,6 +211,21 @@ def _encode(request: GenerateRequest, text: _Text, context: int) -> list[int]:
     return text.tokenizer.encode(prompt, specials=request.text is not None)
 
 
+def _submit(
+    request: GenerateRequest, handle: int, tokens: list[int], sampling: SamplingParams, eos: list[int]
+) -> Submit:
+    return Submit(
+        handle=handle,
+        tokens=tokens,
+        sampling=sampling,
+        seed=secrets.randbits(63) if sampling.seed is None else sampling.seed & _SEEDS,
+        eos=eos,
+        salt=request.salt,
+        priority=request.priority,
+        deadline_ms=request.deadline_ms,
+    )
+
+
 async def _deltas(link: Link, collector: Collector, answer: Answer) -> AsyncGenerator[Delta, None]:
     """Raises Overloaded, InvalidRequest, EngineFailed as the engine says."""
     told = False
@@ -225,7 +234,7 @@ async def _deltas(link: Link, collector: Collector, answer: Answer) -> AsyncGene
         delta = answer.push(output)
         if answer.stopped and output.finish is None and not told:
             told = True
-            link.send(Cancel(handle=collector.handle, reason="stop"))
+            link.cancel(collector, "stop")
         yield delta
         if output.finish is not None:
             return

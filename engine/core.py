@@ -21,7 +21,7 @@ from engine.models.decoder import Decoder
 from engine.sampler import Pick, Row, sample
 from engine.scheduler import Limits, Scheduler, Work
 from engine.sequence import Sequence
-from engine.validate import TOO_LONG, check_sampling
+from engine.validate import TOO_LONG, check_sampling, check_tokens
 
 _log = logging.getLogger(__name__)
 _ASSUMED_RATE = 200.0  # tokens per second, until something was measured
@@ -102,8 +102,9 @@ class EngineCore:
         """Raises InvalidRequest, Overloaded. Trusts no client: what passes here cannot hurt a batch."""
         vocabulary = self._model.spec.vocabulary
         check_sampling(request.sampling, vocabulary)
-        if not request.tokens or min(request.tokens) < 0 or max(request.tokens) >= vocabulary:
-            raise InvalidRequest(f"Token ids must be between 0 and {vocabulary - 1}.", param="prompt")
+        check_tokens(request.tokens, vocabulary)
+        if not request.tokens:
+            raise InvalidRequest("The prompt has no tokens.", param="prompt")
         if key in self._live:
             raise InvalidRequest("This handle is in use.")
         total = len(request.tokens) + request.sampling.max_tokens

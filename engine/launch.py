@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from msgspec import Struct
 
+from engine.blocks import BLOCK
 from engine.core import EngineCore, plan_blocks
 from engine.locate import locate
 from engine.models import loader
@@ -41,7 +42,9 @@ def launch(model: str, options: Options, *, monotonic: Callable[[], float]) -> E
     threads = options.threads or (1 if decoder.spec.parameters < _SMALL else len(os.sched_getaffinity(0)))
     torch.set_num_threads(threads)
     limits = Limits(
-        step_tokens=max(options.step_tokens, options.sequences), sequences=options.sequences, chunk=options.chunk
+        step_tokens=max(options.step_tokens, options.sequences + BLOCK),
+        sequences=options.sequences,
+        chunk=options.chunk,
     )
     memory = options.memory if options.memory is not None else _ram() // 4
     core = EngineCore(

@@ -6,8 +6,18 @@ Knows: frames, handles, asyncio transports. Does not know: text, tokenizers, rec
 import asyncio
 from collections.abc import Callable
 from itertools import count
+from typing import Literal, cast
 
-from engine.api import EngineError, EngineFailed, EngineStats, EngineUsage, InvalidRequest, ModelInfo, Overloaded
+from engine.api import (
+    EngineError,
+    EngineFailed,
+    EngineStats,
+    EngineUsage,
+    InvalidRequest,
+    ModelInfo,
+    Overloaded,
+    Timing,
+)
 from engine.frames import PROTOCOL, Cancel, FrameBuffer, FrameError, Hello, Output, Refusal, Step, Submit, pack
 from engine.frames import read_for_client as read
 
@@ -18,6 +28,8 @@ class Collector:
     def __init__(self, handle: int, ended: Callable[[EngineUsage], None]) -> None:
         self.handle = handle
         self.over = False  # nothing more will arrive
+        self.submitted = False
+        self.cancelled = False  # before it was submitted
         self._ended = ended
         self._waiting: Output | None = None
         self._error: EngineError | None = None
@@ -72,8 +84,7 @@ class Link(asyncio.Protocol):
         self._changed = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's are not instances of asyncio's class
 
     def data_received(self, data: bytes) -> None:
         self.heard = self._monotonic()
@@ -95,7 +106,29 @@ class Link(asyncio.Protocol):
         await self._changed.wait()
         self._changed.clear()
 
-    def send(self, message: Submit | Cancel) -> None:
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended. It is only made once."""
+        return self._transport is None
+
+    def submit(self, collector: Collector, request: Submit) -> None:
+        """Ask the engine, unless the request was cancelled while its prompt was still being prepared."""
+        if collector.cancelled:
+            usage, timing = EngineUsage(prompt=0, completion=0), Timing(queue_ms=0.0, ttft_ms=0.0, tpot_ms=0.0)
+            collector.put(Output(handle=0, tokens=[], finish="abort", usage=usage, timing=timing))
+            self._collectors.pop(collector.handle, None)
+            return
+        collector.submitted = True
+        self._send(request)
+
+    def cancel(self, collector: Collector, reason: Literal["abort", "stop"]) -> None:
+        """The engine will answer with a terminal output."""
+        if collector.submitted:
+            self._send(Cancel(handle=collector.handle, reason=reason))
+        else:
+            collector.cancelled = True
+
+    def _send(self, message: Submit | Cancel) -> None:
         if self._transport is not None:
             self._transport.write(pack(message))
 
@@ -109,10 +142,10 @@ class Link(asyncio.Protocol):
 
     def leave(self, collector: Collector) -> None:
         """Nobody reads this any more. If it still runs, stop it; it is kept until the engine told its usage."""
-        if collector.over:
-            self._collectors.pop(collector.handle, None)
+        if collector.submitted and not collector.over:
+            self.cancel(collector, "abort")
         else:
-            self.send(Cancel(handle=collector.handle, reason="abort"))
+            self._collectors.pop(collector.handle, None)
 
     def close(self, why: str) -> None:
         """Fail everything in flight. Safe to call twice."""

@@ -36,11 +36,17 @@ class Work(NamedTuple):
     tokens: int
 
 
+def _whole_blocks(pending: int, most: int) -> int:
+    """Chunks end where blocks end, so that how a prompt was cut cannot be seen in its result."""
+    return pending if pending <= most else most // BLOCK * BLOCK
+
+
 class Scheduler:
     """`waiting` and `running` are sorted by rank."""
 
     def __init__(self, pool: BlockPool, limits: Limits) -> None:
-        assert limits.step_tokens >= limits.sequences, "every decode needs its row"
+        assert limits.step_tokens >= limits.sequences + BLOCK, "every decode needs its row, a prompt a block"
+        assert limits.chunk >= BLOCK
         self._pool = pool
         self._limits = limits
         self.waiting: list[Sequence] = []
@@ -80,7 +86,7 @@ class Scheduler:
         preemptions, at = self.preemptions, 0
         while at < len(self.running):
             sequence = self.running[at]
-            count = 1 if sequence.pending == 1 else min(sequence.pending, chunk, budget)
+            count = 1 if sequence.pending == 1 else _whole_blocks(sequence.pending, min(chunk, budget))
             if count and not self._make_room(sequence, count):
                 break
             if count:
@@ -103,13 +109,15 @@ class Scheduler:
 
     def _admit(self, budget: int, chunk: int, now: float) -> list[Work]:
         plan: list[Work] = []
-        while self.waiting and budget > 0 and len(self.running) < self._limits.sequences:
+        while self.waiting and len(self.running) < self._limits.sequences:
             sequence = self.waiting[0]
             sequence.extend_hashes()
             # The last token is always computed: its logits are what the next token is drawn from.
             shared = self._pool.match(sequence.hashes[: (len(sequence.tokens) - 1) // BLOCK])
             start = len(shared) * BLOCK
-            count = min(len(sequence.tokens) - start, chunk, budget)
+            count = _whole_blocks(len(sequence.tokens) - start, min(chunk, budget))
+            if count == 0:
+                break
             fresh = blocks_for(start + count) - len(shared)
             spare = self._limits.watermark if self.running else 0
             if fresh + self._pool.idle(shared) + spare > self._pool.available:

@@ -53,11 +53,17 @@ class Sequence:
         return len(self.tokens) - self.prompt
 
     def extend_hashes(self) -> None:
-        """Hash the blocks that have become full of known tokens."""
+        """Hash the blocks that have become full of known tokens.
+
+        Generated tokens are computed one by one and a prompt's in tiles, which differ in the last bits. So a block with
+        generated tokens is only found by a sequence with the same prompt before them: itself, after a preemption.
+        """
         while (len(self.hashes) + 1) * BLOCK <= len(self.tokens):
-            at = len(self.hashes)
+            at, end = len(self.hashes), (len(self.hashes) + 1) * BLOCK
             previous = self.hashes[-1] if at else root(self.salt)
-            self.hashes.append(link(previous, self.tokens[at * BLOCK : (at + 1) * BLOCK]))
+            if end > self.prompt:
+                previous += self.prompt.to_bytes(8, "little")
+            self.hashes.append(link(previous, self.tokens[end - BLOCK : end]))
 
     def usage(self) -> EngineUsage:
         return EngineUsage(prompt=self.prompt_done, completion=self.completion, cached=self.cached)

@@ -23,7 +23,7 @@ from engine.api import (
 )
 from engine.recent import RecentUsage
 from engine.stops import StopMatcher
-from engine.validate import check_prompt, check_sampling, fit
+from engine.validate import check_prompt, check_sampling, check_tokens, fit
 
 _PIECE = re.compile(r"\s*\S{1,4}|\s+")
 _VOCABULARY = 65_536
@@ -94,6 +94,7 @@ class SimEngine:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         check_prompt(request)
         check_sampling(request.sampling, _VOCABULARY)
+        check_tokens(request.token_ids or [], _VOCABULARY)
         prompt = _prompt_tokens(request)
         sampling = fit(request, prompt, self._context)
         if self._fail is not None and self._fail_after == 0:

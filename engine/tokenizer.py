@@ -34,7 +34,10 @@ class TextTokenizer:
 
     def encode(self, text: str, *, specials: bool) -> list[int]:
         """`specials`: add what the model expects around plain text (a chat template writes its own)."""
-        return self._tokenizer.encode(text, add_special_tokens=specials).ids
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=specials).ids
+        except TypeError:  # half a surrogate pair is no character: what UTF-8 cannot carry becomes "?"
+            return self._tokenizer.encode(text.encode(errors="replace").decode(), add_special_tokens=specials).ids
 
     def hopeless(self, text: str, context: int) -> bool:
         """Whether `text` cannot fit whatever its words: spares tokenizing megabytes only to refuse them."""

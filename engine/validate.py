@@ -46,6 +46,12 @@ def check_sampling(sampling: SamplingParams, vocabulary: int) -> None:
     _check_stops(sampling.stop)
 
 
+def check_tokens(tokens: list[int], vocabulary: int) -> None:
+    """Every id names a token of the model. Raises InvalidRequest."""
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
+        raise InvalidRequest(f"Token ids must be between 0 and {vocabulary - 1}.", param="prompt")
+
+
 def _check_stops(stops: tuple[str, ...]) -> None:
     if len(stops) > MAX_STOPS:
         raise InvalidRequest(f"At most {MAX_STOPS} stop strings are allowed.", param="stop")

@@ -22,11 +22,11 @@ from gateway.auth import Keyring
 from gateway.catalog import Catalog
 from gateway.db.session import Database
 from gateway.dispatch import Dispatcher, Means
-from gateway.firstrun import AdminKey, installation_secret
+from gateway.firstrun import AdminKey, first_api_key, installation_secret
 from gateway.flights import Flights
 from gateway.journey import Answer, Recorder
 from gateway.ledger import Ledger
-from gateway.parts import build_cache, build_encoder, build_engines, build_providers, offers
+from gateway.parts import aliases, build_cache, build_encoder, build_engines, build_providers, offers
 from gateway.pipeline import Parts, Pipeline
 from gateway.prices import PriceBook
 from gateway.providers import Provider
@@ -37,6 +37,7 @@ from gateway.routes.health import route_handlers as health_routes
 from gateway.routes.models import route_handlers as model_routes
 from gateway.routes.openai import Edge
 from gateway.routes.openai import route_handlers as openai_routes
+from gateway.serve_home import leave_first_key
 from gateway.services import Services
 from gateway.settings import Settings
 from gateway.tasks import Tasks
@@ -73,6 +74,12 @@ class Worker(Struct, kw_only=True):
         await self.cache.start()
         for engine in self.engines.values():
             await engine.start()
+        await self._first_key()
+
+    async def _first_key(self) -> None:
+        """A newcomer's key, handed to the supervisor that prints it; without one nobody could read it."""
+        if (self.settings.home / "run").is_dir() and (made := await first_api_key(self.keyring)) is not None:
+            leave_first_key(self.settings.home, made.key)
 
     async def stop(self) -> None:
         """Answers in the making are finished or given up, then the books are closed, then the rest."""
@@ -119,7 +126,7 @@ def build(settings: Settings) -> Worker:
     engines = build_engines(settings)
     transport = AiohttpTransport()
     providers = build_providers(settings, engines, encoder, transport, background)
-    catalog = Catalog(settings.models, offers(settings, providers))
+    catalog = Catalog(settings.models, offers(settings, providers), aliases(settings))
     return Worker(
         settings=settings,
         answering=answering,

@@ -35,13 +35,18 @@ class Route(Struct, frozen=True):
 
 
 class Catalog:
-    """`offers`: for each provider the models it is known to serve (an empty list: any name is passed on)."""
+    """`offers`: for each provider the models it is known to serve (an empty list: any name is passed on).
 
-    def __init__(self, models: Mapping[str, ModelSettings], offers: Mapping[str, list[str]]) -> None:
+    `aliases`: short names that exist unless the configuration gives them another meaning.
+    """
+
+    def __init__(
+        self, models: Mapping[str, ModelSettings], offers: Mapping[str, list[str]], aliases: Mapping[str, str]
+    ) -> None:
         self._offers = dict(offers)
         self._routes = {name: self._configured(name, model) for name, model in models.items()}
-        for alias, target in (("chat", "local/demo"), ("embed", "local/minilm")):
-            if alias not in self._routes and self._direct(target) is not None:
+        for alias, target in aliases.items():
+            if alias not in self._routes:
                 self._routes[alias] = Route(alias, (_target(target),))
 
     def _configured(self, name: str, model: ModelSettings) -> Route:

@@ -6,7 +6,7 @@ live in files of that directory and any worker's exposition is the sum of all; e
 A label never holds a user, a request id or a prompt; a model's name only while there are few of them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -17,6 +17,7 @@ from prometheus_client.multiprocess import (
 from prometheus_client.values import MutexValue, ValueClass
 
 from gateway.call import Outcome
+from gateway.tallies import Add, Tallies
 from gateway.traces import OPERATION_NAMES, Timings
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -30,8 +31,6 @@ OVERHEAD = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.
 SIMILARITY = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 0.99, 0.995, 1.0)
 GEN_AI = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
 _TIERS = {"exact": "exact", "semantic": "semantic"}
-
-Observe = Callable[[float], None]
 
 
 def multi_process() -> bool:
@@ -47,15 +46,15 @@ def process_died(pid: int) -> None:
 class _Bound(Struct, frozen=True):
     """The children of one (operation, provider, model), so that a request pays no label look-up."""
 
-    client: Observe
-    client_first: Observe
-    client_each: Observe
-    server: Observe
-    server_first: Observe
-    server_each: Observe
-    tokens_in: Observe
-    tokens_out: Observe
-    cost: Observe
+    client: Add
+    client_first: Add
+    client_each: Add
+    server: Add
+    server_first: Add
+    server_each: Add
+    tokens_in: Add
+    tokens_out: Add
+    cost: Add
 
 
 class Metrics:
@@ -66,9 +65,10 @@ class Metrics:
         self._models = set(models)
         self._room = MOST_MODELS
         self._bound: dict[tuple[str, str, str], _Bound] = {}
-        self._requests_bound: dict[tuple[str, int | str, str], Callable[[], None]] = {}
-        self._lookups_bound: dict[tuple[str, str], tuple[Callable[[], None], Observe]] = {}
-        self._attempts_bound: dict[tuple[str, str], Callable[[], None]] = {}
+        self._requests_bound: dict[tuple[str, int | str, str], Add] = {}
+        self._lookups_bound: dict[tuple[str, str], tuple[Add, Add]] = {}
+        self._attempts_bound: dict[tuple[str, str], Add] = {}
+        self._tallies = Tallies()
         self._define_own()
         self._define_gen_ai()
 
@@ -80,14 +80,17 @@ class Metrics:
         self._saved = Counter(
             "nearhit_saved_usd", "Not spent thanks to the cache, in USD.", ("source",), registry=registry
         )
-        self._tokens_saved = Counter("nearhit_tokens_saved", "Tokens answered without buying them.", registry=registry)
-        self._gone = Counter("nearhit_clients_gone", "Clients that left before their answer ended.", registry=registry)
+        saved = Counter("nearhit_tokens_saved", "Tokens answered without buying them.", registry=registry)
+        self._tokens_saved = self._tallies.sum(saved)
+        gone = Counter("nearhit_clients_gone", "Clients that left before their answer ended.", registry=registry)
+        self._gone = self._tallies.sum(gone)
         self._attempts = Counter(
             "nearhit_upstream_attempts", "Attempts at providers by result.", ("provider", "result"), registry=registry
         )
-        self._overhead = Histogram(
+        overhead = Histogram(
             "nearhit_overhead_seconds", "Time of a request that no provider took.", buckets=OVERHEAD, registry=registry
         )
+        self._overhead = self._tallies.spread(overhead)
         self.traces = Counter("nearhit_traces", "Traces kept, by reason.", ("reason",), registry=registry)
         self._define_cache()
         self._define_gauges()
@@ -98,10 +101,12 @@ class Metrics:
         self._lookup = Histogram(
             "nearhit_cache_lookup_seconds", "Time in cache.find.", ("tier",), buckets=OVERHEAD, registry=registry
         )
-        self._similarity = Histogram(
+        similarity = Histogram(
             "nearhit_cache_similarity", "Cosine similarity of semantic hits.", buckets=SIMILARITY, registry=registry
         )
-        self._saved_bound = {source: self._saved.labels(source).inc for source in ("exact", "semantic", "shared")}
+        self._similarity = self._tallies.spread(similarity)
+        sources = ("exact", "semantic", "shared")
+        self._saved_bound = {source: self._tallies.sum(self._saved.labels(source)) for source in sources}
 
     def _define_gauges(self) -> None:
         """What a gauge means across workers: the sum of the living, the oldest start, the latest word on an engine."""
@@ -150,16 +155,16 @@ class Metrics:
         )
 
     def count(self, outcome: Outcome, timings: Timings) -> None:
-        """Everything one ended request changes. Plain arithmetic on bound children: a few microseconds."""
+        """Everything one ended request changes; shown after the next `pour`."""
         call = outcome.call
         status = outcome.status
         asked = (call.operation, status, outcome.cache)
         inc = self._requests_bound.get(asked)
-        (inc or self._bind_request(asked))()
+        (inc or self._bind_request(asked))(1)
         if outcome.source != "shared":  # what a follower waits for is its leader's upstream time, not overhead
-            self._overhead.observe(max(outcome.total_ms - outcome.upstream_ms, 0.0) / 1_000)
+            self._overhead(max(outcome.total_ms - outcome.upstream_ms, 0.0) / 1_000)
         if outcome.client_gone:
-            self._gone.inc()
+            self._gone(1)
         if timings.looked_up:
             self._count_lookup(outcome, timings)
         for attempt in timings.attempts:
@@ -194,18 +199,18 @@ class Metrics:
         tier = _TIERS.get(source, "none")
         asked = (outcome.cache, tier)
         inc, observe = self._lookups_bound.get(asked) or self._bind_lookup(asked)
-        inc()
+        inc(1)
         observe(max(timings.looked_up - (timings.admitted or timings.received), 0.0))
         if source in self._saved_bound:
             self._saved_bound[source](max(outcome.saved_nano, 0) / 1e9)
-            self._tokens_saved.inc(outcome.usage.total)
+            self._tokens_saved(outcome.usage.total)
             if source == "semantic" and outcome.similarity is not None:
-                self._similarity.observe(outcome.similarity)
+                self._similarity(outcome.similarity)
 
     def refused(self, operation: str, status: int) -> None:
         """A request turned away before it became a Call (no key, malformed body)."""
         asked = (operation if operation in OPERATION_NAMES else OTHER, status, "none")
-        (self._requests_bound.get(asked) or self._bind_request(asked))()
+        (self._requests_bound.get(asked) or self._bind_request(asked))(1)
 
     def attempt(self, provider: str, result: str) -> None:
         asked = (provider, result)
@@ -213,8 +218,9 @@ class Metrics:
         if inc is None:
             if len(self._attempts_bound) >= MOST_MODELS:
                 asked = (OTHER, result if len(self._attempts_bound) < 2 * MOST_MODELS else OTHER)
-            inc = self._attempts_bound.setdefault(asked, self._attempts.labels(*asked).inc)
-        inc()
+            inc = self._attempts_bound.get(asked) or self._tallies.sum(self._attempts.labels(*asked))
+            self._attempts_bound[asked] = inc
+        inc(1)
 
     def started(self, now: float) -> None:
         self._started.set(now)
@@ -224,8 +230,12 @@ class Metrics:
         for figure, value in figures.items():
             self._engine.labels(name, figure).set(value)
 
+    def pour(self) -> None:
+        """Bring what was counted into the exposition (and, in multi-process mode, to the sibling workers)."""
+        self._tallies.pour()
+
     def exposition(self) -> bytes:
-        """Prometheus text format. In multi-process mode reads every worker's files: call it in a thread."""
+        """Prometheus text, as of the last `pour`. In multi-process mode reads every worker's files: use a thread."""
         if not multi_process():
             return generate_latest(self._registry)
         merged = CollectorRegistry()
@@ -238,15 +248,17 @@ class Metrics:
             return None
         return max(outcome.total_ms - outcome.ttft_ms, 0.0) / 1_000 / (outcome.usage.completion - 1)
 
-    def _bind_request(self, asked: tuple[str, int | str, str]) -> Callable[[], None]:
+    def _bind_request(self, asked: tuple[str, int | str, str]) -> Add:
         operation, status, cache = asked
         label = str(status) if isinstance(status, int) and 100 <= status <= 599 else OTHER
-        return self._requests_bound.setdefault(asked, self._requests.labels(operation, label, cache).inc)
+        inc = self._requests_bound[asked] = self._tallies.sum(self._requests.labels(operation, label, cache))
+        return inc
 
-    def _bind_lookup(self, asked: tuple[str, str]) -> tuple[Callable[[], None], Observe]:
+    def _bind_lookup(self, asked: tuple[str, str]) -> tuple[Add, Add]:
         _, tier = asked
-        pair = (self._lookups.labels(*asked).inc, self._lookup.labels(tier).observe)
-        return self._lookups_bound.setdefault(asked, pair)
+        look = self._tallies.spread(self._lookup.labels(tier))
+        pair = self._lookups_bound[asked] = (self._tallies.sum(self._lookups.labels(*asked)), look)
+        return pair
 
     def _bind(self, asked: tuple[str, str, str], status: int) -> _Bound:
         """Children for a new name. A model nobody configured gets a label only once it answered, and while few did."""
@@ -259,15 +271,16 @@ class Metrics:
         elif model not in self._models:
             self._room -= 1
         labels = (OPERATION_NAMES.get(operation, OTHER), provider or "none", model)
-        bound = _Bound(
-            client=self._client.labels(*labels).observe,
-            client_first=self._client_first.labels(*labels).observe,
-            client_each=self._client_each.labels(*labels).observe,
-            server=self._server.labels(*labels).observe,
-            server_first=self._server_first.labels(*labels).observe,
-            server_each=self._server_each.labels(*labels).observe,
-            tokens_in=self._tokens.labels(*labels, "input").observe,
-            tokens_out=self._tokens.labels(*labels, "output").observe,
-            cost=self._cost.labels(labels[1], model).inc,
+        spread = self._tallies.spread
+        bound = self._bound[operation, provider, model] = _Bound(
+            client=spread(self._client.labels(*labels)),
+            client_first=spread(self._client_first.labels(*labels)),
+            client_each=spread(self._client_each.labels(*labels)),
+            server=spread(self._server.labels(*labels)),
+            server_first=spread(self._server_first.labels(*labels)),
+            server_each=spread(self._server_each.labels(*labels)),
+            tokens_in=spread(self._tokens.labels(*labels, "input")),
+            tokens_out=spread(self._tokens.labels(*labels, "output")),
+            cost=self._tallies.sum(self._cost.labels(labels[1], model)),
         )
-        return self._bound.setdefault((operation, provider, model), bound)
+        return bound

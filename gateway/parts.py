@@ -109,6 +109,15 @@ def offers(settings: Settings, providers: Mapping[str, Provider]) -> dict[str, l
     return found
 
 
+def aliases(settings: Settings) -> dict[str, str]:
+    """`chat` is the bundled engine's model (the engine called `local`, else the first), `embed` the encoder's."""
+    found = {"embed": f"local/{ENCODER}"}
+    if settings.engines:
+        engine = "local" if "local" in settings.engines else next(iter(settings.engines))
+        found["chat"] = f"{engine}/{label(settings, engine)}"
+    return found
+
+
 def build_cache(settings: Settings, encoder: EncoderClient) -> SemanticCache:
     chosen = settings.cache
     config = CacheConfig(

@@ -1,14 +1,27 @@
 """One request and its answer on the wire, and how a refusal of the protocol itself is told.
 
-Knows uvicorn's request cycle. Does not know connections: `gateway.server_protocol` does.
+Knows uvicorn's request cycle and writes answers in its place: checked once per name instead of once per header, never
+in chunks to HTTP/1.0, never without an `x-request-id`. Does not know connections: `gateway.server_protocol` does.
 """
 
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HEADER_RE, STATUS_LINE, RequestResponseCycle
 
 from gateway.errors import GatewayError, Internal, InvalidRequest
 from gateway.ids import uuid7
+
+_NOTHING, _LENGTH, _ENCODING, _CONNECTION, _REQUEST_ID = range(5)
+_MEANING = {
+    b"content-length": _LENGTH,
+    b"transfer-encoding": _ENCODING,
+    b"connection": _CONNECTION,
+    b"x-request-id": _REQUEST_ID,
+}
+_MOST_NAMES = 1_024
+_names: dict[bytes, tuple[bytes, int]] = {}  # as the application writes it -> as it is sent, what it means here
+_FORBIDDEN = bytes(code for code in range(32) if code != 9) + b"\x7f"  # in a value: they would end the header
+_NO_BODY = frozenset((204, 304))
 
 
 class HeadersTooLarge(InvalidRequest):
@@ -26,32 +39,117 @@ class UriTooLong(InvalidRequest):
 
 
 class Cycle(RequestResponseCycle):
-    """One request and its answer."""
+    """`chunked_encoding` None, after the head: the body ends with the connection (HTTP/1.0)."""
+
+    async def send(self, message: Any) -> None:
+        """ASGI's send. Raises RuntimeError on messages out of order, and for headers that are none."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if self.response_complete:
+            raise RuntimeError(f"'{message['type']}' after the answer was complete")
+        if not self.response_started:
+            self._start(message)
+        else:
+            self._continue(message)
 
     async def send_500_response(self) -> None:
         payload, headers = told(Internal("The server failed to answer this request."))
         await self.send({"type": "http.response.start", "status": 500, "headers": headers})
         await self.send({"type": "http.response.body", "body": payload, "more_body": False})
 
-
-class CarefulCycle(Cycle):
-    """The two rare cases: a client of HTTP/1.0, and one that waits for `100 Continue`."""
-
-    _ends_with_the_connection = False
-
-    async def send(self, message: Any) -> None:
-        if message["type"] == "http.response.start" and not self.response_started:
-            if self.waiting_for_100_continue:
-                # Whether its body still comes is the client's choice: nothing after it could be told apart.
+    def _start(self, message: Any) -> None:
+        if message["type"] != "http.response.start":
+            raise RuntimeError(f"'{message['type']}' before 'http.response.start'")
+        status: int = message["status"]
+        self.chunked_encoding, self.expected_content_length = None, 0  # a head that failed may have left its own
+        lines = [STATUS_LINE[status]]
+        for name, value in self.default_headers:
+            lines += (name, b": ", value, b"\r\n")
+        named, closing = self._write_headers(lines, message.get("headers", ()))
+        if not named:
+            lines += (b"x-request-id: ", uuid7().encode("ascii"), b"\r\n")
+        if self.waiting_for_100_continue:
+            # Whether the body still comes is the client's choice: nothing after it could be told apart.
+            self.keep_alive = False
+        if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in _NO_BODY:
+            if self.scope["http_version"] == "1.0":
                 self.keep_alive = False
-            if self.scope["http_version"] == "1.0" and not any(
-                name.lower() == b"content-length" for name, _ in message.get("headers", ())
-            ):
-                self._ends_with_the_connection = True
-                self.chunked_encoding = False
-        elif self._ends_with_the_connection:
-            self.expected_content_length = len(message.get("body", b""))
-        await super().send(message)
+            else:
+                self.chunked_encoding = True
+                lines.append(b"transfer-encoding: chunked\r\n")
+        if not self.keep_alive and not closing:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"\r\n")
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        self.transport.write(b"".join(lines))
+
+    def _write_headers(self, lines: list[bytes], headers: Any) -> tuple[bool, bool]:
+        """Append them; answer whether they name the request and whether they close the connection."""
+        named = closing = False
+        values: list[bytes] = []
+        for given, value in headers:
+            name, meaning = _names.get(given) or _learn(given)
+            values.append(value)
+            if meaning:
+                if meaning == _LENGTH:
+                    if self.chunked_encoding is None:
+                        self.expected_content_length = int(value)
+                        self.chunked_encoding = False
+                elif meaning == _REQUEST_ID:
+                    named = True
+                elif meaning == _ENCODING:
+                    self.chunked_encoding = True
+                    self.expected_content_length = 0
+                elif b"close" in value.lower():
+                    self.keep_alive = False
+                    closing = True
+            lines += (name, b": ", value, b"\r\n")
+        joined = b"".join(values)
+        if len(joined.translate(None, _FORBIDDEN)) != len(joined):
+            raise RuntimeError("a header's value holds control characters")
+        return named, closing
+
+    def _continue(self, message: Any) -> None:
+        if message["type"] != "http.response.body":
+            raise RuntimeError(f"'{message['type']}' where 'http.response.body' was due")
+        body: bytes = message.get("body", b"")
+        more = message.get("more_body", False)
+        if self.scope["method"] == "HEAD":
+            self.expected_content_length = 0
+        elif self.chunked_encoding:
+            chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            self.transport.write(chunk if more else chunk + b"0\r\n\r\n")
+        else:
+            if self.chunked_encoding is False:
+                self.expected_content_length -= len(body)
+                if self.expected_content_length < 0:
+                    raise RuntimeError("the body is longer than its content-length")
+            self.transport.write(body)
+        if not more:
+            self._complete()
+
+    def _complete(self) -> None:
+        if self.expected_content_length > 0:
+            raise RuntimeError("the body is shorter than its content-length")
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+
+def _learn(given: bytes) -> tuple[bytes, int]:
+    """Check a header's name and remember it: an application uses a few dozen."""
+    if not given or HEADER_RE.search(given):
+        raise RuntimeError(f"not a header name: {given[:40]!r}")
+    name = given.lower()
+    found = name, _MEANING.get(name, _NOTHING)
+    if len(_names) < _MOST_NAMES:
+        _names[given] = found
+    return found
 
 
 def told(error: GatewayError) -> tuple[bytes, list[tuple[bytes, bytes]]]:

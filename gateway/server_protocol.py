@@ -17,7 +17,7 @@ from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import GatewayError, Internal, InvalidRequest, Overloaded, RequestTimeout
-from gateway.server_cycle import CarefulCycle, Cycle, HeadersTooLarge, UriTooLong, told
+from gateway.server_cycle import Cycle, HeadersTooLarge, UriTooLong, told
 
 log = logging.getLogger("nearhit.http")
 
@@ -71,6 +71,7 @@ class Protocol(HttpToolsProtocol):
         self._draining = False
         self._in_head = False
         self._in_body = False
+        self._counting = False
         self._head_fed = 0
         self._head_size = 0
         self._hosts = 0
@@ -105,6 +106,8 @@ class Protocol(HttpToolsProtocol):
         if self._deaf:
             return
         began_in_head = self._in_head
+        # What is smaller than the bound cannot exceed it: header by header is counted only in the rare other case.
+        self._counting = began_in_head or len(data) > self.limits.header_bytes
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -150,15 +153,15 @@ class Protocol(HttpToolsProtocol):
         if not self._in_head:
             return  # a trailer: it came after the headers were acted on
         name = name.lower()
-        self._head_size += len(name) + len(value)
-        if self._head_size > self.limits.header_bytes or len(self.headers) >= self.limits.header_count:
-            bounds = f"{self.limits.header_count} headers, {self.limits.header_bytes:,} bytes in all"
-            self._stop(HeadersTooLarge(f"The request's headers are too many or too large: at most {bounds}."))
         if name == b"host":
             self._hosts += 1
         elif name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
         self.headers.append((name, value))
+        if self._counting:
+            self._head_size += len(name) + len(value)
+            if self._head_size > self.limits.header_bytes:
+                self._stop(HeadersTooLarge(f"The request's headers exceed {self.limits.header_bytes:,} bytes."))
 
     def on_headers_complete(self) -> None:
         version: str = self._parser.get_http_version()
@@ -176,24 +179,20 @@ class Protocol(HttpToolsProtocol):
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"] = raw_path
         scope["query_string"] = parsed.query or b""
-        careful = self.expect_100_continue or version == "1.0"
-        before, self.cycle = (
-            self._last(),
-            (CarefulCycle if careful else Cycle)(
-                scope=scope,
-                transport=self.transport,
-                flow=self.flow,
-                logger=self.logger,
-                access_logger=self.access_logger,
-                access_log=False,
-                default_headers=self.server_state.default_headers,
-                message_event=asyncio.Event(),
-                expect_100_continue=self.expect_100_continue,
-                keep_alive=version != "1.0" and not self._draining and self._parser.should_keep_alive(),
-                on_response=self.on_response_complete,
-            ),
+        self.cycle = Cycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and not self._draining and self._parser.should_keep_alive(),
+            on_response=self.on_response_complete,
         )
-        if before is None or before.response_complete:
+        if self._running is None or self._running.response_complete:
             self._start_asgi_task(self.cycle, self._app)
         else:
             self.flow.pause_reading()
@@ -214,7 +213,9 @@ class Protocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._running = cycle
-        super()._start_asgi_task(cycle, app)
+        task = self.loop.create_task(cycle.run_asgi(app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -241,11 +242,11 @@ class Protocol(HttpToolsProtocol):
             idle = self._running is None or self._running.response_complete
             # Empty lines between requests stop the keep-alive timer and begin no request.
             wanted = Waiting.HEAD if idle and self.timeout_keep_alive_task is None else Waiting.NOTHING
-        if wanted == self._waiting:
+        if wanted is self._waiting:
             return
-        if wanted == Waiting.HEAD:
+        if wanted is Waiting.HEAD:
             self._wait_for(wanted, self.limits.header_timeout)
-        elif wanted == Waiting.BODY:
+        elif wanted is Waiting.BODY:
             self._body_began = self.loop.time()
             self._wait_for(wanted, self.limits.body_timeout)
         else:
@@ -264,7 +265,7 @@ class Protocol(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
         self._waiting = waiting
-        if waiting:
+        if waiting is not Waiting.NOTHING:
             self._timer = self.loop.call_later(seconds, self._too_late)
 
     def _too_late(self) -> None:
@@ -274,7 +275,7 @@ class Protocol(HttpToolsProtocol):
             self.transport.abort()
         elif self.flow.read_paused:  # it is we who do not read
             self._wait_for(waiting, self.limits.header_timeout)
-        elif waiting == Waiting.HEAD:
+        elif waiting is Waiting.HEAD:
             self._head_too_late()
         else:
             self._body_too_late()
@@ -302,6 +303,8 @@ class Protocol(HttpToolsProtocol):
     # Refusals
 
     def _check_head(self, version: str) -> None:
+        if len(self.headers) > self.limits.header_count:
+            self._stop(HeadersTooLarge(f"The request has more than {self.limits.header_count} headers."))
         if version == "1.1" and self._hosts != 1:
             self._stop(InvalidRequest("A request must have exactly one Host header.", code="malformed_request"))
         if version == "1.0" and any(name == b"transfer-encoding" for name, _ in self.headers):

@@ -11,6 +11,7 @@ The OpenTelemetry SDK (`gateway/otlp.py`) is imported only when something is exp
 """
 
 import asyncio
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -25,6 +26,8 @@ __all__ = ["CONTENT_TYPE", "Attempt", "Exporter", "Telemetry", "Timings", "Trace
 
 MOST_TRACES = 512
 MOST_PENDING = 4_096
+POUR_EVERY = 0.5
+_POUR_TIMEOUT = 2.0
 _RANDOM_BITS = 56
 
 
@@ -54,6 +57,8 @@ class Telemetry:
         self._content = settings.capture_content
         self._exporter = exporter or (otlp_exporter(settings.otlp) if settings.otlp else None)
         self._pending: list[tuple[Outcome, Timings, Reason]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pouring = False
         self._kept: OrderedDict[str, Trace] = OrderedDict()
         self._engines: dict[str, Callable[[], EngineStats]] = {}
         self._traces_bound = {
@@ -61,7 +66,12 @@ class Telemetry:
         }
         self.entered: Callable[[], None] = self._metrics.in_flight.inc
         self.left: Callable[[], None] = self._metrics.in_flight.dec
-        self.refused = self._metrics.refused
+
+    def refused(self, operation: str, status: int) -> None:
+        """Count a request turned away before it became a Call."""
+        self._metrics.refused(operation, status)
+        if not self._pouring:
+            self._pour_later()
 
     def watch_engine(self, name: str, stats: Callable[[], EngineStats]) -> None:
         """Show this engine's figures in every exposition."""
@@ -70,6 +80,8 @@ class Telemetry:
     def observe(self, outcome: Outcome, timings: Timings) -> None:
         """Count an ended request; if it is worth keeping, build its spans in a later turn of the event loop."""
         self._metrics.count(outcome, timings)
+        if not self._pouring:
+            self._pour_later()
         reason = self._worth_keeping(outcome)
         if reason is None:
             return
@@ -91,13 +103,18 @@ class Telemetry:
         return list(reversed(self._kept.values()))
 
     def exposition(self) -> bytes:
-        """The Prometheus text. Reads files of all workers in multi-process mode, so call it in a thread there."""
+        """The Prometheus text. Reads files of all workers in multi-process mode, so call it in a thread.
+
+        Shows everything this process has observed, and what its siblings had half a second ago.
+        """
+        self._pour_now()
         for name, stats in self._engines.items():
             self._metrics.engine(name, _figures(stats()))
         return self._metrics.exposition()
 
     def close(self) -> None:
         """Build and deliver what is pending; blocks while an exporter delivers, so call it in a thread."""
+        self._pour_now()
         self._build()
         if self._exporter is not None:
             self._exporter.close()
@@ -112,6 +129,34 @@ class Telemetry:
             return "sampled" if parent.sampled else None
         drawn = int(trace_id_of(outcome.call)[-14:], 16)
         return "sampled" if drawn < self._threshold else None
+
+    def _pour_later(self) -> None:
+        """Arm the next pouring; at once where no loop runs."""
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._metrics.pour()
+        else:
+            self._pouring = True
+            self._loop.call_later(POUR_EVERY, self._pour)
+
+    def _pour(self) -> None:
+        self._pouring = False
+        self._metrics.pour()
+
+    def _pour_now(self) -> None:
+        """Pour in the thread that counts, because sums belong to one thread; in this one when that loop is gone."""
+        loop = self._loop
+        try:
+            elsewhere = asyncio.get_running_loop() is not loop
+        except RuntimeError:
+            elsewhere = True
+        if loop is None or loop.is_closed() or not elsewhere:
+            self._metrics.pour()
+            return
+        poured = threading.Event()
+        loop.call_soon_threadsafe(lambda: (self._metrics.pour(), poured.set()))
+        poured.wait(_POUR_TIMEOUT)
 
     def _later(self) -> None:
         """After the current turn, so that the reply leaves first; at once where no loop runs."""

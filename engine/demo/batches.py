@@ -12,13 +12,13 @@ from msgspec import Struct
 from tokenizers import Tokenizer
 
 from engine.demo.corpus import Sample
-from engine.demo.vocabulary import END, PAD, START, with_dropout
+from engine.demo.vocabulary import END, PAD, START, token_id, with_dropout
 
 _EASY, _HARD = 0.25, 3.0
 
 
 class Batch(Struct, frozen=True):
-    """`tokens` (batch, length) int64; `weights` (batch, length) float32, above 0 where that token is to be predicted."""
+    """`tokens` (batch, length) int64; `weights` (batch, length) float32, above 0 for tokens to predict."""
 
     tokens: torch.Tensor
     weights: torch.Tensor
@@ -30,9 +30,9 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer, answers: Sequence[str]) -> None:
         self._exact = tokenizer
         self._rough = with_dropout(tokenizer, 0.1)
-        self.pad = tokenizer.token_to_id(PAD)
-        self._start = tokenizer.token_to_id(START)
-        self._end = tokenizer.token_to_id(END)
+        self.pad = token_id(tokenizer, PAD)
+        self._start = token_id(tokenizer, START)
+        self._end = token_id(tokenizer, END)
         self._newline = self.ids("\n")
         self._head = {role: [self._start, *self.ids(f"{role}\n")] for role in ("system", "user", "assistant")}
         self._answers = {answer: [*self.ids(answer), self._end] for answer in answers}
@@ -65,7 +65,7 @@ class Encoder:
         return head + answer, [0.0] * len(head) + weights
 
     def _weigh(self, answer: str) -> list[float]:
-        """Heavy where another answer goes on differently: there the question decides, elsewhere the answer itself does."""
+        """Heavy where another answer goes on differently: only there the question decides."""
         mine = self._answers[answer]
         splits = {0}
         for other in self._answers.values():
@@ -76,11 +76,11 @@ class Encoder:
 
 
 def batches(encoder: Encoder, samples: Iterable[Sample], size: int, seed: int) -> Iterator[Batch]:
-    """Endless batches of `size` samples of similar length; about every eighth sample carries its whole answer."""
+    """Endless batches of `size` samples of similar length; about every tenth sample carries its whole answer."""
     rng = random.Random(seed)  # noqa: S311 - order of batches, not security
     stream = iter(samples)
     while True:
-        pool = [encoder.encode(sample, whole=rng.random() < 0.12) for sample in islice(stream, size * 32)]
+        pool = [encoder.encode(sample, whole=rng.random() < 0.10) for sample in islice(stream, size * 32)]
         pool.sort(key=lambda item: len(item[0]))
         groups = [pool[at : at + size] for at in range(0, len(pool), size)]
         rng.shuffle(groups)

@@ -26,6 +26,7 @@ WEIGHTS: Final = (
     "tokenizer.json",
     "tokenizer_config.json",
 )
+PAGE: Final = (FOLDER / "card_page.txt").read_text(encoding="utf-8")
 THRESHOLDS: Final = {"unseen_frames": 0.97, "free_wordings": 0.85, "refusals": 0.95}
 
 
@@ -114,49 +115,14 @@ def page(card: Card) -> str:
         for name, score in card.scores.items()
     )
     data = card.data
-    return f"""# Demo model of nearhit
-
-A Qwen3 checkpoint of {card.parameters:,} weights ({sum(card.bytes.values()) / 1e6:.1f} MB with its tokenizer) that the project
-trained itself on {card.date}, from text it wrote itself. It exists so that a fresh nearhit, without a key and without a
-network, gives replies that read as English and are about the product.
-
-**It is** a model that recognises which of {data["facts"]} facts about nearhit and LLM inference a short English question is
-about, and writes that fact's answer.
-**It is not** an assistant, a search engine or a general language model. It cannot combine facts, follow instructions,
-calculate, translate, write code, use tools or remember a conversation. To everything else it is trained to say that
-it is a small demo model that does not know. It can pick the wrong fact, and then it states that fact with the same
-confidence. No quality claim of nearhit rests on it.
-
-## Scores
-
-Right means: greedy decoding in float32 writes exactly the expected answer. Measured by `python -m engine.demo.evaluate`.
-
-| questions | right | share | wanted |
-|---|---|---|---|
-{rows}
-
-*Unseen frames* fill sentence patterns that were never trained on ("would you mind explaining {{}}") with known names and
-tasks. *Free wordings* and *refusals* are in `test_wordings.tsv`; they were written after the training data was frozen,
-without looking at what the model gets wrong, and none of them is in the training data. They were written by the same author as the
-training data, in English, so other people's wordings may score lower. The variants repeat the free wordings in lower
-case, in upper case, with one typing error each and after a system prompt.
-{"All wanted scores are met." if not card.missed else "Missed: " + ", ".join(card.missed) + "."}
-
-## Data
-
-{data["facts"]} facts with one answer each; {data["free_questions"]:,} freely worded questions; {data["names"]} names and {data["actions"]} tasks in {data["frames"]}
-sentence patterns; {data["refused_questions"]} questions, {data["refused_names"]} names and {data["refused_actions"]} tasks to refuse. All of it is in `data/`, was
-written for this purpose, and holds no personal data and no text of others. Training adds synonyms, fillers, typing errors,
-upper and lower case, dropped words, system prompts and earlier turns.
-
-## Retrain
-
-`python -m engine.demo.train --out FOLDER` with seed {card.recipe.seed}: {card.recipe.steps:,} steps of {card.recipe.batch} conversations, torch {card.torch}. It took
-{card.training_minutes:.0f} minutes on two shared CPU cores. Another machine or torch version rounds differently, so the weights differ a little
-and the scores by up to two points. Then `python -m engine.demo.card` measures again and rewrites this page.
-
-Licence: {card.licence}.
-"""
+    verdict = "Missed: " + ", ".join(card.missed) + "." if card.missed else "All wanted scores are met."
+    return PAGE.format(
+        card=card,
+        data=data,
+        megabytes=sum(card.bytes.values()) / 1e6,
+        rows=rows,
+        verdict=verdict,
+    )
 
 
 def main() -> None:

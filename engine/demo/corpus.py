@@ -5,6 +5,7 @@ Does not know: tokens or the model.
 """
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
@@ -12,8 +13,8 @@ from msgspec import Struct
 from engine.demo.facts import REFUSAL, Fact, Frames, Refusals, lines, load_facts, load_frames, load_refusals
 from engine.demo.wording import Wording
 
-_SYLLABLES = (
-    "ba co di fu ga hel jo ka lum mi no pra qui ro sta tur vel wex yo zin dex tron ify ora lix quo bly sten".split()
+_SYLLABLES = re.findall(
+    r"\w+", "ba co di fu ga hel jo ka lum mi no pra qui ro sta tur vel wex yo zin dex tron ify ora lix quo bly sten"
 )
 
 
@@ -68,13 +69,13 @@ class Corpus:
             yield self.draw()
 
     def draw(self) -> Sample:
-        """One sample: a question with its answer, 15 % after a system prompt, 12 % after an earlier exchange."""
+        """One sample: a question with its answer, 12 % after a system prompt, 6 % after an earlier exchange."""
         rng = self._rng
         question, answer = self.exchange()
         turns: list[tuple[str, str]] = []
-        if rng.random() < 0.15:
-            turns.append(("system", rng.choice(self._systems)))
         if rng.random() < 0.12:
+            turns.append(("system", rng.choice(self._systems)))
+        if rng.random() < 0.06:
             before, reply = self.exchange()
             turns += [("user", before), ("assistant", reply)]
         return Sample((*turns, ("user", question)), answer)

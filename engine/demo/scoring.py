@@ -28,7 +28,7 @@ def ask(question: str, answer: str) -> Asked:
 
 @torch.inference_mode()
 def verdicts(model: Any, encoder: Encoder, asked: Sequence[Asked], *, size: int = 64) -> list[bool]:
-    """For each question whether greedy decoding gives exactly its answer. `model`: a causal language model in eval mode."""
+    """For each question whether greedy decoding gives exactly its answer. `model` is in eval mode."""
     order = sorted(range(len(asked)), key=lambda at: len(encoder.prompt(asked[at].turns)))
     found = [False] * len(asked)
     for begin in range(0, len(order), size):

@@ -26,8 +26,8 @@ def train_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(_WORDS), "isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])  # pyright: ignore[reportAttributeAccessIssue] - setter is untyped
-    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue] - setter is untyped
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=[PAD, START, END],
@@ -39,6 +39,14 @@ def train_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
     return tokenizer
 
 
+def token_id(tokenizer: Tokenizer, token: str) -> int:
+    """The number of a token that must exist; `LookupError` when it does not."""
+    found = tokenizer.token_to_id(token)
+    if found is None:
+        raise LookupError(f"the tokenizer has no {token}")
+    return found
+
+
 def with_dropout(tokenizer: Tokenizer, share: float) -> Tokenizer:
     """A copy that skips a random `share` of its merges, so that training sees words in several cuts."""
     told: dict[str, Any] = json.decode(tokenizer.to_str())
@@ -47,7 +55,7 @@ def with_dropout(tokenizer: Tokenizer, share: float) -> Tokenizer:
 
 
 def letter_sharing(tokenizer: Tokenizer, buckets: int) -> torch.Tensor:
-    """A sparse (tokens, buckets) matrix: row t averages the hashed 3- to 5-grams and the whole of token t in lower case.
+    """A sparse (tokens, buckets) matrix: row t sums the hashed 3- to 5-grams of token t in lower case.
 
     Added to the free embedding while training (Bojanowski et al., "Enriching Word Vectors with Subword Information",
     arXiv 1607.04606) it lets " Quantize", "QUANTIZE" and "quantization" start alike; the sum is what gets saved.

@@ -42,7 +42,7 @@ def running(
     arguments: list[str], *, core: int | None, environment: dict[str, str], folder: Path
 ) -> Generator[subprocess.Popen[bytes]]:
     """`nearhit <arguments>` as a child, pinned to `core`; asked to stop at the end, killed when it does not."""
-    command = [sys.executable, "-m", "gateway.cli", *arguments]
+    command = [sys.executable, "-m", "gateway", *arguments]
     if core is not None and (taskset := shutil.which("taskset")):
         command = [taskset, "-c", str(core), *command]
     log = folder / f"{arguments[0]}-{time.monotonic_ns()}.log"

@@ -103,7 +103,10 @@ def _await_ready(port: int) -> float:
     begun = time.perf_counter()
     said = ""
     while time.perf_counter() - begun < 90:
-        answer = httpx.get(f"http://127.0.0.1:{port}/health/ready", timeout=5)
+        try:
+            answer = httpx.get(f"http://127.0.0.1:{port}/health/ready", timeout=5)
+        except httpx.TimeoutException:  # the port is open before its worker is there to answer
+            continue
         if answer.status_code == 200:
             return time.perf_counter() - begun
         said = answer.text[:300]
@@ -112,13 +115,15 @@ def _await_ready(port: int) -> float:
 
 
 def _key(port: int) -> str:
-    """A key of a team of its own, under a hard budget that is never reached."""
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+    """A key of a team of its own, under a hard budget that is never reached; a price for the paced upstream."""
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
         client.headers["authorization"] = f"Bearer {ADMIN_KEY}"
         made = client.post("/api/v1/keys", json={"name": "bench", "team": "bench", "project": "bench"})
         limit = {"limit_usd": "1000.00", "window": "month", "timezone": "UTC", "mode": "hard"}
         held = client.put("/api/v1/budgets/team:bench", json=limit)
-        for answer in (made, held):
+        price = {"input_usd": "0.15", "output_usd": "0.60"}  # the upstream `openai` has one from the bundled list
+        priced = client.put("/api/v1/prices/paced/gpt-4o-mini", json=price)
+        for answer in (made, held, priced):
             if answer.status_code >= 300:
                 raise BenchError(f"{answer.request.url} answered {answer.status_code}: {answer.text[:300]}")
         return str(msgspec.json.decode(made.content)["key"])

@@ -15,7 +15,10 @@ _GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         "Keys of applications and people.",
         {"create": "Make a key.", "list": "List keys.", "rotate": "Give a key a new secret.", "revoke": "Stop a key."},
     ),
-    "budgets": ("Limits on spend.", {"set": "Set a limit.", "list": "Where every limit stands.", "retire": "Take one out."}),
+    "budgets": (
+        "Limits on spend.",
+        {"set": "Set a limit.", "list": "Where every limit stands.", "retire": "Take one out."},
+    ),
     "prices": (
         "What tokens cost.",
         {"show": "The price of models.", "set": "Set a price.", "check": "Models in use without a price."},
@@ -74,7 +77,7 @@ def build() -> App:
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point `nearhit`. Prints what is wrong in one sentence instead of a trace."""
-    from gateway.cli.wrong import Wrong  # noqa: PLC0415 - kept off the path of --help
+    from gateway.cli.wrong import Wrong
 
     try:
         code = build()(arguments)

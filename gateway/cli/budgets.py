@@ -59,8 +59,13 @@ def list_budgets(*, options: ReadOptions = ReadOptions()) -> None:  # noqa: B008
         return
     money = ("limit_usd", "spent_confirmed_usd", "spent_estimated_usd", "held_usd", "remaining_usd")
     rows = [
-        [row["scope"], f"{row['mode']}/{row['window']}", *(show.usd(row[name]) for name in money)]
-        + [show.text(row["window_end"]), show.text(row["runs_out"])]
+        [
+            row["scope"],
+            f"{row['mode']}/{row['window']}",
+            *(show.usd(row[name]) for name in money),
+            show.text(row["window_end"]),
+            show.text(row["runs_out"]),
+        ]
         for row in found["data"]
     ]
     columns = ("scope", "mode", "limit", "confirmed", "estimated", "held", "remaining", "window ends", "runs out")

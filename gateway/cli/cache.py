@@ -1,5 +1,7 @@
 """`nearhit cache …`."""
 
+from typing import Any
+
 from gateway.cli import show
 from gateway.cli.connection import control
 from gateway.cli.options import ReadOptions, settings_of
@@ -18,14 +20,14 @@ def stats_cache(*, options: ReadOptions = ReadOptions()) -> None:  # noqa: B008 
     show.table(columns, rows, right=columns[3:8])
 
 
-def _row(row: dict[str, object]) -> list[str]:
+def _row(row: dict[str, Any]) -> list[str]:
     counts = [str(row[name]) for name in ("entries", "lookups", "hits_exact", "hits_semantic")]
     names = [show.text(row[name]) for name in ("team", "project", "model")]
     return [*names, *counts, show.percent(row["hit_rate"]), _wrong(row["wrong_hits"])]
 
 
-def _wrong(measured: object) -> str:
-    if not isinstance(measured, dict) or not measured["judged"]:
+def _wrong(measured: dict[str, Any]) -> str:
+    if not measured["judged"]:
         return "nothing judged"
     share = f"{show.percent(measured['low'])} to {show.percent(measured['high'])}"
     return f"{measured['wrong']} of {measured['judged']} ({share})"
@@ -52,8 +54,14 @@ def search_cache(
         show.json(found["data"])
         return
     rows = [
-        [str(row["id"]), f"{row['team']}/{row['project']}", row["model"], row["created"], show.usd(row["cost_usd"])]
-        + [" ".join(row["text"].split())[:80]]
+        [
+            str(row["id"]),
+            f"{row['team']}/{row['project']}",
+            row["model"],
+            row["created"],
+            show.usd(row["cost_usd"]),
+            " ".join(row["text"].split())[:80],
+        ]
         for row in found["data"]
     ]
     show.table(("entry", "tenant", "model", "kept", "cost afresh", "request"), rows, right=("cost afresh",))
@@ -72,9 +80,10 @@ def explain_cache(request_id: str, *, options: ReadOptions = ReadOptions()) -> N
     if options.json:
         show.json(found)
         return
-    why, row = found["why"] or {}, found["request"] or {}
+    why: dict[str, Any] = found["why"] or {}
+    row: dict[str, Any] = found["request"] or {}
     show.line(sentence(row.get("cache"), why.get("reason"), why.get("semantic_bar"), known=bool(found["why"])))
-    candidates = why.get("candidates") or []
+    candidates: list[dict[str, Any]] = why.get("candidates") or []
     if candidates:
         columns = ("entry", "similarity", "confidence", "guard")
         show.table(columns, [[show.text(one[column]) for column in columns] for one in candidates])

@@ -96,11 +96,13 @@ async def _over_socket(settings: Settings) -> AsyncGenerator[httpx.AsyncClient, 
 @asynccontextmanager
 async def _opened(settings: Settings) -> AsyncGenerator[httpx.AsyncClient, None]:
     """Nothing runs: hold the home's lock, open what the control plane needs, and ask it in this process."""
-    from gateway.cli.offline import offline_app  # noqa: PLC0415 - a second of imports that a running gateway saves
+    from gateway.cli.offline import offline_app
 
-    async with offline_app(settings) as app:
-        async with httpx.AsyncClient(transport=_transport(app), base_url="http://localhost") as client:
-            yield client
+    async with (
+        offline_app(settings) as app,
+        httpx.AsyncClient(transport=_transport(app), base_url="http://localhost") as client,
+    ):
+        yield client
 
 
 def _transport(app: "ASGIApp") -> httpx.ASGITransport:

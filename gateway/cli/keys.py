@@ -79,4 +79,4 @@ def _shown(made: dict[str, object], options: ReadOptions) -> None:
     if options.json:
         show.json(made)
     else:
-        show.line(f"{made['key']}\n(shown once: id {made['id']}, team {show.text(made['team'])}, role {made['role']})")
+        show.line(f"{made['key']}\n(shown once: id {made['id']}, team {made['team'] or 'all'}, role {made['role']})")

@@ -16,7 +16,9 @@ from gateway.settings import Settings, load
 class Options:
     """Where the configuration and the data are."""
 
-    config: Annotated[Path | None, Parameter(help="Configuration file (default: ./nearhit.yaml when it is there).")] = None
+    config: Annotated[Path | None, Parameter(help="Configuration file (default: ./nearhit.yaml when it is there).")] = (
+        None
+    )
     home: Annotated[Path | None, Parameter(help="Data folder (default: NEARHIT_HOME or ./.nearhit).")] = None
 
 

@@ -51,7 +51,12 @@ def set_prices(
     effective_from
         A time or a date. Left out: now.
     """
-    body = {"input_usd": input_usd, "output_usd": output_usd, "cached_usd": cached_usd, "effective_from": effective_from}
+    body = {
+        "input_usd": input_usd,
+        "output_usd": output_usd,
+        "cached_usd": cached_usd,
+        "effective_from": effective_from,
+    }
     with control(settings_of(options)) as gateway:
         made = gateway.ask("PUT", f"/api/v1/prices/{quote(model, safe='/*')}", body=body)
     if options.json:

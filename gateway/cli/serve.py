@@ -32,3 +32,28 @@ def serve(
     from gateway.serve import run
 
     return run(config, host=host, port=port, workers=workers, server=server)
+
+
+def demo(*, port: int = 8080) -> int:
+    """Run the gateway in a throw-away folder: nothing is left behind when it ends.
+
+    Parameters
+    ----------
+    port
+        Port to listen on.
+    """
+    import subprocess
+    import sys
+    import tempfile
+
+    from gateway.settings import environment
+
+    with tempfile.TemporaryDirectory(prefix="nearhit-demo-") as folder:
+        show.line(f"nearhit: everything this demo writes is in {folder} and goes with it")
+        variables = environment() | {"NEARHIT_HOME": folder, "NEARHIT_SERVER__PORT": str(port)}
+        child = subprocess.Popen([sys.executable, "-m", "gateway.serve"], env=variables)
+        while True:
+            try:
+                return child.wait()
+            except KeyboardInterrupt:
+                continue  # the terminal sent it to the child as well, which drains

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
+from typing import cast
 
 import msgspec
 from rich.console import Console
@@ -58,4 +59,6 @@ def percent(value: object) -> str:
 
 def text(value: object) -> str:
     """Anything in a cell; nothing is a dash."""
-    return "-" if value in (None, "", [], {}) else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if value in (None, "", [], {}):
+        return "-"
+    return ", ".join(map(str, cast("list[object]", value))) if isinstance(value, list) else str(value)

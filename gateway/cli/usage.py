@@ -1,6 +1,6 @@
 """`nearhit usage`: what was used, spent and saved."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -43,7 +43,7 @@ def usage(
     show.table(columns, rows, right=columns[len(groups) :])
 
 
-def _row(row: dict[str, object], groups: list[str]) -> list[str]:
+def _row(row: dict[str, Any], groups: list[str]) -> list[str]:
     return [
         *(show.text(row[name]) for name in groups),
         str(row["requests"]),

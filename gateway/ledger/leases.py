@@ -67,6 +67,7 @@ class Leases:
         self._asked: dict[str, _Demand] = {}
         self._round: asyncio.Future[GatewayError | None] | None = None
         self._working = False
+        self._worker: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._looked = 0.0
         self._refused: dict[str, float] = {}
@@ -118,6 +119,8 @@ class Leases:
 
     async def release_all(self) -> None:
         """Hand back everything that is not reserved."""
+        if self._worker is not None and not self._worker.done():
+            await asyncio.wait([self._worker])
         for pool in self._pools.all.values():
             pool.last_used = float("-inf")
         await self.tend()
@@ -139,7 +142,7 @@ class Leases:
             return True
         if self.processes > 1 and not is_roomy(pool.limit, pool.free):
             return True
-        return pool.outstanding == 0 and self._monotonic() - pool.last_used > _IDLE_SECONDS
+        return self._monotonic() - pool.last_used > _IDLE_SECONDS
 
     async def _wanted_elsewhere(self) -> set[str]:
         names = [pool.id for pool in self._pools.all.values() if pool.left > 0] if self.processes > 1 else []
@@ -164,7 +167,7 @@ class Leases:
             self._round = asyncio.get_running_loop().create_future()
         if not self._working:
             self._working = True
-            self._tasks.spawn(self._work(), "ledger-leases")
+            self._worker = self._tasks.spawn(self._work(), "ledger-leases")
 
     async def _work(self) -> None:
         try:

@@ -86,14 +86,23 @@ class Recovery:
         return count
 
     async def _recover(self, found: Found) -> None:
-        lines = found.lines + [_unended(record, found.progress.get(record.id), self._now()) for record in found.open_]
+        doubtful = await self._not_posted(found.open_)
+        lines = found.lines + [_unended(record, found.progress.get(record.id), self._now()) for record in doubtful]
         for some in chunks(lines):
             await self._posts.post(found.boot, some, self._now())
         await self._add_lost_requests(found.begun)
         await self._book.close_boot(found.boot, self._now())
         if lines or found.damaged:
-            told = {"boot": found.boot, "posted": len(lines), "in_doubt": len(found.open_), "damaged": found.damaged}
+            told = {"boot": found.boot, "posted": len(lines), "in_doubt": len(doubtful), "damaged": found.damaged}
             log.warning("recovered the journal of a process that did not stop by itself", **told)
+
+    async def _not_posted(self, open_: list[Dispatch]) -> list[Dispatch]:
+        """Those without an entry: an end may have reached the database and yet been lost from disk in a power cut."""
+        posted: set[str] = set()
+        async with self._database.read() as connection:
+            for some in chunks([record.id for record in open_]):
+                posted.update(row[0] for row in await connection.execute(_POSTED, {"names": list(some)}))
+        return [record for record in open_ if record.id not in posted]
 
     async def _add_lost_requests(self, begun: list[Dispatch]) -> None:
         """A row for each request that died with its process, so that usage and ledger tell the same sums."""
@@ -161,6 +170,7 @@ def _lost_request(record: Dispatch, entries: list[Any]) -> dict[str, Any]:
 
 
 _TOKENS = ("prompt", "cached", "cache_write", "completion", "reasoning")
+_POSTED = select(Entry.id).where(Entry.id.in_(parameters("names")))
 _KNOWN = select(RequestRow.id).where(RequestRow.id.in_(parameters("names")))
 _ENTRIES = select(Entry.request_id, Entry.amount_nano, Entry.source, *(getattr(Entry, name) for name in _TOKENS)).where(
     Entry.request_id.in_(parameters("names"))

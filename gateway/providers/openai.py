@@ -4,11 +4,13 @@ Knows: OpenAI's paths, its stream and its errors, and one credential bound to on
 (only an opaque salt), retries, other providers.
 """
 
+import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Literal, cast
 
 import msgspec
+import structlog
 from msgspec import Struct
 
 from gateway.call import Body, Chunk, Operation
@@ -21,6 +23,8 @@ from gateway.tasks import Tasks
 from gateway.transport import ConnectFailed, Exchange, TimedOut, Transport, TransportError
 from gateway.transport.credential import Credential, is_loopback, origin
 from gateway.transport.refusal import LARGEST_ERROR, in_band_message, in_doubt, refused
+
+log = structlog.get_logger("nearhit.upstream")
 
 _PATHS: dict[Operation, str] = {"chat": "chat/completions", "completion": "completions", "embedding": "embeddings"}
 _DEFAULT_BASE = "https://api.openai.com/v1"
@@ -164,7 +168,7 @@ class OpenAIProvider:
         elif "stream_options" in body:
             body = {key: value for key, value in body.items() if key != "stream_options"}
         if self._config.isolation != "none" and sending.tenant:
-            body = {**body, self._config.isolation: sending.tenant}
+            body = {**body, self._config.isolation: _opaque(sending.tenant)}
         return body
 
     async def _body(self, exchange: Exchange, sending: Sending, deadline: float) -> Chunk:
@@ -187,8 +191,16 @@ class OpenAIProvider:
         except TransportError:
             # The status alone says enough.
             raw = b""
+        if exchange.status in (401, 403) and self._credential:
+            # The client's key was checked here already: it is ours that is wrong, and only an operator can mend that.
+            log.warning("upstream refused our credential", provider=self.name, status=exchange.status)
         secret_free = self._credential.redacted(raw.decode("utf-8", "replace")).encode()
         return refused(self.name, exchange.status, exchange.headers, secret_free)
+
+
+def _opaque(tenant: str) -> str:
+    """Tells tenants apart without naming them to the upstream."""
+    return hashlib.blake2b(tenant.encode(), digest_size=16, person=b"nearhit").hexdigest()
 
 
 async def _drain(exchange: Exchange) -> None:

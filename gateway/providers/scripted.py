@@ -4,6 +4,7 @@ Knows: the scripted answers, delays, failures and cuts it was told to have. It i
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncGenerator
 
 import msgspec
@@ -19,6 +20,8 @@ from gateway.tasks import Tasks
 from gateway.transport import Transport
 from gateway.transport.refusal import in_doubt
 from policies.money import Usage
+
+_REMEMBERED = 10_000
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,14 +40,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ScriptedProvider:
-    """`calls` and `closed_early` count for whoever watches; `billed` is what each attempt really consumed."""
+    """`calls` and `closed_early` count for whoever watches; `billed` is what the last attempts consumed."""
 
     def __init__(self, name: str, config: Config, billing: Billing) -> None:
         self.name = name
         self.billing: Billing = billing
         self.calls = 0
         self.closed_early = 0
-        self.billed: dict[str, Usage] = {}
+        self.billed: OrderedDict[str, Usage] = OrderedDict()
         self._config = config
 
     async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
@@ -80,6 +83,11 @@ class ScriptedProvider:
     async def close(self) -> None:
         """Nothing is held open."""
 
+    def _bill(self, attempt: str, usage: Usage) -> None:
+        self.billed[attempt] = usage
+        if len(self.billed) > _REMEMBERED:
+            self.billed.popitem(last=False)
+
     async def _wait_first(self, sending: Sending) -> None:
         delay = self._config.ttft_ms / 1000
         if delay > sending.timeout:
@@ -100,7 +108,7 @@ class ScriptedProvider:
         usage = told.usage()
         if self._config.tpot_ms:
             await asyncio.sleep(max(len(answer.tokens) for answer in told.answers) * self._config.tpot_ms / 1000)
-        self.billed[sending.id] = usage
+        self._bill(sending.id, usage)
         if cut:
             raise in_doubt("the scripted upstream closed the connection before its answer was whole")
         choices: list[Body] = []
@@ -147,7 +155,7 @@ class ScriptedProvider:
         finally:
             whole = told.usage()
             stopped = Usage(prompt=whole.prompt, completion=sent)
-            self.billed[sending.id] = whole if self.billing == "bills-anyway" else stopped
+            self._bill(sending.id, whole if self.billing == "bills-anyway" else stopped)
 
     def _embed(self, sending: Sending, request: Request) -> Chunk:
         inputs = texts(request.input)
@@ -157,7 +165,7 @@ class ScriptedProvider:
             for index, text in enumerate(inputs)
         ]
         usage = Usage(prompt=sum(count_tokens(text) for text in inputs))
-        self.billed[sending.id] = usage
+        self._bill(sending.id, usage)
         told: Body = {"prompt_tokens": usage.prompt, "total_tokens": usage.prompt}
         data: Body = {"object": "list", "data": rows, "model": sending.model, "usage": told}
         return Chunk(data, usage, None, final=True)

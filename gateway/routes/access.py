@@ -5,6 +5,7 @@ route instead of opening it. Knows: roles, the admin socket, OpenAI's error shap
 """
 
 import re
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -13,7 +14,7 @@ from litestar.connection import ASGIConnection
 from litestar.di import Provide
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.handlers import BaseRouteHandler
-from litestar.types import ASGIApp, ControllerRouterHandler, ExceptionHandlersMap, Receive, Scope, Send
+from litestar.types import ASGIApp, ControllerRouterHandler, Receive, Scope, Send
 from sqlalchemy.exc import IntegrityError
 
 from gateway.auth import LOCAL, ROLES, require
@@ -150,7 +151,7 @@ def respond(request: AnyRequest, error: Exception) -> Response[Any]:
     return Response(told.body(), status_code=told.http_status, media_type="application/json", headers=headers)
 
 
-EXCEPTION_HANDLERS: ExceptionHandlersMap = {Exception: respond}
+EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[[AnyRequest, Exception], Response[Any]]] = {Exception: respond}
 
 
 def control_router(path: str, handlers: list[ControllerRouterHandler], *, tags: list[str]) -> Router:

@@ -9,7 +9,8 @@ from litestar import Request, Router, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
-from litestar.params import Parameter
+from litestar.params import QueryParameter
+from litestar.serialization import encode_json
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 from sqlalchemy import select
@@ -117,7 +118,7 @@ async def status(caller: Caller) -> Status:
 
 
 @get("/audit", opt={"role": "admin"}, summary="Who changed what")
-async def audit(caller: Caller, limit: Annotated[int, Parameter(ge=1, le=1000)] = 100) -> AuditAnswer:
+async def audit(caller: Caller, limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 100) -> AuditAnswer:
     """The newest changes, and whether the whole chain of them is intact."""
     if caller.principal.team != ORG_WIDE:
         raise NotAllowed("The audit log covers every team; this key is bound to one.", code="beyond_team")
@@ -156,7 +157,7 @@ def control_plane() -> list[ControllerRouterHandler]:
 
 
 def undeclared(handlers: list[HTTPRouteHandler]) -> list[str]:
-    """Names of handlers under `/api`, `/ui` or `/v1/organization` that declare no role. `create_app` refuses to start."""
+    """Names of handlers under `/api`, `/ui` or `/v1/organization` that declare no role."""
     known = {*ROLES, "anyone"}
     covered = ("/api/", "/ui", "/v1/organization")
     return sorted(
@@ -172,7 +173,7 @@ def undeclared(handlers: list[HTTPRouteHandler]) -> list[str]:
 class _Page(OpenAPIRenderPlugin):
     """The description as one page without scripts from elsewhere."""
 
-    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002 - its signature
         schema = cast("dict[str, object]", {**openapi_schema, **data_plane(openapi_schema)})
         return render("docs.html", sections=sections(schema))
 
@@ -180,8 +181,8 @@ class _Page(OpenAPIRenderPlugin):
 class _Json(JsonRenderPlugin):
     """The same as JSON, with the data plane's own addresses added."""
 
-    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        return self.render_json(request, {**openapi_schema, **data_plane(openapi_schema)})
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002 - its signature
+        return encode_json({**openapi_schema, **data_plane(openapi_schema)})
 
 
 def openapi_config() -> OpenAPIConfig:

@@ -186,7 +186,7 @@ def _noted(state: BudgetState | None) -> dict[str, object] | None:
 
 @put("/{budget:path}", opt={"role": "admin"}, summary="Set a budget")
 async def set_budget(caller: Caller, budget: str, data: Annotated[BudgetWanted, Body()]) -> BudgetView:
-    """`budget` is a scope: `org`, `team:acme`, `project:acme/app`, `key:<id>`, `user:<id>`, `model:<name>` or `tag:<k>=<v>`.
+    """A scope is `org`, `team:acme`, `project:acme/app`, `key:<id>`, `user:<id>`, `model:<name>` or `tag:<k>=<v>`.
 
     Setting one again makes a new version of it; what was spent in the window that is running stays.
     """

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Annotated, Literal
 
 from litestar import delete, get, post
-from litestar.params import Body, Parameter
+from litestar.params import Body, QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 from sqlalchemy import select
@@ -166,7 +166,7 @@ def _scope_view(group: ScopeStats, judged: dict[Key, list[str]]) -> ScopeView:
         team=group.team,
         project=group.project,
         model=group.model,
-        entries=group.entries,
+        entries=group.entries or 0,
         lookups=group.lookups,
         hits_exact=group.hits_exact,
         hits_semantic=group.hits_semantic,
@@ -233,7 +233,7 @@ async def feedback(caller: Caller, data: Annotated[FeedbackWanted, Body()]) -> F
     return await judge(caller.services, caller.principal, data, caller.ip)
 
 
-Text = Annotated[str | None, Parameter(max_length=200)]
+Text = Annotated[str | None, QueryParameter(max_length=200)]
 
 
 @delete("/", opt={"role": "operator"}, summary="Purge kept answers", status_code=200)
@@ -265,7 +265,7 @@ async def stats(caller: Caller) -> StatsAnswer:
 async def entries(
     caller: Caller,
     contains: Text = None,
-    limit: Annotated[int, Parameter(ge=1, le=500)] = 50,
+    limit: Annotated[int, QueryParameter(ge=1, le=500)] = 50,
 ) -> EntryList:
     """Kept answers, newest first. Shows prompts, so it takes an operator's key."""
     return EntryList(

@@ -7,9 +7,8 @@ Knows: forms and which numbers each page shows. Does not know: SQL, money's rule
 from typing import Annotated, cast
 from urllib.parse import urlencode
 
-import msgspec
 from litestar import Response, get, post
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
@@ -22,13 +21,13 @@ from gateway.errors import GatewayError
 from gateway.keyrows import KeyRow
 from gateway.routes import keys as key_routes
 from gateway.routes.budgets import BudgetWanted, retire_limit, set_limit, visible, wanted_budget
-from gateway.routes.cache_admin import FeedbackWanted, Verdict, cache_of, found_entries, judge, statistics
+from gateway.routes.cache_admin import FeedbackWanted, cache_of, found_entries, judge, statistics
 from gateway.routes.requests import answer, detail, price_view
 from gateway.routes.usage import reach
 from gateway.routes.visitor import Visitor, page_router
 from gateway.web.pages import HEADERS
 from gateway.web.why import sentence
-from gateway.web.words import MARKS, millis
+from gateway.web.words import DASH, MARKS, millis
 from policies.budget import KINDS, Mode, WindowKind
 
 _PAGE = 50
@@ -41,10 +40,10 @@ _ROLE_WORDS: dict[Role, str] = {
     "operator": "purges, judges hits, reads cached prompts",
     "admin": "everything",
 }
-Text = Annotated[str, Parameter(max_length=200)]
+Text = Annotated[str, QueryParameter(max_length=200)]
 
 
-def moved(visitor: Visitor, path: str) -> Response[bytes]:
+def moved(path: str) -> Response[bytes]:
     """To another page after a change, so that reloading it does not repeat the change."""
     return Response(b"", status_code=303, headers={**HEADERS, "location": path})
 
@@ -131,16 +130,16 @@ def _facts(found: RequestDetail) -> list[tuple[str, str]]:
     if row is None:
         return []
     facts = [
-        ("Team", row.team or "–"),
-        ("Project", row.project or "–"),
+        ("Team", row.team or DASH),
+        ("Project", row.project or DASH),
         ("Key", row.key_id),
-        ("User", row.user or "–"),
-        ("Answered by", f"{row.provider}/{row.model_used}" if row.provider else "–"),
-        ("Finish reason", row.finish or "–"),
+        ("User", row.user or DASH),
+        ("Answered by", f"{row.provider}/{row.model_used}" if row.provider else DASH),
+        ("Finish reason", row.finish or DASH),
         ("Whole answer", "yes" if row.complete else "no"),
         ("Client left early", "yes" if row.client_gone else "no"),
         ("Per further token", millis(row.tpot_ms)),
-        ("Prompt tokens", f"{row.prompt} ({row.cached} of them in the provider’s cache)"),
+        ("Prompt tokens", f"{row.prompt} ({row.cached} of them in the provider's cache)"),
         ("Answer tokens", f"{row.completion} ({row.reasoning} of them reasoning)"),
     ]
     return facts + [(f"Tag {name}", value) for name, value in (row.tags or {}).items()]
@@ -151,10 +150,10 @@ async def judge_request(visitor: Visitor, request_id: str) -> Response[bytes]:
     """A person's verdict on a hit."""
     verdict = (await visitor.form()).get("verdict", "")
     if verdict not in ("wrong", "right"):
-        return moved(visitor, f"/ui/requests/{request_id}")
-    wanted = FeedbackWanted(request_id=request_id, verdict=cast("Verdict", verdict))
+        return moved(f"/ui/requests/{request_id}")
+    wanted = FeedbackWanted(request_id=request_id, verdict=verdict)
     await judge(visitor.services, visitor.principal, wanted, visitor.ip)
-    return moved(visitor, f"/ui/requests/{request_id}?judged={verdict}")
+    return moved(f"/ui/requests/{request_id}?judged={verdict}")
 
 
 # -- keys ------------------------------------------------------------------------------------------------------------
@@ -263,7 +262,7 @@ async def revoke_key(visitor: Visitor, key_id: str) -> Response[bytes]:
     await visitor.form()
     await visitor.services.keyring.revoke(visitor.principal, key_id)
     await note(visitor.services, visitor.principal, Change("key.revoke", key_id), ip=visitor.ip)
-    return moved(visitor, f"/ui/keys?revoked={key_id}")
+    return moved(f"/ui/keys?revoked={key_id}")
 
 
 # -- budgets ---------------------------------------------------------------------------------------------------------
@@ -303,12 +302,10 @@ async def set_budget(visitor: Visitor) -> Response[bytes]:
             timezone=form.get("timezone") or "UTC",
             mode=cast("Mode", mode),
         )
-        await set_limit(
-            visitor.services, visitor.principal, wanted_budget(form.get("scope", ""), data), visitor.ip
-        )
+        await set_limit(visitor.services, visitor.principal, wanted_budget(form.get("scope", ""), data), visitor.ip)
     except GatewayError as error:
         return await _budgets_page(visitor, problem=error.message, form=form)
-    return moved(visitor, "/ui/budgets?" + urlencode({"done": form.get("scope", "")}))
+    return moved("/ui/budgets?" + urlencode({"done": form.get("scope", "")}))
 
 
 @post("/budgets/retire", opt={"role": "admin"}, status_code=200)
@@ -316,7 +313,7 @@ async def retire_budget(visitor: Visitor) -> Response[bytes]:
     """Take a limit out of force."""
     form = await visitor.form()
     await retire_limit(visitor.services, visitor.principal, form.get("scope", ""), visitor.ip)
-    return moved(visitor, "/ui/budgets")
+    return moved("/ui/budgets")
 
 
 # -- cache -----------------------------------------------------------------------------------------------------------
@@ -348,7 +345,7 @@ async def purge(visitor: Visitor) -> Response[bytes]:
     count = await cache_of(visitor.services).purge(team=team, contains=contains)
     after: dict[str, object] = {"team": team, "contains": contains is not None, "purged": count}
     await note(visitor.services, visitor.principal, Change("cache.purge", "cache", after=after), ip=visitor.ip)
-    return moved(visitor, f"/ui/cache?purged={count}")
+    return moved(f"/ui/cache?purged={count}")
 
 
 def route_handlers() -> list[ControllerRouterHandler]:

@@ -5,11 +5,10 @@ Knows: which numbers the first page shows. Does not know: SQL, how numbers are w
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
-from litestar import Request, Response, get, post
-from litestar.exceptions import NotFoundException
-from litestar.params import Parameter
+from litestar import Response, get, post
+from litestar.params import QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
@@ -56,7 +55,7 @@ _RECENT = 12
 _TOP = 8
 _FAILED_SIGN_IN = 0.3  # seconds a wrong key waits, so that guessing through the form is slow
 _MOST_WAITING = 20
-ChosenPeriod = Annotated[Period, Parameter(query="period")]
+ChosenPeriod = Annotated[Period, QueryParameter(name="period")]
 
 
 class Glance(Struct, kw_only=True):
@@ -70,7 +69,9 @@ def span_of(period: Period, now: float) -> Span:
     if period == "month":
         return Span(month_start(now), now + 1)
     if period == "today":
-        return Span(datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp(), now + 1)
+        return Span(
+            datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp(), now + 1
+        )
     days = {"24h": 1, "7d": 7, "30d": 30}[period]
     return Span(now - days * _DAY, now + 1)
 
@@ -147,7 +148,9 @@ async def login(request: AnyRequest) -> Response[bytes]:
         return sign_in_page(problem="This key is for applications; it has no role here.", back=back, status=403)
     token = await Sessions(services).open(principal)
     await note(services, principal, Change("session.open", principal.key_id), ip=peer(request))
-    return Response(b"", status_code=303, headers={**HEADERS, "location": back}, cookies=[session_cookie(request, token)])
+    return Response(
+        b"", status_code=303, headers={**HEADERS, "location": back}, cookies=[session_cookie(request, token)]
+    )
 
 
 async def _slow_down() -> None:
@@ -178,7 +181,7 @@ async def logout(visitor: Visitor) -> Response[bytes]:
 
 
 @get("/static/{name:path}", opt={"role": "anyone"})
-async def static(request: Request[object, object, object], name: str) -> Response[bytes]:
+async def static(request: AnyRequest, name: str) -> Response[bytes]:
     """A file of the package. Addresses carry a digest of the content, so browsers keep them for a year."""
     found = assets().get(name.removeprefix("/"))
     if found is None:

@@ -109,7 +109,7 @@ async def create_key(caller: Caller, data: Annotated[KeyWanted, Body()]) -> KeyM
     """The answer holds the key; it is not shown again. A key never grants more than its maker has."""
     created = await caller.services.keyring.create(caller.principal, checked(data, caller.services.now()))
     shown = made(created, caller.services.now())
-    after = {"name": shown.name, "team": shown.team, "project": shown.project, "role": shown.role}
+    after: dict[str, object] = {"name": shown.name, "team": shown.team, "project": shown.project, "role": shown.role}
     await note(caller.services, caller.principal, Change("key.create", created.row.id, after=after), ip=caller.ip)
     return shown
 

@@ -24,7 +24,7 @@ class Verified(Struct, kw_only=True):
 
 
 class Compared(Struct, kw_only=True):
-    """Entries against a bill. `over_usd` is labelled as estimated and lies above the bill; `problems` nothing explains."""
+    """Entries against a bill. `over_usd`: labelled as estimated, above the bill. `problems`: what nothing explains."""
 
     agrees: bool
     calls: int

@@ -6,7 +6,7 @@ Knows: JSON in and out. Does not know: where bundled prices come from (`gateway.
 from typing import Annotated
 
 from litestar import get, put
-from litestar.params import Body, Parameter
+from litestar.params import Body, QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
@@ -98,9 +98,7 @@ async def in_use(services: Services) -> list[str]:
 
 
 @get("/", opt={"role": "viewer"}, summary="Prices in force")
-async def list_prices(
-    caller: Caller, model: Annotated[str | None, Parameter(max_length=200)] = None
-) -> PriceList:
+async def list_prices(caller: Caller, model: Annotated[str | None, QueryParameter(max_length=200)] = None) -> PriceList:
     """Of every model in use, or of one (`model=provider/model`), with what has no price."""
     names = [model] if model else await in_use(caller.services)
     lines = [priced(caller.services, name) for name in names]

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Annotated, Literal, cast
 
 from litestar import Response, get
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
@@ -301,10 +301,10 @@ async def detail(services: Services, principal: Principal, request_id: str) -> R
 @get("/", opt={"role": "viewer"}, summary="Recent requests")
 async def list_requests(
     caller: Caller,
-    limit: Annotated[int, Parameter(ge=1, le=1000)] = 50,
-    before: Annotated[str | None, Parameter(max_length=64)] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 50,
+    before: Annotated[str | None, QueryParameter(max_length=64)] = None,
     failed: bool = False,
-    form: Annotated[Literal["json", "csv"] | None, Parameter(query="format")] = None,
+    form: Annotated[Literal["json", "csv"] | None, QueryParameter(name="format")] = None,
 ) -> RequestList | Response[bytes]:
     """Newest first, filtered as in `/api/v1/usage`. `failed`: only those answered with 400 or more."""
     await caller.services.ledger.flush()

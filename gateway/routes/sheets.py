@@ -40,9 +40,7 @@ async def _requests(visitor: Visitor) -> Response[bytes]:
     where = {name: value for name in _FILTERS if (value := asked.get(name))}
     queries = Queries(visitor.services.database)
     failed = asked.get("failed") == "true"
-    return requests_csv(
-        await queries.recent_requests(_MOST_ROWS, None, {**where, **reach(visitor.principal)}, failed)
-    )
+    return requests_csv(await queries.recent_requests(_MOST_ROWS, None, {**where, **reach(visitor.principal)}, failed))
 
 
 async def _keys(visitor: Visitor) -> Response[bytes]:

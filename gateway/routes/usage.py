@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Annotated, Literal
 
 from litestar import Response, get
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
@@ -148,16 +148,16 @@ def _cell(column: str, value: Cell) -> Cell:
     return Decimal(value) if column.endswith("_usd") and isinstance(value, str) else value
 
 
-Text = Annotated[str | None, Parameter(max_length=200)]
+Text = Annotated[str | None, QueryParameter(max_length=200)]
 
 
 @get(["/usage", "/export/usage"], opt={"role": "viewer"}, summary="Usage, cost and savings")
 async def usage(
     caller: Caller,
     group_by: Text = None,
-    start: Annotated[str | None, Parameter(query="from", max_length=64)] = None,
-    end: Annotated[str | None, Parameter(query="to", max_length=64)] = None,
-    form: Annotated[Literal["json", "csv"] | None, Parameter(query="format")] = None,
+    start: Annotated[str | None, QueryParameter(name="from", max_length=64)] = None,
+    end: Annotated[str | None, QueryParameter(name="to", max_length=64)] = None,
+    form: Annotated[Literal["json", "csv"] | None, QueryParameter(name="format")] = None,
 ) -> UsageAnswer | Response[bytes]:
     """Totals per group between `from` and `to` (a time, a date or a duration before now; this month by default).
 

@@ -4,6 +4,7 @@ Knows: cookies, origins, which role a page needs (`opt={"role": …}`, as in `ac
 Does not know: what pages show.
 """
 
+from collections.abc import Callable
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -11,7 +12,7 @@ from litestar import Response, Router
 from litestar.datastructures import Cookie, FormMultiDict
 from litestar.di import Provide
 from litestar.handlers import BaseRouteHandler
-from litestar.types import ControllerRouterHandler, ExceptionHandlersMap
+from litestar.types import ControllerRouterHandler
 
 from gateway.auth import ROLES, may
 from gateway.call import Principal, Role
@@ -124,7 +125,7 @@ def provide_visitor(request: AnyRequest) -> Visitor:
 
 def text_fields(form: FormMultiDict) -> dict[str, str]:
     """Fields of an ordinary form; files are not expected and left out."""
-    return {key: value.strip() for key, value in cast("dict[str, Any]", dict(form)).items() if isinstance(value, str)}
+    return {key: value.strip() for key, value in dict(form).items() if isinstance(value, str)}
 
 
 def base_url(connection: Connection) -> str:
@@ -152,7 +153,7 @@ def respond(request: AnyRequest, error: Exception) -> Response[Any]:
         return sign_in_page(problem=problem, back=back, status=401)
     if told.http_status >= 500 and request.app.logger is not None:
         request.logger.error("page failed", exc_info=error)
-    opened = request.scope.get("user")
+    opened = cast("dict[str, object]", request.scope).get("user")
     if not isinstance(opened, Opened):
         return sign_in_page(problem=told.message, status=told.http_status)
     return Visitor(request).page("error.html", status=told.http_status, title=_title(told), words=told.message)
@@ -163,7 +164,7 @@ def _title(told: GatewayError) -> str:
     return named.get(told.http_status, "Something went wrong")
 
 
-EXCEPTION_HANDLERS: ExceptionHandlersMap = {Exception: respond}
+EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[[AnyRequest, Exception], Response[Any]]] = {Exception: respond}
 
 
 def page_router(path: str, handlers: list[ControllerRouterHandler]) -> Router:

@@ -7,7 +7,7 @@ import gzip
 import hashlib
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -85,7 +85,8 @@ def _environment() -> Environment:
         mark=words.mark,
         mark_meaning=words.mark_meaning,
     )
-    environment.globals.update(asset=asset_url, version=__version__)
+    shared: dict[str, object] = {"asset": asset_url, "version": __version__}
+    cast("dict[str, object]", environment.globals).update(shared)
     return environment
 
 

@@ -19,7 +19,7 @@ _LONGEST_SERIES = 400
 
 
 class Bucket(Struct, kw_only=True):
-    """Requests of one hour or day by how they were answered. `fresh`: by an upstream or an engine; `refused`: by nobody."""
+    """Requests of one hour or day by what answered. `fresh`: an upstream or an engine; `refused`: nobody."""
 
     start: float
     label: str

@@ -111,7 +111,8 @@ def _parameter(schema: Json, read: Json) -> Parameter:
 
 def _answered(read: Json) -> Json:
     responses = cast("dict[str, Json]", read.get("responses") or {})
-    good = next((found for code, found in responses.items() if code.startswith("2")), {})
+    empty: Json = {}
+    good = next((found for code, found in responses.items() if code.startswith("2")), empty)
     return _content(good)
 
 

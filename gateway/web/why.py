@@ -18,7 +18,7 @@ _REASONS = {
     "budget": "Serving the closest answer would have exceeded the allowed error rate.",
     "explore": "The closest answer might have fitted; a fresh one was fetched to learn whether it does.",
     "shadow": "The cache only watches (cache.mode: shadow): it decided, but served nothing.",
-    "store-down": "The cache’s store did not answer, so the request went on without it.",
+    "store-down": "The cache's store did not answer, so the request went on without it.",
     "embed-timeout": "The embedding took longer than cache.embed_timeout, so the semantic look-up was skipped.",
     "encoder-loading": "The encoder was still loading, so only the exact tier could answer.",
     "encoder-down": "The encoder did not answer, so only the exact tier could answer.",
@@ -32,7 +32,7 @@ _REASONS = {
     "no-text": "The request has no text whose meaning could be compared.",
     "text-too-long": "The text is longer than the encoder reads, so only the very same request is reused.",
     "time-sensitive": "The request asks about something that changes with time, so only the very same one is reused.",
-    "last-turn-not-user": "The conversation does not end with a user’s turn, so only the very same one is reused.",
+    "last-turn-not-user": "The conversation does not end with a user's turn, so only the very same one is reused.",
     "non-text-parts": "The message holds more than text, so only the very same request is reused.",
 }
 

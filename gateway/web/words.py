@@ -7,11 +7,11 @@ every reason the cache can give. Does not know: pages, the database.
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from policies.money import NANO_PER_USD, usd
 
-_DASH = "–"
+DASH = "\N{EN DASH}"
 
 MARKS = {
     "hit-exact": ("exact hit", "The same request was answered before; the kept answer was served."),
@@ -26,7 +26,7 @@ MARKS = {
 def money(nano: int | None) -> Markup:
     """`$0.0002130`, exact amount as the tooltip. Two decimals from one dollar on."""
     if nano is None:
-        return Markup(_DASH)
+        return escape(DASH)
     return Markup('<span class="money" title="exactly ${} USD">{}</span>').format(usd(nano), money_text(nano))
 
 
@@ -44,7 +44,7 @@ def money_text(nano: int) -> str:
 def millis(value: float | None) -> str:
     """`6.1 ms`, `812 ms`, `1.24 s`, `2.5 min`."""
     if value is None:
-        return _DASH
+        return DASH
     if value < 10:
         return f"{value:.1f} ms"
     if value < 1_000:
@@ -56,21 +56,21 @@ def millis(value: float | None) -> str:
 
 def percent(share: float | None) -> str:
     """`43.2 %`; None is a dash, because nothing divided by nothing is not 0."""
-    return _DASH if share is None else f"{share * 100:.1f} %"
+    return DASH if share is None else f"{share * 100:.1f} %"
 
 
 def count(value: int | None) -> str:
-    return _DASH if value is None else f"{value:,}".replace(",", "\u202f")
+    return DASH if value is None else f"{value:,}".replace(",", "\u202f")
 
 
 def similarity(value: float | None) -> str:
-    return _DASH if value is None else f"{value:.3f}"
+    return DASH if value is None else f"{value:.3f}"
 
 
 def moment(at: float | None) -> Markup:
     """A time element in UTC, which the page's script turns into the reader's own zone."""
     if at is None:
-        return Markup(_DASH)
+        return escape(DASH)
     when = datetime.fromtimestamp(at, UTC)
     shown = when.strftime("%Y-%m-%d %H:%M:%S")
     return Markup('<time datetime="{}" data-local>{} UTC</time>').format(when.isoformat(), shown)

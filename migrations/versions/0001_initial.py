@@ -89,7 +89,7 @@ def upgrade() -> None:
     sa.Column('window', sa.Text(), nullable=False),
     sa.Column('timezone', sa.Text(), nullable=False),
     sa.Column('mode', sa.Text(), nullable=False),
-    sa.Column('retired', sa.Boolean(), server_default=sa.text('0'), nullable=False),
+    sa.Column('retired', sa.Boolean(), server_default=sa.false(), nullable=False),
     sa.Column('actor', sa.Text(), nullable=False),
     sa.Column('at', sa.Double(), nullable=False),
     sa.PrimaryKeyConstraint('scope', 'version', name=op.f('pk_budget_version'))
@@ -160,7 +160,7 @@ def upgrade() -> None:
     sa.Column('window_id', sa.Text(), nullable=False),
     sa.Column('granted_nano', sa.BigInteger(), nullable=False),
     sa.Column('consumed_nano', sa.BigInteger(), nullable=False),
-    sa.Column('closed', sa.Boolean(), server_default=sa.text('0'), nullable=False),
+    sa.Column('closed', sa.Boolean(), server_default=sa.false(), nullable=False),
     sa.CheckConstraint('consumed_nano >= 0 AND granted_nano >= consumed_nano', name=op.f('ck_lease_consumed')),
     sa.PrimaryKeyConstraint('boot', 'window_id', name=op.f('pk_lease'))
     )

@@ -53,7 +53,7 @@ _IS_AFTER = frozenset("what where who when why how that there here it he she thi
 _IRREGULAR = dict(
     pair.split(":")
     for pair in (
-        "men:man women:woman children:child people:person feet:foot teeth:tooth mice:mouse wives:wife lives:life "
+        "men:man women:woman children:child people:person feet:foot teeth:tooth mice:mouse wives:wife "
         "knives:knife went:go gone:go goes:go did:do done:do does:do doing:do bought:buy sold:sell lost:lose sent:send "
         "paid:pay made:make took:take taken:take got:get gotten:get gave:give given:give wrote:write written:write "
         "forgot:forget forgotten:forget broke:break broken:break chose:choose chosen:choose spent:spend built:build "
@@ -64,7 +64,9 @@ _IRREGULAR = dict(
         "heard:hear held:hold knew:know known:know led:lead meant:mean rose:rise said:say sang:sing slept:sleep "
         "swam:swim threw:throw woke:wake is:be are:be was:be were:be been:be being:be am:be has:have had:have "
         "having:have better:better analyses:analysis criteria:criterion data:data dying:die lying:lie tying:tie "
-        "using:use used:use uses:use"
+        "using:use used:use uses:use born:birth bitten:bite bit:bite beaten:beat caught:catch brought:bring hidden:hide "
+        "drawn:draw blown:blow flown:fly sung:sing sunk:sink torn:tear worn:wear shown:show fed:feed fought:fight "
+        "lent:lend laid:lay rode:ride ridden:ride shot:shoot shook:shake stuck:stick struck:strike swept:sweep"
     ).split()
 )
 _SMALL = (
@@ -80,21 +82,15 @@ _VALUES: dict[str, float] = {
     **{"ii": 2.0, "iii": 3.0, "iv": 4.0, "vi": 6.0, "vii": 7.0, "viii": 8.0, "ix": 9.0, "xi": 11.0, "xii": 12.0},
 }
 _ORDINALS: dict[str, float] = {
-    "first": 1.0,
-    "second": 2.0,
-    "third": 3.0,
-    "fourth": 4.0,
-    "fifth": 5.0,
-    "sixth": 6.0,
-    "seventh": 7.0,
-    "eighth": 8.0,
-    "ninth": 9.0,
-    "tenth": 10.0,
-    "eleventh": 11.0,
-    "twelfth": 12.0,
-    "thirteenth": 13.0,
-    "twentieth": 20.0,
-    "thirtieth": 30.0,
+    **dict(
+        zip(
+            "first second third fourth fifth sixth seventh eighth ninth tenth".split(),
+            map(float, range(1, 11)),
+            strict=True,
+        )
+    ),
+    **{"eleventh": 11.0, "twelfth": 12.0, "thirteenth": 13.0, "fourteenth": 14.0, "fifteenth": 15.0, "sixteenth": 16.0},
+    **{"seventeenth": 17.0, "eighteenth": 18.0, "nineteenth": 19.0, "twentieth": 20.0, "thirtieth": 30.0},
 }
 _SUFFIX = {"k": 1e3, "m": 1e6, "mn": 1e6, "bn": 1e9, "st": 1.0, "nd": 1.0, "rd": 1.0, "th": 1.0, "x": 1.0}
 _VOWEL = re.compile(r"[aeiouy]")
@@ -109,11 +105,12 @@ class Word(NamedTuple):
 
 
 class Number(NamedTuple):
-    """`value`, written as `text`, at `position` in the words; `follows` is the word after it ("" at the end)."""
+    """`value`, written as `text`; `follows` and `precedes` are the words after and before it ("" at either end)."""
 
     value: float
     text: str
     follows: str
+    precedes: str
 
 
 def words(text: str) -> list[Word]:
@@ -178,7 +175,8 @@ def numbers(sequence: Sequence[Word]) -> list[Number]:
             i += 1
             continue
         after = sequence[i + used].text if i + used < len(sequence) else ""
-        found.append(Number(value, " ".join(word.text for word in sequence[i : i + used]), after))
+        before = sequence[i - 1].text if i else ""
+        found.append(Number(value, " ".join(word.text for word in sequence[i : i + used]), after, before))
         i += used
     return found
 
@@ -235,6 +233,10 @@ def _spelled(sequence: Sequence[Word], i: int) -> tuple[float, int]:
             break
         used += 1
     return total + current, max(1, used)
+
+
+def _scales(sequence: Sequence[Word], at: int) -> bool:
+    return at < len(sequence) and sequence[at].text in _SCALES
 
 
 def _adds_up(current: float, value: float) -> bool:

@@ -5,6 +5,7 @@ questions.
 """
 
 import re
+import unicodedata
 from collections import Counter
 from functools import lru_cache
 
@@ -32,7 +33,8 @@ _SILENT_NEGATION = re.compile(
     r"|(?:am|'m|are|'re) not sure|not sure)\b",
     re.IGNORECASE,
 )
-_DATES = KINDS["month"] | KINDS["weekday"] | KINDS["season"] | KINDS["part of day"] | KINDS["period"] | KINDS["tense"]
+_DATES = KINDS["month"] | KINDS["weekday"] | KINDS["season"] | KINDS["part of day"] | KINDS["tense"]
+_PERIODS = frozenset("daily weekly monthly quarterly yearly annual annually hourly biweekly fortnightly".split())
 # Month names that are everyday words count as months only beside a number or after a preposition.
 _SPANS = KINDS["span"] | {"weekend", "time", "song", "episod", "one"}
 _WHICH = frozenset(("this", "next", "last", "previous", "past", "coming", "following", "another"))
@@ -62,10 +64,17 @@ _PERSONS = {
 }
 _FIRST = frozenset("i me my mine myself we us our ours".split())
 _SECOND = frozenset("you your yours yourself".split())
+# "can I", "should one", "to": whoever it is about, the answer is the same.
+_ANYBODY_AFTER = frozenset("can could should would may might must if when to let".split())
+_TELLING = frozenset("tell give show help let teach send ask remind call get bring".split())
 _NAME_BREAKS = re.compile(r"[.!?:;\n]\s*$|^\s*$|[\"'(\u201c]\s*$")
 _ANSWER_WORDS = {"what", "which", "who", "whom", "whose", "when", "where", "why", "how"}
 _HOW = {"many": "count", "much": "amount", "long": "duration", "often": "frequency", "far": "distance", "old": "age"}
-_HOW_MORE = {"tall": "height", "big": "size", "fast": "speed", "soon": "when", "come": "why", "high": "height"}
+_HOW_MORE = {
+    **{"tall": "height", "high": "height", "big": "size", "large": "size", "fast": "speed", "quickly": "speed"},
+    **{"soon": "when", "come": "why", "frequently": "frequency", "expensive": "amount", "heavy": "weight"},
+    **{"wide": "width", "deep": "depth", "hot": "temperature", "cold": "temperature", "close": "distance"},
+}
 _WHAT = {"time": "when", "day": "when", "date": "when", "year": "when", "place": "where", "reason": "why"}
 _AUXILIARIES = frozenset(
     "is are was were do does did can could will would shall should may might must has have had".split()
@@ -82,6 +91,7 @@ _MODALS = {
 _FOREIGN = frozenset(
     "der die das und ist nicht wie ich ein eine mit fur auf wo warum kann le la les des une est pour dans que qui avec "
     "comment pourquoi je el los las una por para como porque donde cual il gli sono che perche dove di o os uma nao "
+    "puedo mi cuando quiero necesito tengo hola bitte mein meine kann nao minha meu posso quel quelle voudrais mon ma sono mio "
     "het een van niet hoe waar waarom och att det som hur".split()
 )
 _LETTER = re.compile(r"[^\W\d_]")
@@ -166,7 +176,7 @@ def _dates(plain: tuple[str, ...], stems: tuple[str, ...], in_numbers: Counter[s
             continue
         found.add(word)
     spans = (f"{a} {b}" for a, b in zip(stems, stems[1:], strict=False) if a in _WHICH and (b in _SPANS or b in _DATES))
-    return frozenset(found) | frozenset(spans)
+    return frozenset(found) | frozenset(spans) | (_PERIODS & frozenset(plain))
 
 
 def _names(text: str, found: list[Word]) -> frozenset[str]:
@@ -185,15 +195,18 @@ def _names(text: str, found: list[Word]) -> frozenset[str]:
 
 
 def _own_persons(plain: tuple[str, ...]) -> tuple[bool, bool]:
-    """Whether the text speaks of its writer, and of its reader, beyond the `you` and `I` of "how do I"."""
+    """Whether the text speaks of its writer, and of its reader, beyond "how do I", "can you tell me"."""
     first = second = False
     for i, word in enumerate(plain):
-        generic = i > 0 and plain[i - 1] in _AUXILIARIES | {"to", "if", "when", "what", "as", "help", "tell", "give"}
-        asked = any(other in _ANSWER_WORDS for other in plain[max(0, i - 4) : i])
-        if word in _FIRST and not (generic and (asked or word != "i")):
-            first = True
-        elif word in _SECOND and not (generic and (asked or i <= 2)):
-            second = True
+        before = plain[i - 1] if i else ""
+        if word in {"i", "you", "we"} and before in _ANYBODY_AFTER:
+            continue
+        if word in {"i", "you", "we"} and before in {"do", "does", "did"} and i > 1 and plain[i - 2] == "how":
+            continue
+        if (word == "me" and before in _TELLING) or (word == "you" and before in {"can", "could", "will", "would"}):
+            continue
+        first = first or word in _FIRST
+        second = second or word in _SECOND
     return first, second
 
 
@@ -227,10 +240,14 @@ def _question(plain: tuple[str, ...]) -> str:
     return ""
 
 
+def _unaccented(word: str) -> str:
+    return "".join(letter for letter in unicodedata.normalize("NFD", word) if not unicodedata.combining(letter))
+
+
 def _foreign(text: str, plain: tuple[str, ...]) -> bool:
     """Whether the text is not (recognisably) English: then none of what is known here applies."""
     letters = _LETTER.findall(text)
     if sum(not letter.isascii() for letter in letters) > 0.15 * len(letters):
         return True
-    strange = sum(word in _FOREIGN for word in plain)
+    strange = sum(_unaccented(word) in _FOREIGN for word in plain)
     return strange >= 2 and strange > sum(stem(word) in STOP for word in plain)

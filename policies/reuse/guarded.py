@@ -5,6 +5,7 @@ threshold can. Pure: no memory, no clock.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -13,10 +14,24 @@ from policies.reuse.facts import analyse
 from policies.reuse.guards import forbids
 
 
-class Params(Struct, frozen=True, kw_only=True):
-    """`steps`: (similarity, expected wrong share of hits at and above it), ascending in similarity."""
+class Step(NamedTuple):
+    """At `similarity` and above: wrong answers per request, and per hit."""
 
-    steps: tuple[tuple[float, float], ...] = ((0.80, 0.10), (0.85, 0.06), (0.90, 0.03), (0.95, 0.015))
+    similarity: float
+    wrong_per_request: float
+    wrong_per_hit: float
+
+
+class Params(Struct, frozen=True, kw_only=True):
+    """`steps`: ascending in similarity, what was measured at and above it with these guards (see the module)."""
+
+    steps: tuple[Step, ...] = (
+        Step(0.88, 0.020, 0.100),
+        Step(0.90, 0.013, 0.070),
+        Step(0.92, 0.008, 0.045),
+        Step(0.95, 0.002, 0.025),
+        Step(0.97, 0.001, 0.012),
+    )
 
 
 class Policy:
@@ -27,7 +42,7 @@ class Policy:
 
     @property
     def floor(self) -> float:
-        return self._params.steps[0][0]
+        return self._params.steps[0].similarity
 
     def judge(self, text: str, neighbours: Sequence[Neighbour], budget: Budget) -> Verdict:
         """Nearest first; the first neighbour near enough for the budget that no guard forbids is served."""
@@ -48,8 +63,11 @@ class Policy:
 
     def _threshold(self, budget: Budget) -> float | None:
         """The lowest similarity whose measured error fits both budgets; None when none does."""
-        allowed = min(budget.max_wrong_hit_rate, 5 * budget.max_error_rate)
-        return next((similarity for similarity, wrong in self._params.steps if wrong <= allowed), None)
+        for step in self._params.steps:
+            if step.wrong_per_request <= budget.max_error_rate and step.wrong_per_hit <= budget.max_wrong_hit_rate:
+                return step.similarity
+        return None
 
     def _confidence(self, similarity: float) -> float:
-        return 1.0 - max((wrong for step, wrong in self._params.steps if step <= similarity), key=lambda wrong: -wrong)
+        """Of the steps reached, the last one's share of right hits."""
+        return 1.0 - next(step.wrong_per_hit for step in reversed(self._params.steps) if step.similarity <= similarity)

@@ -16,38 +16,63 @@ from policies.reuse.roles import swapped
 Guard = Callable[[Facts, Facts], bool]
 
 # Kinds of answer that never serve for one another; "how" and "what" overlap too much to be told apart.
-_FIRM_QUESTIONS = frozenset("when where why who count amount duration frequency distance age height size speed".split())
-_COMPATIBLE = {
+_FIRM_QUESTIONS = frozenset(
+    "when where why who count amount duration frequency distance age height size speed weight width depth temperature".split()
+)
+# What else each may be asked as: "how far is it" and "how many miles is it".
+_LOOSE = {
+    **dict.fromkeys(
+        ("when", "where", "who", "why", "age", "distance", "height", "size", "weight", "width", "depth", "temperature"),
+        frozenset(("what", "count")),
+    ),
+    "count": frozenset(("what", "amount", "distance", "duration", "age")),
+    "amount": frozenset(("what", "count")),
+    "duration": frozenset(("what", "when", "count")),
+    "frequency": frozenset(("what", "when", "count")),
+    "speed": frozenset(("what", "how", "count", "duration")),
+}
+_LOOSE["why"] = frozenset(("what", "how"))
+_LOOSE["where"] = frozenset(("what", "how"))
+# Yes-or-no questions that ask for leave, advice, duty or a forecast.
+_MODAL_CLASHES = {
     frozenset(pair)
     for pair in (
-        ("amount", "what"),
-        ("duration", "when"),
-        ("where", "what"),
-        ("who", "what"),
-        ("when", "what"),
-        ("height", "size"),
-        ("why", "what"),
-        ("amount", "count"),
-        ("why", "how"),
-        ("where", "how"),
-        ("size", "amount"),
-        ("how", "what"),
-        ("duration", "what"),
-        ("age", "what"),
-        ("distance", "what"),
-        ("height", "what"),
-        ("size", "what"),
-        ("speed", "what"),
-        ("speed", "how"),
-        ("frequency", "when"),
-        ("count", "what"),
+        ("can", "should"),
+        ("can", "must"),
+        ("should", "must"),
+        ("should", "will"),
+        ("must", "will"),
+        ("should", "was"),
     )
 }
 _NEGATIVE_PREFIXES = ("un", "in", "im", "il", "ir", "dis", "non", "mis", "de", "anti")
 # "switch the light" and "switch the light off": the particle is the request.
-_SWITCHED = frozenset(("off",))
+_PARTICLES = frozenset(("off", "up", "down"))
+_SWITCHES = frozenset(stem(word) for word in ("switch", "turn", "power", "shut", "dim", "put", "set", "make"))
 _ENDED = frozenset(
-    stem(word) for word in "disable deactivate shutoff shutdown shut stop kill end cancel left leave".split()
+    stem(word) for word in ("disable", "deactivate", "shutoff", "shut", "stop", "kill", "end", "cancel", "off")
+)
+# "this one", "which one": a pronoun, not a quantity.
+_ONE_AFTER = frozenset(
+    (
+        "this",
+        "that",
+        "which",
+        "the",
+        "new",
+        "any",
+        "another",
+        "right",
+        "wrong",
+        "each",
+        "every",
+        "old",
+        "good",
+        "better",
+        "best",
+        "other",
+        "no",
+    )
 )
 _QUANTIFIERS = {
     **dict.fromkeys(("all", "every", "each", "always", "everyone", "everything"), "all"),
@@ -110,12 +135,16 @@ def negation(a: Facts, b: Facts) -> bool:
 
 
 def antonym(a: Facts, b: Facts) -> bool:
-    """A word here, its opposite there: before/after, buy/sell, enable/disable, possible/impossible."""
+    """A word here, its opposite there: before/after, buy/sell, enable/disable, possible/impossible, turn on/off."""
     only_a, only_b = a.stem_set - b.stem_set, b.stem_set - a.stem_set
-    return (
-        any(OPPOSITES.get(word, frozenset()) & only_b for word in only_a)
-        or any(prefix + word in only_b for word in only_a for prefix in _NEGATIVE_PREFIXES)
-        or any(prefix + word in only_a for word in only_b for prefix in _NEGATIVE_PREFIXES)
+    if any(OPPOSITES.get(word, frozenset()) & only_b for word in only_a):
+        return True
+    if _is_prefixed(only_a, only_b) or _is_prefixed(only_b, only_a):
+        return True
+    if a.stem_set & _ENDED and b.stem_set & _ENDED:
+        return False  # "shut the light off" and "turn it off"
+    return a.stem_set & _PARTICLES != b.stem_set & _PARTICLES and bool(
+        a.stem_set & _SWITCHES and b.stem_set & _SWITCHES
     )
 
 
@@ -150,10 +179,11 @@ def person(a: Facts, b: Facts) -> bool:
 
 def question(a: Facts, b: Facts) -> bool:
     """When is not where, how many is not how long, and should is not can."""
-    if a.question and b.question and a.question != b.question:
-        pair = frozenset((a.question, b.question))
-        return bool(pair & _FIRM_QUESTIONS) and pair not in _COMPATIBLE
-    return bool(a.polar and b.polar and a.polar != b.polar and not a.question and not b.question and _strict(a, b))
+    if a.question and b.question:
+        return a.question != b.question and _is_firm(a.question, b.question) and _is_firm(b.question, a.question)
+    if a.question or b.question or not a.polar or not b.polar:
+        return False
+    return frozenset((a.polar, b.polar)) in _MODAL_CLASHES
 
 
 def logic(a: Facts, b: Facts) -> bool:
@@ -178,7 +208,7 @@ def order(a: Facts, b: Facts) -> bool:
 def substitution(a: Facts, b: Facts) -> bool:
     """The same sentence with one topic word exchanged for another that is no known synonym of it."""
     only_a, only_b = _unmatched(a, b), _unmatched(b, a)
-    return len(only_a) == 1 and len(only_b) == 1 and bool(a.content_set & b.content_set)
+    return len(only_a) == 1 and len(only_b) == 1
 
 
 # In the order in which they are asked: cheap and telling ones first.
@@ -208,6 +238,10 @@ def forbids(a: Facts, b: Facts) -> str | None:
     return next((label for label, guard in GUARDS.items() if guard(a, b)), None)
 
 
+def _is_prefixed(words: frozenset[str], others: frozenset[str]) -> bool:
+    return any(prefix + word in others for word in words for prefix in _NEGATIVE_PREFIXES)
+
+
 def _adds_member(a: Facts, b: Facts) -> bool:
     """Whether `a` names a member of a kind in place of one of `b`'s, one more, or one where `b` names none."""
     exchanged = b.stem_set - a.stem_set
@@ -225,8 +259,13 @@ def _adds_member(a: Facts, b: Facts) -> bool:
 
 def _values(found: tuple[Number, ...], others: tuple[Number, ...]) -> Counter[float]:
     """Quantities; a spelled `one` ("this one", "one card") counts only where the other text counts as well."""
-    spoken = any(not (item.value == 1.0 and item.text.isalpha()) for item in others)
-    return Counter(item.value for item in found if spoken or not (item.value == 1.0 and item.text.isalpha()))
+    spoken = any(not _is_idle(item) for item in others)
+    return Counter(item.value for item in found if spoken or not _is_idle(item))
+
+
+def _is_idle(item: Number) -> bool:
+    """`one` as an article or a pronoun; "radio one" and "chapter one" are names."""
+    return item.value == 1.0 and item.text.isalpha() and (bool(item.follows) or item.precedes in _ONE_AFTER)
 
 
 def _carried(found: tuple[Number, ...]) -> dict[float, frozenset[str]]:
@@ -263,9 +302,8 @@ def _initials(facts: Facts) -> str:
     return "".join(word[0] for word in facts.words)
 
 
-def _strict(a: Facts, b: Facts) -> bool:
-    """Yes-or-no questions with the same topic words, which differ in can/should/must/will alone."""
-    return {a.polar, b.polar} not in ({"is", "does"}, {"does", "was"}, {"can", "does"}, {"is", "can"}, {"can", "will"})
+def _is_firm(asked: str, other: str) -> bool:
+    return (asked in _FIRM_QUESTIONS or other in _FIRM_QUESTIONS) and other not in _LOOSE.get(asked, frozenset())
 
 
 def _unmatched(a: Facts, b: Facts) -> frozenset[str]:
@@ -278,7 +316,18 @@ def _unmatched(a: Facts, b: Facts) -> frozenset[str]:
 
 
 def _related(word: str, others: frozenset[str]) -> bool:
-    """Forms of one word the stemmer keeps apart: `deliver` and `delivery`, `pay` and `payment`."""
-    return any(
-        len(other) >= 4 and len(word) >= 4 and (other.startswith(word) or word.startswith(other)) for other in others
-    ) or any(len(other) >= 6 and len(word) >= 6 and other[:5] == word[:5] for other in others)
+    """Forms of one word the stemmer keeps apart: `deliver` and `delivery`, `pay` and `payment`, `heavy` and `heavier`."""
+    return any(_same_root(*sorted((word, other), key=len)) for other in others)
+
+
+def _same_root(short: str, long: str) -> bool:
+    if len(short) < 3 or short[:3] != long[:3]:
+        return False
+    if long.startswith(short):
+        return len(short) >= 4 or long[len(short) :] in _SUFFIXES
+    if short.endswith("y") and long.startswith(short[:-1] + "i"):
+        return True
+    return len(short) >= 6 and short[:5] == long[:5]
+
+
+_SUFFIXES = frozenset("ment er or ion tion al able ance ence ity ness ship ly y ist ism ive ful est".split())

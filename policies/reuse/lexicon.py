@@ -115,7 +115,7 @@ _KINDS = {
     "surfing badminton chess",
     "instrument": "piano guitar violin drum flute trumpet saxophone cello bass ukulele clarinet",
     "vehicle": "car bus train plane bicycle bike motorcycle truck boat ship taxi tram subway scooter van helicopter",
-    "room": "living dining kitchen bathroom bedroom garage basement attic hallway office balcony garden",
+    "room": "house living dining kitchen bathroom bedroom garage basement attic hallway office balcony garden",
     "device": "laptop phone tablet computer monitor printer keyboard router television tv camera headphone speaker watch",
     "planet": "mercury venus earth mars jupiter saturn uranus neptune pluto moon sun",
     "element": "hydrogen helium oxygen nitrogen carbon iron copper zinc aluminum lead uranium sodium potassium calcium",
@@ -135,7 +135,7 @@ _KINDS = {
     "given name": "james john robert michael william david richard joseph thomas charles daniel matthew anthony paul "
     "steven andrew kevin brian george edward peter henry mary patricia jennifer linda elizabeth barbara susan "
     "jessica sarah karen lisa nancy betty sandra emily anna laura maria emma olivia sophia alice bob carol dave "
-    "frank julia kate lucy adam ben chris eric jane mike sam tom tim alex jason ryan maya noah liam amy",
+    "frank julia lucy adam ben chris eric mike tom alex jason ryan maya noah liam amy",
     "number class": "prime even odd integer rational irrational complex imaginary natural whole",
     "geometry": "circle square triangle rectangle sphere cube cylinder cone pyramid hexagon pentagon trapezoid ellipse",
     "measure": "area volume perimeter circumference diameter radius length width height weight mass speed velocity "
@@ -158,6 +158,8 @@ _KINDS = {
 }
 
 _SYNONYMS = """
+far distance|tall height|long length duration|heavy weight|big size|often frequency frequently|faster quicker|closer nearer|
+advantage benefit pro|free available|every each all|
 buy purchase order|change modify alter update edit amend|delete remove erase|get obtain receive acquire|begin start commence|
 big large huge|small little tiny|fix repair resolve solve mend|best top good great ideal|movie film|
 phone mobile cell cellphone smartphone|car automobile|picture photo image photograph|cost price fee charge|quick fast rapid|
@@ -202,7 +204,7 @@ bike bicycle|math mathematics|covid coronavirus|night evening|headphone earphone
 STOP = frozenset(
     stem(word)
     for word in (
-        "a an the this that these those there here it its of to in on at by for with from into onto about as than then so "
+        "every each all both either a an the this that these those there here it its of to in on at by for with from into onto about as than then so "
         "and or but if is are was were be been being am do does did have has had having can could will would shall should "
         "may might must i me my mine myself you your yours yourself we us our ours he him his she her hers they them their "
         "one ones what which who whom whose when where why how please kindly just really very quite exactly actually "

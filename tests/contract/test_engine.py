@@ -211,6 +211,9 @@ POISON: list[tuple[str, dict[str, Any]]] = [
     ("empty messages", {"messages": []}),
     ("empty prompt", {"text": ""}),
     ("no ids", {"token_ids": []}),
+    ("an id under zero", {"token_ids": [1, -1]}),
+    ("an id beyond the vocabulary", {"token_ids": [10**6]}),
+    ("an id beyond any integer", {"token_ids": [2**70]}),
 ]
 
 
@@ -257,6 +260,12 @@ async def test_text_and_ids_are_prompts_too(engine: Engine) -> None:
         assert deltas[-1].usage is not None
         assert deltas[-1].usage.prompt == await engine.count_tokens(request)
         assert deltas[-1].usage.completion == 24
+
+
+async def test_half_a_character_is_no_reason_to_fail(engine: Engine) -> None:
+    """JSON may carry half a surrogate pair; it is a strange prompt, not a broken engine."""
+    deltas = await everything(engine, ask(text="a\ud800b"))
+    assert deltas[-1].finish_reason == "length"
 
 
 async def test_says_what_it_is(engine: Engine) -> None:

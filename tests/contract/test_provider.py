@@ -25,7 +25,9 @@ from gateway.scripted_server import ScriptedServer
 from gateway.settings import ProviderSettings
 from gateway.stream import fold, read_usage
 from gateway.tasks import Tasks
+from gateway.transport import Transport
 from gateway.transport.aiohttp import AiohttpTransport
+from gateway.transport.direct import DirectTransport
 
 CHAT: Body = {"messages": [{"role": "user", "content": "Say something."}], "max_tokens": 12}
 FAR = 10.0
@@ -64,7 +66,7 @@ async def scripted(case: Case, stack: AsyncExitStack) -> Bench:
     return Bench(provider, lambda: 0, lambda: provider.closed_early)
 
 
-async def openai(case: Case, stack: AsyncExitStack) -> Bench:
+async def openai(case: Case, stack: AsyncExitStack, kind: type[Transport] = AiohttpTransport) -> Bench:
     options = Options(
         ttft_ms=case.ttft_ms,
         tpot_ms=case.tpot_ms,
@@ -78,7 +80,8 @@ async def openai(case: Case, stack: AsyncExitStack) -> Bench:
     tasks = Tasks()
     stack.push_async_callback(tasks.finish, 1.0)
     settings = ProviderSettings(kind="openai", base_url=f"http://127.0.0.1:{port}/v1")
-    provider = load("openai").build("openai", settings, transport=await transport(stack), tasks=tasks)
+    made = await transport(stack, kind)
+    provider = load("openai").build("openai", settings, transport=made, tasks=tasks)
     counters = server.books.counters
     return Bench(provider, lambda: counters.in_flight, lambda: counters.closed_early)
 
@@ -109,13 +112,17 @@ class _Closed:
         return int(self._engine.usage_of("attempt.0") is not None)
 
 
-async def transport(stack: AsyncExitStack) -> AiohttpTransport:
-    made = AiohttpTransport()
+async def openai_direct(case: Case, stack: AsyncExitStack) -> Bench:
+    return await openai(case, stack, DirectTransport)
+
+
+async def transport(stack: AsyncExitStack, kind: type[Transport] = AiohttpTransport) -> Transport:
+    made = kind()
     stack.push_async_callback(made.close)
     return made
 
 
-BUILDERS = {"scripted": scripted, "openai": openai, "local": local}
+BUILDERS = {"scripted": scripted, "openai": openai, "openai-direct": openai_direct, "local": local}
 
 
 @pytest.fixture(params=sorted(BUILDERS))

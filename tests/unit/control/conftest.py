@@ -1,4 +1,4 @@
-"""A real SQLite database and a clock that tests move."""
+"""A real SQLite database and keys on it."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -8,23 +8,8 @@ import pytest
 
 from gateway.auth import Keyring
 from gateway.db.session import Database
-
-ADMIN_KEY = "operator-chosen-admin-key"
-
-
-class Clock:
-    """Wall clock and monotonic clock in one."""
-
-    def __init__(self) -> None:
-        self.at = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.clock import FrozenClock
+from tests.unit.control.house import ADMIN_KEY
 
 
 @pytest.fixture
@@ -36,7 +21,6 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def keyring(database: Database, clock: Clock) -> Keyring:
-    return Keyring(
-        database, b"p" * 32, now=clock, monotonic=clock, admin_key=lambda: hashlib.sha256(ADMIN_KEY.encode()).digest()
-    )
+def keyring(database: Database, clock: FrozenClock) -> Keyring:
+    digest = hashlib.sha256(ADMIN_KEY.encode()).digest()
+    return Keyring(database, b"p" * 32, now=clock.now, monotonic=clock.monotonic, admin_key=lambda: digest)

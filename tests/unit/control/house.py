@@ -17,6 +17,7 @@ from gateway.db.models import Entry, Explain, PriceVersion, RequestRow
 from gateway.db.session import Database
 from gateway.firstrun import AdminKey
 from gateway.ledger import Ledger
+from gateway.prices import PriceBook
 from gateway.routes.access import EXCEPTION_HANDLERS
 from gateway.routes.admin import control_plane, openapi_config
 from gateway.services import Services
@@ -37,7 +38,9 @@ class House:
         self.tasks = tasks
 
     @asynccontextmanager
-    async def client(self, key: str | None = ADMIN_KEY, app: ASGIApp | None = None) -> AsyncGenerator[httpx.AsyncClient, None]:
+    async def client(
+        self, key: str | None = ADMIN_KEY, app: ASGIApp | None = None
+    ) -> AsyncGenerator[httpx.AsyncClient, None]:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         transport = httpx.ASGITransport(app=app or self.app)  # pyright: ignore[reportArgumentType] - two spellings of ASGI
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080", headers=headers) as client:
@@ -61,7 +64,9 @@ async def house(tmp_path: Path, clock: FrozenClock, **changes: Any) -> AsyncGene
     )
     await ledger.start(background=False)
     keyring = Keyring(database, b"p" * 32, now=clock.now, monotonic=clock.monotonic, admin_key=AdminKey(settings))
-    parts: dict[str, Any] = {"prices": None, **changes}
+    prices = PriceBook(database, settings=settings, now=clock.now)
+    await prices.load()
+    parts: dict[str, Any] = {"prices": prices, **changes}
     services = Services(
         settings=settings,
         database=database,

@@ -13,7 +13,8 @@ from gateway.auth import ADMIN, GRACE, ROLES, TTL, Keyring, NewKey, grantable, m
 from gateway.call import Principal
 from gateway.db.session import Database
 from gateway.errors import InvalidRequest, NotAllowed, NotFound, Overloaded, Unauthorized
-from tests.unit.control.conftest import ADMIN_KEY, Clock
+from tests.clock import FrozenClock
+from tests.unit.control.house import ADMIN_KEY
 
 
 def bearer(key: str) -> list[tuple[bytes, bytes]]:
@@ -92,23 +93,23 @@ async def test_malformed_keys_cost_no_statement(keyring: Keyring, database: Data
 
 
 async def test_a_known_key_is_not_asked_for_again_until_it_is_stale(
-    keyring: Keyring, database: Database, clock: Clock
+    keyring: Keyring, database: Database, clock: FrozenClock
 ) -> None:
     """The hot path is a dictionary look-up; a revocation elsewhere is seen within TTL seconds."""
     key = (await keyring.create(ADMIN, wanted())).key
     await keyring.identify(bearer(key))
     async with statements(database) as seen:
-        clock.at += TTL - 1
+        clock.advance(TTL - 1)
         await keyring.identify(bearer(key))
         assert seen == []
-        clock.at += 2
+        clock.advance(2)
         await keyring.identify(bearer(key))
         assert len([text for text in seen if "api_key" in text]) == 1
 
 
-async def test_unknown_keys_are_remembered_too(keyring: Keyring, database: Database, clock: Clock) -> None:
+async def test_unknown_keys_are_remembered_too(keyring: Keyring, database: Database, clock: FrozenClock) -> None:
     """A client that repeats a wrong key must not turn into load on the database."""
-    stranger = Keyring(database, b"q" * 32, now=clock, monotonic=clock)
+    stranger = Keyring(database, b"q" * 32, now=clock.now, monotonic=clock.monotonic)
     key = (await keyring.create(ADMIN, wanted())).key
     with pytest.raises(Unauthorized):
         await stranger.identify(bearer(key))
@@ -119,12 +120,12 @@ async def test_unknown_keys_are_remembered_too(keyring: Keyring, database: Datab
 
 
 async def test_a_stolen_database_without_the_pepper_opens_nothing(
-    keyring: Keyring, database: Database, clock: Clock
+    keyring: Keyring, database: Database, clock: FrozenClock
 ) -> None:
     """Only the keyed hash is stored; under another pepper the same key is unknown."""
     key = (await keyring.create(ADMIN, wanted())).key
     with pytest.raises(Unauthorized):
-        await Keyring(database, b"other" * 8, now=clock, monotonic=clock).identify(bearer(key))
+        await Keyring(database, b"other" * 8, now=clock.now, monotonic=clock.monotonic).identify(bearer(key))
 
 
 async def test_revocation_is_immediate_here(keyring: Keyring) -> None:
@@ -139,24 +140,24 @@ async def test_revocation_is_immediate_here(keyring: Keyring) -> None:
 
 
 async def test_a_revocation_elsewhere_is_seen_within_the_freshness_time(
-    keyring: Keyring, database: Database, clock: Clock
+    keyring: Keyring, database: Database, clock: FrozenClock
 ) -> None:
     """Two processes share only the database."""
-    other = Keyring(database, b"p" * 32, now=clock, monotonic=clock)
+    other = Keyring(database, b"p" * 32, now=clock.now, monotonic=clock.monotonic)
     made = await keyring.create(ADMIN, wanted())
     await other.identify(bearer(made.key))
     await keyring.revoke(ADMIN, made.row.id)
     await other.identify(bearer(made.key))
-    clock.at += TTL
+    clock.advance(TTL)
     with pytest.raises(Unauthorized):
         await other.identify(bearer(made.key))
 
 
-async def test_a_key_stops_at_its_expiry_even_when_remembered(keyring: Keyring, clock: Clock) -> None:
+async def test_a_key_stops_at_its_expiry_even_when_remembered(keyring: Keyring, clock: FrozenClock) -> None:
     """The memory's lifetime must never outlive the key."""
-    made = await keyring.create(ADMIN, wanted(expires=clock() + 5))
+    made = await keyring.create(ADMIN, wanted(expires=clock.now() + 5))
     await keyring.identify(bearer(made.key))
-    clock.at += 5
+    clock.advance(5)
     with pytest.raises(Unauthorized, match="expired"):
         await keyring.identify(bearer(made.key))
 
@@ -194,20 +195,20 @@ async def test_the_admin_key_needs_no_database(keyring: Keyring, database: Datab
     assert seen == []
 
 
-async def test_known_keys_outlive_a_database_outage_for_a_while(tmp_path: object, clock: Clock) -> None:
+async def test_known_keys_outlive_a_database_outage_for_a_while(tmp_path: object, clock: FrozenClock) -> None:
     """Five minutes without the database must not stop running applications, and an hour must not run on memory."""
     database = BrokenDatabase(f"sqlite:///{tmp_path}/n.db")
     await database.start()
-    keyring = Keyring(database, b"p" * 32, now=clock, monotonic=clock)
+    keyring = Keyring(database, b"p" * 32, now=clock.now, monotonic=clock.monotonic)
     key = (await keyring.create(ADMIN, wanted())).key
     other = (await keyring.create(ADMIN, wanted())).key
     await keyring.identify(bearer(key))
     database.broken = True
-    clock.at += TTL + 1
+    clock.advance(TTL + 1)
     assert (await keyring.identify(bearer(key))).team == "acme"
     with pytest.raises(Overloaded):
         await keyring.identify(bearer(other))
-    clock.at += GRACE
+    clock.advance(GRACE)
     with pytest.raises(Overloaded) as caught:
         await keyring.identify(bearer(key))
     assert ("retry-after", "2") in caught.value.headers

@@ -147,7 +147,7 @@ def test_what_can_never_fit_is_refused_at_once(make_core: Any, submit: Any) -> N
 
 def test_cancel_in_every_state(make_core: Any, submit: Any) -> None:
     """Queued, half prefilled, decoding, ended: each frees its blocks and tells what was computed."""
-    core: EngineCore = make_core(sequences=1, step_tokens=32)
+    core: EngineCore = make_core(sequences=1, step_tokens=33)
     core.submit("prefill", submit([5] * 100, max_tokens=4))
     core.submit("queued", submit(PROMPT, max_tokens=4))
     core.step()

@@ -29,9 +29,9 @@ class Traffic:
                 salt=rng.choice("ab"),
             )
         self.limits = {
-            "step_tokens": rng.choice([8, 40, 200]),
+            "step_tokens": rng.choice([24, 40, 200]),
             "sequences": rng.choice([2, 5, 8]),
-            "chunk": rng.choice([1, 7, 64]),
+            "chunk": rng.choice([16, 23, 64]),
             "watermark": rng.choice([0, 1, 3]),
         }
         self.blocks = rng.choice([8, 12, 30])

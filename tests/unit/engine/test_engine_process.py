@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from engine import client as client_module
 from engine.api import Delta, EngineFailed, EngineUsage, GenerateRequest, InvalidRequest, Overloaded, SamplingParams
 from engine.client import EngineClient
 from engine.frames import FrameBuffer, Hello, Step, Submit, pack, read_for_client
@@ -290,6 +291,30 @@ async def test_an_idle_engine_is_heard(client: EngineClient) -> None:
     """Health is a heartbeat of the step loop, not the existence of a process."""
     await asyncio.sleep(2.2)
     assert client.stats().heartbeat_age_s < 1.9
+
+
+async def test_abort_while_the_prompt_is_prepared(client: EngineClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long prompt is tokenized beside the event loop; an abort that comes meanwhile must not be lost."""
+    monkeypatch.setattr(client_module, "_THREAD_CHARS", 10)
+    request = GenerateRequest(id="long", sampling=SamplingParams(max_tokens=1000), text="long enough for a thread")
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(everything(client, request))
+        await asyncio.sleep(0)
+        client.abort("long")
+    [last] = reading.result()
+    assert (last.finish_reason, last.usage) == ("abort", EngineUsage(prompt=0, completion=0))
+    assert client.usage_of("long") == last.usage
+
+
+async def test_refused_requests_leave_nothing_behind(client: EngineClient) -> None:
+    """A client that is refused a thousand times must not fill the worker's memory."""
+    assert client._link is not None
+    await until(lambda: client._link is not None and not client._link._collectors, "an idle client")
+    for at in range(20):
+        with pytest.raises(InvalidRequest):
+            await everything(client, ask(f"r{at}", prompt=5000))
+    assert not client._link._collectors
+    assert not client._open
 
 
 async def test_duplicate_id_is_refused(client: EngineClient) -> None:

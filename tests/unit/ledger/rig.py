@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -92,8 +92,15 @@ class Rig:
     async def start(self) -> None:
         await self.database.start()
 
-    async def ledger(self, *, background: bool = False, database: Database | None = None, **more: Any) -> Ledger:
-        """One more process."""
+    async def ledger(
+        self,
+        *,
+        background: bool = False,
+        database: Database | None = None,
+        prepare: Callable[[Ledger], None] | None = None,
+        **more: Any,
+    ) -> Ledger:
+        """One more process. `prepare` sees it before it starts."""
         made = Ledger(
             database or self.database,
             self.home / "journal",
@@ -102,6 +109,8 @@ class Rig:
             monotonic=self.clock.monotonic,
             tasks=self.tasks,
         )
+        if prepare is not None:
+            prepare(made)
         await made.start(background=background)
         self.ledgers.append(made)
         return made

