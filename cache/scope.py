@@ -182,7 +182,7 @@ def _bar(body: Json, operation: Operation, turn: _Turn, text: str) -> str | None
         ("operation", operation != "chat"),
         (turn.bar or "", turn.bar is not None),
         ("tools", bool(body.get("tools") or body.get("functions"))),
-        ("n", body.get("n") not in {None, 1}),
+        ("n", not (body.get("n") is None or body.get("n") == 1)),
         ("logprobs", bool(body.get("logprobs")) or body.get("top_logprobs") is not None),
         ("audio", body.get("audio") is not None),
         ("no-text", not text.strip()),

@@ -13,7 +13,7 @@ _TIME_SENSITIVE = re.compile(
         (?:this|next|last|past|coming)\ (?:minute|hour|morning|afternoon|evening|night|week|weekend|month|quarter|
             year|season|spring|summer|autumn|fall|winter|monday|tuesday|wednesday|thursday|friday|saturday|sunday)s? |
         what(?:'s|\ is)?\ (?:the\ )?(?:time|date|day)\ (?:is\ it|it\ is|of\ day|in) |
-        what(?:'s|\ is)\ the\ (?:time|date) |
+        what(?:'s|\ is)\ the\ (?:time|date)(?=\s*[?.!]|\s*$|\ in\b) |
         (?:\d+|an?|few|\w+)\ (?:minute|hour|day|week|month|year)s?\ (?:ago|from\ now) |
         weather | forecast | temperature\ outside | (?:stock|share|gas|fuel|gold|oil|bitcoin|crypto)\ prices? |
         exchange\ rates? | news | headlines | score\ of\ the | trending

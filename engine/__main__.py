@@ -18,6 +18,7 @@ from engine.client import EngineClient
 from engine.testing import running
 
 _ids = count(1)
+_PATIENCE_S = 1800.0  # large models take their time to load
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -66,7 +67,7 @@ async def _print(client: EngineClient, request: GenerateRequest) -> str:
 async def _talk(given: argparse.Namespace) -> None:
     threads = () if given.threads is None else ("--threads", str(given.threads))
     with tempfile.TemporaryDirectory() as folder:
-        async with running(given.model, Path(folder) / "engine.sock", *threads) as client:
+        async with running(given.model, Path(folder) / "engine.sock", *threads, patience=_PATIENCE_S) as client:
             if given.command == "generate":
                 await _print(client, _request(given, text=given.prompt))
                 return

@@ -2,10 +2,10 @@
 
 Knows: tensors, slots, tiles. Does not know: models beyond head counts, requests, where blocks come from.
 
-An answer must not depend on who else is in the batch, on how its prompt was cut into chunks, or on what was found in the
-prefix cache: a cached answer stands for a fresh one only then. So every row is always computed in the same company. Each
-sequence attends alone (measured faster on CPUs than padded batches, too); rows of the prompt attend in tiles of one
-block, aligned to it; generated rows attend one by one, also when they are computed again after a preemption.
+An answer must not depend on who else is in the batch, on how its prompt was cut into chunks, or on what was found in
+the prefix cache: a cached answer stands for a fresh one only then. So every row is always computed in the same company.
+Each sequence attends alone (measured faster on CPUs than padded batches, too); rows of the prompt attend in tiles of
+one block, aligned to it; generated rows attend one by one, also when they are computed again after a preemption.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Tile(NamedTuple):
 
 @dataclass(slots=True)
 class Span:
-    """One sequence's part in a batch. `where`: slots of all its tokens so far, a slice when its blocks are neighbours."""
+    """One sequence's part in a batch. `where`: slots of all its tokens so far, a slice if its blocks are neighbours."""
 
     where: slice | Tensor
     tiles: list[Tile]

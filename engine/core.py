@@ -153,7 +153,7 @@ class EngineCore:
             return ended + [Ended(work.sequence.key, self._finish(work.sequence, "error")) for work in plan]
         self._scheduler.settle(plan)
         caught_up = [work.sequence for work in plan if work.sequence.pending == 0]
-        rows = [Row(s.sampling, s.seed, len(s.tokens), s.tokens[s.prompt :]) for s in caught_up]
+        rows = [_row(sequence) for sequence in caught_up]
         picks = sample(logits, rows) if rows else []
         then = self._monotonic()
         self._measure(plan, then - now)
@@ -209,6 +209,14 @@ class EngineCore:
     def check(self) -> None:
         """Assert that every block is accounted for."""
         self._scheduler.check()
+
+
+def _row(sequence: Sequence) -> Row:
+    """What was generated is copied only for those whose penalties look at it."""
+    sampling = sequence.sampling
+    penalised = sampling.presence_penalty or sampling.frequency_penalty
+    generated = sequence.tokens[sequence.prompt :] if penalised else []
+    return Row(sampling, sequence.seed, len(sequence.tokens), generated)
 
 
 def plan_blocks(model: Decoder, limits: Limits, memory: int) -> int:

@@ -15,7 +15,7 @@ from engine.core import EngineCore, plan_blocks
 from engine.locate import locate
 from engine.models import loader
 from engine.scheduler import Limits
-from engine.selfcheck import batch_invariant
+from engine.selfcheck import reproducible
 
 _log = logging.getLogger(__name__)
 _SMALL = 50_000_000  # parameters; below this, threads cost more than they bring
@@ -54,7 +54,7 @@ def launch(model: str, options: Options, *, monotonic: Callable[[], float]) -> E
         limits=limits,
         queue=options.queue,
         monotonic=monotonic,
-        features=("batch-invariant",) if batch_invariant(decoder) else (),
+        features=("reproducible",) if reproducible(decoder) else (),
     )
     core.warm_up()
     info = core.info()

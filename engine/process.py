@@ -220,7 +220,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-sequences", type=int, default=32, help="requests that run at once")
     parser.add_argument("--context", type=int, default=None, help="shorten the model's window")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
-    parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one is gone")
+    parser.add_argument(
+        "--parent", type=int, default=None, help="process id; end when it is not this one's parent any more"
+    )
     parser.add_argument("--memory-mib", type=int, default=None, help="for keys and values; default: a quarter of RAM")
     return parser.parse_args(argv)
 
@@ -229,7 +231,6 @@ def main(argv: list[str] | None = None) -> int:
     """Load, serve until SIGTERM or SIGINT. Exit code 1 when the model cannot be loaded; why is in the log."""
     given = _arguments(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    parent = os.getppid()
     try:
         listener = listen(given.socket)
         core = launch(
@@ -247,7 +248,7 @@ def main(argv: list[str] | None = None) -> int:
     except (EngineError, OSError) as error:
         _log.error("cannot serve %s: %s", given.model, error)
         return 1
-    server = Server(core, listener, time.monotonic, lambda: given.with_parent and os.getppid() != parent)
+    server = Server(core, listener, time.monotonic, lambda: given.parent not in (None, os.getppid()))
 
     def end(_number: int, _frame: FrameType | None) -> None:
         server.stop()

@@ -21,7 +21,10 @@ _NEVER = float("-inf")
 
 
 class Row(NamedTuple):
-    """What the sampler must know about one sequence. `position`: index of the token to be drawn."""
+    """What the sampler must know about one sequence. `position`: index of the token to be drawn.
+
+    `generated` may be empty when there is no penalty.
+    """
 
     sampling: SamplingParams
     seed: int
@@ -89,7 +92,6 @@ def _filter(scaled: Tensor, samplings: list[SamplingParams]) -> Tensor:
     place = torch.arange(vocabulary)
     ordered = ordered.masked_fill(place >= torch.tensor([[s.top_k or vocabulary] for s in samplings]), _NEVER)
     before = ordered.softmax(-1).cumsum(-1).roll(1, -1)  # probability of all likelier tokens
-    before[:, 0] = 0
     out = before >= torch.tensor([[s.top_p if s.top_p < 1 else 2.0] for s in samplings])
     out[:, 0] = False
     ordered = ordered.masked_fill(out, _NEVER)

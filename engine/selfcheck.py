@@ -1,4 +1,4 @@
-"""Does this processor compute a row alike in every batch? Asked once at start, because no specification promises it.
+"""Does this processor compute a row alike in every company? Asked once at start: no specification promises it.
 
 Knows: one decoder. Does not know: requests, schedulers.
 """
@@ -12,23 +12,26 @@ from engine.models.decoder import Decoder
 from engine.scheduler import Work
 from engine.sequence import Sequence
 
-_SIZES = (2, 5, 9, 17)
+_COMPANY = (1, 4, 8, 16)
+_PROMPT = 2 * BLOCK + 3
 
 
-def batch_invariant(decoder: Decoder) -> bool:
-    """Whether the same row gives the same logits, to the bit, alone and in batches of several sizes."""
+def reproducible(decoder: Decoder) -> bool:
+    """Whether a prompt's logits are the same to the bit: alone, in batches of several sizes, and in two parts."""
     spec = decoder.spec
-    everyone = [_one(at, [(at * 7 + n) % spec.vocabulary for n in range(3)]) for at in range(max(_SIZES))]
-    cache = KVCache(spec.layers, len(everyone), spec.kv_heads, spec.head)
-    alone = decoder.forward(pack([Work(everyone[0], 3)]), cache)[0].clone()
-    if not torch.isfinite(alone).all():
-        return False
-    sizes = (decoder.forward(pack([Work(one, 3) for one in everyone[:size]]), cache)[0] for size in _SIZES)
-    return all(torch.equal(alone, row) for row in sizes)
+    cache = KVCache(spec.layers, 3 + max(_COMPANY), spec.kv_heads, spec.head)
+    me = _one(0, [at * 7 % spec.vocabulary for at in range(_PROMPT)], [1, 2, 3])
+    others = [_one(at, [(at * 5 + n) % spec.vocabulary for n in range(3)], [3 + at]) for at in range(1, 17)]
+    alone = decoder.forward(pack([Work(me, _PROMPT)]), cache)[0].clone()
+    for size in _COMPANY:
+        company = [Work(other, 3) for other in others[:size]]
+        if not torch.equal(alone, decoder.forward(pack([Work(me, _PROMPT), *company]), cache)[0]):
+            return False
+    me.computed = BLOCK  # its first block is in the cache
+    return torch.equal(alone, decoder.forward(pack([Work(me, _PROMPT - BLOCK)]), cache)[0])
 
 
-def _one(at: int, tokens: list[int]) -> Sequence:
-    assert len(tokens) <= BLOCK
+def _one(at: int, tokens: list[int], blocks: list[int]) -> Sequence:
     return Sequence(
         key=at,
         tokens=tokens,
@@ -40,5 +43,5 @@ def _one(at: int, tokens: list[int]) -> Sequence:
         priority=0,
         arrival=at,
         submitted=0.0,
-        blocks=[at + 1],
+        blocks=blocks,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine.api import EngineFailed
 from engine.client import EngineClient
 from engine.locate import locate
 from engine.template import CHATML
@@ -78,13 +79,20 @@ async def until_ready(client: EngineClient) -> None:
 
 
 @asynccontextmanager
-async def running(model: str, socket: Path, *options: str) -> AsyncGenerator[EngineClient, None]:
-    """A ready client of a fresh engine process; both end with the block. `options` as of `engine.process`."""
+async def running(
+    model: str, socket: Path, *options: str, patience: float = _PATIENCE_S
+) -> AsyncGenerator[EngineClient, None]:
+    """A ready client of a fresh engine process; both end with the block. `options` as of `engine.process`.
+
+    Raises EngineFailed when the process ends instead, TimeoutError after `patience` seconds.
+    """
     process = await start_process(model, socket, *options)
     client = EngineClient(model, socket)
     try:
         await client.start()
-        await until_ready(client)
+        await until(lambda: client.stats().ready or process.returncode is not None, "a ready engine", patience)
+        if process.returncode is not None:
+            raise EngineFailed(f"The engine process ended with exit code {process.returncode}.")
         yield client
     finally:
         await client.stop()

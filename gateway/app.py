@@ -31,8 +31,8 @@ from gateway.pipeline import Parts, Pipeline
 from gateway.prices import PriceBook
 from gateway.providers import Provider
 from gateway.pump import Pumps
-from gateway.routes.admin import control_plane
 from gateway.routes.access import EXCEPTION_HANDLERS
+from gateway.routes.admin import control_plane
 from gateway.routes.health import route_handlers as health_routes
 from gateway.routes.models import route_handlers as model_routes
 from gateway.routes.openai import Edge
@@ -42,13 +42,13 @@ from gateway.services import Services
 from gateway.settings import Settings
 from gateway.tasks import Tasks
 from gateway.telemetry import Telemetry
-from gateway.transport.aiohttp import AiohttpTransport
+from gateway.transport.direct import DirectTransport
 
 _LAST_GRACE = 2.0
 
 
 class Worker(Struct, kw_only=True):
-    """Everything one gateway worker is made of. `answering`: tasks a stop waits for; `background`: ends with its owner."""
+    """Everything one gateway worker is made of. A stop waits for `answering`, not for `background`."""
 
     settings: Settings
     answering: Tasks
@@ -60,7 +60,7 @@ class Worker(Struct, kw_only=True):
     encoder: EncoderClient
     cache: SemanticCache
     engines: dict[str, Engine]
-    transport: AiohttpTransport
+    transport: DirectTransport
     providers: dict[str, Provider]
     catalog: Catalog
     telemetry: Telemetry
@@ -124,7 +124,7 @@ def build(settings: Settings) -> Worker:
     )
     encoder = build_encoder(settings)
     engines = build_engines(settings)
-    transport = AiohttpTransport()
+    transport = DirectTransport()
     providers = build_providers(settings, engines, encoder, transport, background)
     catalog = Catalog(settings.models, offers(settings, providers), aliases(settings))
     return Worker(

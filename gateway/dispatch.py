@@ -123,8 +123,8 @@ class Dispatcher:
         price = self._price(call, route, target)
         if price is None:
             raise errors.NotPriced(
-                f"There is no price for {target}. Set one with `nearhit prices set {target} --input USD --output USD` "
-                f"(USD per million tokens), or mark the model `free: true` in nearhit.yaml."
+                f"There is no price for {target}. Set one with `nearhit prices set {target} INPUT-USD OUTPUT-USD` "
+                f"(per million tokens), or mark the model `free: true` in nearhit.yaml."
             )
         limits = bound(call, self._settings.ledger.max_output_tokens)
         plan = self._plan(call, target, price, limits, len(landing.steps) + 1)
@@ -215,7 +215,8 @@ class Dispatcher:
             body=_prepared(call, plan.model, limits),
             stream=call.stream,
             tenant=f"{call.principal.team}/{call.principal.project}",
-            timeout=min(patience, max(0.001, call.deadline - now)),
+            # A whole body is one chunk that comes when all is done, so only the call's own deadline bounds it.
+            timeout=max(0.001, min(patience, call.deadline - now) if call.stream else call.deadline - now),
             idle=found.idle_timeout if found else _ENGINE_PATIENCE,
         )
 

@@ -37,6 +37,7 @@ class Landing(Struct, kw_only=True):
     """What is known of an answer besides its chunks; fills up while it is made, complete once the flight has ended.
 
     `billing`: of the upstream being asked now. `capped`: the output cap added because the client named none.
+    `consumed`: what a broken answer is known to have used.
     """
 
     steps: list[Step] = []
@@ -46,6 +47,7 @@ class Landing(Struct, kw_only=True):
     model: str = ""
     price: Price | None = None
     usage: Usage | None = None
+    consumed: Usage | None = None
     finish: str | None = None
     cost_nano: int = 0
     cost_status: CostStatus = "exact"

@@ -85,7 +85,8 @@ def build_providers(
             encoder if name == "local" else None,
             tasks=tasks,
             name=name,
-            encoder_model=ENCODER,
+            encoder_name=ENCODER,
+            encoder_model=settings.cache.encoder,
             now=time.time,
         )
     return found

@@ -64,8 +64,10 @@ class Pumps:
         except errors.GatewayError as problem:
             error = problem
         except asyncio.CancelledError:
-            # By _abandon or by shutdown. What follows never awaits, so the books are written all the same.
+            # By _abandon or by shutdown. Closing the books never awaits, so they are closed all the same.
             flight.landing.ended = "cancelled"
+            if live is not None:
+                flight.landing.consumed = await live.provider.consumed(live.plan.id)
         finally:
             self._close_books(flight, live)
             flight.end(error)
@@ -83,6 +85,7 @@ class Pumps:
                         return errors.UpstreamFailed("The answer grew beyond every bound and was cut off.")
                     await flight.room()
             except Partial as broken:
+                flight.landing.consumed = broken.usage
                 return errors.UpstreamFailed(f"The answer broke off: {broken}", code="upstream_disconnected")
             except errors.GatewayError as problem:
                 return problem
@@ -103,8 +106,9 @@ class Pumps:
             landing.cost_status = "estimated" if any(step.cost_nano for step in landing.steps) else "exact"
         else:
             self._dispatcher.release(live)
-            # A count told before the end of a broken answer may still grow: only a whole answer's is final.
-            told = landing.usage if landing.ended == "complete" else None
+            # A count told before the end of a broken answer may still grow: only a whole answer's is final, or what
+            # an engine of ours says it has computed.
+            told = landing.usage if landing.ended == "complete" else landing.consumed
             received = self._received(flight, live)
             self._dispatcher.settle(live, told, landing.ended, received, _provider_id(flight))
             landing.usage = told or received

@@ -14,7 +14,7 @@ from gateway.flights import Flight
 from gateway.stream import fold, read_finish, read_usage, unfold
 from policies.money import NANO_PER_USD, Usage, cost_nano
 
-_PREFIX = {"chat": "chatcmpl-", "completion": "cmpl-", "embedding": "embd-"}
+_PREFIX = {"chat": "chatcmpl-", "completion": "cmpl-"}
 
 
 class Reading:
@@ -26,9 +26,10 @@ class Reading:
         self._outcome = outcome
         self._ended: Callable[[], None] | None = ended
         self._chunks = self._asked()
-        self._identity: Body = {"created": int(call.at), "model": call.model}
+        self._identity: Body = {"model": call.model}
         if call.operation != "embedding":
-            self._identity["id"] = _PREFIX[call.operation] + call.id.replace("-", "")
+            name = _PREFIX[call.operation] + call.id.replace("-", "")
+            self._identity = {"id": name, "created": int(call.at), "model": call.model}
 
     def __aiter__(self) -> "Reading":
         return self
@@ -69,14 +70,7 @@ class Reading:
                     yield chunk
 
     def _ours(self, chunk: Chunk) -> Body:
-        data: Body = (
-            {**chunk.data, **self._identity}
-            if self._call.operation != "embedding"
-            else {
-                **chunk.data,
-                "model": self._call.model,
-            }
-        )
+        data: Body = {**self._identity, **chunk.data, **self._identity}
         if chunk.final:
             return data
         if not self._call.include_usage:

@@ -33,6 +33,7 @@ FIRST_TRIES = 3  # of a worker that has never answered anything
 AFTER_DRAIN = 15.0  # seconds a worker gets beyond its own drain before it is killed
 OTHERS = 5.0  # seconds engines and encoder get to end
 _TICK = 0.5
+_PATIENCE = 5.0  # seconds for the workers of a killed supervisor to let go of the home
 _LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - how to reach who listens on every address
 
 
@@ -51,6 +52,7 @@ class Started(NamedTuple):
     settings: Settings
     config: Path | None
     sockets: list[socket.socket]
+    lock: int
     admin_key: str | None
 
     @property
@@ -87,11 +89,11 @@ def run(config: Path | None = None, **server: Any) -> int:
 def _set_up(config: Path | None, chosen: dict[str, Any]) -> Started:
     settings = load(config, server=chosen) if chosen else load(config)
     run_folder = prepare(settings)
-    lock(settings.home)  # held, by the open descriptor, until this process ends
+    held = lock(settings.home, patience=_PATIENCE)
     sockets = listen(settings.server.host, settings.server.port)
     _write_port(run_folder / "port", sockets[0].getsockname()[1])
     installation_secret(settings)
-    return Started(settings, config, sockets, ensure_admin_key(settings).key)
+    return Started(settings, config, sockets, held, ensure_admin_key(settings).key)
 
 
 def _write_port(path: Path, port: int) -> None:
@@ -134,7 +136,9 @@ def _worker(started: Started, index: int, variables: dict[str, str]) -> Plan:
         command += ["--config", str(started.config)]
     if index == 0:
         command += ["--admin", str(started.settings.home / "run" / "admin.sock")]
-    return Plan(name=f"worker {index}", kind="worker", command=command, environment=variables, fds=fds)
+    # Workers write to the home, so they hold its lock too: it is free when the last of them has ended.
+    held = (*fds, started.lock)
+    return Plan(name=f"worker {index}", kind="worker", command=command, environment=variables, fds=held)
 
 
 def _threads(base: dict[str, str], count: int) -> dict[str, str]:
@@ -220,8 +224,9 @@ class Supervisor:
     # Waking up
 
     def _catch_signals(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup asks to outlive the terminal
+                signal.signal(number, self._on_signal)
         signal.signal(signal.SIGCHLD, _woken)
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import socket
+import time
 from pathlib import Path
 
 from gateway.settings import Settings
@@ -37,21 +38,39 @@ def prepare(settings: Settings) -> Path:
     return home / "run"
 
 
-def lock(home: Path) -> int:
-    """Hold NEARHIT_HOME/lock for as long as the returned descriptor stays open. Raises CannotServe."""
+def lock(home: Path, *, patience: float = 0.0) -> int:
+    """Hold NEARHIT_HOME/lock for as long as the returned descriptor, or a copy that a child got, stays open.
+
+    A gateway that was killed leaves workers that finish and then let go: `patience` seconds are waited for those.
+    Raises CannotServe.
+    """
     descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
-        os.close(descriptor)
-        who = f"process {holder}" if holder else "another process"
-        raise CannotServe(
-            f"{home} is in use by a running gateway ({who}). Stop it, or set NEARHIT_HOME to another folder."
-        ) from error
+    until = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError as error:
+            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+            if time.monotonic() < until and not _lives(holder):
+                time.sleep(0.1)
+                continue
+            os.close(descriptor)
+            who = f"process {holder}" if _lives(holder) else "workers of a gateway that ended"
+            raise CannotServe(f"{home} is in use ({who}). Stop it, or set NEARHIT_HOME to another folder.") from error
     os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"{os.getpid()}\n".encode())
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
+
+
+def _lives(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def listen(host: str, port: int) -> list[socket.socket]:

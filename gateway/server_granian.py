@@ -12,6 +12,7 @@ from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 from granian.server.embed import Server
 
+from gateway.ids import uuid7
 from gateway.settings import Server as ServerSettings
 
 _BACKLOG = 2_048
@@ -32,11 +33,28 @@ class OnSocket(Server):
         self._shd = _HOLDER(self._sfd, False, _BACKLOG)
 
 
+def _named(app: Any) -> Any:
+    """`app` with the two headers that our own protocol sees to: `x-request-id` on every answer, no server's name."""
+
+    async def named(scope: Any, receive: Any, send: Any) -> None:
+        async def sending(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", ()), (b"server", b"nearhit")]
+                if not any(name == b"x-request-id" for name, _ in headers):
+                    headers.append((b"x-request-id", uuid7().encode("ascii")))
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    return named
+
+
 def on_socket(app: Any, sock: socket.socket, settings: ServerSettings) -> OnSocket:
     """A server for `app` without its lifespan: `await serve()`, then `stop()`."""
     return OnSocket(
         sock,
-        target=app,
+        target=_named(app),
         interface=Interfaces.ASGINL,
         http=HTTPModes.http1,
         websockets=False,

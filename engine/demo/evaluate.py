@@ -52,18 +52,14 @@ def expected_answers() -> dict[str, str]:
     return {**known, "off-topic": REFUSAL, "near-topic": REFUSAL}
 
 
-def evaluate(folder: Path = FOLDER) -> dict[str, Score]:
-    """All scores of the checkpoint in `folder`, by name."""
-    model, tokenizer = load(folder)
-    material = load_material()
-    encoder = Encoder(tokenizer, answers_of(material))
+def suites() -> dict[str, list[Asked]]:
+    """Every set of questions that is scored, by name."""
     answers = expected_answers()
     test = read_test()
-    free = [line for line in test if not line.expected.endswith("-topic")]
-    asked = [ask(line.question, answers[line.expected]) for line in free]
+    asked = [ask(line.question, answers[line.expected]) for line in test if not line.expected.endswith("-topic")]
     rng = random.Random(11)  # noqa: S311 - places of typing errors, not security
-    suites = {
-        "unseen_frames": frame_questions(material, FRAMES_ASKED),
+    return {
+        "unseen_frames": frame_questions(load_material(), FRAMES_ASKED),
         "free_wordings": asked,
         "free_wordings_lower_case": [_changed(one, one.turns[-1][1].lower()) for one in asked],
         "free_wordings_upper_case": [_changed(one, one.turns[-1][1].upper()) for one in asked],
@@ -75,7 +71,13 @@ def evaluate(folder: Path = FOLDER) -> dict[str, Score]:
         "refusals_off_topic": [ask(line.question, REFUSAL) for line in test if line.expected == "off-topic"],
         "refusals_near_topic": [ask(line.question, REFUSAL) for line in test if line.expected == "near-topic"],
     }
-    return {name: _score(model, encoder, questions) for name, questions in suites.items()}
+
+
+def evaluate(folder: Path = FOLDER, only: Sequence[str] = ()) -> dict[str, Score]:
+    """The scores of the checkpoint in `folder`, by name; all of them unless `only` names some."""
+    model, tokenizer = load(folder)
+    encoder = Encoder(tokenizer, answers_of(load_material()))
+    return {name: _score(model, encoder, asked) for name, asked in suites().items() if not only or name in only}
 
 
 @torch.inference_mode()

@@ -18,16 +18,19 @@ _SOME_VERBS = """
 paints repairs follows forgets measures sells hides polishes translates borrows weighs photographs
 """
 _NOUNS, _VERBS = _SOME_NOUNS.split(), _SOME_VERBS.split()
-QUESTION = "What is time to first token?"
-_OPENINGS = ("", "Please tell me: ", "Quick question: ", "Hello! ", "Could you explain this: ", "I wonder: ")
-_WORDINGS = (
-    "what is time to first token",
-    "what's time to first token",
-    "what is the time to first token",
-    "what does time to first token mean",
-    "what is meant by time to first token",
-)
-_ENDINGS = ("?", "? Thanks", "? Please", "?!", " ?")
+_SOME_TOPICS = """
+time to first token;photosynthesis;a mortgage;the Doppler effect;inflation;a prime number;plate tectonics;a haiku;
+osmosis;a black hole;compound interest;the water cycle;a sonnet;machine translation;a semiconductor;natural selection;
+a blockchain;the greenhouse effect;a firewall;quantum entanglement;a vaccine;the Pythagorean theorem;a supply chain;
+gravity;an ecosystem;a compiler;the stock market;a comet;fermentation;a constitution;dark matter;an earthquake;
+a metaphor;the immune system;a hash table;entropy;a symphony;double-entry bookkeeping;a glacier;the placebo effect;
+a database index;continental drift;a monsoon;herd immunity;a fractal;the gold standard;an isotope;a coral reef;
+game theory;a catalyst;a tariff;magnetism;an algorithm;a solar eclipse;literacy;a patent;the carbon cycle;a nebula
+"""
+TOPICS = [topic.strip() for topic in _SOME_TOPICS.replace("\n", "").split(";")]
+_OPENINGS = ("", "Please tell me: ", "Quick question: ", "Hello! ", "One question: ", "I wonder: ", "Hi, ", "Tell me, ")
+_FRAMES = ("what is {}", "what's {}", "What exactly is {}")
+_ENDINGS = ("?", "? Thanks", "? Please", "? Thank you!")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +76,15 @@ def fresh(seed: int) -> Iterator[str]:
         yield f"{nouns[0]} {verbs[0]} {nouns[1]} {draw.randrange(10**9)} {verbs[1]} {nouns[2]} {number}"
 
 
-def paraphrases() -> list[str]:
-    """Wordings of QUESTION, none of them the same text."""
-    found = [f"{a}{b}{c}" for a, b, c in itertools.product(_OPENINGS, _WORDINGS, _ENDINGS)]
-    return [text for text in found if text.lower() != QUESTION.lower()]
+def question(topic: str) -> str:
+    """The wording that is asked first and kept."""
+    return f"What is {topic}?"
+
+
+def wordings() -> list[str]:
+    """Other ways to ask it, with `{}` for the topic."""
+    found = [f"{a}{b}{c}" for a, b, c in itertools.product(_OPENINGS, _FRAMES, _ENDINGS)]
+    return [text for text in found if text.lower() != question("{}").lower()]
 
 
 def cycle(requests: list[bytes]) -> Callable[[], bytes]:

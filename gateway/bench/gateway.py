@@ -55,7 +55,7 @@ def run(peers: list[str], *, seconds: float = 3.0, rounds: int = ROUNDS, save: P
 
 async def _measure_all(stage: Stage, peers: list[Target], seconds: float, rounds: int) -> Result:
     plan = cases()
-    plan.insert(2, await hit_semantic(stage.gateway))
+    plan.insert(2, await hit_semantic(stage.semantic.plain))
     taken: dict[str, dict[str, list[Figures]]] = {case.name: {} for case in plan}
     for _ in range(rounds):
         for case in plan:
@@ -67,8 +67,17 @@ async def _measure_all(stage: Stage, peers: list[Target], seconds: float, rounds
         cases=results,
         half_load=half,
         stream=stream_result(results["stream"], results["miss"]),
-        memory_mb={"start": stage.rss_start_mb, "end": round(memory_mb(stage.pids[0]), 1)},
-        start_s={"port_open": stage.port_s, "ready": stage.ready_s},
+        memory_mb={
+            "exact_start": stage.exact.rss_start_mb,
+            "exact_end": round(memory_mb(stage.exact.pids[0]), 1),
+            "semantic_start": stage.semantic.rss_start_mb,
+            "semantic_end": round(memory_mb(stage.semantic.pids[0]), 1),
+        },
+        start_s={
+            "port_open": stage.exact.port_s,
+            "ready": stage.exact.ready_s,
+            "ready_encoder": stage.semantic.ready_s,
+        },
         seconds=seconds,
         rounds=rounds,
     )
@@ -78,10 +87,13 @@ async def _slice(
     case: Case, stage: Stage, peers: list[Target], seconds: float, taken: dict[str, list[Figures]]
 ) -> None:
     """One round of one case: direct, gateway, peers, one after the other."""
-    direct, gateway = (stage.paced, stage.through_paced) if case.stream else (stage.direct, stage.gateway)
+    upstream = stage.paced if case.stream else stage.direct
+    gateway = stage.exact if case.exact else stage.semantic
     if case.direct:
-        taken.setdefault("direct", []).append(await measure(case, direct, seconds=seconds, checked=False))
-    taken.setdefault("nearhit", []).append(await measure(case, gateway, seconds=seconds, pids=stage.pids))
+        pids = (upstream.pid,) if upstream.pid else ()
+        taken.setdefault("direct", []).append(await measure(case, upstream, seconds=seconds, pids=pids, checked=False))
+    through = gateway.paced if case.stream else gateway.plain
+    taken.setdefault("nearhit", []).append(await measure(case, through, seconds=seconds, pids=gateway.pids))
     for other in peers if case.direct else ():
         pids = (other.pid,) if other.pid else ()
         taken.setdefault(other.name, []).append(await measure(case, other, seconds=seconds, pids=pids, checked=False))
@@ -92,7 +104,7 @@ async def _half_load(case: Case, stage: Stage, rate: float, seconds: float, roun
     added: dict[str, list[float]] = {"p50": [], "p99": []}
     for _ in range(rounds):
         direct = await measure(case, stage.direct, seconds=seconds, rate=rate, checked=False)
-        through = await measure(case, stage.gateway, seconds=seconds, rate=rate)
+        through = await measure(case, stage.exact.plain, seconds=seconds, rate=rate)
         added["p50"].append(through.p50_ms - direct.p50_ms)
         added["p99"].append(through.p99_ms - direct.p99_ms)
     return HalfLoad(rate=round(rate, 1), added_p50_ms=spread(added["p50"]), added_p99_ms=spread(added["p99"]))

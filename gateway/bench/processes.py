@@ -53,8 +53,10 @@ def running(
         try:
             yield process
         except BenchError as error:
+            if process.poll() is None:
+                raise
             said = log.read_text("utf-8", "replace")[-3_000:]
-            raise BenchError(f"{error}\n--- end of its log ---\n{said}") from error
+            raise BenchError(f"{error}\n--- end of the log of {arguments[0]} ---\n{said}") from error
         finally:
             process.terminate()
             try:

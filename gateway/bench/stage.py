@@ -16,22 +16,30 @@ from gateway.bench.asks import Target
 from gateway.bench.processes import BenchError, await_port, children, cores, memory_mb, pin_self, running, spare_port
 from gateway.settings import environment
 
+HOST = "127.0.0.1"
 ADMIN_KEY = "sk-nh-admin-0123456789abcdef0123456789abcdef"
 MODEL = "openai/gpt-4o-mini"
 PACED = ("--ttft-ms", "20", "--tpot-ms", "5")
 
 
-class Stage(Struct, kw_only=True):
-    """The processes of a run and how to reach them."""
+class Gateway(Struct, kw_only=True):
+    """One `nearhit serve`: reached straight and through the paced upstream. `pids`: the worker, then the encoder."""
 
-    direct: Target
+    plain: Target
     paced: Target
-    gateway: Target
-    through_paced: Target
     pids: tuple[int, ...]
     port_s: float
     ready_s: float
     rss_start_mb: float
+
+
+class Stage(Struct, kw_only=True):
+    """The processes of a run. `exact` has no semantic tier, `semantic` has everything."""
+
+    direct: Target
+    paced: Target
+    exact: Gateway
+    semantic: Gateway
 
 
 def peer(url: str) -> Target:
@@ -52,32 +60,48 @@ def peer(url: str) -> Target:
 
 
 def start(stack: ExitStack, folder: Path) -> Stage:
-    """Both upstreams and the gateway, with a key and a budget. Raises BenchError when one does not come up."""
+    """Both upstreams and both gateways. Raises BenchError when one does not come up."""
     own = cores()
-    apart = len(own) > 1
-    ours, theirs = (own[0], own[-1]) if apart else (None, None)
+    ours, theirs = (own[0], own[-1]) if len(own) > 1 else (None, None)
     if theirs is not None:
         pin_self(theirs)
     plain = {name: value for name, value in environment().items() if not name.startswith("NEARHIT_")}
-    ports = [spare_port() for _ in range(3)]
-    for port, pace in ((ports[0], ()), (ports[1], PACED)):
-        arguments = ["scripted", "--port", str(port), "--bill", str(folder / f"bill-{port}.jsonl"), *pace]
-        await_port(port, stack.enter_context(running(arguments, core=theirs, environment=plain, folder=folder)))
-    config = folder / "nearhit.yaml"
-    config.write_text(_config(ports))
-    given = {**plain, "NEARHIT_HOME": str(folder / "home"), "NEARHIT_ADMIN_KEY": ADMIN_KEY, "HF_HUB_OFFLINE": "1"}
-    arguments = ["serve", "--config", str(config), "--port", str(ports[2])]
-    serve = stack.enter_context(running(arguments, core=ours, environment=given, folder=folder))
-    opened = await_port(ports[2], serve)
-    ready = opened + _await_ready(ports[2])
-    key = _key(ports[2])
-    pids = _pids(serve.pid)
-    host = "127.0.0.1"
-    return Stage(
-        direct=Target(name="direct", host=host, port=ports[0], model="gpt-4o-mini"),
-        paced=Target(name="direct", host=host, port=ports[1], model="gpt-4o-mini"),
-        gateway=Target(name="nearhit", host=host, port=ports[2], model=MODEL, key=key),
-        through_paced=Target(name="nearhit", host=host, port=ports[2], model="paced", key=key),
+    direct = [_upstream(stack, folder, core=theirs, environment=plain, pace=pace) for pace in ((), PACED)]
+    modes = ("exact", "semantic")
+    exact, semantic = [_gateway(stack, folder, mode, direct, core=ours, environment=plain) for mode in modes]
+    return Stage(direct=direct[0], paced=direct[1], exact=exact, semantic=semantic)
+
+
+def _upstream(
+    stack: ExitStack, folder: Path, *, core: int | None, environment: dict[str, str], pace: tuple[str, ...]
+) -> Target:
+    port = spare_port()
+    arguments = ["scripted", "--port", str(port), "--bill", str(folder / f"bill-{port}.jsonl"), *pace]
+    process = stack.enter_context(running(arguments, core=core, environment=environment, folder=folder))
+    await_port(port, process)
+    return Target(name="direct", host=HOST, port=port, model="gpt-4o-mini", pid=process.pid)
+
+
+def _gateway(
+    stack: ExitStack,
+    folder: Path,
+    mode: str,
+    upstreams: list[Target],
+    *,
+    core: int | None,
+    environment: dict[str, str],
+) -> Gateway:
+    port, config = spare_port(), folder / f"{mode}.yaml"
+    config.write_text(_config(mode, upstreams))
+    given = {"NEARHIT_HOME": str(folder / mode), "NEARHIT_ADMIN_KEY": ADMIN_KEY, "HF_HUB_OFFLINE": "1"}
+    arguments = ["serve", "--config", str(config), "--port", str(port)]
+    serve = stack.enter_context(running(arguments, core=core, environment=environment | given, folder=folder))
+    opened = await_port(port, serve)
+    ready = opened + _await_ready(port)
+    key, pids = _key(port), _pids(serve.pid)
+    return Gateway(
+        plain=Target(name="nearhit", host=HOST, port=port, model=MODEL, key=key),
+        paced=Target(name="nearhit", host=HOST, port=port, model="paced", key=key),
         pids=pids,
         port_s=round(opened, 2),
         ready_s=round(ready, 2),
@@ -85,16 +109,16 @@ def start(stack: ExitStack, folder: Path) -> Stage:
     )
 
 
-def _config(ports: list[int]) -> str:
-    """The upstreams as the provider `openai`, so that the bundled price list applies; no engine."""
+def _config(mode: str, upstreams: list[Target]) -> str:
+    """The upstream as the provider `openai`, so that the bundled price list applies; no engine."""
     return f"""
 providers:
-  openai: {{kind: openai, base_url: "http://127.0.0.1:{ports[0]}/v1", api_key: none}}
-  paced: {{kind: openai, base_url: "http://127.0.0.1:{ports[1]}/v1", api_key: none}}
+  openai: {{kind: openai, base_url: "http://{HOST}:{upstreams[0].port}/v1", api_key: none}}
+  paced: {{kind: openai, base_url: "http://{HOST}:{upstreams[1].port}/v1", api_key: none}}
 models:
   paced: {{route: [paced/gpt-4o-mini]}}
 engines: {{}}
-cache: {{embed_timeout: 2s}}
+cache: {{mode: {mode}, embed_timeout: 2s}}
 """
 
 

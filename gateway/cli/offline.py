@@ -3,6 +3,7 @@
 Knows: the home's lock and the parts that control routes call. Does not know: engines, upstreams, the data plane.
 """
 
+import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -33,13 +34,13 @@ from policies.reuse import load as load_policy
 @asynccontextmanager
 async def offline_app(settings: Settings) -> AsyncGenerator[ASGIApp, None]:
     """The control plane as the administrator sees it. Raises Wrong when the home or the database cannot be had."""
-    try:
-        prepare(settings)
-        if settings.database is None:
-            lock(settings.home)  # one process at a time writes SQLite; released when this process ends
-    except (CannotServe, OSError) as error:
-        raise Wrong(str(error)) from error
     async with AsyncExitStack() as stack:
+        try:
+            prepare(settings)
+            if settings.database is None:  # one process at a time writes SQLite
+                stack.callback(os.close, lock(settings.home))
+        except (CannotServe, OSError) as error:
+            raise Wrong(str(error)) from error
         services = await _services(settings, stack)
         app = Litestar(
             control_plane(),

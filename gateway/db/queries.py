@@ -42,7 +42,8 @@ _COLUMNS: dict[str, Any] = {
     "cache": RequestRow.cache,
     "status": RequestRow.status,
 }
-_SPANS = {"hour": 3_600, "day": 86_400}
+_SPANS = {"minute": 60, "hour": 3_600, "day": 86_400}
+_FORMS = {"minute": "%Y-%m-%dT%H:%M:00Z", "hour": "%Y-%m-%dT%H:00:00Z", "day": "%Y-%m-%d"}
 _HITS = ("exact", "semantic", "shared")
 _MOST_GROUPS = 10_000
 _MOST_ROWS = 1_000
@@ -209,8 +210,7 @@ def _usage_row(row: Any, group_by: Sequence[str]) -> UsageRow:
 
 def _shown(name: str, value: Any) -> str:
     if name in _SPANS:
-        form = "%Y-%m-%dT%H:00:00Z" if name == "hour" else "%Y-%m-%d"
-        return datetime.fromtimestamp(int(value) * _SPANS[name], UTC).strftime(form)
+        return datetime.fromtimestamp(int(value) * _SPANS[name], UTC).strftime(_FORMS[name])
     return "" if value is None else str(value)
 
 

@@ -56,6 +56,10 @@ class Provider(Protocol):
         """
         ...
 
+    async def consumed(self, attempt: str) -> Usage | None:
+        """What an attempt that was closed early has used, exactly; None where nobody tells. Takes at most a second."""
+        ...
+
     async def models(self) -> list[str]: ...
 
     def ready(self) -> str | None:

@@ -31,6 +31,9 @@ _WAITING = 64
 # Attempts whose usage can still be asked for after they were closed.
 _REMEMBERED = 1_024
 
+_ABORT_TOLD = 0.5  # seconds within which an engine tells what an aborted request has used
+_ASKED = 50
+
 
 class LocalProvider:
     """`engines` by the model name they answer to. Neither they nor the encoder are started or stopped here.
@@ -92,6 +95,14 @@ class LocalProvider:
         """What an attempt that was closed early has consumed, once its engine knows; None until then."""
         found = self._recent.get(attempt)
         return None if found is None else found.usage()
+
+    async def consumed(self, attempt: str) -> Usage | None:
+        """The engine says it a moment after the abort."""
+        for _ in range(_ASKED):
+            if (usage := self.usage_of(attempt)) is not None:
+                return usage
+            await asyncio.sleep(_ABORT_TOLD / _ASKED)
+        return None
 
     async def models(self) -> list[str]:
         return [*self._engines, *([self._encoder_name] if self._encoder is not None else [])]

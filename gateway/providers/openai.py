@@ -23,6 +23,7 @@ from gateway.tasks import Tasks
 from gateway.transport import ConnectFailed, Exchange, TimedOut, Transport, TransportError
 from gateway.transport.credential import Credential, is_loopback, origin
 from gateway.transport.refusal import LARGEST_ERROR, in_band_message, in_doubt, refused
+from policies.money import Usage
 
 log = structlog.get_logger("nearhit.upstream")
 
@@ -117,6 +118,10 @@ class OpenAIProvider:
                 self._tasks.spawn(_drain(exchange), "drain")
             else:
                 exchange.close()
+
+    async def consumed(self, attempt: str) -> Usage | None:  # noqa: ARG002 - the protocol's signature
+        """Nobody tells what a closed call has cost."""
+        return None
 
     async def models(self) -> list[str]:
         """Model names the upstream lists (or those configured). Raises UpstreamFailed."""

@@ -74,6 +74,10 @@ class ScriptedProvider:
         async for chunk in stream:
             yield chunk
 
+    async def consumed(self, attempt: str) -> Usage | None:  # noqa: ARG002 - the protocol's signature
+        """Nobody tells what a closed call has cost."""
+        return None
+
     async def models(self) -> list[str]:
         return list(self._config.models)
 

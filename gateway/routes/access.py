@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 from litestar import Request, Response, Router
 from litestar.connection import ASGIConnection
-from litestar.di import Provide
+from litestar.di import NamedDependency, Provide
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.handlers import BaseRouteHandler
 from litestar.types import ASGIApp, ControllerRouterHandler, Receive, Scope, Send
@@ -88,6 +88,9 @@ class Caller:
         self.services = services_of(request)
         self.principal = cast("Principal", request.scope["user"])
         self.ip = peer(request)
+
+
+CallerDep = NamedDependency[Caller]
 
 
 def provide_caller(request: AnyRequest) -> Caller:

@@ -36,7 +36,7 @@ from gateway.routes import (
     sheets,
     usage,
 )
-from gateway.routes.access import Caller, control_router
+from gateway.routes.access import CallerDep, control_router
 from gateway.web.pages import HEADERS, render
 from gateway.web.reference import data_plane, sections
 
@@ -91,14 +91,14 @@ class AuditAnswer(Struct, kw_only=True):
 
 
 @get("/whoami", opt={"role": "viewer"}, summary="Who am I")
-async def whoami(caller: Caller) -> Who:
+async def whoami(caller: CallerDep) -> Who:
     """The role and reach of the key this was asked with."""
     who = caller.principal
     return Who(key_id=who.key_id, role=who.role, team=who.team or None, project=who.project or None)
 
 
 @get("/status", opt={"role": "viewer"}, summary="What runs")
-async def status(caller: Caller) -> Status:
+async def status(caller: CallerDep) -> Status:
     """Versions and what is still missing. For load balancers there is `/health/ready`."""
     services = caller.services
     parts = [Part(name=name, kind="upstream", missing=found.ready()) for name, found in services.providers.items()]
@@ -118,7 +118,7 @@ async def status(caller: Caller) -> Status:
 
 
 @get("/audit", opt={"role": "admin"}, summary="Who changed what")
-async def audit(caller: Caller, limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 100) -> AuditAnswer:
+async def audit(caller: CallerDep, limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 100) -> AuditAnswer:
     """The newest changes, and whether the whole chain of them is intact."""
     if caller.principal.team != ORG_WIDE:
         raise NotAllowed("The audit log covers every team; this key is bound to one.", code="beyond_team")
@@ -157,7 +157,10 @@ def control_plane() -> list[ControllerRouterHandler]:
 
 
 def undeclared(handlers: list[HTTPRouteHandler]) -> list[str]:
-    """Names of handlers under `/api`, `/ui` or `/v1/organization` that declare no role."""
+    """Names of handlers under `/api`, `/ui` or `/v1/organization` that declare no role.
+
+    What Litestar itself answers to OPTIONS says only which methods there are.
+    """
     known = {*ROLES, "anyone"}
     covered = ("/api/", "/ui", "/v1/organization")
     return sorted(
@@ -165,7 +168,7 @@ def undeclared(handlers: list[HTTPRouteHandler]) -> list[str]:
             str(handler)
             for handler in handlers
             for path in handler.paths
-            if path.startswith(covered) and handler.opt.get("role") not in known
+            if path.startswith(covered) and handler.opt.get("role") not in known and handler.http_methods != {"OPTIONS"}
         }
     )
 

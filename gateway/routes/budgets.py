@@ -3,10 +3,8 @@
 Knows: JSON in and out, who may set which scope. Does not know: how a limit is held (`gateway.ledger`).
 """
 
-from typing import Annotated
-
 from litestar import delete, get, put
-from litestar.params import Body
+from litestar.params import FromPath, JSONBody
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct, field
 
@@ -19,7 +17,7 @@ from gateway.db.rows import BudgetState
 from gateway.errors import InvalidRequest, NotAllowed, NotFound
 from gateway.keyrows import KeyRows
 from gateway.routes import shapes
-from gateway.routes.access import Caller, control_router
+from gateway.routes.access import CallerDep, control_router
 from gateway.services import Services
 from policies.budget import Budget, Mode, WindowKind
 from policies.money import nano, usd
@@ -129,9 +127,11 @@ def wanted_budget(scope: str, data: BudgetWanted) -> Budget:
         raise InvalidRequest(str(error), param=_field_of(str(error))) from error
 
 
-def _field_of(words: str) -> str | None:
-    named = {"limit": "limit_usd", "window": "window", "mode": "mode", "alerts": "alerts", "time zone": "timezone"}
-    return next((key for word, key in named.items() if word in words), "scope")
+def _field_of(words: str) -> str:
+    """The field that `gateway.db.budgets.check` complains about, by how its sentences begin."""
+    named = {"alerts": "alerts", "unknown window": "window", "unknown mode": "mode", "unknown time zone": "timezone"}
+    found = [field for beginning, field in named.items() if words.startswith(beginning)]
+    return found[0] if found else "limit_usd" if words.startswith("a limit") else "scope"
 
 
 async def set_limit(services: Services, principal: Principal, wanted: Budget, ip: str | None) -> BudgetView:
@@ -185,7 +185,7 @@ def _noted(state: BudgetState | None) -> dict[str, object] | None:
 
 
 @put("/{budget:path}", opt={"role": "admin"}, summary="Set a budget")
-async def set_budget(caller: Caller, budget: str, data: Annotated[BudgetWanted, Body()]) -> BudgetView:
+async def set_budget(caller: CallerDep, budget: FromPath[str], data: JSONBody[BudgetWanted]) -> BudgetView:
     """A scope is `org`, `team:acme`, `project:acme/app`, `key:<id>`, `user:<id>`, `model:<name>` or `tag:<k>=<v>`.
 
     Setting one again makes a new version of it; what was spent in the window that is running stays.
@@ -195,14 +195,14 @@ async def set_budget(caller: Caller, budget: str, data: Annotated[BudgetWanted, 
 
 
 @get("/", opt={"role": "viewer"}, summary="List budgets")
-async def list_budgets(caller: Caller) -> BudgetList:
+async def list_budgets(caller: CallerDep) -> BudgetList:
     """Every budget in force with the balance of the window that is running."""
     await caller.services.ledger.flush()
     return BudgetList([view(state) for state in await visible(caller.services, caller.principal)])
 
 
 @get("/{budget:path}", opt={"role": "viewer"}, summary="Read a budget")
-async def read_budget(caller: Caller, budget: str) -> BudgetView:
+async def read_budget(caller: CallerDep, budget: FromPath[str]) -> BudgetView:
     """One budget with the balance of the window that is running."""
     await caller.services.ledger.flush()
     wanted = budget.removeprefix("/")
@@ -213,7 +213,7 @@ async def read_budget(caller: Caller, budget: str) -> BudgetView:
 
 
 @delete("/{budget:path}", opt={"role": "admin"}, summary="Retire a budget", status_code=204)
-async def retire_budget(caller: Caller, budget: str) -> None:
+async def retire_budget(caller: CallerDep, budget: FromPath[str]) -> None:
     """It no longer limits anything; its history stays."""
     await retire_limit(caller.services, caller.principal, budget.removeprefix("/"), caller.ip)
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Annotated, Literal
 
 from litestar import delete, get, post
-from litestar.params import Body, QueryParameter
+from litestar.params import JSONBody, QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 from sqlalchemy import select
@@ -22,7 +22,7 @@ from gateway.call import Principal
 from gateway.db.models import Audit
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.routes import shapes
-from gateway.routes.access import Caller, control_router
+from gateway.routes.access import CallerDep, control_router
 from gateway.routes.requests import detail
 from gateway.services import Services
 from policies.money import usd
@@ -125,8 +125,8 @@ def interval(wrong: int, judged: int) -> Measured:
         judged=judged,
         wrong=wrong,
         rate=share,
-        low=max(0.0, (middle - half) / (1 + spread)),
-        high=min(1.0, (middle + half) / (1 + spread)),
+        low=min(share, max(0.0, (middle - half) / (1 + spread))),
+        high=max(share, min(1.0, (middle + half) / (1 + spread))),
     )
 
 
@@ -228,7 +228,7 @@ async def judge(services: Services, principal: Principal, wanted: FeedbackWanted
 
 
 @post("/feedback", opt={"role": "operator"}, summary="Say whether a hit was right", status_code=200)
-async def feedback(caller: Caller, data: Annotated[FeedbackWanted, Body()]) -> FeedbackAnswer:
+async def feedback(caller: CallerDep, data: JSONBody[FeedbackWanted]) -> FeedbackAnswer:
     """Verdicts feed the measured wrong-hit rate; the last one on a request counts."""
     return await judge(caller.services, caller.principal, data, caller.ip)
 
@@ -238,7 +238,7 @@ Text = Annotated[str | None, QueryParameter(max_length=200)]
 
 @delete("/", opt={"role": "operator"}, summary="Purge kept answers", status_code=200)
 async def purge(
-    caller: Caller,
+    caller: CallerDep,
     team: Text = None,
     project: Text = None,
     model: Text = None,
@@ -256,14 +256,14 @@ async def purge(
 
 
 @get("/stats", opt={"role": "viewer"}, summary="How the cache does")
-async def stats(caller: Caller) -> StatsAnswer:
+async def stats(caller: CallerDep) -> StatsAnswer:
     """Entries, hit rates, why misses were misses, and the measured wrong-hit rate with its interval, per scope."""
     return await statistics(caller.services, caller.principal)
 
 
 @get("/entries", opt={"role": "operator"}, summary="Look into the cache")
 async def entries(
-    caller: Caller,
+    caller: CallerDep,
     contains: Text = None,
     limit: Annotated[int, QueryParameter(ge=1, le=500)] = 50,
 ) -> EntryList:

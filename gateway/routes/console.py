@@ -8,7 +8,7 @@ from typing import Annotated, cast
 from urllib.parse import urlencode
 
 from litestar import Response, get, post
-from litestar.params import QueryParameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
@@ -24,7 +24,7 @@ from gateway.routes.budgets import BudgetWanted, retire_limit, set_limit, visibl
 from gateway.routes.cache_admin import FeedbackWanted, cache_of, found_entries, judge, statistics
 from gateway.routes.requests import answer, detail, price_view
 from gateway.routes.usage import reach
-from gateway.routes.visitor import Visitor, page_router
+from gateway.routes.visitor import Visitor, VisitorDep, page_router
 from gateway.web.pages import HEADERS
 from gateway.web.why import sentence
 from gateway.web.words import DASH, MARKS, millis
@@ -52,7 +52,9 @@ def moved(path: str) -> Response[bytes]:
 
 
 @get("/requests", opt={"role": "viewer"})
-async def requests_page(visitor: Visitor, failed: bool = False, before: str | None = None) -> Response[bytes]:
+async def requests_page(
+    visitor: VisitorDep, failed: FromQuery[bool] = False, before: FromQuery[str | None] = None
+) -> Response[bytes]:
     """Requests by filter, newest first."""
     services, asked = visitor.services, _asked(visitor)
     queries = Queries(services.database)
@@ -84,7 +86,7 @@ class Timeline(Struct, kw_only=True):
 
 
 @get("/requests/{request_id:str}", opt={"role": "viewer"})
-async def request_page(visitor: Visitor, request_id: str, judged: str = "") -> Response[bytes]:
+async def request_page(visitor: VisitorDep, request_id: FromPath[str], judged: FromQuery[str] = "") -> Response[bytes]:
     """Everything about one request."""
     found = await detail(visitor.services, visitor.principal, request_id)
     told, row = answer(found), found.request
@@ -146,7 +148,7 @@ def _facts(found: RequestDetail) -> list[tuple[str, str]]:
 
 
 @post("/requests/{request_id:str}/feedback", opt={"role": "operator"}, status_code=200)
-async def judge_request(visitor: Visitor, request_id: str) -> Response[bytes]:
+async def judge_request(visitor: VisitorDep, request_id: FromPath[str]) -> Response[bytes]:
     """A person's verdict on a hit."""
     verdict = (await visitor.form()).get("verdict", "")
     if verdict not in ("wrong", "right"):
@@ -216,13 +218,13 @@ async def _keys_page(
 
 
 @get("/keys", opt={"role": "operator"})
-async def keys_page(visitor: Visitor, revoked: Text = "") -> Response[bytes]:
+async def keys_page(visitor: VisitorDep, revoked: Text = "") -> Response[bytes]:
     """Every key, and the form that makes one."""
     return await _keys_page(visitor, notice=f"The key {revoked} is revoked." if revoked else "")
 
 
 @post("/keys", opt={"role": "admin"}, status_code=200)
-async def make_key(visitor: Visitor) -> Response[bytes]:
+async def make_key(visitor: VisitorDep) -> Response[bytes]:
     """Make a key and show it, once."""
     form = await visitor.form()
     models = [name.strip() for name in form.get("models", "").split(",") if name.strip()]
@@ -248,7 +250,7 @@ async def make_key(visitor: Visitor) -> Response[bytes]:
 
 
 @post("/keys/{key_id:str}/rotate", opt={"role": "admin"}, status_code=200)
-async def rotate_key(visitor: Visitor, key_id: str) -> Response[bytes]:
+async def rotate_key(visitor: VisitorDep, key_id: FromPath[str]) -> Response[bytes]:
     """Give a key a new secret and show it, once."""
     await visitor.form()
     created = await visitor.services.keyring.rotate(visitor.principal, key_id)
@@ -257,7 +259,7 @@ async def rotate_key(visitor: Visitor, key_id: str) -> Response[bytes]:
 
 
 @post("/keys/{key_id:str}/revoke", opt={"role": "admin"}, status_code=200)
-async def revoke_key(visitor: Visitor, key_id: str) -> Response[bytes]:
+async def revoke_key(visitor: VisitorDep, key_id: FromPath[str]) -> Response[bytes]:
     """Stop a key."""
     await visitor.form()
     await visitor.services.keyring.revoke(visitor.principal, key_id)
@@ -285,13 +287,13 @@ async def _budgets_page(
 
 
 @get("/budgets", opt={"role": "viewer"})
-async def budgets_page(visitor: Visitor, done: Text = "") -> Response[bytes]:
+async def budgets_page(visitor: VisitorDep, done: Text = "") -> Response[bytes]:
     """Where every limit stands, and the form that sets one."""
     return await _budgets_page(visitor, notice=f"The budget {done} is set." if done else "")
 
 
 @post("/budgets", opt={"role": "admin"}, status_code=200)
-async def set_budget(visitor: Visitor) -> Response[bytes]:
+async def set_budget(visitor: VisitorDep) -> Response[bytes]:
     """Set or change a limit."""
     form = await visitor.form()
     window, mode = form.get("window", "month"), form.get("mode", "hard")
@@ -309,7 +311,7 @@ async def set_budget(visitor: Visitor) -> Response[bytes]:
 
 
 @post("/budgets/retire", opt={"role": "admin"}, status_code=200)
-async def retire_budget(visitor: Visitor) -> Response[bytes]:
+async def retire_budget(visitor: VisitorDep) -> Response[bytes]:
     """Take a limit out of force."""
     form = await visitor.form()
     await retire_limit(visitor.services, visitor.principal, form.get("scope", ""), visitor.ip)
@@ -320,7 +322,7 @@ async def retire_budget(visitor: Visitor) -> Response[bytes]:
 
 
 @get("/cache", opt={"role": "viewer"})
-async def cache_page(visitor: Visitor, contains: Text = "", purged: Text = "") -> Response[bytes]:
+async def cache_page(visitor: VisitorDep, contains: Text = "", purged: Text = "") -> Response[bytes]:
     """How the cache does, and for operators what is in it."""
     services, principal = visitor.services, visitor.principal
     told = await statistics(services, principal)
@@ -338,7 +340,7 @@ async def cache_page(visitor: Visitor, contains: Text = "", purged: Text = "") -
 
 
 @post("/cache/purge", opt={"role": "operator"}, status_code=200)
-async def purge(visitor: Visitor) -> Response[bytes]:
+async def purge(visitor: VisitorDep) -> Response[bytes]:
     """Take kept answers out: those that contain the words, or all within reach."""
     contains = (await visitor.form()).get("contains") or None
     team = None if visitor.principal.team == ORG_WIDE else visitor.principal.team

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from litestar import Response, get, post
-from litestar.params import QueryParameter
+from litestar.params import FromPath, QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
@@ -16,12 +16,13 @@ from gateway.audit import Change, note
 from gateway.auth import may
 from gateway.db.queries import Queries
 from gateway.db.rows import UsageRow
-from gateway.errors import NotAllowed, Overloaded, Unauthorized
+from gateway.errors import Overloaded, Unauthorized
 from gateway.routes.access import AnyRequest, peer, services_of
 from gateway.routes.budgets import visible
 from gateway.routes.usage import Span, month_start, reach
 from gateway.routes.visitor import (
     Visitor,
+    VisitorDep,
     cookie_name,
     html,
     page_router,
@@ -83,7 +84,7 @@ async def glance(visitor: Visitor, span: Span) -> Glance:
 
 
 @get("/", opt={"role": "viewer"})
-async def overview(visitor: Visitor, period: ChosenPeriod = "month") -> Response[bytes]:
+async def overview(visitor: VisitorDep, period: ChosenPeriod = "month") -> Response[bytes]:
     """Spend, savings, hit rate, latency, requests over time, what they were, the newest ones."""
     services, now = visitor.services, visitor.services.now()
     span, where = span_of(period, now), reach(visitor.principal)
@@ -110,14 +111,14 @@ async def overview(visitor: Visitor, period: ChosenPeriod = "month") -> Response
 
 
 @get("/parts/tiles", opt={"role": "viewer"})
-async def tiles(visitor: Visitor, period: ChosenPeriod = "month") -> Response[bytes]:
+async def tiles(visitor: VisitorDep, period: ChosenPeriod = "month") -> Response[bytes]:
     """The tiles again, asked for by the first page while it is open."""
     numbers = await glance(visitor, span_of(period, visitor.services.now()))
     return html(render("tiles.html", total=numbers.total, first=numbers.first))
 
 
 @get("/parts/recent", opt={"role": "viewer"})
-async def recent(visitor: Visitor) -> Response[bytes]:
+async def recent(visitor: VisitorDep) -> Response[bytes]:
     """The newest requests again."""
     rows = await Queries(visitor.services.database).recent_requests(_RECENT, where=reach(visitor.principal))
     return html(render("recent.html", recent=rows))
@@ -170,7 +171,7 @@ def _inside(path: str) -> str:
 
 
 @post("/logout", opt={"role": "viewer"}, status_code=200)
-async def logout(visitor: Visitor) -> Response[bytes]:
+async def logout(visitor: VisitorDep) -> Response[bytes]:
     """End the session on both sides."""
     await visitor.form()
     token = visitor.request.cookies.get(cookie_name(visitor.request), "")
@@ -181,11 +182,11 @@ async def logout(visitor: Visitor) -> Response[bytes]:
 
 
 @get("/static/{name:path}", opt={"role": "anyone"})
-async def static(request: AnyRequest, name: str) -> Response[bytes]:
+async def static(request: AnyRequest, name: FromPath[str]) -> Response[bytes]:
     """A file of the package. Addresses carry a digest of the content, so browsers keep them for a year."""
     found = assets().get(name.removeprefix("/"))
     if found is None:
-        raise NotAllowed("There is no such file.", code="not_found")
+        return Response(b"", status_code=404, media_type="text/plain", headers=HEADERS)
     packed = "gzip" in request.headers.get("accept-encoding", "")
     headers = {
         "cache-control": "public, max-age=31536000, immutable",

@@ -6,7 +6,7 @@ Knows: JSON in and out. Does not know: how keys are stored or checked (`gateway.
 from typing import Annotated
 
 from litestar import delete, get, post
-from litestar.params import Body
+from litestar.params import FromPath, JSONBody
 from litestar.types import ControllerRouterHandler
 from msgspec import Meta, Struct
 
@@ -17,7 +17,7 @@ from gateway.errors import InvalidRequest
 from gateway.firstrun import renew_admin_key
 from gateway.keyrows import KeyRow
 from gateway.routes import shapes
-from gateway.routes.access import Caller, control_router
+from gateway.routes.access import CallerDep, control_router
 from gateway.services import Services
 
 ADMIN_KEY_ID = "admin"
@@ -105,7 +105,7 @@ def checked(data: KeyWanted, now: float) -> NewKey:
 
 
 @post("/", opt={"role": "admin"}, summary="Make a key", status_code=201)
-async def create_key(caller: Caller, data: Annotated[KeyWanted, Body()]) -> KeyMade:
+async def create_key(caller: CallerDep, data: JSONBody[KeyWanted]) -> KeyMade:
     """The answer holds the key; it is not shown again. A key never grants more than its maker has."""
     created = await caller.services.keyring.create(caller.principal, checked(data, caller.services.now()))
     shown = made(created, caller.services.now())
@@ -115,14 +115,14 @@ async def create_key(caller: Caller, data: Annotated[KeyWanted, Body()]) -> KeyM
 
 
 @get("/", opt={"role": "operator"}, summary="List keys")
-async def list_keys(caller: Caller) -> KeyList:
+async def list_keys(caller: CallerDep) -> KeyList:
     """Every key the caller may see, newest first, revoked ones included. Never their text."""
     now = caller.services.now()
     return KeyList([view(row, now) for row in await caller.services.keyring.list(caller.principal)])
 
 
 @delete("/{key_id:str}", opt={"role": "admin"}, summary="Revoke a key", status_code=200)
-async def revoke_key(caller: Caller, key_id: str) -> KeyView:
+async def revoke_key(caller: CallerDep, key_id: FromPath[str]) -> KeyView:
     """At once in this process, within 30 seconds in others. Revoking twice changes nothing."""
     row = await caller.services.keyring.revoke(caller.principal, key_id)
     await note(caller.services, caller.principal, Change("key.revoke", key_id), ip=caller.ip)
@@ -130,7 +130,7 @@ async def revoke_key(caller: Caller, key_id: str) -> KeyView:
 
 
 @post("/{key_id:str}/rotate", opt={"role": "admin"}, summary="Give a key a new secret", status_code=200)
-async def rotate_key(caller: Caller, key_id: str) -> KeyMade:
+async def rotate_key(caller: CallerDep, key_id: FromPath[str]) -> KeyMade:
     """The id stays, so budgets and usage go on; the old secret stops working. `admin` renews the admin key."""
     if key_id == ADMIN_KEY_ID:
         shown = _renewed(caller.services, caller.principal)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from gateway.audit import Change, note
 from gateway.errors import InvalidRequest
-from gateway.routes.access import Caller, control_router
+from gateway.routes.access import CallerDep, control_router
 from policies.money import usd
 
 
@@ -38,7 +38,7 @@ class Compared(Struct, kw_only=True):
 
 
 @post("/verify", opt={"role": "finance"}, summary="Rebuild every balance", status_code=200)
-async def verify(caller: Caller) -> Verified:
+async def verify(caller: CallerDep) -> Verified:
     """Recomputes every charge from tokens and price version and every balance from its entries."""
     await caller.services.ledger.flush()
     problems = await caller.services.ledger.verify()
@@ -46,7 +46,7 @@ async def verify(caller: Caller) -> Verified:
 
 
 @post("/reconcile", opt={"role": "finance"}, summary="Compare with a provider's bill", status_code=200)
-async def reconcile(caller: Caller) -> Compared:
+async def reconcile(caller: CallerDep) -> Compared:
     """The body is the bill: one JSON object per line, as `nearhit scripted --bill` writes it."""
     body = await caller.request.body()
     if not body.strip():

@@ -7,6 +7,7 @@ invented: there is no `line_item` beyond the model, no audio, no batch.
 
 import base64
 import math
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Literal, TypeVar
 
@@ -17,7 +18,7 @@ from msgspec import Struct
 from gateway.db.queries import Queries
 from gateway.db.rows import UsageRow
 from gateway.errors import InvalidRequest
-from gateway.routes.access import AnyRequest, Caller, control_router
+from gateway.routes.access import AnyRequest, Caller, CallerDep, control_router
 from gateway.routes.usage import reach
 from policies.money import NANO_PER_USD
 
@@ -26,6 +27,7 @@ _SECONDS: dict[Width, int] = {"1m": 60, "1h": 3_600, "1d": 86_400}
 _DEFAULT: dict[Width, int] = {"1m": 60, "1h": 24, "1d": 7}
 _MOST: dict[Width, int] = {"1m": 1_440, "1h": 168, "1d": 31}
 _MOST_COST_BUCKETS = 180
+_SPANS = {60: "minute", 3_600: "hour", 86_400: "day"}
 _GROUPS = {
     "project_id": "project",
     "user_id": "user",
@@ -209,17 +211,22 @@ def _page_start(text: str | None) -> int | None:
 
 
 async def _rows(caller: Caller, wanted: Wanted, where: dict[str, str]) -> list[list[UsageRow]]:
-    """The usage of each bucket of the page, grouped as asked."""
+    """The usage of each bucket of the page, grouped as asked, by one query."""
     await caller.services.ledger.flush()
     names = list(dict.fromkeys(_GROUPS[name] for name in wanted.groups))
     if "project" in names:
         names.append("team")
-    queries, conditions = Queries(caller.services.database), {**where, **reach(caller.principal)}
-    found: list[list[UsageRow]] = []
-    for start in wanted.starts:
-        rows = await queries.usage(names, start, start + wanted.seconds, conditions, latencies=False)
-        found.append([row for row in rows if row.requests])
-    return found
+    found: dict[int, list[UsageRow]] = {start: [] for start in wanted.starts}
+    if not found:
+        return []
+    span, end = _SPANS[wanted.seconds], wanted.starts[-1] + wanted.seconds
+    rows = await Queries(caller.services.database).usage(
+        [span, *names], wanted.starts[0], end, {**where, **reach(caller.principal)}, latencies=False
+    )
+    for row in rows:
+        began = datetime.fromisoformat(row.group[span])
+        found[int((began if began.tzinfo else began.replace(tzinfo=UTC)).timestamp())].append(row)
+    return list(found.values())
 
 
 def _named(result: Result, wanted: Wanted, row: UsageRow) -> Result:
@@ -260,7 +267,7 @@ def _embedded(wanted: Wanted, row: UsageRow) -> EmbeddingsResult:
 
 
 @get("/costs", opt={"role": "finance"}, summary="Costs in OpenAI's shape")
-async def costs(caller: Caller) -> CostPage:
+async def costs(caller: CallerDep) -> CostPage:
     """As OpenAI's `GET /v1/organization/costs`: daily buckets from `start_time` on, grouped by `group_by`."""
     wanted = wanted_page(caller.request, caller.services.now(), costs=True)
     buckets = await _rows(caller, wanted, {})
@@ -272,7 +279,7 @@ async def costs(caller: Caller) -> CostPage:
 
 
 @get("/usage/completions", opt={"role": "finance"}, summary="Completions in OpenAI's shape")
-async def completions(caller: Caller) -> CompletionsPage:
+async def completions(caller: CallerDep) -> CompletionsPage:
     """As OpenAI's `GET /v1/organization/usage/completions`: chat and text completions, hits included."""
     wanted = wanted_page(caller.request, caller.services.now(), costs=False)
     chats = await _rows(caller, wanted, {"operation": "chat"})
@@ -285,7 +292,7 @@ async def completions(caller: Caller) -> CompletionsPage:
 
 
 @get("/usage/embeddings", opt={"role": "finance"}, summary="Embeddings in OpenAI's shape")
-async def embeddings(caller: Caller) -> EmbeddingsPage:
+async def embeddings(caller: CallerDep) -> EmbeddingsPage:
     """As OpenAI's `GET /v1/organization/usage/embeddings`."""
     wanted = wanted_page(caller.request, caller.services.now(), costs=False)
     buckets = await _rows(caller, wanted, {"operation": "embedding"})

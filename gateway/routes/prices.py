@@ -6,7 +6,7 @@ Knows: JSON in and out. Does not know: where bundled prices come from (`gateway.
 from typing import Annotated
 
 from litestar import get, put
-from litestar.params import Body, QueryParameter
+from litestar.params import FromPath, JSONBody, QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
@@ -16,7 +16,7 @@ from gateway.db.queries import Queries
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.prices import ANY
 from gateway.routes import shapes
-from gateway.routes.access import Caller, control_router
+from gateway.routes.access import CallerDep, control_router
 from gateway.routes.requests import per_million
 from gateway.services import Services
 from policies.money import Price
@@ -98,7 +98,9 @@ async def in_use(services: Services) -> list[str]:
 
 
 @get("/", opt={"role": "viewer"}, summary="Prices in force")
-async def list_prices(caller: Caller, model: Annotated[str | None, QueryParameter(max_length=200)] = None) -> PriceList:
+async def list_prices(
+    caller: CallerDep, model: Annotated[str | None, QueryParameter(max_length=200)] = None
+) -> PriceList:
     """Of every model in use, or of one (`model=provider/model`), with what has no price."""
     names = [model] if model else await in_use(caller.services)
     lines = [priced(caller.services, name) for name in names]
@@ -107,7 +109,7 @@ async def list_prices(caller: Caller, model: Annotated[str | None, QueryParamete
 
 
 @put("/{model:path}", opt={"role": "admin"}, summary="Set a price")
-async def set_price(caller: Caller, model: str, data: Annotated[PriceWanted, Body()]) -> PriceLine:
+async def set_price(caller: CallerDep, model: FromPath[str], data: JSONBody[PriceWanted]) -> PriceLine:
     """`model` is `provider/model`, or `*/model` for every provider. Charges already made keep their price."""
     if caller.principal.team != ORG_WIDE:
         raise NotAllowed("Prices hold for every team; this key is bound to one.", code="beyond_team")

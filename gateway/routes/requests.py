@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Annotated, Literal, cast
 
 from litestar import Response, get
-from litestar.params import QueryParameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
@@ -17,7 +17,7 @@ from gateway.db.queries import Queries
 from gateway.db.rows import EntryLine, PriceLine, RequestDetail, RequestLine
 from gateway.errors import NotFound
 from gateway.routes import shapes
-from gateway.routes.access import Caller, control_router
+from gateway.routes.access import CallerDep, control_router
 from gateway.routes.usage import filters
 from gateway.services import Services
 from gateway.web.sheet import csv_bytes
@@ -300,10 +300,10 @@ async def detail(services: Services, principal: Principal, request_id: str) -> R
 
 @get("/", opt={"role": "viewer"}, summary="Recent requests")
 async def list_requests(
-    caller: Caller,
+    caller: CallerDep,
     limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 50,
     before: Annotated[str | None, QueryParameter(max_length=64)] = None,
-    failed: bool = False,
+    failed: FromQuery[bool] = False,
     form: Annotated[Literal["json", "csv"] | None, QueryParameter(name="format")] = None,
 ) -> RequestList | Response[bytes]:
     """Newest first, filtered as in `/api/v1/usage`. `failed`: only those answered with 400 or more."""
@@ -329,7 +329,7 @@ def _csv_cell(row: RequestView, name: str) -> str | int | float | Decimal | None
 
 
 @get("/{request_id:str}", opt={"role": "viewer"}, summary="Everything about one request")
-async def read_request(caller: Caller, request_id: str) -> RequestAnswer:
+async def read_request(caller: CallerDep, request_id: FromPath[str]) -> RequestAnswer:
     """Route, attempts, timings, cost lines with their price version, and why it was a hit or a miss."""
     await caller.services.ledger.flush()
     return answer(await detail(caller.services, caller.principal, request_id))

@@ -6,6 +6,7 @@ Knows: the columns of each. Does not know: how CSV is written (`gateway.web.shee
 from decimal import Decimal
 
 from litestar import Response, get
+from litestar.params import FromPath
 from litestar.types import ControllerRouterHandler
 
 from gateway.auth import require
@@ -17,7 +18,7 @@ from gateway.routes.dashboard import ChosenPeriod, span_of
 from gateway.routes.requests import as_csv as requests_csv
 from gateway.routes.usage import as_csv as usage_csv
 from gateway.routes.usage import reach, shown
-from gateway.routes.visitor import Visitor, page_router
+from gateway.routes.visitor import Visitor, VisitorDep, page_router
 from gateway.web.reads import series
 from gateway.web.sheet import Cell, csv_bytes
 from policies.money import NANO_PER_USD
@@ -85,7 +86,7 @@ async def _series(visitor: Visitor, period: ChosenPeriod) -> Response[bytes]:
 
 
 @get("/csv/{table:str}", opt={"role": "viewer"})
-async def sheet(visitor: Visitor, table: str, period: ChosenPeriod = "month") -> Response[bytes]:
+async def sheet(visitor: VisitorDep, table: FromPath[str], period: ChosenPeriod = "month") -> Response[bytes]:
     """One table. Raises NotFound for a name that is none."""
     plain = {"requests": _requests, "keys": _keys, "budgets": _budgets, "cache": _cache}
     if table in plain:

@@ -18,7 +18,7 @@ from gateway.db.queries import DIMENSIONS, Queries
 from gateway.db.rows import UsageRow
 from gateway.errors import InvalidRequest
 from gateway.routes import shapes
-from gateway.routes.access import AnyRequest, Caller, control_router
+from gateway.routes.access import AnyRequest, CallerDep, control_router
 from gateway.web.sheet import Cell, csv_bytes
 from policies.money import usd
 
@@ -153,7 +153,7 @@ Text = Annotated[str | None, QueryParameter(max_length=200)]
 
 @get(["/usage", "/export/usage"], opt={"role": "viewer"}, summary="Usage, cost and savings")
 async def usage(
-    caller: Caller,
+    caller: CallerDep,
     group_by: Text = None,
     start: Annotated[str | None, QueryParameter(name="from", max_length=64)] = None,
     end: Annotated[str | None, QueryParameter(name="to", max_length=64)] = None,

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from litestar import Response, Router
 from litestar.datastructures import Cookie, FormMultiDict
-from litestar.di import Provide
+from litestar.di import NamedDependency, Provide
 from litestar.handlers import BaseRouteHandler
 from litestar.types import ControllerRouterHandler
 
@@ -117,6 +117,9 @@ class Visitor:
             "navigation": [item for item in NAVIGATION if may(self.principal, item[2])],
             "base": base_url(self.request),
         }
+
+
+VisitorDep = NamedDependency[Visitor]
 
 
 def provide_visitor(request: AnyRequest) -> Visitor:

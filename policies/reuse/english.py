@@ -8,6 +8,12 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+
+def bag(text: str) -> frozenset[str]:
+    """The words of a list written in one line."""
+    return frozenset(text.split())
+
+
 _WORD = re.compile(
     r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*"  # letters, apostrophes inside
     r"|\d+(?:[.,:/]\d+)*"  # 1,000  3.5  10:30  24/7
@@ -49,49 +55,55 @@ _CONTRACTED = {
     "plz": "please",
 }
 _ENDINGS = {"'re": " are", "'ve": " have", "'ll": " will", "'m": " am", "n't": " not", "'d": " would"}
-_IS_AFTER = frozenset("what where who when why how that there here it he she this everything everyone".split())
-_IRREGULAR = dict(
-    pair.split(":")
-    for pair in (
-        "men:man women:woman children:child people:person feet:foot teeth:tooth mice:mouse wives:wife "
-        "knives:knife went:go gone:go goes:go did:do done:do does:do doing:do bought:buy sold:sell lost:lose sent:send "
-        "paid:pay made:make took:take taken:take got:get gotten:get gave:give given:give wrote:write written:write "
-        "forgot:forget forgotten:forget broke:break broken:break chose:choose chosen:choose spent:spend built:build "
-        "kept:keep left:leave met:meet read:read ran:run saw:see seen:see sat:sit spoke:speak spoken:speak "
-        "stood:stand stole:steal stolen:steal taught:teach told:tell thought:think understood:understand "
-        "won:win wore:wear began:begin begun:begin came:come drew:draw drove:drive driven:drive ate:eat eaten:eat "
-        "fell:fall fallen:fall felt:feel found:find flew:fly froze:freeze frozen:freeze grew:grow grown:grow "
-        "heard:hear held:hold knew:know known:know led:lead meant:mean rose:rise said:say sang:sing slept:sleep "
-        "swam:swim threw:throw woke:wake is:be are:be was:be were:be been:be being:be am:be has:have had:have "
-        "having:have better:better analyses:analysis criteria:criterion data:data dying:die lying:lie tying:tie "
-        "using:use used:use uses:use born:birth bitten:bite bit:bite beaten:beat caught:catch brought:bring hidden:hide "
-        "drawn:draw blown:blow flown:fly sung:sing sunk:sink torn:tear worn:wear shown:show fed:feed fought:fight "
-        "lent:lend laid:lay rode:ride ridden:ride shot:shoot shook:shake stuck:stick struck:strike swept:sweep"
-    ).split()
+_IS_AFTER = bag("what where who when why how that there here it he she this everything everyone")
+_IRREGULAR_FORMS = (
+    ":men:man women:woman children:child people:person feet:foot teeth:tooth mice:mouse wives:wife knives:knife "
+    "went:go gone:go goes:go did:do done:do does:do doing:do bought:buy sold:sell lost:lose sent:send paid:pay "
+    "made:make took:take taken:take got:get gotten:get gave:give given:give wrote:write written:write "
+    "forgot:forget forgotten:forget broke:break broken:break chose:choose chosen:choose spent:spend built:build "
+    "kept:keep left:leave met:meet read:read ran:run saw:see seen:see sat:sit spoke:speak spoken:speak "
+    "stood:stand stole:steal stolen:steal taught:teach told:tell thought:think understood:understand won:win "
+    "wore:wear began:begin begun:begin came:come drew:draw drove:drive driven:drive ate:eat eaten:eat fell:fall "
+    "fallen:fall felt:feel found:find flew:fly froze:freeze frozen:freeze grew:grow grown:grow heard:hear "
+    "held:hold knew:know known:know led:lead meant:mean rose:rise said:say sang:sing slept:sleep swam:swim "
+    "threw:throw woke:wake is:be are:be was:be were:be been:be being:be am:be has:have had:have having:have "
+    "better:better analyses:analysis criteria:criterion data:data dying:die lying:lie tying:tie using:use "
+    "used:use uses:use born:birth bitten:bite bit:bite beaten:beat caught:catch brought:bring hidden:hide "
+    "drawn:draw blown:blow flown:fly sung:sing sunk:sink torn:tear worn:wear shown:show fed:feed fought:fight "
+    "lent:lend laid:lay rode:ride ridden:ride shot:shoot shook:shake stuck:stick struck:strike swept:sweep news:news"
 )
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_SMALL_ORDINALS = (
+    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth "
+    "sixteenth seventeenth eighteenth nineteenth twentieth"
+)
+_IRREGULAR = {form: base for form, _, base in (pair.partition(":") for pair in _IRREGULAR_FORMS.split(" "))}
 _SCALES = {"hundred": 100.0, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 _VALUES: dict[str, float] = {
-    **{word: float(value) for value, word in enumerate(_SMALL)},
-    **{word: 20.0 + 10.0 * tens for tens, word in enumerate(_TENS)},
-    **{"dozen": 12.0, "half": 0.5, "twice": 2.0, "double": 2.0, "triple": 3.0, "once": 1.0, "single": 1.0},
-    **{"ii": 2.0, "iii": 3.0, "iv": 4.0, "vi": 6.0, "vii": 7.0, "viii": 8.0, "ix": 9.0, "xi": 11.0, "xii": 12.0},
+    "dozen": 12.0,
+    "half": 0.5,
+    "twice": 2.0,
+    "double": 2.0,
+    "triple": 3.0,
+    "once": 1.0,
+    "single": 1.0,
+    "ii": 2.0,
+    "iii": 3.0,
+    "iv": 4.0,
+    "vi": 6.0,
+    "vii": 7.0,
+    "viii": 8.0,
+    "ix": 9.0,
+    "xi": 11.0,
+    "xii": 12.0,
 }
-_ORDINALS: dict[str, float] = {
-    **dict(
-        zip(
-            "first second third fourth fifth sixth seventh eighth ninth tenth".split(),
-            map(float, range(1, 11)),
-            strict=True,
-        )
-    ),
-    **{"eleventh": 11.0, "twelfth": 12.0, "thirteenth": 13.0, "fourteenth": 14.0, "fifteenth": 15.0, "sixteenth": 16.0},
-    **{"seventeenth": 17.0, "eighteenth": 18.0, "nineteenth": 19.0, "twentieth": 20.0, "thirtieth": 30.0},
-}
+_VALUES.update((word, float(value)) for value, word in enumerate(_SMALL.split(" ")))
+_VALUES.update((word, 20.0 + 10.0 * tens) for tens, word in enumerate(_TENS.split(" ")))
+_ORDINALS: dict[str, float] = {word: float(i + 1) for i, word in enumerate(_SMALL_ORDINALS.split(" "))}
 _SUFFIX = {"k": 1e3, "m": 1e6, "mn": 1e6, "bn": 1e9, "st": 1.0, "nd": 1.0, "rd": 1.0, "th": 1.0, "x": 1.0}
 _VOWEL = re.compile(r"[aeiouy]")
 
@@ -137,23 +149,29 @@ def _expand(word: str) -> list[str]:
 def stem(word: str) -> str:
     """One form for plural, tense and -ing: `policies` and `policy`, `stopped` and `stop`. Cruder than a dictionary."""
     if word in _IRREGULAR:
-        return _IRREGULAR[word]
+        return _tidy(_IRREGULAR[word])
     if len(word) <= 3 or not word.isalpha():
         return word
-    for ending, least in (("ing", 3), ("ed", 3)):
+    return _tidy(_without_tense(word) or _without_plural(word))
+
+
+def _without_tense(word: str) -> str | None:
+    for ending in ("ing", "ed"):
         base = word.removesuffix(ending)
-        if base != word and len(base) >= least and _VOWEL.search(base):
+        if base != word and len(base) >= 3 and _VOWEL.search(base):
             doubled = len(base) > 3 and base[-1] == base[-2] and base[-1] not in "lsz"
-            return _tidy(base[:-1] if doubled else base)
+            return base[:-1] if doubled else base
+    return None
+
+
+def _without_plural(word: str) -> str:
     if word.endswith(("ies", "ied")) and len(word) > 4:
-        return _tidy(word[:-3] + "y")
+        return word[:-3] + "y"
     if word.endswith(("sses", "xes", "ches", "shes", "zes")):
-        return _tidy(word[:-2])
+        return word[:-2]
     if word.endswith("s") and not word.endswith(("ss", "us", "is")):
-        return _tidy(word[:-1])
-    if word.endswith("ly") and len(word) > 5:
-        return _tidy(word[:-2])
-    return _tidy(word)
+        return word[:-1]
+    return word.removesuffix("ly") if len(word) > 5 else word
 
 
 def _tidy(base: str) -> str:

@@ -8,25 +8,27 @@ import re
 import unicodedata
 from collections import Counter
 from functools import lru_cache
+from itertools import pairwise
 
 from msgspec import Struct
 
-from policies.reuse.english import Number, Word, numbers, stem, words
-from policies.reuse.lexicon import KINDS, STOP
+from policies.reuse.english import Number, Word, bag, numbers, stem, words
+from policies.reuse.lexicon import KIND_OF, KINDS, STOP
 
 # Words that turn a statement round, and words that only speak of failure, which "did not work" may paraphrase.
-_NEGATORS = frozenset(
-    "not no never without neither nor none nobody nothing nowhere hardly barely scarcely unable except excluding unless "
-    "avoid avoids avoiding avoided prevent prevents preventing prevented lack lacks lacking".split()
+_NEGATORS = bag(
+    "not no never without neither nor none nobody nothing nowhere hardly barely scarcely unable except excluding "
+    "unless avoid avoids avoiding avoided prevent prevents preventing prevented lack lacks lacking"
 )
-_FAILURES = frozenset(
-    "fail fails failed failing failure refuse refuses refused deny denies denied decline declines declined declining reject "
-    "rejects rejected rejecting incorrect wrong unsuccessful unsuccessfully missing broken forgot forget forgetting forgotten "
-    "lost lose losing trouble problem problems issue issues error errors blocked stuck invalid instead despite unavailable "
-    "disabled pending still incorrectly stopped different difficulty difficulties".split()
+_FAILURES = bag(
+    "fail fails failed failing failure refuse refuses refused deny denies denied decline declines declined "
+    "declining reject rejects rejected rejecting incorrect wrong unsuccessful unsuccessfully missing broken "
+    "forgot forget forgetting forgotten lost lose losing trouble problem problems issue issues error errors "
+    "blocked stuck invalid instead despite unavailable disabled pending still incorrectly stopped different "
+    "difficulty difficulties"
 )
 # "stop repeating" turns round, "stop the alarm" is a command of its own.
-_STOPPERS = frozenset("stop stops stopping quit quits quitting".split())
+_STOPPERS = bag("stop stops stopping quit quits quitting")
 _SILENT_NEGATION = re.compile(
     r"\b(?:or not|not only|if not|why not|why don'?t (?:you|we)|no\.? ?\d|no matter|no problem"
     r"|(?:do|does|did|can|could)(?:n'?t| not)(?: really| quite)? (?:know|understand|figure|see why|get why)"
@@ -34,18 +36,22 @@ _SILENT_NEGATION = re.compile(
     re.IGNORECASE,
 )
 _DATES = KINDS["month"] | KINDS["weekday"] | KINDS["season"] | KINDS["part of day"] | KINDS["tense"]
-_PERIODS = frozenset("daily weekly monthly quarterly yearly annual annually hourly biweekly fortnightly".split())
+_PERIODS = bag("daily weekly monthly quarterly yearly annual annually hourly biweekly fortnightly")
 # Month names that are everyday words count as months only beside a number or after a preposition.
 _SPANS = KINDS["span"] | {"weekend", "time", "song", "episod", "one"}
 _WHICH = frozenset(("this", "next", "last", "previous", "past", "coming", "following", "another"))
 _DOUBTFUL_DATES = frozenset(("may", "march", "spring", "fall", "mar", "sun", "sat", "jan", "second"))
-_BEFORE_DATE = frozenset("in on of this next last until till by since during every each early late from to".split())
+_BEFORE_DATE = bag("in on of this next last until till by since during every each early late from to")
 _QUOTED = re.compile(r"`([^`]+)`|\"([^\"]+)\"|\u201c([^\u201d]+)\u201d|(?<!\w)'([^']{1,80})'(?!\w)")
 _CODE = re.compile(
     r"https?://\S+|www\.\S+|[\w.+-]+@[\w-]+\.[\w.]+"  # addresses
     r"|(?<![\w.])(?:~|\.{1,2})?/[\w.-]+(?:/[\w.-]*)*"  # paths
     r"|\b\w+_\w+\b|\b[a-z]+[A-Z]\w*\b|\b\w+\(\)|\b\w+(?:\.\w{2,})+\b|(?<!\w)--?[a-zA-Z][\w-]*|\b\w*\d\w*[a-zA-Z]\w*\b"
     r"|\b[a-zA-Z]+-?\d+\w*\b|[A-Za-z]\+\+|\b[CFc]#"
+)
+# "16th", "5k" and "7pm" are quantities, which other spellings may equal.
+_QUANTITY = re.compile(
+    r"\d[\d.,:]*(?:st|nd|rd|th|k|m|mn|bn|x|am|pm|s|kg|km|cm|mm|lb|lbs|mb|gb|tb|ml|h|hrs?|mins?)", re.IGNORECASE
 )
 _OPERATORS = re.compile(r"(?<=[\w)\s])(\*\*|<=|>=|==|!=|[-+*/^<>=\u00d7\u00f7])(?=\s*[\w(-])")
 _PERSONS = {
@@ -62,23 +68,36 @@ _PERSONS = {
     "their": "they",
     "theirs": "they",
 }
-_FIRST = frozenset("i me my mine myself we us our ours".split())
-_SECOND = frozenset("you your yours yourself".split())
+_FIRST = bag("i me my mine myself we us our ours")
+_SECOND = bag("you your yours yourself")
 # "can I", "should one", "to": whoever it is about, the answer is the same.
-_ANYBODY_AFTER = frozenset("can could should would may might must if when to let".split())
-_TELLING = frozenset("tell give show help let teach send ask remind call get bring".split())
+_ANYBODY_AFTER = bag("can could should would may might must if when to let")
+_ASKING = bag("and know tell me wonder exactly about since until from")
+_TELLING = bag("tell give show help let teach send ask remind call get bring")
+_SMALL_IN_TITLES = bag("of the a an in on and or to for with at by from")
 _NAME_BREAKS = re.compile(r"[.!?:;\n]\s*$|^\s*$|[\"'(\u201c]\s*$")
 _ANSWER_WORDS = {"what", "which", "who", "whom", "whose", "when", "where", "why", "how"}
 _HOW = {"many": "count", "much": "amount", "long": "duration", "often": "frequency", "far": "distance", "old": "age"}
 _HOW_MORE = {
-    **{"tall": "height", "high": "height", "big": "size", "large": "size", "fast": "speed", "quickly": "speed"},
-    **{"soon": "when", "come": "why", "frequently": "frequency", "expensive": "amount", "heavy": "weight"},
-    **{"wide": "width", "deep": "depth", "hot": "temperature", "cold": "temperature", "close": "distance"},
+    "tall": "height",
+    "high": "height",
+    "big": "size",
+    "large": "size",
+    "fast": "speed",
+    "quickly": "speed",
+    "soon": "when",
+    "come": "why",
+    "frequently": "frequency",
+    "expensive": "amount",
+    "heavy": "weight",
+    "wide": "width",
+    "deep": "depth",
+    "hot": "temperature",
+    "cold": "temperature",
+    "close": "distance",
 }
 _WHAT = {"time": "when", "day": "when", "date": "when", "year": "when", "place": "where", "reason": "why"}
-_AUXILIARIES = frozenset(
-    "is are was were do does did can could will would shall should may might must has have had".split()
-)
+_AUXILIARIES = bag("is are was were do does did can could will would shall should may might must has have had")
 _MODALS = {
     **dict.fromkeys(("can", "could", "may", "might"), "can"),
     **dict.fromkeys(("should", "ought"), "should"),
@@ -88,11 +107,11 @@ _MODALS = {
     **dict.fromkeys(("was", "were", "did"), "was"),
     **dict.fromkeys(("do", "does", "has", "have", "had"), "does"),
 }
-_FOREIGN = frozenset(
-    "der die das und ist nicht wie ich ein eine mit fur auf wo warum kann le la les des une est pour dans que qui avec "
-    "comment pourquoi je el los las una por para como porque donde cual il gli sono che perche dove di o os uma nao "
-    "puedo mi cuando quiero necesito tengo hola bitte mein meine kann nao minha meu posso quel quelle voudrais mon ma sono mio "
-    "het een van niet hoe waar waarom och att det som hur".split()
+_FOREIGN = bag(
+    "der die das und ist nicht wie ich ein eine mit fur auf wo warum kann le la les des une est pour dans que qui "
+    "avec comment pourquoi je el los las una por para como porque donde cual il gli sono che perche dove di o os "
+    "uma nao puedo mi cuando quiero necesito tengo hola bitte mein meine minha meu posso quel quelle voudrais mon "
+    "ma mio het een van niet hoe waar waarom och att det som hur"
 )
 _LETTER = re.compile(r"[^\W\d_]")
 
@@ -109,12 +128,12 @@ class Facts(Struct, frozen=True, kw_only=True):
     numbers: tuple[Number, ...]
     dates: frozenset[str]
     negations: int
-    failures: bool
+    failures: frozenset[str]
     names: frozenset[str]
     quoted: frozenset[str]
     codes: frozenset[str]
     operators: tuple[str, ...]
-    persons: frozenset[str]
+    persons: tuple[str, ...]
     first: bool
     second: bool
     question: str
@@ -144,12 +163,14 @@ def analyse(text: str) -> Facts:
         numbers=tuple(counted),
         dates=_dates(plain, stems, in_numbers),
         negations=_negations(text, plain),
-        failures=not _FAILURES.isdisjoint(plain),
+        failures=frozenset(s for s, w in zip(stems, plain, strict=True) if w in _FAILURES),
         names=_names(text, found),
         quoted=frozenset("".join(match.groups("")).strip().casefold() for match in _QUOTED.finditer(text)),
-        codes=frozenset(match[0].rstrip(".,;:!?)").casefold() for match in _CODE.finditer(text)),
+        codes=frozenset(
+            match[0].rstrip(".,;:!?)").casefold() for match in _CODE.finditer(text) if not _QUANTITY.fullmatch(match[0])
+        ),
         operators=tuple(_OPERATORS.findall(text)) if any(word[0].isdigit() for word in plain) or "=" in text else (),
-        persons=frozenset(_PERSONS[word] for word in plain if word in _PERSONS),
+        persons=tuple(_PERSONS[word] for word in plain if word in _PERSONS),
         first=first,
         second=second,
         question=_question(plain),
@@ -160,7 +181,7 @@ def analyse(text: str) -> Facts:
 
 def _negations(text: str, plain: tuple[str, ...]) -> int:
     """How many words turn the meaning round."""
-    stops = sum(word in _STOPPERS and after.endswith("ing") for word, after in zip(plain, plain[1:], strict=False))
+    stops = sum(word in _STOPPERS and after.endswith("ing") for word, after in pairwise(plain))
     return max(0, stops + sum(word in _NEGATORS for word in plain) - len(_SILENT_NEGATION.findall(text)))
 
 
@@ -175,7 +196,7 @@ def _dates(plain: tuple[str, ...], stems: tuple[str, ...], in_numbers: Counter[s
         ):
             continue
         found.add(word)
-    spans = (f"{a} {b}" for a, b in zip(stems, stems[1:], strict=False) if a in _WHICH and (b in _SPANS or b in _DATES))
+    spans = (f"{a} {b}" for a, b in pairwise(stems) if a in _WHICH and (b in _SPANS or b in _DATES))
     return frozenset(found) | frozenset(spans) | (_PERIODS & frozenset(plain))
 
 
@@ -183,7 +204,7 @@ def _names(text: str, found: list[Word]) -> frozenset[str]:
     """Capitalised words that are not so because a sentence begins or the whole text is written in capitals."""
     written = [word for word in found if word.form and word.form[0].isalpha() and len(word.form) > 1]
     capital = [word for word in written if word.form[0].isupper()]
-    if len(capital) > 0.6 * len(written) and len(written) > 3:
+    if len(written) > 4 and all(word.form[0].isupper() or word.text in _SMALL_IN_TITLES for word in written):
         return frozenset()  # A Title In Capitals, or SHOUTING, says nothing
     names: set[str] = set()
     for word in capital:
@@ -215,29 +236,27 @@ def _question(plain: tuple[str, ...]) -> str:
     for i, word in enumerate(plain):
         if word not in _ANSWER_WORDS:
             continue
-        after = plain[i + 1] if i + 1 < len(plain) else ""
         if word == "how":
-            return _HOW.get(after) or _HOW_MORE.get(after) or "how"
+            return _how(plain[i + 1 :])
         if word in {"what", "which"}:
             asked = [_WHAT[other] for other in plain[i + 1 : i + 4] if other in _WHAT]
             return asked[0] if asked else "what"
-        if word in {"when", "where"} and i > 0:
-            # "the app crashes when I …" tells of a situation, it does not ask for one.
-            if plain[i - 1] not in {
-                "and",
-                "know",
-                "tell",
-                "me",
-                "wonder",
-                "exactly",
-                "about",
-                "since",
-                "until",
-                "from",
-            }:
-                continue
+        if word in {"when", "where"} and i > 0 and plain[i - 1] not in _ASKING:
+            continue  # "the app crashes when I …" tells of a situation, it does not ask for one
         return "who" if word in {"whom", "whose"} else word
     return ""
+
+
+def _how(after: tuple[str, ...]) -> str:
+    """`how many hours` asks for a duration, `how many miles` for a distance, `how many apples` for a count."""
+    first = after[0] if after else ""
+    if first in {"many", "much"} and len(after) > 1:
+        kinds = KIND_OF.get(stem(after[1]), frozenset())
+        if after[1] == "times":
+            return "frequency"
+        if kinds & {"span", "length"}:
+            return "age" if "old" in after[2:5] else "duration" if "span" in kinds else "distance"
+    return _HOW.get(first) or _HOW_MORE.get(first) or "how"
 
 
 def _unaccented(word: str) -> str:

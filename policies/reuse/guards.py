@@ -8,7 +8,7 @@ Monday and Tuesday, or a name and another are nearly the same.
 from collections import Counter
 from collections.abc import Callable
 
-from policies.reuse.english import Number, stem
+from policies.reuse.english import Number, bag, stem
 from policies.reuse.facts import Facts
 from policies.reuse.lexicon import AMBIGUOUS, COUNTED_KINDS, KIND_OF, KINDS, NAMING_KINDS, OPPOSITES, SYNONYMS
 from policies.reuse.roles import swapped
@@ -16,23 +16,20 @@ from policies.reuse.roles import swapped
 Guard = Callable[[Facts, Facts], bool]
 
 # Kinds of answer that never serve for one another; "how" and "what" overlap too much to be told apart.
-_FIRM_QUESTIONS = frozenset(
-    "when where why who count amount duration frequency distance age height size speed weight width depth temperature".split()
+_FIRM_QUESTIONS = bag(
+    "when where why who count amount duration frequency distance age height size speed weight width depth temperature"
 )
-# What else each may be asked as: "how far is it" and "how many miles is it".
+# What else each may be asked as: "why" and "for what reason", "when" and "in what year".
 _LOOSE = {
-    **dict.fromkeys(
-        ("when", "where", "who", "why", "age", "distance", "height", "size", "weight", "width", "depth", "temperature"),
-        frozenset(("what", "count")),
-    ),
-    "count": frozenset(("what", "amount", "distance", "duration", "age")),
+    "count": frozenset(("what", "amount")),
     "amount": frozenset(("what", "count")),
-    "duration": frozenset(("what", "when", "count")),
-    "frequency": frozenset(("what", "when", "count")),
-    "speed": frozenset(("what", "how", "count", "duration")),
+    "duration": frozenset(("what", "when")),
+    "frequency": frozenset(("what", "when")),
+    "speed": frozenset(("what", "how")),
+    "why": frozenset(("what", "how")),
+    "where": frozenset(("what", "how")),
 }
-_LOOSE["why"] = frozenset(("what", "how"))
-_LOOSE["where"] = frozenset(("what", "how"))
+_ANY = frozenset(("what",))
 # Yes-or-no questions that ask for leave, advice, duty or a forecast.
 _MODAL_CLASHES = {
     frozenset(pair)
@@ -53,27 +50,7 @@ _ENDED = frozenset(
     stem(word) for word in ("disable", "deactivate", "shutoff", "shut", "stop", "kill", "end", "cancel", "off")
 )
 # "this one", "which one": a pronoun, not a quantity.
-_ONE_AFTER = frozenset(
-    (
-        "this",
-        "that",
-        "which",
-        "the",
-        "new",
-        "any",
-        "another",
-        "right",
-        "wrong",
-        "each",
-        "every",
-        "old",
-        "good",
-        "better",
-        "best",
-        "other",
-        "no",
-    )
-)
+_ONE_AFTER = bag("this that which the new any another right wrong each every old good better best other no")
 _QUANTIFIERS = {
     **dict.fromkeys(("all", "every", "each", "always", "everyone", "everything"), "all"),
     **dict.fromkeys(("some", "few", "several", "sometimes"), "some"),
@@ -85,9 +62,16 @@ _QUANTIFIERS = {
 }
 _CONDITIONS = ("before", "after", "if", "unless", "until", "since", "without", "while", "during", "because", "although")
 _INJECTION = (
-    "ignore previous", "ignore all previous", "ignore the above", "disregard previous", "disregard the above",
-    "system prompt", "you are now", "new instructions", "forget your instructions",
-)  # fmt: skip
+    "ignore previous",
+    "ignore all previous",
+    "ignore the above",
+    "disregard previous",
+    "disregard the above",
+    "system prompt",
+    "you are now",
+    "new instructions",
+    "forget your instructions",
+)
 
 
 def language(a: Facts, b: Facts) -> bool:
@@ -154,7 +138,7 @@ def kind(a: Facts, b: Facts) -> bool:
 
 
 def name(a: Facts, b: Facts) -> bool:
-    """A proper name here that the other does not mention, unless it is spelled out there (TTFT, time to first token)."""
+    """A proper name here that the other does not mention, unless spelled out there (TTFT, time to first token)."""
     return any(_unknown_name(word, b) for word in a.names) or any(_unknown_name(word, a) for word in b.names)
 
 
@@ -170,7 +154,7 @@ def quote(a: Facts, b: Facts) -> bool:
 
 def person(a: Facts, b: Facts) -> bool:
     """He or she or they; mine or yours: whose matter it is."""
-    if (a.persons ^ b.persons) & {"he", "she"}:
+    if [who for who in a.persons if who != "they"] != [who for who in b.persons if who != "they"]:
         return True
     if ("they" in a.persons) != ("they" in b.persons) and (a.first or a.second) != (b.first or b.second):
         return True
@@ -208,6 +192,10 @@ def order(a: Facts, b: Facts) -> bool:
 def substitution(a: Facts, b: Facts) -> bool:
     """The same sentence with one topic word exchanged for another that is no known synonym of it."""
     only_a, only_b = _unmatched(a, b), _unmatched(b, a)
+    if a.negations:
+        only_b -= b.failures  # "did not go through" and "was declined"
+    if b.negations:
+        only_a -= a.failures
     return len(only_a) == 1 and len(only_b) == 1
 
 
@@ -232,7 +220,7 @@ GUARDS: dict[str, Guard] = {
 
 
 def forbids(a: Facts, b: Facts) -> str | None:
-    """The name of the first guard that forbids answering `a` with what was kept for `b`, or the other way round."""
+    """The name of the first guard that forbids answering `a` with what was kept for `b`."""
     if a.words == b.words and a.text.casefold() == b.text.casefold():
         return None
     return next((label for label, guard in GUARDS.items() if guard(a, b)), None)
@@ -282,9 +270,9 @@ def _canonical(stems: frozenset[str]) -> frozenset[str]:
     return frozenset(min(SYNONYMS.get(word, frozenset()) & _SHORT_DATES | {word}) for word in stems)
 
 
-_SHORT_DATES = frozenset(
-    "jan january feb february mar march apr april jun june jul july aug august sep sept september oct october nov november "
-    "dec december annual yearly noon midday".split()
+_SHORT_DATES = bag(
+    "jan january feb february mar march apr april jun june jul july aug august sep sept september oct october nov "
+    "november dec december annual yearly noon midday"
 )
 
 
@@ -294,16 +282,16 @@ def _unknown_name(word: str, other: Facts) -> bool:
     joined = "".join(other.words)
     if len(word) >= 4 and word in joined:
         return False  # "PostgreSQL" and "postgre sql"
-    return not (2 <= len(word) <= 6 and word in _initials(other))
+    return not _is_spelled_out(word, other)
 
 
-def _initials(facts: Facts) -> str:
-    """First letters in a row: the acronyms a text could be spelled out from."""
-    return "".join(word[0] for word in facts.words)
+def _is_spelled_out(word: str, facts: Facts) -> bool:
+    """Whether `word` is an acronym of words in a row: TTFT, time to first token."""
+    return 2 <= len(word) <= 6 and word in "".join(other[0] for other in facts.words)
 
 
 def _is_firm(asked: str, other: str) -> bool:
-    return (asked in _FIRM_QUESTIONS or other in _FIRM_QUESTIONS) and other not in _LOOSE.get(asked, frozenset())
+    return (asked in _FIRM_QUESTIONS or other in _FIRM_QUESTIONS) and other not in _LOOSE.get(asked, _ANY)
 
 
 def _unmatched(a: Facts, b: Facts) -> frozenset[str]:
@@ -311,12 +299,14 @@ def _unmatched(a: Facts, b: Facts) -> frozenset[str]:
     return frozenset(
         word
         for word in a.content_set - b.content_set
-        if not SYNONYMS.get(word, frozenset()) & b.stem_set and not _related(word, b.stem_set)
+        if not SYNONYMS.get(word, frozenset()) & b.stem_set
+        and not _related(word, b.stem_set)
+        and not (word in a.names and _is_spelled_out(word, b))
     )
 
 
 def _related(word: str, others: frozenset[str]) -> bool:
-    """Forms of one word the stemmer keeps apart: `deliver` and `delivery`, `pay` and `payment`, `heavy` and `heavier`."""
+    """Forms of one word the stemmer keeps apart: `deliver`/`delivery`, `pay`/`payment`, `heavy`/`heavier`."""
     return any(_same_root(*sorted((word, other), key=len)) for other in others)
 
 
@@ -330,4 +320,4 @@ def _same_root(short: str, long: str) -> bool:
     return len(short) >= 6 and short[:5] == long[:5]
 
 
-_SUFFIXES = frozenset("ment er or ion tion al able ance ence ity ness ship ly y ist ism ive ful est".split())
+_SUFFIXES = bag("ment er or ion tion al able ance ence ity ness ship ly y ist ism ive ful est")

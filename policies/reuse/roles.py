@@ -4,16 +4,16 @@ Knows word order around a few connecting words and passive voice. Does not parse
 words must be the same in both texts, which free word order rarely leaves so. Being wrong costs a hit only.
 """
 
-from policies.reuse.english import stem
+from policies.reuse.english import bag, stem
 from policies.reuse.facts import Facts
 
 # What follows one of these is a goal, a source or a measure; exchanging it with what stands before changes the request.
-_DIRECTED = frozenset("from to into onto than over under against before after until since minus".split())
+_DIRECTED = bag("from to into onto than over under against before after until since minus")
 # Between two things these leave them equals: "A and B", "A or B", "A vs B".
-_EVEN = frozenset("and or vs versus nor both either with the a an my your is are of in on at for".split())
-_PASSIVE = frozenset("is are was were be been being get gets got".split())
-_FILLERS = frozenset(
-    "the a an my your his her their our some any do does did is are was were be been being by will would can".split()
+_EVEN = bag("and or vs versus nor both either with the a an my your is are of in on at for")
+_PASSIVE = bag("is are was were be been being get gets got")
+_FILLERS = bag(
+    "the a an my your his her their our some any do does did is are was were be been being by will would can"
 )
 _FAR = 7
 

@@ -34,7 +34,7 @@ def sockets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path
     yield found
     for process in started:
         process.terminate()
-    assert [process.wait(10) for process in started] == [0, 0]
+    assert [process.wait(60) for process in started] == [0, 0]
 
 
 @pytest.fixture(params=KINDS)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -58,10 +58,8 @@ class Process:
 
     def kill(self) -> None:
         """SIGKILL to the process and every child it started: a power cut as far as they can tell."""
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.process.wait(10)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -78,7 +76,9 @@ class Process:
 
 
 @contextmanager
-def serving(home: Path, *, config: str = "", ready: str = "/health/ready", **env: str) -> Generator[Process, None, None]:
+def serving(
+    home: Path, *, config: str = "", ready: str = "/health/ready", **env: str
+) -> Generator[Process, None, None]:
     """`nearhit serve` with a simulated engine and a known admin key, unless `config` or `env` say otherwise."""
     home.mkdir(parents=True, exist_ok=True)
     (home / "nearhit.yaml").write_text(config or "engines: {local: {model: sim}}\n")

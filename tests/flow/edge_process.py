@@ -66,13 +66,17 @@ def worker(home: Path, **variables: str) -> Generator[tuple[subprocess.Popen[str
             yield process, sock.getsockname()[1]
 
 
-async def ask_patiently(port: int, request: bytes, *, within: float = 30.0) -> Answer:
-    """As `ask`, while the process behind the port may still be starting."""
+async def ask_patiently(
+    port: int, request: bytes, process: subprocess.Popen[str] | None = None, *, within: float = 30.0
+) -> Answer:
+    """As `ask`, while the process behind the port may still be starting; what it said is told when it has ended."""
     until = time.monotonic() + within
     while True:
         try:
             return await ask(port, request)
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
+            if process is not None and process.poll() is not None:
+                raise AssertionError(process.communicate()[0]) from None
             if time.monotonic() > until:
                 raise
             await asyncio.sleep(0.1)

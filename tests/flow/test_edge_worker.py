@@ -25,7 +25,7 @@ class Running(NamedTuple):
 @pytest.fixture(params=["uvicorn", "granian"])
 async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Running, None]:
     with worker(tmp_path, NEARHIT_SERVER__SERVER=request.param) as (process, port):
-        assert (await ask_patiently(port, post())).status == 200
+        assert (await ask_patiently(port, post(), process)).status == 200
         yield Running(process, port, tmp_path / "admin.sock")
 
 
@@ -67,6 +67,20 @@ async def test_sigterm_finishes_what_was_begun(running: Running) -> None:
         assert b"[DONE]" in rest
     assert await asyncio.to_thread(running.process.wait, 20) == 0
     assert not running.admin.exists()
+
+
+async def test_what_outlasts_the_drain_is_cut_without_an_end_mark(tmp_path: Path) -> None:
+    """Half an answer must never look like a whole one, and the process must end."""
+    with worker(tmp_path, NEARHIT_SERVER__DRAIN_TIMEOUT="1") as (process, port):
+        await ask_patiently(port, post(), process)
+        async with connected(port) as client:
+            await client.send(b"GET /stream?1000,0.05,1 HTTP/1.1\r\nhost: t\r\n\r\n")
+            await client.reader.readuntil(b"data: 1\n\n")
+            process.send_signal(signal.SIGTERM)
+            rest = await client.closed(10)
+            assert b"[DONE]" not in rest
+            assert not rest.endswith(b"0\r\n\r\n")
+        assert await asyncio.to_thread(process.wait, 20) == 0
 
 
 async def test_a_client_that_leaves_does_not_hold_up_the_end(running: Running) -> None:

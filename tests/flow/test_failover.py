@@ -36,7 +36,7 @@ async def test_a_refused_connection_fails_over_and_costs_nothing(tmp_path: Path)
         assert told.headers["x-nearhit-provider"] == "up"
         assert told.headers["x-nearhit-attempts"] == "2"
         charged = [entry["amount_nano"] for entry in await gateway.entries()]
-        assert sorted(charged)[-1] > 0
+        assert max(charged) > 0
         assert sum(amount > 0 for amount in charged) == 1
 
 
@@ -124,11 +124,9 @@ async def test_a_request_that_could_cost_more_than_the_client_allows_is_not_sent
 async def test_concurrent_requests_cannot_overspend_a_hard_budget(tmp_path: Path) -> None:
     """The hold is the worst case, so the limit holds for every interleaving: sixty at once, spend never above it."""
     async with live(settings(tmp_path, upstream={"ttft_ms": 50, "tokens": 5})) as gateway:
-        from policies.budget import Budget  # noqa: PLC0415 - read where it is used
+        from policies.budget import Budget
 
-        await gateway.services.ledger.set_budget(
-            Budget(scope="team:acme", limit_nano=2_000_000, window="day"), "test"
-        )
+        await gateway.services.ledger.set_budget(Budget(scope="team:acme", limit_nano=2_000_000, window="day"), "test")
         asked = [
             gateway.chat(messages=[{"role": "user", "content": f"question number {n}"}], max_tokens=100)
             for n in range(60)

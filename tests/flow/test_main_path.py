@@ -53,9 +53,9 @@ async def test_the_second_identical_request_is_an_exact_hit_that_costs_nothing(t
 async def test_one_entry_serves_both_forms(tmp_path: Path, first: bool, second: bool) -> None:
     """An app that streams must profit from one that does not, and the reverse."""
     async with live(settings(tmp_path)) as gateway:
-        a = await gateway.chat(**({"stream": True} if first else {}))
+        a = await (gateway.chat(stream=True) if first else gateway.chat())
         await gateway.settled()
-        b = await gateway.chat(**({"stream": True} if second else {}))
+        b = await (gateway.chat(stream=True) if second else gateway.chat())
         assert b.headers["x-nearhit-cache"] == "hit-exact"
         assert (_content(a.events) if first else a.text) == (_content(b.events) if second else b.text)
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gateway.bench.asks import Target, chat, cycle, fresh, paraphrases
+from gateway.bench.asks import TOPICS, Target, chat, cycle, fresh, question, wordings
 from gateway.bench.cases import Case, measure, quantile, spread
 from gateway.bench.load import Connection, drive
 from gateway.bench.processes import BenchError, children, cpu_seconds, memory_mb
@@ -91,8 +91,9 @@ def test_prompts_are_fresh_and_paraphrases_differ() -> None:
     prompts = fresh(7)
     drawn = [next(prompts) for _ in range(5_000)]
     assert len(set(drawn)) == 5_000
-    wordings = paraphrases()
-    assert len(set(wordings)) == len(wordings) > 50
+    texts = [wording.format(topic) for wording in wordings() for topic in TOPICS]
+    assert len(set(texts)) == len(texts) > 3_000
+    assert not set(texts) & {question(topic) for topic in TOPICS}
 
 
 def test_quantiles_and_spread() -> None:

@@ -83,10 +83,12 @@ async def house(tmp_path: Path, clock: FrozenClock, **changes: Any) -> AsyncGene
         openapi_config=openapi_config(),
         logging_config=None,
     )
-    yield House(services, app, clock, tasks)
-    await ledger.close()
-    await tasks.finish(1.0)
-    await database.close()
+    try:
+        yield House(services, app, clock, tasks)
+    finally:
+        await ledger.close()
+        await tasks.finish(1.0)
+        await database.close()
 
 
 _NANO = 1_000_000_000

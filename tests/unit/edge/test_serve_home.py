@@ -3,6 +3,7 @@
 import os
 import socket
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,20 @@ def test_one_gateway_holds_a_home(tmp_path: Path) -> None:
     held = lock(tmp_path)
     with pytest.raises(CannotServe, match=f"process {os.getpid()}"):
         lock(tmp_path)
+    with pytest.raises(CannotServe):
+        lock(tmp_path, patience=60)  # the holder lives: waiting would not help
     os.close(held)
     os.close(lock(tmp_path))
+
+
+def test_what_a_killed_gateway_left_is_waited_for(tmp_path: Path) -> None:
+    """Its workers finish what they do and then let go."""
+    held = lock(tmp_path)
+    (tmp_path / "lock").write_text("999999999\n")  # no such process
+    with pytest.raises(CannotServe, match="workers of a gateway that ended"):
+        lock(tmp_path, patience=0.2)
+    threading.Timer(0.3, os.close, (held,)).start()
+    os.close(lock(tmp_path, patience=10))
 
 
 def test_a_port_of_the_systems_choice_is_the_same_on_every_address() -> None:

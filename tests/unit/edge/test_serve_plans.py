@@ -22,7 +22,7 @@ def sock() -> Iterator[socket.socket]:
 
 def started(tmp_path: Path, sock: socket.socket, **fields: Any) -> Started:
     (tmp_path / "run").mkdir(exist_ok=True)
-    return Started(Settings(home=tmp_path, **fields), None, [sock], None)
+    return Started(Settings(home=tmp_path, **fields), None, [sock], 99, None)
 
 
 def test_the_default_is_encoder_engine_and_one_worker(tmp_path: Path, sock: socket.socket) -> None:
@@ -35,7 +35,7 @@ def test_the_default_is_encoder_engine_and_one_worker(tmp_path: Path, sock: sock
     assert worker.command[4:] == [
         *("gateway.server", "--fd", str(sock.fileno()), "--admin", f"{tmp_path}/run/admin.sock")
     ]
-    assert worker.fds == (sock.fileno(),)
+    assert worker.fds == (sock.fileno(), 99)
 
 
 def test_a_simulated_engine_needs_no_process(tmp_path: Path, sock: socket.socket) -> None:

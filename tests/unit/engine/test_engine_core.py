@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from engine.api import InvalidRequest, Overloaded
+from engine.api import EngineFailed, InvalidRequest, Overloaded
 from engine.core import EngineCore, plan_blocks
 from engine.frames import Output
+from engine.locate import locate
 from engine.models.decoder import Decoder
+from engine.models.loader import load
 from engine.scheduler import Limits
+from engine.selfcheck import reproducible
 
 PROMPT = [7, 8, 9, 10] * 12
 
@@ -80,6 +83,53 @@ def test_sampled_answer_survives_preemption_and_company(make_core: Any, submit: 
     tight.submit("me", request)
     assert tokens(drain(tight)["me"]) == alone
     assert tight._scheduler.preemptions > 0
+
+
+def exactly(outputs: list[Output]) -> list[tuple[int, float]]:
+    """Tokens with their log probabilities, every bit of them."""
+    found: list[tuple[int, float]] = []
+    for output in outputs:
+        assert output.choices is not None
+        found += [(token, choice.logprob) for token, choice in zip(output.tokens, output.choices, strict=True)]
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_answer_is_a_function_of_its_request(dtype: str, clock: Any, submit: Any) -> None:
+    """To the last bit: neither chunks, nor company, nor reused prefixes, nor preemptions may be seen in a result.
+
+    In bfloat16 a difference in the last bit is soon a different word, and a cached answer stands for a fresh one.
+    """
+    model = load(locate("tiny-random:qwen3?seed=8"), dtype)
+
+    def core(blocks: int = 200, **limits: int) -> EngineCore:
+        return EngineCore("m", model, blocks=blocks, limits=Limits(**limits), queue=99, monotonic=clock)
+
+    request = submit([1 + at * 7 % 250 for at in range(150)], max_tokens=50, temperature=1.0, seed=3, logprobs=0)
+    quiet = core()
+    quiet.submit("me", request)
+    alone = exactly(drain(quiet)["me"])
+    quiet.submit("again", request)
+    again = drain(quiet)["again"]
+    assert again[-1].usage is not None
+    assert again[-1].usage.cached == 144
+    assert exactly(again) == alone
+    for chunk in (16, 40, 64):
+        busy = core(chunk=chunk, step_tokens=70)
+        for other in range(5):
+            busy.submit(other, submit([other + 1] * (9 + other * 11), max_tokens=60))
+        busy.step()
+        busy.submit("me", request)
+        assert exactly(drain(busy)["me"]) == alone
+    crowded = core(blocks=20, watermark=0)
+    crowded.submit("me", request)
+    for _ in range(25):
+        crowded.step()
+    for other in range(3):
+        crowded.submit(other, submit([other + 1] * 100, max_tokens=60, priority=1))
+    outputs = drain(crowded)["me"]
+    assert crowded._scheduler.preemptions > 0
+    assert exactly(outputs) == alone[25:]
 
 
 def test_end_token_ends_and_is_counted(make_core: Any, submit: Any, oracle: Any) -> None:
@@ -217,6 +267,30 @@ def test_a_failing_step_ends_its_requests_not_the_engine(make_core: Any, submit:
     monkeypatch.setattr(core._model, "forward", real)
     core.submit("next", submit(PROMPT))
     assert drain(core)["next"][-1].finish == "length"
+
+
+def test_self_check_says_yes_and_can_say_no(decoder: Decoder, monkeypatch: Any) -> None:
+    """Operators read `reproducible` in the engine's features; it must come from a look, not from hope."""
+    assert reproducible(decoder)
+    real = decoder.forward
+
+    def shaky(batch: Any, cache: Any) -> torch.Tensor:
+        return real(batch, cache) + 1e-7 * len(batch.ids)
+
+    monkeypatch.setattr(decoder, "forward", shaky)
+    assert not reproducible(decoder)
+
+
+def test_warm_up_refuses_a_broken_model(make_core: Any, monkeypatch: Any) -> None:
+    """A model whose logits are nonsense must not become ready."""
+    core: EngineCore = make_core()
+    core.warm_up()
+    assert not core.busy
+    assert core.stats().step_ms == 0
+    real = core._model.forward
+    monkeypatch.setattr(core._model, "forward", lambda batch, cache: real(batch, cache) * float("nan"))
+    with pytest.raises(EngineFailed):
+        make_core().warm_up()
 
 
 def test_memory_bounds_the_cache(decoder: Decoder) -> None:

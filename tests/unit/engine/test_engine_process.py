@@ -31,7 +31,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     process = subprocess.Popen(process_command(MODEL, found))
     yield found
     process.terminate()
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ async def test_garbage_closes_only_its_connection(path: Path, client: EngineClie
 
 def _send_until_closed(path: Path, data: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as raw:
-        raw.settimeout(10)
+        raw.settimeout(60)
         raw.connect(str(path))
         raw.sendall(data)
         while raw.recv(65536):
@@ -263,7 +263,7 @@ def _talk(path: Path, messages: list[Submit]) -> tuple[set[int], set[int]]:
     refused: set[int] = set()
     buffer = FrameBuffer()
     with socket.socket(socket.AF_UNIX) as raw:
-        raw.settimeout(10)
+        raw.settimeout(60)
         raw.connect(str(path))
         raw.sendall(b"".join(map(pack, messages)))
         while len(finished) + len(refused) < len(messages):
@@ -274,6 +274,15 @@ def _talk(path: Path, messages: list[Submit]) -> tuple[set[int], set[int]]:
                     finished |= {one.handle for one in message.outputs if one.finish}
                     refused |= {one.handle for one in message.refusals}
     return finished, refused
+
+
+def test_an_orphan_ends(tmp_path: Path) -> None:
+    """A supervisor that was killed cannot end its engines; they must not stay behind with their memory."""
+    command = process_command(MODEL, tmp_path / "e.sock", "--parent")
+    starter = "import os, subprocess, sys; print(subprocess.Popen([*sys.argv[1:], str(os.getpid())]).pid)"
+    started = subprocess.run([sys.executable, "-c", starter, *command], capture_output=True, text=True, check=True)
+    assert "is gone; ending" in started.stderr
+    assert not (tmp_path / "e.sock").exists()
 
 
 async def test_unknown_model_exits_with_a_reason(tmp_path: Path) -> None:

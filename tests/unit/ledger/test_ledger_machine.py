@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from gateway.ledger import leases
 from tests.unit.ledger.world import LIMITS, World
@@ -93,25 +93,31 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "_RECLAIM_SECONDS", 0.0)
 
 
-def test_ledger_survives_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No schedule of faults loses a billed token, counts one twice or spends above a limit."""
-    from hypothesis.stateful import run_state_machine_as_test
-
-    few = settings(
-        max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), database=None
+def _run(examples: int, steps: int) -> None:
+    """Without the explain phase, which traces every line and is a hundred times slower."""
+    chosen = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+        phases=[Phase.generate, Phase.shrink],
     )
-    run_state_machine_as_test(LedgerMachine, settings=few)
+    run_state_machine_as_test(LedgerMachine, settings=chosen)
+
+
+def test_ledger_survives_everything() -> None:
+    """No schedule of faults loses a billed token, counts one twice or spends above a limit."""
+    _run(examples=25, steps=40)
 
 
 @pytest.mark.proof
+@pytest.mark.timeout(1_800)
 def test_ledger_survives_everything_for_long() -> None:
-    """The same at full size: 400 schedules of 80 steps."""
-    from hypothesis.stateful import run_state_machine_as_test
-
-    many = settings(
-        max_examples=400, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck), database=None
-    )
-    run_state_machine_as_test(LedgerMachine, settings=many)
+    """The same at full size."""
+    _run(examples=400, steps=80)
+    for seed in range(1_000):
+        wander(seed, steps=100)
 
 
 def wander(seed: int, steps: int = 60) -> None:

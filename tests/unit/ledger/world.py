@@ -231,7 +231,11 @@ class World:
         """I1 conservation, I2 limits, I3 at most one terminal entry per attempt; after every action."""
         self.direct.execute("BEGIN")  # one moment: a lease may just be growing in the background
         entries, windows, leases = self._entries(), self._windows(), self._leases()
+        believed = {(one.boot, p.id): p.granted - p.releasing for one in self.ledgers for p in one._pools.all.values()}
+        real = dict(self._granted())
         self.direct.execute("COMMIT")
+        for name, amount in believed.items():
+            assert amount <= real.get(name, 0), f"I2 {name}: may spend {amount} of a lease of {real.get(name, 0)}"
         spent: Counter[str] = Counter()
         for entry in entries.values():
             for name in entry["windows"]:
@@ -252,6 +256,7 @@ class World:
         for ledger in self.ledgers:
             self.run(ledger.close())
             self.rig.ledgers.remove(ledger)
+        self.ledgers = []
         last = self.boot()
         self.run(last.flush())
         findings = self.run(last.verify())
@@ -289,6 +294,10 @@ class World:
     def _leases(self) -> Counter[str]:
         open_ = "SELECT window_id, sum(granted_nano - consumed_nano) FROM lease WHERE NOT closed GROUP BY window_id"
         return Counter(dict(self.direct.execute(open_)))
+
+    def _granted(self) -> list[tuple[tuple[str, str], int]]:
+        rows = self.direct.execute("SELECT boot, window_id, granted_nano FROM lease WHERE NOT closed")
+        return [((row[0], row[1]), row[2]) for row in rows]
 
     def _count(self, table: str) -> int:
         return int(self.direct.execute(f"SELECT count(*) FROM {table}").fetchone()[0])

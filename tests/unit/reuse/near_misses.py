@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a pair reads best on one line
 """Near misses of our own writing: per guard, a text, one that must not share its answer, and one that may.
 
 Lines read `text | near miss | paraphrase`.

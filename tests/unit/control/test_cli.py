@@ -1,0 +1,227 @@
+"""The command line as a person types it: what it prints, how it exits, and that help costs nothing."""
+
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.cli import build, main
+from gateway.cli.connection import running
+from gateway.settings import Settings
+
+
+class Cli:
+    """Runs commands in this process on a home of their own."""
+
+    def __init__(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.home = home
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str, code: int = 0, home: bool = True) -> str:
+        """Standard output, after checking the exit code."""
+        where = ["--home", str(self.home)] if home else []
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments, *where])
+        out, self.err = self._capsys.readouterr()
+        assert (ended.value.code or 0) == code, out + self.err
+        return out
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        return msgspec.json.decode(self(*arguments, "--json", code=code))
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.chdir(tmp_path)
+    return Cli(tmp_path / "home", capsys)
+
+
+@contextmanager
+def imports(code: str) -> Generator[set[str], None, None]:
+    """The modules a fresh interpreter has after running `code`."""
+    program = f"import sys\n{code}\nprint('\\n'.join(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    yield set(done.stderr.split())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["keys", "--help"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    """Help that takes a second is help nobody asks for twice."""
+    code = f"from gateway.cli import main\ntry:\n    main({arguments!r})\nexcept SystemExit:\n    pass"
+    with imports(code) as found:
+        assert "gateway.cli" in found
+        assert not found & {"litestar", "sqlalchemy", "torch", "httpx", "pydantic", "numpy", "faiss", "redis"}
+
+
+def test_every_command_can_be_imported_and_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """A command is named by text; a wrong text would be found by the first person who needs it."""
+    app = build()
+
+    def visit(part: Any, path: list[str]) -> int:
+        found = 0
+        for name in part:
+            if name.startswith("-"):
+                continue
+            command = part[name]
+            found += 1
+            children = [child for child in command if not child.startswith("-")]
+            if children:
+                found += visit(command, [*path, name])
+            else:
+                command.help_print([])
+                assert len(capsys.readouterr().out) > 25, [*path, name]
+        return found
+
+    assert visit(app, []) >= 35
+
+
+def test_a_wrong_call_exits_with_2(cli: Cli) -> None:
+    """Scripts tell a wrong call from a wrong state by the exit code."""
+    cli("nothing", code=2, home=False)
+    cli("keys", "create", code=2)
+    cli("budgets", "set", "org", "1", "--window", "fortnight", code=2)
+    cli("cache", "purge", code=2)
+
+
+def test_keys_without_a_running_gateway(cli: Cli) -> None:
+    """The first key is often made before the first start."""
+    made = cli("keys", "create", "support bot", "--team", "acme", "--models", "chat,embed", "--expires", "30d")
+    key = made.splitlines()[0]
+    assert key.startswith("sk-nh-")
+    (row,) = cli.json("keys", "list")
+    assert (row["name"], row["team"], row["models"], row["state"]) == (
+        "support bot",
+        "acme",
+        ["chat", "embed"],
+        "active",
+    )
+    assert key not in cli("keys", "list")
+    rotated = cli.json("keys", "rotate", row["id"])
+    assert rotated["key"] != key
+    assert "revoked" in cli("keys", "revoke", row["id"])
+    assert cli.json("keys", "list")[0]["state"] == "revoked"
+    cli("keys", "revoke", "nobody", code=1)
+    assert "no key" in cli.err
+    assert cli("keys", "rotate", "admin").startswith("sk-nh-admin000-")
+
+
+def test_budgets_prices_usage_cache_and_books_without_a_running_gateway(cli: Cli) -> None:
+    """Every group of commands answers on an empty home, in words and as JSON."""
+    assert "$12.50" in cli("budgets", "set", "project:acme/web", "12.5", "--window", "day")
+    (budget,) = cli.json("budgets", "list")
+    assert (budget["scope"], budget["limit_usd"]) == ("project:acme/web", "12.5")
+    assert "project:acme/web" in cli("budgets", "list")
+    cli("budgets", "retire", "project:acme/web")
+    assert cli.json("budgets", "list") == []
+    cli("budgets", "set", "planet:x", "1", code=1)
+    assert "unknown scope" in cli.err
+    assert "$0.15 in" in cli("prices", "set", "lab/qwen", "0.15", "0.6")
+    assert {"local/demo", "lab/qwen"} <= {row["model"] for row in cli.json("prices", "show")["data"]}
+    assert "lab/qwen" in cli("prices", "show", "lab/qwen")
+    assert "has a price" in cli("prices", "check")
+    assert cli.json("usage", "--by", "team")["total"]["requests"] == 0
+    assert "total" in cli("usage")
+    cli("usage", "--by", "colour", code=1)
+    assert cli.json("cache", "stats")["total"]["entries"] == 0
+    assert "nothing judged" in cli("cache", "stats")
+    assert cli.json("cache", "search", "words") == []
+    assert "0 kept answers" in cli("cache", "purge", "--everything")
+    cli("cache", "explain", "nope", code=1)
+    assert "no request" in cli.err
+    assert cli.json("ledger", "verify") == {"agrees": True, "problems": []}
+
+
+def test_reconcile_compares_with_a_bill(cli: Cli, tmp_path: Path) -> None:
+    """A call on the bill that the books do not know must not pass."""
+    bill = tmp_path / "bill.jsonl"
+    bill.write_text(
+        '{"id":"c","model":"m","prompt_tokens":1,"completion_tokens":1,"ended":"complete","attempt":"a.1"}\n'
+    )
+    cli("ledger", "reconcile", "--bill", str(bill), code=1)
+    assert cli.json("ledger", "reconcile", "--bill", str(bill), code=1)["calls"] == 1
+    cli("ledger", "reconcile", "--bill", str(tmp_path / "none"), code=1)
+    assert "cannot read" in cli.err
+
+
+def test_the_schema_is_told_and_brought_up_to_date(cli: Cli) -> None:
+    """An operator upgrades before the new version serves."""
+    assert cli.json("db", "current", code=1)["current"] is None
+    assert "at revision" in cli("db", "upgrade")
+    found = cli.json("db", "current")
+    assert found["current"] == found["head"]
+
+
+def test_the_configuration_says_where_each_value_comes_from(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first question when a setting seems to be ignored."""
+    Path("nearhit.yaml").write_text(
+        'server: {port: 9001}\nproviders:\n  lab: {kind: openai, api_key: "secret-in-file"}\n'
+    )
+    monkeypatch.setenv("NEARHIT_CACHE__MODE", "exact")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret-in-environment")
+    rows = {row["name"]: row for row in cli.json("config", "show")}
+    assert (rows["server.port"]["value"], rows["server.port"]["source"]) == (9001, "file nearhit.yaml")
+    assert rows["cache.mode"]["source"] == "environment NEARHIT_CACHE__MODE"
+    assert rows["server.host"]["source"] == "default"
+    assert rows["providers.openai.kind"]["source"] == "environment OPENAI_API_KEY"
+    assert rows["home"]["source"] == "flag --home"
+    assert "secret-in" not in cli("config", "show")
+    assert rows["providers.lab.api_key"]["value"] == "***"
+    assert "valid" in cli("config", "check")
+    Path("nearhit.yaml").write_text("server: {prot: 9001}\n")
+    cli("config", "check", code=1)
+    assert "server.prot" in cli.err
+    assert "properties" in msgspec.json.decode(cli("config", "schema", home=False))
+
+
+def test_a_new_configuration_is_valid_and_never_overwritten(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `init` writes must start, and must not eat what somebody wrote."""
+    cli("init", home=False)
+    assert "valid" in cli("config", "check")
+    cli("init", code=1, home=False)
+    cli("init", "--force", "--port", "8090", "--upstream", "http://127.0.0.1:8000/v1", "--model", "qwen", home=False)
+    rows = {row["name"]: row["value"] for row in cli.json("config", "show")}
+    assert rows["server.port"] == 8090
+    assert rows["models.chat.route"] == ["lab/qwen", "local/demo"]
+    cli("init", "--force", "--upstream", "http://127.0.0.1:1/v1", code=1, home=False)
+
+
+def test_the_doctor_names_the_mend(cli: Cli) -> None:
+    """A check that only says `failed` sends people to search the web."""
+    cli("keys", "create", "x")
+    cli.home.chmod(0o755)
+    findings = {row["name"]: row for row in cli.json("doctor", code=1)}
+    assert findings["data folder"]["good"] is False
+    assert findings["data folder"]["mend"].startswith("chmod 700")
+    assert findings["database"]["good"] is True
+    assert findings["books"]["good"] is True
+    assert "mend: chmod 700" in cli("doctor", code=1)
+
+
+def test_a_home_in_use_is_left_alone(cli: Cli) -> None:
+    """Two processes writing one SQLite file is how data is lost."""
+    from gateway.serve_home import lock
+
+    cli("keys", "create", "x")
+    import os
+
+    held = lock(cli.home)
+    try:
+        cli("keys", "list", code=1)
+        assert "in use" in cli.err
+    finally:
+        os.close(held)
+    assert not running(Settings(home=cli.home))
+
+
+def test_version_and_try_without_a_gateway(cli: Cli) -> None:
+    """Both are what a newcomer types first."""
+    assert cli("version", home=False).startswith("nearhit ")
+    assert msgspec.json.decode(cli("version", "--json", home=False))["nearhit"]
+    cli("try", "hello", code=1)
+    assert "nearhit serve" in cli.err
+    cli("try", code=2)

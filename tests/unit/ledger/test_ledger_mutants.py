@@ -1,0 +1,159 @@
+"""Bugs that a ledger like this has had elsewhere, put in on purpose: the world must notice every one of them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from gateway.ledger import book, journal, leases, ledger, pools, posts, recovery
+from gateway.ledger.plan import Posting
+from policies.money import Usage
+from tests.unit.ledger.test_ledger_machine import wander
+
+_MOST_SCHEDULES = 40
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_dedupe(patch: pytest.MonkeyPatch) -> None:
+    """A redelivered entry moves the balances again."""
+    spending = posts._spending
+
+    def every(self: posts.Posts, connection: Any, boot: str, lines: Sequence[posts.Line], now: float) -> Any:
+        found = original(self, connection, boot, lines, now)
+        again = [line for line in lines if line.settle.id in seen]
+        seen.update(line.settle.id for line in lines)
+        if again:
+            balances = self._windows.lock(connection, (name for line in again for name in line.dispatch.windows))
+            held = posts.leases_of(connection, boot, list(balances))
+            posts.spend(connection, boot, spending(again, held))
+        return found
+
+    original, seen = posts.Posts._post, set[str]()
+    patch.setattr(posts.Posts, "_post", every)
+
+
+def refund_on_cancel(patch: pytest.MonkeyPatch) -> None:
+    """An answer that broke off is posted as free."""
+
+    def free(plan: Any, settlement: Any, elapsed: float) -> Posting:
+        if settlement.ended in ("cut", "cancelled"):
+            return Posting(amount=0, usage=Usage(), source="estimated", ended=settlement.ended)
+        return original(plan, settlement, elapsed)
+
+    original = ledger.posting
+    patch.setattr(ledger, "posting", free)
+
+
+def no_sync_before_send(patch: pytest.MonkeyPatch) -> None:
+    """The request leaves before its dispatch has reached the disk."""
+
+    async def at_once(self: journal.Journal) -> None:
+        return
+
+    patch.setattr(journal.Journal, "synced", at_once)
+
+
+def not_journalled(patch: pytest.MonkeyPatch) -> None:
+    """Nothing about an attempt is written down before it ends."""
+
+    def nothing(self: journal.Journal, record: Any) -> Any:
+        segment = self._segments[-1]
+        segment.open_attempts += 1
+        return segment
+
+    patch.setattr(journal.Journal, "dispatch", nothing)
+
+
+def recovery_voids(patch: pytest.MonkeyPatch) -> None:
+    """What a dead process had in flight is taken for free."""
+
+    def free(record: Any, progress: Any, now: float) -> posts.Line:
+        line = original(record, progress, now)
+        return posts.Line(record, type(line.settle)(*[*_fields(line.settle)[:3], 0, *_fields(line.settle)[4:]]))
+
+    original = recovery._unended
+    patch.setattr(recovery, "_unended", free)
+
+
+def attempt_id_reused(patch: pytest.MonkeyPatch) -> None:
+    """Two attempts share one id, so the second one's cost is taken for a repeat."""
+
+    def same(call: Any, plan: Any, pools_: Any, instant: float, price: Any) -> Any:
+        record = original(call, plan, pools_, instant, price)
+        return type(record)("one", *_fields(record)[1:])
+
+    original = ledger.dispatch_record
+    patch.setattr(ledger, "dispatch_record", same)
+    patch.setattr(ledger, "Settle", lambda number, name, *rest: _Settle(number, "one", *rest))
+
+
+def window_at_settle(patch: pytest.MonkeyPatch) -> None:
+    """Spending falls into the day on which it ends, not the one on which it was admitted."""
+
+    def late(self: ledger.Ledger, hold: Any, end: Any) -> int:
+        scopes = [pool.budget.scope for pool in hold.pools]  # the windows of now, not of the admission
+        now = self._pools.drawn_on(scopes, self._pulse.instant())
+        fields = _fields(hold.dispatch)
+        hold.dispatch = type(hold.dispatch)(*fields[:3], tuple(sorted(pool.id for pool in now)), *fields[4:])
+        return original(self, hold, end)
+
+    original = ledger.Ledger._end
+    patch.setattr(ledger.Ledger, "_end", late)
+
+
+def no_limit_check(patch: pytest.MonkeyPatch) -> None:
+    """Leases are granted whatever the limit says."""
+    patch.setattr(book, "lease_amount", lambda limit, free, demand, least, appetite, processes: demand)
+
+
+def reservations_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """Two requests take the same room in a lease."""
+    patch.setattr(pools.Pool, "take", lambda self, amount, now: None)
+    patch.setattr(pools.Pool, "end", lambda self, reserved, amount: setattr(self, "unshipped", self.unshipped + amount))
+
+
+def hand_back_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What is being handed back can be spent meanwhile."""
+
+    async def careless(self: leases.Leases) -> None:
+        try:
+            await original(self)
+        finally:
+            for pool in self._pools.all.values():
+                pool.releasing = 0
+
+    original = leases.Leases.tend
+    patch.setattr(leases.Leases, "tend", careless)
+
+
+def _fields(record: Any) -> list[Any]:
+    return [getattr(record, name) for name in record.__struct_fields__]
+
+
+_Settle = ledger.Settle
+MUTANTS: list[Patch] = [
+    no_dedupe,
+    refund_on_cancel,
+    no_sync_before_send,
+    not_journalled,
+    recovery_voids,
+    attempt_id_reused,
+    window_at_settle,
+    no_limit_check,
+    reservations_not_counted,
+    hand_back_forgotten,
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_the_world_notices(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proof is worth what it catches: each seeded bug must break an invariant within a few schedules."""
+    monkeypatch.setattr(leases, "_RECLAIM_SECONDS", 0.0)
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, KeyError), match=r"^I\d|\|day\|"):
+        _wander_far()
+
+
+def _wander_far() -> None:
+    for seed in range(_MOST_SCHEDULES):
+        wander(seed)

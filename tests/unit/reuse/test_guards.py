@@ -1,0 +1,97 @@
+"""Near misses must be stopped, by the guard that is there for them, and their paraphrases let through."""
+
+import pytest
+
+from policies.reuse.facts import Facts, analyse
+from policies.reuse.guards import GUARDS, forbids, injection, language, length
+from tests.unit.reuse.near_misses import COMPARING, FOREIGN, INJECTED, PADDED, triples
+
+
+def both(a: str, b: str) -> tuple[Facts, Facts]:
+    return analyse(a), analyse(b)
+
+
+@pytest.mark.parametrize("guard", COMPARING)
+def test_no_near_miss_passes(guard: str) -> None:
+    """Each of these pairs has nearly the same embedding and another answer: one that passes is a wrong hit."""
+    pairs = triples(guard)
+    assert len(pairs) >= 20
+    assert [(text, near) for text, near, _ in pairs if forbids(*both(text, near)) is None] == []
+
+
+@pytest.mark.parametrize("guard", COMPARING)
+def test_each_guard_does_its_own_work(guard: str) -> None:
+    """Were a guard switched off, others might hide it here and not in the wild."""
+    pairs = triples(guard)
+    own = sum(GUARDS[guard](*both(text, near)) for text, near, _ in pairs)
+    assert own >= 0.9 * len(pairs)
+
+
+def test_paraphrases_pass() -> None:
+    """Guards that forbid everything stop every wrong hit and every right one; two known ones are lost."""
+    lost = [
+        (text, same)
+        for guard in COMPARING
+        for text, _, same in triples(guard)
+        if forbids(*both(text, same)) is not None
+    ]
+    assert len(lost) <= 2, lost
+
+
+@pytest.mark.parametrize("guard", COMPARING)
+def test_guards_see_both_directions_alike(guard: str) -> None:
+    """Which of two texts was kept and which is asked must not matter."""
+    for text, near, same in triples(guard):
+        for other in (near, same):
+            assert GUARDS[guard](*both(text, other)) == GUARDS[guard](*both(other, text)), (text, other)
+
+
+@pytest.mark.parametrize("guard", sorted(GUARDS))
+def test_no_guard_forbids_the_same_text(guard: str) -> None:
+    """The same words asked twice (in another letter case) are the surest hit there is."""
+    for text, _, _ in triples("number") + triples("negation") + triples("order") + triples("name"):
+        assert not GUARDS[guard](*both(text, text))
+        assert forbids(*both(text, text.upper())) is None
+
+
+def test_other_languages_are_left_alone() -> None:
+    """Guards know English; for other languages they would pass every near miss."""
+    assert len(FOREIGN) >= 20
+    for text, near, english in FOREIGN:
+        assert language(*both(text, near)), text
+        assert language(*both(text, english)), text
+        assert not language(*both(english, english)), english
+
+
+def test_texts_that_talk_to_the_model_are_left_alone() -> None:
+    """An attacker's text that embeds like a victim's question must neither donate nor take answers."""
+    assert len(INJECTED) >= 20
+    for text in INJECTED:
+        assert injection(*both("How do I bake bread?", text)), text
+
+
+def test_a_target_hidden_in_a_long_text_is_not_a_donor() -> None:
+    """Known poisoning attacks put the victim's question in front of much other text."""
+    assert len(PADDED) >= 20
+    for text, padded in PADDED:
+        assert length(*both(text, padded))
+        assert forbids(*both(text, padded)) is not None
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ("What is time to first token?", "What does time to first token mean?"),
+        ("How do I reset my password?", "I forgot my password, how do I reset it?"),
+        ("How can I reset my password?", "How do I reset my password?"),
+        ("Why isn't my card working?", "Why is my card not working?"),
+        ("my payment did not go through", "my payment was declined"),
+        ("shut off the lights", "turn off the lights"),
+        ("Can you tell me the capital of France?", "What is the capital of France?"),
+        ("difference between TCP and UDP", "difference between UDP and TCP"),
+        ("dim the lights in the living room", "dim the living room lights"),
+    ],
+)
+def test_what_the_first_page_promises(asked: str, kept: str) -> None:
+    """The examples people try first; each was once stopped by a guard that was too eager."""
+    assert forbids(*both(asked, kept)) is None
