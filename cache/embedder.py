@@ -23,6 +23,8 @@ from cache.background import Background
 MAX_CHARS = 8_192
 _MAX_PENDING = 256
 _REMEMBERED = 2_048
+# Longer lists are embedding jobs: they would push out every question and not be asked again.
+_MEMORABLE = 16
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
 
@@ -122,12 +124,17 @@ class EncoderClient:
 
     async def encode(self, texts: Sequence[str]) -> Encoded:
         """Vectors and token counts. Texts are cut at MAX_CHARS characters, which `tokens` then shows as too many."""
-        texts = [text[:MAX_CHARS] for text in texts]
-        missing = list(dict.fromkeys(text for text in texts if text not in self._remembered))
-        fresh = await self._fetch(missing) if missing else {}
-        found = [fresh.get(text) or self._recall(text) for text in texts]
+        cut = [text[:MAX_CHARS] for text in texts]
+        # Taken before the wait: meanwhile others may push it out.
+        known = {text: self._recall(text) for text in cut if text in self._remembered}
+        missing = list(dict.fromkeys(text for text in cut if text not in known))
+        if missing:
+            known |= await self._fetch(missing)
+        found = [known[text] for text in cut]
         vectors = np.stack([vector for vector, _ in found]) if found else np.zeros((0, self.dimension), np.float32)
-        return Encoded(vectors, [tokens for _, tokens in found])
+        # A word of a thousand letters is one unknown token: characters that were cut must count all the same.
+        least = [self.window + 1 if len(text) > MAX_CHARS else 0 for text in texts]
+        return Encoded(vectors, [max(tokens, few) for (_, tokens), few in zip(found, least, strict=True)])
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         return (await self.encode(texts)).vectors
@@ -142,7 +149,8 @@ class EncoderClient:
         answer = await self._ask(texts, vectors=True)
         vectors = np.frombuffer(answer.vectors, dtype="<f4").reshape(len(texts), self.dimension)
         fresh = {text: (vectors[i].copy(), answer.tokens[i]) for i, text in enumerate(texts)}
-        self._remembered.update(fresh)
+        if len(fresh) <= _MEMORABLE:
+            self._remembered.update(fresh)
         while len(self._remembered) > _REMEMBERED:
             self._remembered.popitem(last=False)
         return fresh

@@ -2,12 +2,11 @@
 
 Knows: OpenAI request bodies (chat, completion, embedding), who asks, and which requests may match by meaning at all.
 Does not know: stores, vectors, policies, or how a tenant was authenticated.
-The digest is HMAC-SHA256 over length-prefixed fields, so no two different requests can spell the same message, and
+The digest is a keyed BLAKE2b (RFC 7693) over length-prefixed fields, so no two different requests can spell the same message, and
 nobody without the secret can compute or recognise a scope.
 """
 
 import hashlib
-import hmac
 from collections.abc import Callable
 from typing import Literal, NamedTuple, cast
 
@@ -248,6 +247,7 @@ def _canonical_text(value: object) -> str:
 
 
 def _digest(secret: bytes, purpose: bytes, fields: list[bytes]) -> bytes:
-    """HMAC-SHA256 of length-prefixed fields: moving a byte from one field to the next changes the message."""
+    """Keyed BLAKE2b of length-prefixed fields: moving a byte from one field to the next changes the message."""
     framed = b"".join(len(field).to_bytes(8, "big") + field for field in (purpose, *fields))
-    return hmac.digest(secret, framed, "sha256")
+    key = secret if len(secret) <= hashlib.blake2b.MAX_KEY_SIZE else hashlib.sha256(secret).digest()
+    return hashlib.blake2b(framed, key=key, digest_size=32).digest()

@@ -53,12 +53,8 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.preemptions = 0
 
-    def fits(self, tokens: int) -> bool:
-        """Whether a sequence of this length could ever be computed, alone."""
-        return blocks_for(tokens) <= self._pool.count
-
     def add(self, sequence: Sequence) -> None:
-        """Ask `fits` first: a sequence that never fits would wait for ever."""
+        """The caller has made sure that the pool could hold it whole: otherwise it would wait for ever."""
         insort(self.waiting, sequence, key=_rank)
 
     def remove(self, sequence: Sequence) -> None:

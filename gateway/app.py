@@ -32,7 +32,7 @@ from gateway.prices import PriceBook
 from gateway.providers import Provider
 from gateway.pump import Pumps
 from gateway.routes.access import EXCEPTION_HANDLERS
-from gateway.routes.admin import control_plane
+from gateway.routes.admin import control_plane, openapi_config
 from gateway.routes.health import route_handlers as health_routes
 from gateway.routes.models import route_handlers as model_routes
 from gateway.routes.openai import Edge
@@ -195,7 +195,7 @@ def create_app(settings: Settings) -> Litestar:
         ],
         state=State({"services": _services(worker)}),
         exception_handlers=EXCEPTION_HANDLERS,
-        openapi_config=None,
+        openapi_config=openapi_config(),
         lifespan=[lifespan],
         logging_config=None,
         request_max_body_size=settings.server.max_body,

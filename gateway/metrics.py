@@ -69,6 +69,7 @@ class Metrics:
         self._lookups_bound: dict[tuple[str, str], tuple[Add, Add]] = {}
         self._attempts_bound: dict[tuple[str, str], Add] = {}
         self._tallies = Tallies()
+        self.in_flight = 0
         self._define_own()
         self._define_gen_ai()
 
@@ -111,7 +112,7 @@ class Metrics:
     def _define_gauges(self) -> None:
         """What a gauge means across workers: the sum of the living, the oldest start, the latest word on an engine."""
         registry = self._registry
-        self.in_flight = Gauge(
+        self._in_flight = Gauge(
             "nearhit_in_flight", "Requests being answered now.", multiprocess_mode="livesum", registry=registry
         )
         self._started = Gauge(
@@ -233,6 +234,7 @@ class Metrics:
     def pour(self) -> None:
         """Bring what was counted into the exposition (and, in multi-process mode, to the sibling workers)."""
         self._tallies.pour()
+        self._in_flight.set(self.in_flight)
 
     def exposition(self) -> bytes:
         """Prometheus text, as of the last `pour`. In multi-process mode reads every worker's files: use a thread."""

@@ -64,8 +64,16 @@ class Telemetry:
         self._traces_bound = {
             reason: self._metrics.traces.labels(reason).inc for reason in ("sampled", "error", "slow", "dropped")
         }
-        self.entered: Callable[[], None] = self._metrics.in_flight.inc
-        self.left: Callable[[], None] = self._metrics.in_flight.dec
+
+    def entered(self) -> None:
+        """A request is being answered from now on, until `left`."""
+        self._metrics.in_flight += 1
+        if not self._pouring:
+            self._pour_later()
+
+    def left(self) -> None:
+        """The other half of `entered`, whatever became of the request."""
+        self._metrics.in_flight -= 1
 
     def refused(self, operation: str, status: int) -> None:
         """Count a request turned away before it became a Call."""

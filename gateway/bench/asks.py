@@ -49,20 +49,15 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return self.host, self.port
 
 
-def chat(
-    target: Target, prompt: str, *, stream: bool = False, tier: str | None = None, max_tokens: int | None = 16
-) -> bytes:
-    """One request, complete. `tier`: the value of x-nearhit-cache."""
+def chat(target: Target, prompt: str, *, stream: bool = False) -> bytes:
+    """One request, complete. Without an output limit, because an answer that was cut off is never kept."""
     body: dict[str, object] = {"model": target.model, "messages": [{"role": "user", "content": prompt}]}
-    if max_tokens is not None:
-        body["max_tokens"] = max_tokens
     if stream:
         body["stream"] = True
     raw = _encode(body)
-    extra = f"x-nearhit-cache: {tier}\r\n" if tier else ""
     head = (
         f"POST {target.path}/chat/completions HTTP/1.1\r\nhost: {target.host}:{target.port}\r\n"
-        f"authorization: Bearer {target.key}\r\ncontent-type: application/json\r\n{extra}"
+        f"authorization: Bearer {target.key}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(raw)}\r\n\r\n"
     )
     return head.encode() + raw

@@ -19,7 +19,8 @@ from gateway.settings import environment
 HOST = "127.0.0.1"
 ADMIN_KEY = "sk-nh-admin-0123456789abcdef0123456789abcdef"
 MODEL = "openai/gpt-4o-mini"
-PACED = ("--ttft-ms", "20", "--tpot-ms", "5")
+AT_ONCE = ("--tokens", "16")
+PACED = ("--tokens", "51", "--ttft-ms", "20", "--tpot-ms", "5")
 
 
 class Gateway(Struct, kw_only=True):
@@ -66,7 +67,7 @@ def start(stack: ExitStack, folder: Path) -> Stage:
     if theirs is not None:
         pin_self(theirs)
     plain = {name: value for name, value in environment().items() if not name.startswith("NEARHIT_")}
-    direct = [_upstream(stack, folder, core=theirs, environment=plain, pace=pace) for pace in ((), PACED)]
+    direct = [_upstream(stack, folder, core=theirs, environment=plain, pace=pace) for pace in (AT_ONCE, PACED)]
     modes = ("exact", "semantic")
     exact, semantic = [_gateway(stack, folder, mode, direct, core=ours, environment=plain) for mode in modes]
     return Stage(direct=direct[0], paced=direct[1], exact=exact, semantic=semantic)

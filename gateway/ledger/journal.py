@@ -159,7 +159,8 @@ class Journal:
     def _write(self, data: bytes) -> None:
         current = self._segments[-1]
         if not current.fits(len(data)):
-            self._unsynced.append(current)
+            if self._thread is not None:
+                self._unsynced.append(current)
             self._begin(self._spare or self._allocate())
             self._spare = None
             self._provide_spare()

@@ -140,6 +140,8 @@ class Leases:
             return False
         if pool.id in wanted or self._instant() >= pool.ends or not self._pools.is_current(pool) or not pool.hard:
             return True
+        if pool.free < 0:  # the limit was lowered below what is spent and held
+            return True
         if self.processes > 1 and not is_roomy(pool.limit, pool.free):
             return True
         return self._monotonic() - pool.last_used > _IDLE_SECONDS

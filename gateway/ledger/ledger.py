@@ -218,6 +218,7 @@ class Ledger:
             pool = self._pools.all.get(name)
             if pool is not None:
                 pool.balance(*balance, self._monotonic())
+        await self._leases.tend()
 
     # -- checks ----------------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ def route_handlers(catalog: Catalog, keyring: Keyring, created: int) -> list[Any
     """With and without `/v1`; ids may contain slashes."""
     listing = Listing(catalog, keyring, created)
 
-    @get(["/v1/models", "/models"], sync_to_thread=False)
+    @get(["/v1/models", "/models"])
     async def list_models(request: _Asked) -> dict[str, object]:
         return await listing.all(request)
 

@@ -49,6 +49,8 @@ _CODE = re.compile(
     r"|\b\w+_\w+\b|\b[a-z]+[A-Z]\w*\b|\b\w+\(\)|\b\w+(?:\.\w{2,})+\b|(?<!\w)--?[a-zA-Z][\w-]*|\b\w*\d\w*[a-zA-Z]\w*\b"
     r"|\b[a-zA-Z]+-?\d+\w*\b|[A-Za-z]\+\+|\b[CFc]#"
 )
+# Punctuation that changes nothing; every other sign (emoji, arrows, currencies) is part of what is asked.
+_PLAIN = frozenset(".,;:!?'\"()[]-\u2013\u2014\u2026\u2018\u2019\u201c\u201d`_/\\*&@#\u00bf\u00a1~\u200d\ufe0f")
 # "16th", "5k" and "7pm" are quantities, which other spellings may equal.
 _QUANTITY = re.compile(
     r"\d[\d.,:]*(?:st|nd|rd|th|k|m|mn|bn|x|am|pm|s|kg|km|cm|mm|lb|lbs|mb|gb|tb|ml|h|hrs?|mins?)", re.IGNORECASE
@@ -133,6 +135,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     quoted: frozenset[str]
     codes: frozenset[str]
     operators: tuple[str, ...]
+    symbols: tuple[str, ...]
     persons: tuple[str, ...]
     first: bool
     second: bool
@@ -170,6 +173,9 @@ def analyse(text: str) -> Facts:
             match[0].rstrip(".,;:!?)").casefold() for match in _CODE.finditer(text) if not _QUANTITY.fullmatch(match[0])
         ),
         operators=tuple(_OPERATORS.findall(text)) if any(word[0].isdigit() for word in plain) or "=" in text else (),
+        symbols=tuple(
+            sorted(letter for letter in text if not (letter.isalnum() or letter.isspace() or letter in _PLAIN))
+        ),
         persons=tuple(_PERSONS[word] for word in plain if word in _PERSONS),
         first=first,
         second=second,

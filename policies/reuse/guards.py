@@ -143,8 +143,11 @@ def name(a: Facts, b: Facts) -> bool:
 
 
 def quote(a: Facts, b: Facts) -> bool:
-    """Other quoted words, code, addresses, versions or operators: exact things must match exactly."""
-    if a.operators != b.operators:
+    """Other quoted words, code, addresses, versions, operators or signs: exact things must match exactly.
+
+    An encoder knows few emoji: it reads all others as one unknown token, so their texts have the same vector.
+    """
+    if a.operators != b.operators or a.symbols != b.symbols:
         return True
     lower_a, lower_b = a.text.casefold(), b.text.casefold()
     return any(item not in lower_b for item in a.quoted | a.codes) or any(

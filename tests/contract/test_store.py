@@ -220,10 +220,10 @@ async def test_listeners_hear_of_every_change(opened: Opened, clock: FrozenClock
     assert {(change.scope, change.encoder) for change in opened.told if change.kind != "reset"} == {(SCOPE, "hash-8")}
 
 
+@pytest.mark.parametrize("opened", ["sqlite", "redis"], indirect=True)
 async def test_entries_survive_a_restart(opened: Opened, clock: FrozenClock) -> None:
     """A restart must not pay for every answer again."""
-    if opened.again is None:
-        pytest.skip("memory forgets by design")
+    assert opened.again is not None
     await opened.store.put(entry(1, clock))
     await opened.store.close()
     opened.store = opened.again()
@@ -234,10 +234,9 @@ async def test_entries_survive_a_restart(opened: Opened, clock: FrozenClock) -> 
     assert [row.entry_id for row in await opened.store.vectors(SCOPE, "hash-8")] == [1]
 
 
+@pytest.mark.parametrize("opened", ["sqlite", "redis"], indirect=True)
 async def test_expired_rows_are_swept(opened: Opened, clock: FrozenClock) -> None:
     """Dead entries must not hold places, counts or vectors for ever."""
-    if isinstance(opened.store, MemoryStore):
-        pytest.skip("memory is bounded by its size alone")
     await opened.store.put(entry(1, clock, expires=clock.now() + 5))
     clock.advance(10)
     for number in range(100, 164):
@@ -408,6 +407,7 @@ async def test_redis_treats_damage_and_swapped_values_as_none(redis_url: str, cl
         await store.put(two)
         other = Redis.from_url(redis_url)
         raw = await other.get(store._keys.entry(one.exact))
+        assert isinstance(raw, bytes)
         await other.set(store._keys.entry(two.exact), raw)
         await other.set(store._keys.entry(one.exact), raw[:-1])
         await other.aclose()

@@ -56,7 +56,7 @@
       aria: { enabled: true, decal: { show: false } },
       textStyle: text,
       grid: { left: 8, right: 8, top: 36, bottom: 4, containLabel: true },
-      legend: { top: 0, left: 0, icon: "roundRect", itemWidth: 11, itemHeight: 11, itemGap: 16, textStyle: text },
+      legend: { type: "scroll", top: 0, left: 0, icon: "roundRect", itemWidth: 11, itemHeight: 11, itemGap: 16, textStyle: text },
       tooltip: {
         trigger: "axis", renderMode: "richText", axisPointer: { type: "shadow" }, confine: true,
         backgroundColor: colour("--surface"), borderColor: colour("--line-strong"), textStyle: { ...text, color: colour("--ink") },

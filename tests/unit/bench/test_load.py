@@ -35,10 +35,10 @@ async def test_every_request_is_counted_once() -> None:
 
 async def test_a_stream_is_timed_to_its_first_and_last_event() -> None:
     """TTFT and the number of events are what the stream case reports."""
-    server = ScriptedServer(Options(ttft_ms=40, tpot_ms=10))
+    server = ScriptedServer(Options(ttft_ms=40, tpot_ms=10, tokens=5))
     where = target(await server.start())
     connection = await Connection.open(*where.where)
-    exchange = await connection.exchange(chat(where, "hello", stream=True, max_tokens=5))
+    exchange = await connection.exchange(chat(where, "hello", stream=True))
     connection.close()
     assert exchange.status == 200
     assert 0.035 < exchange.first < exchange.total

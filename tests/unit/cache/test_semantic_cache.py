@@ -25,7 +25,7 @@ SIMILAR = "how do i bake good bread at home"
 
 
 def query(text: str = ASKED, *, team: str = "acme", **fields: Any) -> Query:
-    body = {"model": "m", "messages": [{"role": "user", "content": text}], **fields}
+    body: dict[str, object] = {"model": "m", "messages": [{"role": "user", "content": text}], **fields}
     found = scope_query(
         body,
         "chat",
@@ -76,7 +76,8 @@ def reason(found: Hit | Miss) -> str:
 async def test_exact_then_semantic(cache: SemanticCache) -> None:
     """The whole point: the same request, then another wording of it."""
     first = await cache.find(query())
-    assert reason(first) == "far"
+    assert isinstance(first, Miss)
+    assert first.reason == "far"
     entry_id = await cache.keep(query(), Kept(answer=b'{"a":1}', cost_nano=7, origin="r1"), vector=first.vector)
     exact = await cache.find(query())
     assert isinstance(exact, Hit)
@@ -103,7 +104,7 @@ async def test_a_request_for_exact_only(cache: SemanticCache) -> None:
 
 async def test_a_barred_query_matches_exactly_only(cache: SemanticCache) -> None:
     """Tools, pictures, time-sensitive wording: the reason is told, the exact tier works."""
-    tools = {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    tools: dict[str, Any] = {"tools": [{"type": "function", "function": {"name": "f"}}]}
     await cache.keep(query(**tools), Kept(answer=b"{}"))
     assert isinstance(await cache.find(query(**tools)), Hit)
     assert reason(await cache.find(query(SIMILAR, **tools))) == "tools"

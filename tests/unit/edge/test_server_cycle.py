@@ -8,24 +8,7 @@ import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from gateway.server_cycle import Cycle
-
-
-class Wire(asyncio.Transport):
-    """A transport that keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.closed = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += bytes(data)
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
+from tests.unit.edge.edge_wire import Wire
 
 
 def cycle(wire: Wire, *, method: str = "POST", version: str = "1.1") -> Cycle:

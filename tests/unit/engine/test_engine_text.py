@@ -155,6 +155,15 @@ def test_end_token_is_not_text_and_held_text_comes_out(tokenizer: TextTokenizer)
     assert (last.text, last.finish_reason) == ("!!", "stop")
 
 
+def test_an_ordinary_end_token_is_not_text_either() -> None:
+    """Some models end with a token their tokenizer does not call special."""
+    made = TextTokenizer(byte_tokenizer(), byte_tokenizer().encode("\n").ids)
+    delta = answer(made).push(Output(handle=1, tokens=made.encode("yes\n", specials=False), finish="stop"))
+    assert delta.text == "yes"
+    ignoring = Answer(made, SamplingParams(max_tokens=9), frozenset())
+    assert ignoring.push(Output(handle=1, tokens=made.encode("a\n", specials=False), finish="length")).text == "a\n"
+
+
 def test_folder_gives_tokenizer_and_every_end(tmp_path: Path) -> None:
     """Instruction models name their end in up to three files; missing one makes answers run on."""
     write_checkpoint(tmp_path, "tiny-random:llama")

@@ -81,11 +81,17 @@ def settings(home: Path, **more: Any) -> Settings:
 class Rig:
     """One database and any number of ledgers on it, as processes of one host."""
 
-    def __init__(self, home: Path, url: str | None = None, clock: FrozenClock | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        url: str | None = None,
+        clock: FrozenClock | None = None,
+        kind: type[Database] = Database,
+    ) -> None:
         self.home = home
         self.clock = clock or FrozenClock()
         self.url = url or f"sqlite:///{home / 'nearhit.db'}"
-        self.database = Database(self.url)
+        self.database = kind(self.url)
         self.tasks = Tasks()
         self.ledgers: list[Ledger] = []
 
@@ -144,8 +150,13 @@ class Rig:
 
 
 @asynccontextmanager
-async def running(home: Path, url: str | None = None, clock: FrozenClock | None = None) -> AsyncGenerator[Rig, None]:
-    rig = Rig(home, url, clock)
+async def running(
+    home: Path,
+    url: str | None = None,
+    clock: FrozenClock | None = None,
+    kind: type[Database] = Database,
+) -> AsyncGenerator[Rig, None]:
+    rig = Rig(home, url, clock, kind)
     await rig.start()
     try:
         yield rig

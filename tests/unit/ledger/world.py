@@ -13,7 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from sqlalchemy.exc import OperationalError
@@ -77,8 +77,8 @@ class World:
         parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
         self.home = Path(tempfile.mkdtemp(prefix="nearhit-ledger-", dir=parent))
         self.clock = FrozenClock()
-        self.rig = Rig(self.home, clock=self.clock)
-        self.database = self.rig.database = FaultyDatabase(self.rig.url)
+        self.rig = Rig(self.home, clock=self.clock, kind=FaultyDatabase)
+        self.database = cast("FaultyDatabase", self.rig.database)
         self.run(self.rig.start())
         self.synced: dict[int, int] = {}
         self.attempts: list[Attempt] = []

@@ -149,7 +149,7 @@ AMOUNT = st.integers(0, 10**12)
 def test_a_lease_never_exceeds_what_is_free(
     limit: int, free: int, demand: int, least: int, appetite: int, processes: int
 ) -> None:
-    """The limit holds because no lease is larger than what is left, and is sharp because near it none is larger than needed."""
+    """No lease is larger than what is left, so the limit holds; near it none is larger than needed, so it is sharp."""
     demand = max(demand, least)
     amount = lease_amount(limit, free, demand, least, appetite, processes)
     assert 0 <= amount <= max(0, free)

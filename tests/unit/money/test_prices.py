@@ -1,4 +1,4 @@
-"""The price book: overrides first, the bundled table as integers, engines by their hour, nothing ever free by accident."""
+"""The price book: overrides first, the bundled table as integers, engines by their hour, nothing free by accident."""
 
 from decimal import Decimal
 from pathlib import Path

@@ -169,6 +169,8 @@ Explain numpy.dot | Explain numpy.cross | Please explain numpy.dot
 What does max_tokens mean? | What does top_logprobs mean? | What is max_tokens?
 Is 'its' correct here? | Is 'it is' correct here? | Would 'its' be correct here?
 Evaluate 7 - 3 | Evaluate 7 / 3 | Please evaluate 7 - 3
+What does 🙂 mean? | What does 🙃 mean? | What is the meaning of 🙂?
+Is ← a letter? | Is → a letter? | Is ← really a letter?
 What is H2O? | What is CO2? | What does H2O mean?
 """,
     "person": """

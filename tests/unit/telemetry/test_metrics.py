@@ -140,7 +140,7 @@ assert multi_process()
 metrics = Metrics(["gpt-5-mini"])
 for _ in range(int(sys.argv[1])):
     metrics.count(a_miss(), marks())
-metrics.in_flight.inc(2)
+metrics.in_flight = 2
 metrics.pour()
 if len(sys.argv) > 2:
     process_died(int(sys.argv[2]))

@@ -1,0 +1,266 @@
+"""The dashboard in a real Chromium against a real gateway process: what an administrator sees and clicks."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.services import program
+
+ADMIN_KEY = "an-admin-key-for-the-browser-test"
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+PATIENCE = 60.0
+
+pytestmark = pytest.mark.browser
+
+
+class Site:
+    """A running gateway, its admin's API client and an application's key."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.api = httpx.Client(
+            base_url=url, headers={"authorization": f"Bearer {ADMIN_KEY}"}, timeout=30, trust_env=False
+        )
+        self.key = str(self.api.post("/api/v1/keys", json={"name": "browser", "team": "acme"}).json()["key"])
+
+    def ask(self, text: str, model: str = "local/sim") -> httpx.Response:
+        body = {"model": model, "messages": [{"role": "user", "content": text}]}
+        return self.api.post("/v1/chat/completions", json=body, headers={"authorization": f"Bearer {self.key}"})
+
+    def total(self) -> dict[str, Any]:
+        return self.api.get("/api/v1/usage?from=24h").json()["total"]
+
+
+@contextmanager
+def worker(home: Path) -> Generator[str, None, None]:
+    """One gateway worker with a simulated engine and the exact cache: a process, without encoder and engine ones."""
+    home.mkdir(parents=True)
+    variables = {
+        **os.environ,
+        "NEARHIT_HOME": str(home),
+        "NEARHIT_ADMIN_KEY": ADMIN_KEY,
+        "NEARHIT_ENGINES__LOCAL__MODEL": "sim",
+        "NEARHIT_CACHE__MODE": "exact",
+        "NEARHIT_CACHE__STORE": "memory",
+        "NEARHIT_LEDGER__DURABILITY": "write",
+    }
+    with socket.create_server(("127.0.0.1", 0)) as listening, (home / "log").open("wb") as log:
+        listening.set_inheritable(True)
+        command = [sys.executable, "-m", "gateway.server", "--fd", str(listening.fileno())]
+        child = subprocess.Popen(command, env=variables, pass_fds=[listening.fileno()], stdout=log, stderr=log)
+        try:
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            await_answer(url, child, home / "log")
+            yield url
+        finally:
+            child.terminate()
+            child.wait(30)
+
+
+def await_answer(url: str, child: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until and child.poll() is None:
+        try:
+            if httpx.get(f"{url}/health/live", timeout=2, trust_env=False).status_code == 200:
+                return
+        except httpx.HTTPError:
+            time.sleep(0.1)
+    raise AssertionError(f"the gateway did not start:\n{log.read_text()[-4000:]}")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Generator[Site, None, None]:
+    with worker(tmp_path_factory.mktemp("dashboard") / "home") as url:
+        found = Site(url)
+        assert found.ask("what is a hit?").status_code == 200
+        assert found.ask("what is a hit?").headers["x-nearhit-cache"] == "hit-exact"
+        assert found.ask("what is a miss?").status_code == 200
+        assert found.ask("who are you?", model="nobody/nothing").status_code == 404
+        yield found
+        found.api.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Generator[Browser, None, None]:
+    where = program("chromium")
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=str(where), args=list(FLAGS))
+        yield opened
+        opened.close()
+
+
+class Watch:
+    """What a page must never do: log errors, ask another machine."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.errors: list[str] = []
+        self.outside: list[str] = []
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self._asked(request.url, url))
+
+    def _asked(self, asked: str, url: str) -> None:
+        if not asked.startswith((f"{url}/", "data:", "blob:")):
+            self.outside.append(asked)
+
+    def clean(self) -> None:
+        assert self.errors == []
+        assert self.outside == []
+
+
+@pytest.fixture
+def visit(browser: Browser, site: Site) -> Generator[tuple[Page, Watch], None, None]:
+    context: BrowserContext = browser.new_context(base_url=site.url, viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    yield page, Watch(page, site.url)
+    context.close()
+
+
+def sign_in(page: Page, key: str = ADMIN_KEY) -> None:
+    page.goto("/ui/login")
+    page.get_by_label("Key").fill(key)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def test_the_first_page_shows_the_numbers_of_the_api_and_charts_of_its_tables(
+    visit: tuple[Page, Watch], site: Site
+) -> None:
+    """One look must give the right numbers, drawn, without an error or an outside request."""
+    page, watch = visit
+    sign_in(page)
+    page.goto("/ui?period=24h")
+    total = site.total()
+    expect(page.locator("#tile-spend .money")).to_have_attribute("title", f"exactly ${total['cost_usd']} USD")
+    expect(page.locator("#tile-saved .money")).to_have_attribute("title", f"exactly ${total['saved_usd']} USD")
+    expect(page.locator("#tile-hits .value")).to_have_text(f"{total['hit_rate'] * 100:.1f} %")
+    expect(page.locator("#tile-errors .value")).to_have_text(f"{total['error_rate'] * 100:.1f} %")
+    charts = page.locator("figure[data-chart] svg")
+    expect(charts).to_have_count(2)
+    expect(charts.first.locator("path").first).to_be_attached()
+    rows = page.locator("#recent tr")
+    assert rows.count() == total["requests"]
+    expect(page.locator("#recent .badge.hit-exact")).to_have_count(1)
+    watch.clean()
+
+
+def test_the_open_page_shows_a_new_request_by_itself(visit: tuple[Page, Watch], site: Site) -> None:
+    """An operator leaves the page open; it must not tell an old story."""
+    page, watch = visit
+    sign_in(page)
+    page.goto("/ui?period=24h")
+    before = page.locator("#recent tr").count()
+    assert site.ask(f"something new {time.monotonic()}").status_code == 200
+    expect(page.locator("#recent tr")).to_have_count(before + 1, timeout=15_000)
+    watch.clean()
+
+
+def test_why_leads_to_everything_about_one_request(visit: tuple[Page, Watch], site: Site) -> None:
+    """From a line on the first page to the reason, the attempts and the cost lines in one click."""
+    page, watch = visit
+    sign_in(page)
+    page.goto("/ui/requests?cache=hit-exact")
+    page.get_by_role("link", name="why?").first.click()
+    expect(page).to_have_url(re.compile(r"/ui/requests/[0-9a-f-]{36}#why$"))
+    expect(page.locator("#why")).to_contain_text("The very same request was answered before")
+    request_id = page.url.split("/")[-1].removesuffix("#why")
+    told = site.api.get(f"/api/v1/requests/{request_id}").json()["request"]
+    expect(page.locator(".tile .money").nth(1)).to_have_attribute("title", f"exactly ${told['saved_usd']} USD")
+    page.goto("/ui/requests?cache=miss")
+    page.get_by_role("link", name="why?").last.click()
+    expect(page.locator("h2", has_text="Cost lines")).to_be_visible()
+    expect(page.locator("svg.span")).to_have_count(1)
+    watch.clean()
+
+
+def test_a_key_is_made_used_and_revoked_with_the_keyboard(visit: tuple[Page, Watch], site: Site) -> None:
+    """The whole life of a key on one page; the form takes the Enter key, the question before revoking is asked."""
+    page, watch = visit
+    sign_in(page)
+    page.goto("/ui/keys")
+    page.locator("input[name=name]").fill("made in the browser")
+    page.locator("input[name=team]").fill("browser")
+    page.keyboard.press("Enter")
+    key = page.locator("#fresh-key").inner_text()
+    body = {"model": "local/sim", "messages": [{"role": "user", "content": "hello"}]}
+    headers = {"authorization": f"Bearer {key}"}
+    assert site.api.post("/v1/chat/completions", json=body, headers=headers).status_code == 200
+    page.goto("/ui/keys")
+    assert key not in page.content()
+    line = page.locator("tr", has_text="made in the browser")
+    asked: list[str] = []
+    page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept()))
+    line.get_by_role("button", name="Revoke").click()
+    expect(page.get_by_role("status")).to_contain_text("is revoked")
+    assert "made in the browser" in asked[0]
+    assert site.api.post("/v1/chat/completions", json=body, headers=headers).status_code == 401
+    watch.clean()
+
+
+def test_a_budget_is_set_and_shown(visit: tuple[Page, Watch], site: Site) -> None:
+    """What the page says must be what the API holds."""
+    page, watch = visit
+    sign_in(page)
+    page.goto("/ui/budgets")
+    page.get_by_label("Scope").fill("team:acme")
+    page.get_by_label("Limit in USD").fill("7.25")
+    page.get_by_role("button", name="Set budget").click()
+    expect(page.get_by_role("status")).to_contain_text("team:acme is set")
+    (found,) = site.api.get("/api/v1/budgets").json()["data"]
+    assert (found["scope"], found["limit_usd"]) == ("team:acme", "7.25")
+    expect(page.locator("tr", has_text="team:acme")).to_contain_text("$7.25")
+    watch.clean()
+
+
+def test_a_wrong_key_is_refused_and_signing_out_ends_it(visit: tuple[Page, Watch]) -> None:
+    """The two ways in which the door must hold."""
+    page, _ = visit
+    sign_in(page, "sk-nh-wrong")
+    expect(page.get_by_role("alert")).to_be_visible()
+    expect(page.get_by_label("Key")).to_have_value("")
+    sign_in(page)
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("button", name="Sign in")).to_be_visible()
+    answer = page.goto("/ui/keys")
+    assert answer is not None
+    assert answer.status == 401
+
+
+def test_every_page_stands_in_light_in_dark_and_on_a_phone(browser: Browser, site: Site) -> None:
+    """No error, nothing outside, nothing wider than the screen, a heading and a way past the menu on each."""
+    for scheme, width in (("light", 1280), ("dark", 1280), ("light", 390)):
+        context = browser.new_context(
+            base_url=site.url,
+            color_scheme=scheme,
+            viewport={"width": width, "height": 800},  # pyright: ignore[reportArgumentType] - one of two words
+        )
+        page = context.new_page()
+        watch = Watch(page, site.url)
+        sign_in(page)
+        for path in ("/ui?period=24h", "/ui/requests", "/ui/cache", "/ui/budgets", "/ui/keys", "/docs"):
+            page.goto(path)
+            expect(page.locator("h1")).to_have_count(1)
+            expect(page.locator("a.skip")).to_have_attribute("href", "#main")
+            wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert wide <= 0, (path, scheme, width, wide)
+        watch.clean()
+        context.close()

@@ -1,0 +1,229 @@
+"""The journal: what it promised is there after any crash, what it could not promise is refused."""
+
+import asyncio
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.ledger import segments
+from gateway.ledger.journal import Journal, JournalFailed
+from gateway.ledger.records import Dispatch, Opened, Progress, Rates, Record, Settle, Shipped, frame, unframe
+
+RATES = Rates("p@1", 1, 2, 3, 4, 5, "exact", ((100, 1, 2, 3, 4),))
+
+
+def dispatch(name: str = "r.1") -> Dispatch:
+    return Dispatch(
+        name, "r", 1.5, ("org|day|0|1",), 10, 1, 9, "openai", "gpt", RATES, "acme", "app", "k", None, "chat", "smart"
+    )
+
+
+def settle(name: str = "r.1", number: int = 1) -> Settle:
+    return Settle(number, name, 2.5, 7, (1, 0, 0, 6, 0), "provider", "complete", "chatcmpl-1", None)
+
+
+RECORDS: list[Record] = [Opened("b", "h", 0.0), dispatch(), Progress("r.1", 1, 5), settle(), Shipped(1)]
+BYTES = b"".join(frame(record) for record in RECORDS)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal(tmp_path, Opened("boot", "host", 0.0), segment_bytes=4_096)
+    yield journal
+    journal.close(remove=False)
+
+
+def test_records_read_back_as_they_were_written() -> None:
+    """Recovery sees exactly what the dead process knew."""
+    assert list(unframe(BYTES + bytes(64))) == RECORDS
+
+
+@given(st.integers(0, len(BYTES)))
+def test_a_torn_tail_is_dropped(length: int) -> None:
+    """A power cut may stop a write anywhere: whole records stay, the torn one is as if it had never been."""
+    found = list(unframe(BYTES[:length] + bytes(64)))
+    assert found == RECORDS[: len(found)]
+    assert len(b"".join(frame(record) for record in RECORDS[: len(found) + 1])) > length or len(found) == len(RECORDS)
+
+
+@given(st.integers(0, len(BYTES) * 8 - 1))
+def test_a_flipped_bit_is_never_believed(bit: int) -> None:
+    """Damage loses at most what it hit, is noticed, and never turns into another record."""
+    data = bytearray(BYTES)
+    data[bit // 8] ^= 1 << bit % 8
+    found = [record for record in unframe(bytes(data)) if record is not None]
+    assert all(record in RECORDS for record in found)
+    assert found != RECORDS
+
+
+def test_damage_in_the_middle_is_told() -> None:
+    """A damaged record with sound ones after it is no torn tail: somebody has to know."""
+    data = bytearray(BYTES)
+    data[len(frame(RECORDS[0])) + 12] ^= 1
+    assert list(unframe(bytes(data))) == [RECORDS[0], None, *RECORDS[2:]]
+
+
+async def test_what_was_synced_is_on_disk(opened: Journal, tmp_path: Path) -> None:
+    """The promise that lets a request be sent."""
+    opened.open()
+    opened.dispatch(dispatch())
+    await opened.synced()
+    assert list(segments.read(tmp_path / "boot"))[-1] == dispatch()
+
+
+async def test_many_waiters_share_few_syncs(tmp_path: Path) -> None:
+    """A disk does some thousand syncs a second; requests that wait together must not each take one."""
+    count = 0
+
+    def slow(descriptor: int) -> None:
+        nonlocal count
+        count += 1
+        os.fdatasync(descriptor)
+
+    journal = Journal(tmp_path, Opened("boot", "host", 0.0), sync=slow)
+    journal.open()
+
+    async def one(i: int) -> None:
+        journal.dispatch(dispatch(f"r.{i}"))
+        await journal.synced()
+
+    await asyncio.gather(*(one(i) for i in range(200)))
+    assert count <= 10
+    journal.close(remove=True)
+    assert os.listdir(tmp_path) == []  # noqa: PTH208 - pathlib would be called blocking here
+
+
+async def test_after_a_failed_sync_nothing_more_is_promised(tmp_path: Path) -> None:
+    """After EIO the kernel may have dropped the pages: a second try that succeeds proves nothing."""
+    broken = True
+
+    def sync(descriptor: int) -> None:
+        if broken:
+            raise OSError(errno.EIO, "Input/output error")
+        os.fdatasync(descriptor)
+
+    journal = Journal(tmp_path, Opened("boot", "host", 0.0), sync=sync, segment_bytes=4_096)
+    journal.open()
+    journal.dispatch(dispatch())
+    with pytest.raises(JournalFailed, match="Input/output"):
+        await journal.synced()
+    broken = False
+    with pytest.raises(JournalFailed):
+        journal.dispatch(dispatch("r.2"))
+    assert journal.append(settle())
+    assert journal.failed is not None
+    journal.close(remove=False)
+
+
+async def test_segments_go_once_all_they_began_is_posted(tmp_path: Path) -> None:
+    """The journal of a busy day stays small, and never loses what is still running."""
+    journal = Journal(tmp_path, Opened("boot", "host", 0.0), segment_bytes=1_024, durability="write")
+    journal.open()
+    began = [journal.dispatch(dispatch(f"r.{i}")) for i in range(30)]
+    assert len(list((tmp_path / "boot").glob("*.journal"))) > 4
+    for segment in began[1:]:
+        assert segment is not None
+        journal.done(segment)
+    assert dispatch("r.0") in list(segments.read(tmp_path / "boot"))
+    assert began[0] is not None
+    journal.done(began[0])
+    assert len(list((tmp_path / "boot").glob("*.journal"))) == 2
+    journal.close(remove=False)
+
+
+async def test_a_full_journal_refuses_beginnings_and_takes_ends(tmp_path: Path) -> None:
+    """When the database is away for long, new spending stops before what runs can no longer be written down."""
+    journal = Journal(tmp_path, Opened("boot", "host", 0.0), segment_bytes=1_024, limit=4_096, durability="write")
+    journal.open()
+    began: list[segments.Segment | None] = []
+
+    with pytest.raises(JournalFailed, match="no room"):
+        _fill(journal, began)
+    assert journal.append(settle())
+    for segment in began:
+        assert segment is not None
+        journal.done(segment)
+    assert journal.dispatch(dispatch("later")) is not None
+    journal.close(remove=False)
+
+
+async def test_a_full_disk_is_met_before_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Space is taken a segment at a time: ENOSPC stops beginnings, and ends still have the spare."""
+    journal = Journal(tmp_path, Opened("boot", "host", 0.0), segment_bytes=1_024, durability="write")
+    journal.open()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    began: list[segments.Segment | None] = []
+    with pytest.raises(JournalFailed, match="no room"):
+        _fill(journal, began)
+    assert len(began) >= 4
+    assert journal.append(settle())
+    monkeypatch.undo()
+    assert journal.dispatch(dispatch("later")) is not None
+    journal.close(remove=False)
+
+
+def _fill(journal: Journal, began: list[segments.Segment | None]) -> None:
+    """Begin attempts until the journal refuses one."""
+    for i in range(1_000):
+        began.append(journal.dispatch(dispatch(f"r.{i}")))  # noqa: PERF401 - what began before the refusal counts
+
+
+async def test_only_dead_journals_can_be_taken(opened: Journal, tmp_path: Path) -> None:
+    """A recovery that takes the journal of a living process would post its running requests."""
+    opened.open()
+    assert list(segments.dead(tmp_path)) == []
+    opened.close(remove=False)
+    ((folder, lock),) = list(segments.dead(tmp_path))
+    assert folder.name == "boot"
+    assert list(segments.dead(tmp_path)) == []
+    os.close(lock)
+
+
+async def test_without_durability_nothing_is_written(tmp_path: Path) -> None:
+    """`off` is for throw-away runs and says so by leaving no trace."""
+    journal = Journal(tmp_path, Opened("boot", "host", 0.0), "off")
+    journal.open()
+    assert journal.dispatch(dispatch()) is None
+    assert journal.append(settle())
+    await journal.synced()
+    journal.close(remove=True)
+    assert os.listdir(tmp_path) == []  # noqa: PTH208 - pathlib would be called blocking here
+
+
+async def test_waiters_are_told_when_the_journal_closes(tmp_path: Path) -> None:
+    """Nobody waits for ever on a journal that is gone."""
+    journal = Journal(tmp_path, Opened("boot", "host", 0.0))
+    journal.open()
+    journal.close(remove=True)
+    assert await journal.synced() is None
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.integers(0, 2_000), min_size=1, max_size=30))
+def test_any_mix_of_sizes_reads_back(tmp_path_factory: pytest.TempPathFactory, sizes: list[int]) -> None:
+    """Records end at segments' ends in every way; none is cut in two or skipped."""
+    root = tmp_path_factory.mktemp("journal")
+
+    async def write() -> list[Record]:
+        journal = Journal(root, Opened("boot", "host", 0.0), segment_bytes=4_096, durability="write")
+        journal.open()
+        written: list[Record] = []
+        for i, size in enumerate(sizes):
+            record = Settle(i, "x" * size, 0.0, 1, (1, 0, 0, 0, 0), "provider", "complete", None, None)
+            assert journal.append(record)
+            written.append(record)
+        journal.close(remove=False)
+        return written
+
+    written = asyncio.run(write())
+    found = [record for record in segments.read(root / "boot") if isinstance(record, Settle)]
+    assert found == written
