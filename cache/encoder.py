@@ -15,15 +15,14 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sentence_transformers import SentenceTransformer
 
-from cache import weights, wire
+from cache import bert, weights, wire
 from cache.embedder import MAX_CHARS
 
 log = logging.getLogger("nearhit.encoder")
@@ -43,30 +42,75 @@ _PROBES = (
 )
 
 
-class Model:
-    """all-MiniLM-L6-v2, or any sentence-transformers folder, on CPU threads of this process.
+class Runtime(Protocol):
+    """What computes: our own BERT, or sentence-transformers for every other kind of model."""
 
-    `precision`: `bf16` is used where the CPU multiplies it natively and its vectors agree with fp32 to a cosine of
-    0.999; else fp32. `name` says which, for vectors of two precisions are not the same index.
-    """
+    @property
+    def dimension(self) -> int: ...
 
-    def __init__(self, source: weights.Source, precision: str = "auto") -> None:
-        self._model = _load(source, torch.float32)
+    @property
+    def window(self) -> int: ...
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]: ...
+
+    def embed(self, rows: Sequence[list[int]]) -> NDArray[np.float32]: ...
+
+
+class _SentenceTransformers:
+    """Any sentence-transformers folder; takes seconds to import, so only when needed."""
+
+    def __init__(self, folder: Path, precision: torch.dtype) -> None:
+        from sentence_transformers import SentenceTransformer
+
+        self._model = SentenceTransformer(
+            str(folder), device="cpu", local_files_only=True, model_kwargs={"dtype": precision}
+        ).eval()
         self._tokenizer = self._model.tokenizer.backend_tokenizer
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.window = int(self._model.max_seq_length or 512)
         self.dimension = int(self._model.get_embedding_dimension() or 0)
-        self.precision = self._choose(source, precision)
-        self.name = f"{source.name}:{source.digest[:12]}:{self.precision}"
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        return [found.ids for found in self._tokenizer.encode_batch(list(texts))]
+
+    @torch.inference_mode()
+    def embed(self, rows: Sequence[list[int]]) -> NDArray[np.float32]:
+        width = max(len(row) for row in rows)
+        ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+        mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+        found = self._model({"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)})
+        return torch.nn.functional.normalize(found["sentence_embedding"].float(), dim=1).numpy()
+
+
+class Model:
+    """all-MiniLM-L6-v2, or any sentence-transformers folder, on CPU threads of this process.
+
+    `precision`: `bf16` is used where the CPU multiplies it natively and its vectors agree with fp32 to a cosine of
+    0.999; else fp32. `name` says what was used, for vectors of two precisions or runtimes are not the same index.
+    """
+
+    def __init__(self, source: weights.Source, precision: str = "auto") -> None:
+        kind, label = (bert.Bert, "plain") if bert.understands(source.folder) else (_SentenceTransformers, "st")
+        self._runtime: Runtime = kind(source.folder, torch.float32)
+        self.window, self.dimension = self._runtime.window, self._runtime.dimension
+        self.precision = "fp32"
+        if precision == "bf16" or (precision == "auto" and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+            half = kind(source.folder, torch.bfloat16)
+            agreement = agree(half, self._runtime)
+            if agreement >= _AGREEMENT:
+                self._runtime, self.precision = half, "bf16"
+            else:
+                log.warning("bf16 agrees with fp32 only to %.5f: using fp32", agreement)
+        self.name = f"{source.name}:{source.digest[:12]}:{label}-{self.precision}"
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, special tokens included, nothing cut but characters beyond MAX_CHARS."""
-        return [found.ids for found in self._tokenizer.encode_batch([text[:MAX_CHARS] for text in texts])]
+        return self._runtime.tokenize([text[:MAX_CHARS] for text in texts])
 
-    def embed(self, ids: Sequence[list[int]]) -> NDArray[np.float32]:
+    def embed(self, rows: Sequence[list[int]]) -> NDArray[np.float32]:
         """`(n, dimension)` normalised float32; each text is cut to the window, its end token kept."""
-        cut = [row if len(row) <= self.window else [*row[: self.window - 1], row[-1]] for row in ids]
+        cut = [row if len(row) <= self.window else [*row[: self.window - 1], row[-1]] for row in rows]
         vectors = np.empty((len(cut), self.dimension), np.float32)
         # Longest first, so that a pass pads little.
         order = sorted(range(len(cut)), key=lambda i: -len(cut[i]))
@@ -74,39 +118,21 @@ class Model:
         while start < len(order):
             width = len(cut[order[start]])
             chosen = order[start : start + max(1, min(_MAX_TEXTS, _MAX_TOKENS // max(1, width)))]
-            vectors[chosen] = self._forward([cut[i] for i in chosen], width)
+            vectors[chosen] = self._runtime.embed([cut[i] for i in chosen])
             start += len(chosen)
         return vectors
 
-    def _forward(self, rows: list[list[int]], width: int) -> NDArray[np.float32]:
-        ids = torch.zeros((len(rows), width), dtype=torch.long)
-        mask = torch.zeros((len(rows), width), dtype=torch.long)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)] = torch.tensor(row)
-            mask[i, : len(row)] = 1
-        with torch.inference_mode():
-            found = self._model({"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)})
-            vectors = found["sentence_embedding"].float()
-            return torch.nn.functional.normalize(vectors, dim=1).numpy()
 
-    def _choose(self, source: weights.Source, precision: str) -> str:
-        if precision == "fp32" or (precision == "auto" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()):
-            return "fp32"
-        ids = self.tokenize(_PROBES)
-        expected = self.embed(ids)
-        full, self._model = self._model, _load(source, torch.bfloat16)
-        agreement = float((self.embed(ids) * expected).sum(axis=1).min())
-        if agreement < _AGREEMENT:
-            log.warning("bf16 agrees with fp32 only to %.5f: using fp32", agreement)
-            self._model = full
-            return "fp32"
-        return "bf16"
+def agree(one: Runtime, other: Runtime) -> float:
+    """The lowest cosine between their vectors of the same texts."""
+    ids = other.tokenize(_PROBES)
+    return float((one.embed(ids) * other.embed(ids)).sum(axis=1).min())
 
 
-def _load(source: weights.Source, precision: torch.dtype) -> SentenceTransformer:
-    return SentenceTransformer(
-        str(source.folder), device="cpu", local_files_only=True, model_kwargs={"dtype": precision}
-    ).eval()
+def check(source: weights.Source) -> float:
+    """How well what serves agrees with sentence-transformers in fp32: the lowest cosine."""
+    reference = _SentenceTransformers(source.folder, torch.float32)
+    return agree(Model(source), reference)
 
 
 class _Job(NamedTuple):
@@ -227,9 +253,10 @@ def _answer(model: Model, asks: list[wire.Ask]) -> list[wire.Answer]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 stopped by a signal, 1 the weights cannot be used (the message says why), 2 usage."""
+    """Exit codes: 0 stopped by a signal, 1 the weights cannot be used or disagree (the message says how), 2 usage."""
     parser = argparse.ArgumentParser(prog="python -m cache.encoder", description="Serve embeddings on a Unix socket.")
-    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--socket", type=Path, help="where to listen")
+    parser.add_argument("--check", action="store_true", help="compare with sentence-transformers in fp32, then exit")
     parser.add_argument("--model", default="minilm", help="minilm, or a sentence-transformers folder")
     parser.add_argument("--precision", choices=("auto", "bf16", "fp32"), default="auto")
     parser.add_argument("--threads", type=int, default=0, help="0: half of the cores, at most 4")
@@ -240,6 +267,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except weights.Unusable as error:
         log.error("%s", error)
         return 1
+    if options.check:
+        agreement = check(source)
+        print(f"lowest cosine to sentence-transformers fp32: {agreement:.6f}")  # noqa: T201 - what was asked for
+        return 0 if agreement >= _AGREEMENT else 1
+    if options.socket is None:
+        parser.error("--socket is required")
     torch.set_num_threads(options.threads or max(1, min(4, (os.cpu_count() or 1) // 2)))
     asyncio.run(_serve(options.socket, source, options.precision))
     return 0

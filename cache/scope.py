@@ -2,8 +2,8 @@
 
 Knows: OpenAI request bodies (chat, completion, embedding), who asks, and which requests may match by meaning at all.
 Does not know: stores, vectors, policies, or how a tenant was authenticated.
-The digest is a keyed BLAKE2b (RFC 7693) over length-prefixed fields, so no two different requests can spell the same message, and
-nobody without the secret can compute or recognise a scope.
+The digest is a keyed BLAKE2b (RFC 7693) over length-prefixed fields, so no two different requests can spell the same
+message, and nobody without the secret can compute or recognise a scope.
 """
 
 import hashlib
@@ -84,7 +84,15 @@ class Row(Struct, frozen=True):
 
 
 def _fields(name: str, *fields: str) -> Row:
-    return Row(name, lambda seen: [_plain(seen.body.get(field)) for field in fields], fields)
+    """A row of body fields; absent and null are the same."""
+    names = frozenset(fields)
+
+    def read(seen: _Seen) -> Json | None:
+        if names.isdisjoint(seen.body):
+            return None  # the usual case, and the reason why this is cheap
+        return {name: _plain(seen.body[name]) for name in fields if seen.body.get(name) is not None} or None
+
+    return Row(name, read, fields)
 
 
 def _tenant(seen: _Seen) -> list[str]:
@@ -148,12 +156,12 @@ def scope_query(  # noqa: PLR0913 - a request, who asks, and what the operator s
     turn, before = _take_apart(body, operation)
     seen = _Seen(body, operation, identity, model, encoder, turn, before)
     try:
-        scope = _digest(secret, b"scope", [_canonical.encode(row.read(seen)) for row in ROWS])
+        scope = _digest(secret, b"scope", [_canonical.encode([row.read(seen) for row in ROWS])])
         exact = _digest(secret, b"exact", [scope, *(text.encode() for text in turn.texts)])
     except (UnicodeEncodeError, TypeError, RecursionError):
         # Lone surrogates, or values that did not come from JSON: not ours to repair.
         return Uncacheable("malformed")
-    text = "\n".join(turn.texts)
+    text = turn.texts[0] if len(turn.texts) == 1 else "\n".join(turn.texts)
     aging = is_time_sensitive(text) or body.get("web_search_options") is not None
     return Query(
         scope=scope,

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 from gateway import settings  # noqa: E402 - the tree this script stands in, not an installed one
 
 PACKAGES = ("gateway", "cache", "engine", "policies", "migrations", "tests", "docs", "deploy")
-SENTENCE = re.compile(r"(.+?)(?:[.;:](?=\s|$)|$)", re.DOTALL)
+SENTENCE = re.compile(r"(.+?)(?:\.(?=\s|$)|$)", re.DOTALL)
 WIDEST = 96
 
 # One sentence per setting, in the order of the page.

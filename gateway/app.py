@@ -70,6 +70,7 @@ class Worker(Struct, kw_only=True):
         await self.database.start()
         await self.prices.load()
         await self.ledger.start()
+        self.ledger.follow(self.prices.refresh)
         await self.encoder.start()
         await self.cache.start()
         for engine in self.engines.values():

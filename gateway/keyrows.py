@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 from sqlalchemy import func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway import keyform
@@ -99,14 +100,13 @@ class KeyRows:
 
 
 async def _ensure_owner(connection: AsyncConnection, row: KeyRow) -> None:
-    """The team and the project of a new key. Two creators at once: the loser's insert fails and is asked to repeat."""
-    if await connection.scalar(select(Team.id).where(Team.id == row.team)) is None:
-        await connection.execute(insert(Team).values(id=row.team, name=row.team, created=row.created))
-    project = f"{row.team}/{row.project}"
-    if row.project and await connection.scalar(select(Project.id).where(Project.id == project)) is None:
-        await connection.execute(
-            insert(Project).values(id=project, team=row.team, name=row.project, created=row.created)
-        )
+    """The team and the project of a new key, unless they are there; two makers at once do not disturb each other."""
+    add = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    team = {"id": row.team, "name": row.team, "created": row.created}
+    await connection.execute(add(Team).values(team).on_conflict_do_nothing())
+    if row.project:
+        project = {"id": f"{row.team}/{row.project}", "team": row.team, "name": row.project, "created": row.created}
+        await connection.execute(add(Project).values(project).on_conflict_do_nothing())
 
 
 _WANTED = select(

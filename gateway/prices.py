@@ -16,7 +16,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 
 from gateway.db.models import PriceOverride
@@ -77,6 +77,13 @@ class PriceBook:
         self._overrides = found
         self._cached.clear()
         await asyncio.to_thread(_bundled)
+
+    async def refresh(self) -> None:
+        """Read the overrides again when another process has added one."""
+        async with self._database.read() as connection:
+            count = await connection.scalar(select(func.count()).select_from(PriceOverride))
+        if count != sum(len(rows) for rows in self._overrides.values()):
+            await self.load()
 
     def price(self, provider: str, kind: str, model: str, at: float, *, tier: str = "default") -> Price | None:
         """What `model` costs at `provider` at that time; None when nobody knows.

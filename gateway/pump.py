@@ -112,7 +112,8 @@ class Pumps:
             received = self._received(flight, live)
             self._dispatcher.settle(live, told, landing.ended, received, _provider_id(flight))
             landing.usage = told or received
-            landing.cost_status = "exact" if told is not None else "estimated"
+            # Exact tokens at an assumed price (an engine nobody has measured) are still an estimate in dollars.
+            landing.cost_status = "exact" if told is not None and live.price.status != "assumed" else "estimated"
         landing.cost_nano = sum(step.cost_nano for step in landing.steps)
 
     @staticmethod

@@ -49,7 +49,14 @@ def check_scope(scope: str) -> str:
     kind, separator, name = scope.partition(":")
     if scope == "org":
         return scope
-    if not separator or kind not in _PREFIXES or not name or len(scope) > _LONGEST_SCOPE or "|" in scope:
+    if (
+        not separator
+        or kind not in _PREFIXES
+        or not name
+        or len(scope) > _LONGEST_SCOPE
+        or "|" in scope
+        or not scope.isprintable()
+    ):
         raise ValueError(
             f"unknown scope {scope[:60]!r}: use org, team:T, project:T/P, key:ID, user:U, model:M or tag:K=V"
         )

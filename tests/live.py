@@ -16,6 +16,7 @@ import uvicorn
 
 from gateway.app import create_app
 from gateway.auth import ADMIN, NewKey
+from gateway.call import Role
 from gateway.services import Services
 from gateway.settings import Settings
 
@@ -46,8 +47,9 @@ class Live:
             names = {name.lower(): value for name, value in response.headers.items()}
             return Told(response.status, names, await response.read())
 
-    async def new_key(self, team: str, project: str = "app") -> str:
-        made = await self.services.keyring.create(ADMIN, NewKey(name=f"{team} key", team=team, project=project))
+    async def new_key(self, team: str, project: str = "app", role: Role = "app") -> str:
+        wanted = NewKey(name=f"{team} key", team=team, project=project, role=role)
+        made = await self.services.keyring.create(ADMIN, wanted)
         return made.key
 
     async def rows(self) -> list[dict[str, Any]]:

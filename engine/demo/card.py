@@ -122,6 +122,7 @@ def page(card: Card) -> str:
         megabytes=sum(card.bytes.values()) / 1e6,
         rows=rows,
         verdict=verdict,
+        stages=" and ".join(f"{stage.steps:,}" for stage in card.recipe.stages),
     )
 
 

@@ -22,7 +22,7 @@ from engine.demo.train import answers_of, load
 from engine.demo.wording import typing_error
 
 TEST: Final = FOLDER / "test_wordings.tsv"
-FRAMES_ASKED: Final = 2000
+FRAMES_ASKED: Final = 1000
 
 
 class Score(Struct, frozen=True):

@@ -30,10 +30,19 @@ from engine.demo.scoring import verdicts
 from engine.demo.vocabulary import END, PAD, TEMPLATE, letter_sharing, token_id, train_tokenizer
 
 
+class Stage(Struct, frozen=True):
+    """One run of warm-up and cosine; each stage starts from the saved weights of the one before."""
+
+    seed: int
+    steps: int
+    rate: float
+
+
 class Recipe(Struct, frozen=True):
     """Every number the result depends on."""
 
     seed: int = 20261121
+    stages: tuple[Stage, ...] = (Stage(20261121, 1500, 4e-3), Stage(20261122, 600, 2.5e-3))
     vocabulary: int = 2560
     hidden: int = 128
     feed_forward: int = 384
@@ -44,9 +53,7 @@ class Recipe(Struct, frozen=True):
     context: int = 2048
     buckets: int = 4096
     batch: int = 48
-    steps: int = 1500
     warmup: int = 100
-    rate: float = 4e-3
     decay: float = 0.1
     dropout: float = 0.1
     processes: int = 2
@@ -55,11 +62,11 @@ class Recipe(Struct, frozen=True):
 class Network(torch.nn.Module):
     """The Qwen3 model plus what only training needs: letter-shared embeddings, merged into the free ones by `merge`."""
 
-    def __init__(self, recipe: Recipe, tokenizer: Tokenizer) -> None:
+    def __init__(self, recipe: Recipe, tokenizer: Tokenizer, start: Path | None) -> None:
         super().__init__()
-        self.model: Any = Qwen3ForCausalLM(_config(recipe, tokenizer))
+        self.model: Any = load(start)[0] if start else Qwen3ForCausalLM(_config(recipe, tokenizer))
         self.model.set_attn_implementation("eager")  # short rows on one core: a quarter less CPU than sdpa
-        self.shared = torch.nn.Parameter(torch.randn(recipe.buckets, recipe.hidden) * 0.02)
+        self.shared = torch.nn.Parameter(torch.randn(recipe.buckets, recipe.hidden) * (0.0 if start else 0.02))
         self.register_buffer("letters", letter_sharing(tokenizer, recipe.buckets))
         self._dropout = recipe.dropout
 
@@ -87,25 +94,26 @@ class Network(torch.nn.Module):
         return self.model
 
 
-def train(recipe: Recipe, material: Material) -> tuple[Any, Tokenizer]:
+def train(recipe: Recipe, material: Material, stage: Stage, start: Path | None = None) -> tuple[Any, Tokenizer]:
     """The trained model (float32, in eval mode) and its tokenizer; the same for the same recipe, data and machine.
 
     `recipe.processes` equal workers each take their own samples and share one mean gradient per step.
     """
     torch.set_num_threads(1)
-    tokenizer = train_tokenizer(_texts(material, recipe.seed), recipe.vocabulary)
-    network = _network(recipe, tokenizer)
+    tokenizer = load(start)[1] if start else train_tokenizer(_texts(material, recipe.seed), recipe.vocabulary)
+    network = _network(recipe, tokenizer, start)
     size = sum(p.numel() for p in network.parameters())
     _say(f"{sum(p.numel() for p in network.model.parameters()):,} parameters")
     context = multiprocessing.get_context("spawn")
+    job = Job(recipe, stage, material, start)
     exchange = Exchange(torch.zeros(recipe.processes, size).share_memory_(), context.Barrier(recipe.processes))
     others = [
-        context.Process(target=_work, args=(rank, recipe, material, tokenizer.to_str(), exchange), daemon=True)
+        context.Process(target=_work, args=(rank, job, tokenizer.to_str(), exchange), daemon=True)
         for rank in range(1, recipe.processes)
     ]
     for other in others:
         other.start()
-    _learn(0, recipe, material, (tokenizer, network), exchange)
+    _learn(0, job, (tokenizer, network), exchange)
     for other in others:
         other.join()
     return network.merge().eval(), tokenizer
@@ -129,43 +137,51 @@ class Exchange:
             parameter.grad = part_of.view_as(parameter)
 
 
-def _network(recipe: Recipe, tokenizer: Tokenizer) -> Network:
+class Job(Struct, frozen=True):
+    """What every worker is told."""
+
+    recipe: Recipe
+    stage: Stage
+    material: Material
+    start: Path | None
+
+
+def _network(recipe: Recipe, tokenizer: Tokenizer, start: Path | None) -> Network:
     torch.manual_seed(recipe.seed)
-    return Network(recipe, tokenizer)
+    return Network(recipe, tokenizer, start)
 
 
-def _work(rank: int, recipe: Recipe, material: Material, told: str, exchange: Exchange) -> None:
+def _work(rank: int, job: Job, told: str, exchange: Exchange) -> None:
     """The other workers' whole life: the same start, other samples, the same steps."""
     torch.set_num_threads(1)
     tokenizer = Tokenizer.from_str(told)
-    _learn(rank, recipe, material, (tokenizer, _network(recipe, tokenizer)), exchange)
+    _learn(rank, job, (tokenizer, _network(job.recipe, tokenizer, job.start)), exchange)
 
 
-def _learn(
-    rank: int, recipe: Recipe, material: Material, learner: tuple[Tokenizer, Network], exchange: Exchange
-) -> None:
+def _learn(rank: int, job: Job, learner: tuple[Tokenizer, Network], exchange: Exchange) -> None:
     """All steps of one worker; the first one tells how far it is."""
+    recipe, stage, material = job.recipe, job.stage, job.material
     tokenizer, network = learner
-    torch.manual_seed(recipe.seed + rank)
+    torch.manual_seed(stage.seed + rank)
     encoder = Encoder(tokenizer, answers_of(material))
-    seed = recipe.seed + 1000 * rank
+    seed = stage.seed + 1000 * rank
     stream = batches(encoder, Corpus(material, seed), recipe.batch, seed)
-    optimizers = _optimizers(network, recipe)
+    optimizers = _optimizers(network, recipe, stage.rate)
     parameters = list(network.parameters())
     began, running = time.monotonic(), 0.0
     network.train()
-    for step, batch in enumerate(islice(stream, recipe.steps)):
+    for step, batch in enumerate(islice(stream, stage.steps)):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = network.loss(batch)
         loss.backward()
         exchange.mean(rank, parameters)
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        _update(optimizers, recipe.rate * _schedule(step, recipe))
+        _update(optimizers, stage.rate * _schedule(step, recipe.warmup, stage.steps))
         running += (loss.item() - running) * (0.02 if step else 1.0)
         if rank == 0 and (step + 1) % 50 == 0:
             spent = time.monotonic() - began
-            left = spent / (step + 1) * (recipe.steps - step - 1)
-            _say(f"step {step + 1}/{recipe.steps}  loss {running:.3f}  {spent:.0f} s, {left:.0f} s left")
+            left = spent / (step + 1) * (stage.steps - step - 1)
+            _say(f"step {step + 1}/{stage.steps}  loss {running:.3f}  {spent:.0f} s, {left:.0f} s left")
 
 
 def _update(optimizers: list[torch.optim.Optimizer], rate: float) -> None:
@@ -235,24 +251,24 @@ def _texts(material: Material, seed: int) -> Iterator[str]:
         yield from [answer] * 40
 
 
-def _optimizers(network: Network, recipe: Recipe) -> list[torch.optim.Optimizer]:
+def _optimizers(network: Network, recipe: Recipe, rate: float) -> list[torch.optim.Optimizer]:
     """Muon (Jordan et al. 2024, scaled to AdamW's step size) for the layers' matrices, AdamW for everything else."""
     named = [(name, p) for name, p in network.named_parameters() if p.ndim == 2 and ".layers." in name]
     chosen = {id(p) for _, p in named}
     others = [p for p in network.parameters() if id(p) not in chosen]
     return [
         torch.optim.Muon(
-            [p for _, p in named], lr=recipe.rate, weight_decay=recipe.decay, adjust_lr_fn="match_rms_adamw"
+            [p for _, p in named], lr=rate, weight_decay=recipe.decay, adjust_lr_fn="match_rms_adamw"
         ),
-        torch.optim.AdamW(others, lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+        torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
     ]
 
 
-def _schedule(step: int, recipe: Recipe) -> float:
+def _schedule(step: int, warmup: int, steps: int) -> float:
     """Linear warm-up, then a cosine down to 2 %."""
-    if step < recipe.warmup:
-        return (step + 1) / recipe.warmup
-    share = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
+    if step < warmup:
+        return (step + 1) / warmup
+    share = (step - warmup) / max(1, steps - warmup)
     return 0.02 + 0.49 * (1 + math.cos(math.pi * share))
 
 
@@ -261,12 +277,15 @@ def main() -> None:
     asks = argparse.ArgumentParser(description="Train the demo model.")
     asks.add_argument("--out", type=Path, default=FOLDER)
     asks.add_argument("--hold", type=int, default=0, help="keep every N-th question from training, to tune on")
-    asks.add_argument("--steps", type=int, default=Recipe().steps)
+    asks.add_argument("--first", type=int, default=0, help="begin with this stage, from the weights in --out")
     given = asks.parse_args()
-    recipe = Recipe(steps=given.steps)
+    recipe = Recipe()
     material = load_material()
-    model, tokenizer = train(recipe, part(material, given.hold, held=False))
-    save(model, tokenizer, given.out, recipe.context)
+    for at, stage in enumerate(recipe.stages):
+        if at >= given.first:
+            start = given.out if at else None
+            model, tokenizer = train(recipe, part(material, given.hold, held=False), stage, start)
+            save(model, tokenizer, given.out, recipe.context)
     model, tokenizer = load(given.out)
     encoder = Encoder(tokenizer, answers_of(material))
     held = part(material, given.hold, held=True)

@@ -1,5 +1,6 @@
 """`nearhit config …`: what is configured and where each value comes from."""
 
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from gateway.cli.options import Options, ReadOptions, settings_of
 from gateway.settings import WELL_KNOWN, Settings, environment
 
 _HIDDEN = "***"
+_PASSWORD = re.compile(r"(://[^/:@]*:)[^/@]*@")
 
 
 def show_config(*, options: ReadOptions = ReadOptions()) -> None:  # noqa: B008 - frozen
@@ -57,6 +59,8 @@ def _shown(value: object) -> object:
         return _HIDDEN
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, str):
+        return _PASSWORD.sub(rf"\1{_HIDDEN}@", value)
     if isinstance(value, list):
         return [msgspec.to_builtins(dict(item)) if isinstance(item, BaseModel) else item for item in value]  # pyright: ignore[reportUnknownVariableType] - any list of settings
     return value

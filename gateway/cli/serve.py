@@ -42,6 +42,7 @@ def demo(*, port: int = 8080) -> int:
     port
         Port to listen on.
     """
+    import signal
     import subprocess
     import sys
     import tempfile
@@ -52,6 +53,7 @@ def demo(*, port: int = 8080) -> int:
         show.line(f"nearhit: everything this demo writes is in {folder} and goes with it")
         variables = environment() | {"NEARHIT_HOME": folder, "NEARHIT_SERVER__PORT": str(port)}
         child = subprocess.Popen([sys.executable, "-m", "gateway.serve"], env=variables)
+        signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
         while True:
             try:
                 return child.wait()

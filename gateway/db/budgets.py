@@ -44,11 +44,11 @@ async def load(database: Database) -> list[Budget]:
         return [budget_of(row) for row in (await connection.execute(wanted)).mappings()]
 
 
-async def stamp(database: Database) -> tuple[int, float]:
-    """Changes whenever any budget does."""
+async def stamp(database: Database) -> tuple[int, int]:
+    """Changes whenever any budget does: each edit adds a version."""
     async with database.read() as connection:
-        row = (await connection.execute(select(func.count(), func.max(BudgetRow.updated)))).one()
-    return int(row[0]), float(row[1] or 0.0)
+        row = (await connection.execute(select(func.count(), func.coalesce(func.sum(BudgetRow.version), 0)))).one()
+    return int(row[0]), int(row[1])
 
 
 async def put(database: Database, budget: Budget, *, actor: str, now: float) -> Budget:

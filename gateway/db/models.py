@@ -176,11 +176,15 @@ class BudgetAlert(Base):
 
 
 class Boot(Base):
-    """One life of one gateway process. `closed` is set by a clean stop or by whoever recovers its journal."""
+    """One life of one gateway process. `closed` is set by a clean stop or by whoever recovers its journal.
+
+    `journalled` False: it kept no journal, so there is nothing to wait for once it is silent.
+    """
 
     __tablename__ = "boot"
     id: Mapped[str] = mapped_column(primary_key=True)
     host: Mapped[str]
+    journalled: Mapped[bool]
     started: Mapped[float]
     seen: Mapped[float]
     closed: Mapped[float | None]

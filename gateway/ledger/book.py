@@ -62,8 +62,8 @@ class Book:
         self._add_leases = insert_once(database.dialect, Lease)
         self._add_boot = insert_once(database.dialect, Boot)
 
-    async def open_boot(self, boot: str, host: str, now: float) -> None:
-        row = {"id": boot, "host": host, "started": now, "seen": now}
+    async def open_boot(self, boot: str, host: str, now: float, *, journalled: bool) -> None:
+        row = {"id": boot, "host": host, "journalled": journalled, "started": now, "seen": now}
         await self._database.transact(lambda connection: connection.execute(self._add_boot, [row]).close())
 
     async def beat(self, boot: str, now: float) -> tuple[float, int]:
@@ -88,6 +88,16 @@ class Book:
         names = [row[0] for row in connection.execute(held)]
         self._windows.lock(connection, names)
         give_up(connection, boot, leases_of(connection, boot, names))
+
+    async def close_silent(self, now: float) -> None:
+        """Close boots that are gone and kept no journal: nobody will ever learn what they had in flight."""
+        async with self._database.read() as connection:
+            gone = select(Boot.id).where(
+                Boot.closed.is_(None), Boot.journalled.is_(False), Boot.seen <= now - _ALIVE_SECONDS
+            )
+            names = [row[0] for row in await connection.execute(gone)]
+        for name in names:
+            await self.close_boot(name, now)
 
     async def balances(self, names: Sequence[str]) -> dict[str, Balance]:
         """The windows that exist already, not locked."""

@@ -6,6 +6,7 @@ Knows only shapes. Does not know: how it is journalled or posted.
 from collections.abc import Sequence
 
 from gateway.call import Call
+from gateway.db.clean import clean, cleaned
 from gateway.ledger.plan import AttemptPlan
 from gateway.ledger.pools import Pool
 from gateway.ledger.records import Dispatch, Rates
@@ -45,7 +46,7 @@ def dispatch_record(call: Call, plan: AttemptPlan, pools: Sequence[Pool], instan
         who.team,
         who.project,
         who.key_id,
-        call.directives.user,
+        cleaned(call.directives.user),
         call.operation,
-        call.model,
+        clean(call.model),
     )

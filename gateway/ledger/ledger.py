@@ -10,7 +10,7 @@ Knows: the order of these steps. Does not know: SQL, files, time zones, provider
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,10 +21,12 @@ from sqlalchemy.exc import IntegrityError
 
 from gateway.call import Call, Outcome, Principal
 from gateway.db import budgets as stored
+from gateway.db.clean import clean
 from gateway.db.session import UNREACHABLE, Database
-from gateway.errors import Overloaded
+from gateway.errors import InvalidRequest, Overloaded
 from gateway.ids import uuid7
 from gateway.ledger import checks
+from gateway.ledger.adjust import adjust
 from gateway.ledger.balances import Windows
 from gateway.ledger.book import Book
 from gateway.ledger.holds import Hold, dispatch_record
@@ -50,6 +52,7 @@ log = structlog.get_logger("nearhit.ledger")
 
 _SYNC_SECONDS = 0.05
 _PROGRESS_SECONDS = 0.25
+_MOST_NANO = 10**18  # a billion USD; balances are 64 bits
 _LATER = (("retry-after", "1"),)
 _MOST_PRICES = 4_096
 
@@ -75,9 +78,9 @@ class Ledger:
         self._tasks = tasks
         self._host = socket.gethostname()
         self._journal = Journal(journal_dir, Opened(self.boot, self._host, now()), settings.ledger.durability)
-        windows = Windows(database.dialect)
-        self._book = Book(database, windows)
-        posts = Posts(database, windows)
+        self._windows = Windows(database.dialect)
+        self._book = Book(database, self._windows)
+        posts = Posts(database, self._windows)
         self._pools = Pools()
         self._pulse = Pulse(self._book, self.boot, now=now, monotonic=monotonic)
         self._leases = Leases(
@@ -92,7 +95,7 @@ class Ledger:
         self._rates: dict[str, Rates] = {}
         self._number = 0
         self._open = 0
-        self._stamp: tuple[object, ...] = ()
+        self._stamp = (0, 0)
         self._loops: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._ready = False
@@ -101,7 +104,8 @@ class Ledger:
 
     async def start(self, *, background: bool = True) -> None:
         """Recover what dead processes left, open the journal, read the budgets. Raises as database and disk do."""
-        await self._book.open_boot(self.boot, self._host, self._now())
+        journalled = self._journal.durability != "off"
+        await self._book.open_boot(self.boot, self._host, self._now(), journalled=journalled)
         await self._recovery.recover()
         self._journal.open()
         await self._put_configured()
@@ -144,10 +148,12 @@ class Ledger:
         """Reserve the most the attempt can cost in every budget it falls under, and journal that it is about to start.
 
         When this returns, the attempt may be sent and must be ended by `settle` or `void`. Raises BudgetExhausted;
-        Overloaded when money cannot be accounted for at the moment.
+        Overloaded when money cannot be accounted for at the moment; InvalidRequest for absurd amounts.
         """
         if not self._ready or self._shipper.is_full:
             raise _unavailable("The ledger cannot take on more at the moment.")
+        if attempt.reserve_nano > _MOST_NANO:
+            raise InvalidRequest("This request could cost more than any budget can hold; ask for fewer output tokens.")
         instant = self._pulse.instant()
         pools = self._drawn_on(call, attempt, instant)
         if pools:
@@ -175,7 +181,7 @@ class Ledger:
         """End an attempt that provably cost nothing: refused, or never sent."""
         if not hold.ended:
             usage = Usage()
-            self._end(hold, Posting(amount=0, usage=usage, source="void", ended="failed", note=reason[:200]))
+            self._end(hold, Posting(amount=0, usage=usage, source="void", ended="failed", note=clean(reason, 200)))
 
     def progress(self, hold: Hold, usage: Usage) -> None:
         """Note how far a stream has come; journalled a few times a second at most, never waited for."""
@@ -203,6 +209,11 @@ class Ledger:
         await self.reload_budgets()
         return made
 
+    def follow(self, refresh: Callable[[], Awaitable[None]]) -> None:
+        """Have `refresh` called every few seconds where other processes share the database."""
+        if self._database.dialect == "postgresql":
+            self._tender.add(refresh)
+
     async def remove_budget(self, scope: str, actor: str) -> bool:
         """Take a budget out of force; False when there was none."""
         found = await stored.retire(self._database, scope, actor=actor, now=self._now())
@@ -211,14 +222,23 @@ class Ledger:
 
     async def reload_budgets(self) -> None:
         """Bring the budgets in memory to what the database says, with the balances of their windows."""
-        budgets = await stored.load(self._database)
-        self._pools.put(budgets, self._pulse.instant())
+        self._stamp = await stored.stamp(self._database)
+        self._pools.put(await stored.load(self._database), self._pulse.instant())
+        await self._read_balances()
+        await self._leases.tend()
+
+    async def _read_balances(self) -> None:
         names = [pool.id for pool in self._pools.all.values()]
         for name, balance in (await self._book.balances(names)).items():
             pool = self._pools.all.get(name)
             if pool is not None:
                 pool.balance(*balance, self._monotonic())
-        await self._leases.tend()
+
+    async def adjust(self, entry_id: str, delta_nano: int, *, reason: str, actor: str) -> str:
+        """Correct what an attempt cost by another entry; answers its id. Raises ValueError when it makes no sense."""
+        made = await adjust(self._database, self._windows, entry_id, delta_nano, (reason, actor), self._pulse.instant())
+        await self._read_balances()
+        return made
 
     # -- checks ----------------------------------------------------------------------------------------------------
 
@@ -253,10 +273,10 @@ class Ledger:
 
     async def _refresh(self) -> None:
         """Follow what other processes do to budgets and balances."""
-        stamp = await stored.stamp(self._database)
-        if stamp != self._stamp or self._leases.processes > 1:
+        if await stored.stamp(self._database) != self._stamp:
             await self.reload_budgets()
-            self._stamp = stamp
+        elif self._leases.processes > 1:
+            await self._read_balances()
 
     def _drawn_on(self, call: Call, attempt: AttemptPlan, instant: float) -> list[Pool]:
         if not self._pools:

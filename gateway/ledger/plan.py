@@ -8,6 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from gateway.db.clean import cleaned
 from gateway.providers import Billing
 from policies.money import Price, Usage, checked, cost_nano
 
@@ -15,6 +16,7 @@ Source = Literal["provider", "engine", "estimated", "upper_bound", "void", "adju
 Ended = Literal["complete", "cut", "cancelled", "failed"]
 
 _SLACK_SECONDS = 1.0  # an upstream may go on for that long after its connection was closed
+_MOST_TOKENS = 100_000_000  # a larger count is no count
 _SLACK_TOKENS = 8  # and has produced at least that much that was still on its way
 
 
@@ -59,11 +61,14 @@ class Posting(Struct, frozen=True, kw_only=True):
 def posting(plan: AttemptPlan, settlement: Settlement, elapsed: float) -> Posting:
     """The amount an ending costs; `elapsed` seconds since dispatch.
 
-    A count by the provider or the engine is exact, and posted even above the reservation (noted as an overrun).
+    A count by the provider or the engine is exact, and posted even above the reservation (noted as an overrun) unless
+    it cannot be a count at all.
     An answer that broke off at a provider which stops on close: the prompt, what was received and a second more.
     At one that bills the whole answer anyway, and whenever nothing is known: the reservation.
     """
     usage = checked(settlement.usage)
+    if max(usage.prompt, usage.completion) > _MOST_TOKENS:
+        return upper_bound(plan, settlement, "implausible count")
     if settlement.source in ("provider", "engine"):
         amount = cost_nano(usage, plan.price)
         note = "overrun" if amount > plan.reserve_nano else None
@@ -97,6 +102,6 @@ def _posting(settlement: Settlement, amount: int, usage: Usage, source: Source, 
         usage=usage,
         source=source,
         ended=settlement.ended,
-        provider_id=settlement.provider_id or None,
+        provider_id=cleaned(settlement.provider_id),
         note=note,
     )

@@ -13,8 +13,10 @@ import structlog
 from sqlalchemy import delete
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DataError, IntegrityError
 
 from gateway.call import Outcome
+from gateway.db.clean import clean, cleaned
 from gateway.db.models import Explain, RequestRow
 from gateway.db.session import UNREACHABLE, Database
 from gateway.ledger.balances import insert_once, table
@@ -55,10 +57,8 @@ class Recorder:
             self.dropped += 1
             return
         self._rows.append(request_row(outcome))
-        if self._explain_days and outcome.explain:
-            told = _encode(outcome.explain)
-            if len(told) <= _LARGEST_EXPLANATION:
-                self._told.append((outcome.call.id, outcome.call.at, told.decode()))
+        if self._explain_days and outcome.explain and (told := _explanation(outcome.explain)) is not None:
+            self._told.append((outcome.call.id, outcome.call.at, told))
 
     async def write(self) -> int:
         """Write what is pending, in batches; answers how many requests. Raises as an unreachable database does."""
@@ -66,11 +66,23 @@ class Recorder:
         async with self._turn:
             while self._rows or self._told:
                 rows, told = self._rows[:_BATCH], self._told[:_BATCH]
-                await self._database.transact(self._write, rows, told)
+                try:
+                    await self._database.transact(self._write, rows, told)
+                except (DataError, IntegrityError) as error:
+                    await self._write_singly(rows, told, error)
                 del self._rows[: len(rows)]
                 del self._told[: len(told)]
                 written += len(rows)
         return written
+
+    async def _write_singly(self, rows: list[tuple[Any, ...]], told: list[tuple[Any, ...]], error: Exception) -> None:
+        """One of the batch cannot be stored: the others must not wait for it for ever."""
+        log.error("a request's row cannot be stored and is left out", error=repr(error)[:500])
+        for row, kind in [*((row, "row") for row in rows), *((row, "told") for row in told)]:
+            try:
+                await self._database.transact(self._write, [row] * (kind == "row"), [row] * (kind == "told"))
+            except (DataError, IntegrityError):
+                self.dropped += 1
 
     def _write(self, connection: Connection, rows: list[tuple[Any, ...]], told: list[tuple[Any, ...]]) -> None:
         if rows:
@@ -104,6 +116,16 @@ def _statement(database: Database, model: type[RequestRow] | type[Explain]) -> s
     return str(compiled)
 
 
+def _explanation(explain: dict[str, object]) -> str | None:
+    """As JSON; None when it is too large or cannot be said in JSON."""
+    try:
+        told = _encode(explain)
+    except (TypeError, ValueError) as error:
+        log.error("an explanation cannot be written down", error=repr(error)[:300])
+        return None
+    return told.decode().replace("\\u0000", "\\ufffd") if len(told) <= _LARGEST_EXPLANATION else None
+
+
 def request_row(outcome: Outcome) -> tuple[Any, ...]:
     """The row of `request`, in the order of its columns."""
     call, usage = outcome.call, outcome.usage
@@ -117,16 +139,16 @@ def request_row(outcome: Outcome) -> tuple[Any, ...]:
         principal.key_id,
         principal.team,
         principal.project,
-        asked.user,
-        call.model,
+        cleaned(asked.user),
+        clean(call.model),
         outcome.provider,
-        outcome.model,
+        clean(outcome.model),
         call.operation,
         call.stream,
         outcome.source,
         outcome.cache,
         outcome.status,
-        outcome.error[:_LONGEST_ERROR] if outcome.error else None,
+        cleaned(outcome.error, _LONGEST_ERROR),
         usage.prompt,
         usage.cached,
         usage.cache_write,
@@ -142,10 +164,10 @@ def request_row(outcome: Outcome) -> tuple[Any, ...]:
         outcome.total_ms,
         max(0.0, outcome.total_ms - outcome.upstream_ms),
         outcome.attempts,
-        outcome.finish,
+        cleaned(outcome.finish, 64),
         outcome.complete,
         outcome.client_gone,
-        _encode(dict(asked.tags)).decode() if asked.tags else None,
+        _encode({clean(name): clean(value) for name, value in asked.tags}).decode() if asked.tags else None,
     )
 
 

@@ -76,6 +76,7 @@ class Recovery:
     async def recover(self) -> int:
         """Bring every dead journal into the database and delete it; answers how many. Raises as the database does."""
         count = 0
+        await self._book.close_silent(self._now())
         for folder, lock in segments.dead(self._root):
             try:
                 await self._recover(await asyncio.to_thread(read, folder))

@@ -20,7 +20,7 @@ from gateway.ledger.segments import Segment
 log = structlog.get_logger("nearhit.ledger")
 
 _BATCH = 500
-_COLLECT_SECONDS = 0.1
+_COLLECT_SECONDS = 0.2
 _LONGEST_PAUSE = 5.0
 MOST_PENDING = 100_000
 

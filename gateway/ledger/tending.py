@@ -90,6 +90,11 @@ class Tender:
         ]
         self._due = [started + every for every, _ in self._duties]
 
+    def add(self, refresh: Callable[[], Awaitable[object]]) -> None:
+        """One more duty of the kind that follows other processes."""
+        self._duties.append((_REFRESH_SECONDS, refresh))
+        self._due.append(self._monotonic() + _REFRESH_SECONDS)
+
     async def turn(self) -> None:
         """Do what is due; a failure is logged and tried again when it is due the next time."""
         for i, (every, duty) in enumerate(self._duties):

@@ -157,11 +157,20 @@ def respond(request: AnyRequest, error: Exception) -> Response[Any]:
 EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[[AnyRequest, Exception], Response[Any]]] = {Exception: respond}
 
 
+def declared(handlers: list[ControllerRouterHandler], *also: str) -> list[ControllerRouterHandler]:
+    """The handlers as given. Raises ValueError for one without a role, so that the application does not even start."""
+    known = {*ROLES[1:], *also}
+    for handler in handlers:
+        if not isinstance(handler, BaseRouteHandler) or handler.opt.get("role") not in known:
+            raise ValueError(f"{handler} declares no role: opt={{'role': …}} with one of {', '.join(sorted(known))}")
+    return handlers
+
+
 def control_router(path: str, handlers: list[ControllerRouterHandler], *, tags: list[str]) -> Router:
     """A router whose every handler is guarded and answers errors in OpenAI's shape."""
     return Router(
         path=path,
-        route_handlers=handlers,
+        route_handlers=declared(handlers),
         guards=[guard],
         dependencies={"caller": Provide(provide_caller, sync_to_thread=False)},
         exception_handlers=EXCEPTION_HANDLERS,

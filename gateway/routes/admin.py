@@ -3,13 +3,15 @@
 Knows: every module of routes and that each handler must declare a role. Does not know: what they do.
 """
 
+import re
 from typing import Annotated, Any, cast
 
-from litestar import Request, Router, get
+from litestar import Litestar, Request, Router, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
 from litestar.params import QueryParameter
+from litestar.routes import HTTPRoute
 from litestar.serialization import encode_json
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
@@ -39,6 +41,8 @@ from gateway.routes import (
 from gateway.routes.access import CallerDep, control_router
 from gateway.web.pages import HEADERS, render
 from gateway.web.reference import data_plane, sections
+
+_KIND = re.compile(r":[a-z]+\}")
 
 
 class Who(Struct, kw_only=True):
@@ -173,12 +177,23 @@ def undeclared(handlers: list[HTTPRouteHandler]) -> list[str]:
     )
 
 
+def _roles(app: Litestar) -> dict[tuple[str, str], str]:
+    """What each (method, path as OpenAPI writes it) needs."""
+    found: dict[tuple[str, str], str] = {}
+    for route in app.routes:
+        if isinstance(route, HTTPRoute):
+            path = _KIND.sub("}", route.path)
+            for handler in route.route_handlers:
+                found |= {(method.lower(), path): str(handler.opt.get("role", "")) for method in handler.http_methods}
+    return found
+
+
 class _Page(OpenAPIRenderPlugin):
     """The description as one page without scripts from elsewhere."""
 
-    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002 - its signature
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
         schema = cast("dict[str, object]", {**openapi_schema, **data_plane(openapi_schema)})
-        return render("docs.html", sections=sections(schema))
+        return render("docs.html", sections=sections(schema, _roles(request.app)))
 
 
 class _Json(JsonRenderPlugin):

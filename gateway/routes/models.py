@@ -4,6 +4,7 @@ from typing import Any
 
 from litestar import Request, get
 from litestar.datastructures import State
+from litestar.params import FromPath
 
 from gateway.auth import Keyring
 from gateway.catalog import Catalog
@@ -46,7 +47,7 @@ def route_handlers(catalog: Catalog, keyring: Keyring, created: int) -> list[Any
         return await listing.all(request)
 
     @get(["/v1/models/{name:path}", "/models/{name:path}"])
-    async def get_model(request: _Asked, name: str) -> dict[str, object]:
+    async def get_model(request: _Asked, name: FromPath[str]) -> dict[str, object]:
         return await listing.one(request, name.removeprefix("/"))
 
     return [list_models, get_model]

@@ -21,7 +21,7 @@ from gateway.body import decode_object, read_body
 from gateway.call import Body, Call, Operation
 from gateway.connection import Connection
 from gateway.directives import directives
-from gateway.errors import GatewayError, Internal, InvalidRequest, MethodNotAllowed
+from gateway.errors import GatewayError, Internal, InvalidRequest, MethodNotAllowed, NotAllowed
 from gateway.headers import EVENTS, JSON, Pairs, always, of_answer, of_cost
 from gateway.ids import uuid7
 from gateway.journey import Answer
@@ -38,6 +38,7 @@ _CHECKS: dict[Operation, Callable[[Body], None]] = {
     "completion": wire.check_completion,
     "embedding": wire.check_embedding,
 }
+_READERS = frozenset({"viewer", "finance"})
 _LONGEST = 600.0  # seconds a call may take in all where the client names no shorter time
 
 
@@ -93,6 +94,11 @@ class Endpoint:
             raise MethodNotAllowed(f"{scope['method']} is not served here; use POST.", headers=(("allow", "POST"),))
         headers: Any = scope["headers"]
         principal = await edge.keyring.identify(headers)
+        if principal.role in _READERS:
+            raise NotAllowed(
+                f"A key with the role {principal.role!r} reads reports; use an application's key to ask models.",
+                code="role_not_allowed",
+            )
         raw = await read_body(
             receive, headers, limit=edge.server.max_body, timeout=edge.server.body_timeout, monotonic=edge.monotonic
         )
@@ -186,5 +192,5 @@ def route_handlers(edge: Edge) -> list[Any]:
         async def handle(scope: Scope, receive: Receive, send: Send, endpoint: Endpoint = endpoint) -> None:
             await endpoint.serve(cast("HTTPScope", scope), receive, send)
 
-        handlers.append(asgi([path, f"/v1{path}"], name=operation)(handle))
+        handlers.append(asgi([path, f"/v1{path}"], name=operation, copy_scope=False)(handle))
     return handlers

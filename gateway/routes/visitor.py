@@ -17,7 +17,7 @@ from litestar.types import ControllerRouterHandler
 from gateway.auth import ROLES, may
 from gateway.call import Principal, Role
 from gateway.errors import GatewayError, NotAllowed, Unauthorized
-from gateway.routes.access import AnyRequest, Connection, as_gateway_error, peer, services_of
+from gateway.routes.access import AnyRequest, Connection, as_gateway_error, declared, peer, services_of
 from gateway.services import Services
 from gateway.web.pages import HEADERS, render
 from gateway.web.sessions import ABSOLUTE, Opened, Sessions, csrf_matches
@@ -79,7 +79,9 @@ async def guard(connection: Connection, handler: BaseRouteHandler) -> None:
         return
     if role not in ROLES or role == "app":
         raise NotAllowed("This page is closed: it declares no role.", code="route_closed")
-    opened = await Sessions(services_of(connection)).find(connection.cookies.get(cookie_name(connection), ""))
+    token = connection.cookies.get(cookie_name(connection), "")
+    used = not connection.scope["path"].startswith("/ui/parts/")
+    opened = await Sessions(services_of(connection)).find(token, used=used)
     if opened is None:
         raise SignInNeeded("Sign in to see this page.")
     connection.scope["user"] = opened
@@ -174,7 +176,7 @@ def page_router(path: str, handlers: list[ControllerRouterHandler]) -> Router:
     """A router of pages: guarded, kept out of the API's description."""
     return Router(
         path=path,
-        route_handlers=handlers,
+        route_handlers=declared(handlers, "anyone"),
         guards=[guard],
         dependencies={"visitor": Provide(provide_visitor, sync_to_thread=False)},
         exception_handlers=EXCEPTION_HANDLERS,

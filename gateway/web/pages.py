@@ -82,6 +82,8 @@ def _environment() -> Environment:
         count=words.count,
         similarity=words.similarity,
         moment=words.moment,
+        minute=words.minute,
+        whole=words.whole,
         mark=words.mark,
         mark_meaning=words.mark_meaning,
     )

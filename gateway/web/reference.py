@@ -4,6 +4,7 @@ The data plane is served by bare ASGI routes, which describe nothing by themselv
 Knows: OpenAPI's shape. Does not know: routes, HTML.
 """
 
+from collections.abc import Mapping
 from typing import cast
 
 from msgspec import Struct
@@ -68,31 +69,33 @@ def data_plane(schema: Json) -> Json:
         if "{model}" in path:
             operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
         paths[path] = {**cast("Json", paths.get(path, {})), verb: operation}
-    return {"paths": {**paths, **cast("Json", schema.get("paths", {}))}}
+    described = cast("Json", schema.get("paths", {}))
+    return {"paths": {**paths, **{path: item for path, item in described.items() if path not in paths}}}
 
 
-def sections(schema: Json) -> list[Section]:
-    """Operations by tag, in the order a newcomer needs them."""
+def sections(schema: Json, roles: Mapping[tuple[str, str], str]) -> list[Section]:
+    """Operations by tag, in the order a newcomer needs them. `roles`: what (method, path) needs."""
     found: dict[str, list[Operation]] = {}
     for path, item in cast("dict[str, Json]", schema.get("paths", {})).items():
         for verb, operation in item.items():
             if isinstance(operation, dict):
                 read = cast("Json", operation)
                 tag = str((cast("list[object]", read.get("tags") or ["Other"]))[0])
-                found.setdefault(tag, []).append(_operation(schema, verb, path, read))
+                found.setdefault(tag, []).append(_operation(schema, (verb, path), read, roles.get((verb, path), "")))
     order = {name: place for place, name in enumerate(_FIRST)}
     names = sorted(found, key=lambda name: (order.get(name, len(order)), name))
     return [Section(name=name, operations=found[name]) for name in names]
 
 
-def _operation(schema: Json, verb: str, path: str, read: Json) -> Operation:
+def _operation(schema: Json, place: tuple[str, str], read: Json, role: str) -> Operation:
+    verb, path = place
     body = cast("Json", read.get("requestBody") or {})
     return Operation(
         verb=verb,
         path=path,
         title=str(read.get("summary") or path),
         words=str(read.get("description") or ""),
-        role=str(read.get("x-role") or ""),
+        role=role,
         parameters=[_parameter(schema, one) for one in cast("list[Json]", read.get("parameters") or [])],
         body=_fields(schema, _content(body)),
         answer=_fields(schema, _answered(read)),
@@ -133,7 +136,7 @@ def _fields(schema: Json, shape: Json) -> list[Parameter]:
 
 def _words(field: Json) -> str:
     default = field.get("default")
-    return "" if default is None else f"default {default}"
+    return "" if default is None else f"default “{default}”" if isinstance(default, str) else f"default {default}"
 
 
 def _resolved(schema: Json, shape: Json) -> Json:

@@ -65,8 +65,11 @@ class Sessions:
             )
         return token
 
-    async def find(self, token: str) -> Opened | None:
-        """The session, None when there is none, it is over, or its key no longer opens the control plane."""
+    async def find(self, token: str, *, used: bool = True) -> Opened | None:
+        """The session, None when there is none, it is over, or its key no longer opens the control plane.
+
+        `used` is False for what an open page asks by itself: a page left open overnight must not keep its session.
+        """
         if not token or len(token) > _LONGEST_TOKEN:
             return None
         wanted = select(LoginSession.actor, LoginSession.seen, LoginSession.expires)
@@ -78,7 +81,7 @@ class Sessions:
         principal = await self._keyring.still_good(row.actor)
         if principal is None or not may(principal, "viewer"):
             return None
-        if now - row.seen >= _NOTED_EVERY:
+        if used and now - row.seen >= _NOTED_EVERY:
             await self._note(token, now)
         return Opened(principal=principal, csrf=csrf_of(token), expires=min(row.expires, now + IDLE))
 

@@ -76,6 +76,20 @@ def moment(at: float | None) -> Markup:
     return Markup('<time datetime="{}" data-local>{} UTC</time>').format(when.isoformat(), shown)
 
 
+def minute(at: float | None) -> Markup:
+    """The same without seconds, for instants that lie far away."""
+    return _as(at, "minute")
+
+
+def whole(at: float | None) -> Markup:
+    """The same with date and seconds, whatever day it is."""
+    return _as(at, "whole")
+
+
+def _as(at: float | None, form: str) -> Markup:
+    return Markup(str(moment(at)).replace("data-local", f'data-local="{form}"'))  # noqa: S704 - made here
+
+
 def mark(name: str) -> str:
     return MARKS.get(name, (name, ""))[0]
 

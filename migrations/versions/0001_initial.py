@@ -55,6 +55,7 @@ def upgrade() -> None:
     op.create_table('boot',
     sa.Column('id', sa.Text(), nullable=False),
     sa.Column('host', sa.Text(), nullable=False),
+    sa.Column('journalled', sa.Boolean(), nullable=False),
     sa.Column('started', sa.Double(), nullable=False),
     sa.Column('seen', sa.Double(), nullable=False),
     sa.Column('closed', sa.Double(), nullable=True),

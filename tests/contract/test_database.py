@@ -1,10 +1,12 @@
 """One contract for both databases: migrations, transactions, limits under concurrency, queries, append-only entries."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from sqlalchemy import insert, select, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
@@ -14,7 +16,9 @@ from gateway.db.models import Base, Setting
 from gateway.db.queries import DIMENSIONS, Queries
 from gateway.db.session import Database, database_url, parse
 from gateway.errors import BudgetExhausted
-from gateway.ledger import Hold, Ledger
+from gateway.ledger import Hold, Ledger, leases
+from gateway.prices import PriceBook
+from gateway.settings import Settings
 from policies.money import Usage
 from tests.clock import FrozenClock
 from tests.unit.ledger.rig import Rig, budget, call, fresh_postgres, outcome, plan, running, settled
@@ -67,10 +71,9 @@ async def test_a_stale_schema_is_refused(url: str) -> None:
     await database.close()
 
 
-async def test_workers_that_start_together_upgrade_once(url: str) -> None:
+async def test_workers_that_start_together_upgrade_once(postgres_url: str) -> None:
     """N workers start at the same moment; one migrates, the others wait and find it done."""
-    if url.startswith("sqlite"):
-        pytest.skip("SQLite serves exactly one worker")
+    url = await fresh_postgres(postgres_url)
     databases = [Database(url) for _ in range(4)]
     await asyncio.gather(*(database.start() for database in databases))
     assert await migrate.current(url) == migrate.head()
@@ -152,9 +155,9 @@ async def test_a_budget_for_ten_admits_exactly_ten(rig: Rig) -> None:
     assert await ledger.verify() == []
 
 
-async def test_processes_share_a_limit_exactly(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+async def test_processes_share_a_limit_exactly(tmp_path: Path, postgres_url: str) -> None:
     """Four workers, one budget for ten, 64 requests spread over them: exactly ten, whoever gets them."""
-    url = await fresh_postgres(request.getfixturevalue("postgres_url"))
+    url = await fresh_postgres(postgres_url)
     async with running(tmp_path, url) as rig:
         databases = [Database(url) for _ in range(3)]
         ledgers = [await rig.ledger(), *[await rig.ledger(database=database) for database in databases]]
@@ -185,6 +188,158 @@ async def test_processes_share_a_limit_exactly(tmp_path: Path, request: pytest.F
             await ledger.close()
         for database in databases:
             await database.close()
+
+
+class _WallClock(FrozenClock):
+    """The real one: the other process does its rounds by itself."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+async def test_idle_leases_of_other_processes_are_handed_back(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit must be spendable to the end although another worker has leased most of it and does nothing with it."""
+    monkeypatch.setattr(leases, "_RECLAIM_SECONDS", 1.5)  # this machine may be slow; nobody else's is at stake
+    url = await fresh_postgres(postgres_url)
+    async with running(tmp_path, url, _WallClock()) as rig:
+        other = Database(url)
+        idle, busy = await rig.ledger(background=True), await rig.ledger(database=other)
+        await busy.set_budget(budget("org", 100), "test")
+        for ledger in (idle, busy):
+            await ledger._tender._beat()
+            await ledger.reload_budgets()
+        asked = call()
+        ledger_hold = await idle.hold(asked, plan(asked, most=60))
+        idle.settle(ledger_hold, settled(5))  # 55 stay leased to it
+        holds: list[Hold] = []
+        for _ in range(9):
+            asked = call()
+            holds.append(await busy.hold(asked, plan(asked, most=10)))
+        asked = call()
+        with pytest.raises(BudgetExhausted):
+            await busy.hold(asked, plan(asked, most=10))
+        for hold in holds:
+            busy.void(hold, "test")
+        rig.ledgers.remove(busy)
+        await busy.close()
+        await other.close()
+
+
+async def test_two_processes_roll_into_a_new_window_together(tmp_path: Path, postgres_url: str) -> None:
+    """The first requests of a new window make its row at the same moment in every process: no deadlock, one row."""
+    url = await fresh_postgres(postgres_url)
+    async with running(tmp_path, url) as rig:
+        databases = [Database(url) for _ in range(4)]
+        ledgers = [await rig.ledger(database=database) for database in databases]
+        for scope in ("org", "team:acme", "key:key1", "project:acme/app"):
+            await ledgers[0].set_budget(budget(scope, 1_000, window="day"), "test")
+        for ledger in ledgers:
+            await ledger.reload_budgets()
+        rig.clock.advance(86_400)
+
+        async def one(ledger: Ledger) -> None:
+            asked = call()
+            ledger.settle(await ledger.hold(asked, plan(asked)), settled(3))
+
+        await asyncio.gather(*(one(ledgers[i % 4]) for i in range(40)))
+        for ledger in ledgers:
+            await ledger.flush()
+        assert await rig.window("org") == {"limit": 1_000, "spent": 120, "estimated": 0, "held": 0}
+        assert await ledgers[0].verify() == []
+        for ledger, database in zip(ledgers, databases, strict=True):
+            rig.ledgers.remove(ledger)
+            await ledger.close()
+            await database.close()
+
+
+async def test_corrections_are_entries_of_their_own(rig: Rig) -> None:
+    """A wrong charge is corrected beside it, in the window it fell into, and never below nothing."""
+    ledger = await rig.ledger()
+    await ledger.set_budget(budget("org", 100), "test")
+    hold = await rig.charge(ledger, 9)
+    await ledger.flush()
+    name = hold.plan.id
+    assert await ledger.adjust(name, -4, reason="billed twice upstream", actor="fin") == f"{name}#adj.1"
+    assert await ledger.adjust(name, 1, reason="half of it was right", actor="fin") == f"{name}#adj.2"
+    assert (await rig.window("org"))["spent"] == 6
+    with pytest.raises(ValueError, match="negative"):
+        await ledger.adjust(name, -7, reason="too much", actor="fin")
+    with pytest.raises(ValueError, match="no entry"):
+        await ledger.adjust("nobody.1", 1, reason="x", actor="fin")
+    assert await ledger.verify() == []
+    notes = [row["note"] for row in await rig.rows("SELECT note FROM entry WHERE source = 'adjust' ORDER BY id")]
+    assert notes == ["billed twice upstream (fin)", "half of it was right (fin)"]
+
+
+async def test_a_lost_connection_is_made_again(tmp_path: Path, postgres_url: str) -> None:
+    """A database that restarted must not cost a request: the broken connections are replaced and the grant repeated."""
+    url = await fresh_postgres(postgres_url)
+    async with running(tmp_path, url) as rig:
+        ledger = await rig.ledger()
+        await ledger.set_budget(budget("org", 1_000), "test")
+        killer = Database(postgres_url)
+        async with killer.begin() as connection:
+            others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
+            await connection.execute(text(others), {"name": url.rsplit("/", 1)[1]})
+        await killer.close()
+        await rig.charge(ledger, 3)
+        await ledger.flush()
+        assert (await rig.window("org"))["spent"] == 3
+
+
+NASTY = "a\0b\ud800c" + "x" * 1_000
+
+
+async def test_text_from_outside_cannot_block_the_books(rig: Rig) -> None:
+    """A model name with a NUL or half a surrogate pair must not keep a batch of rows out of the database for ever."""
+    ledger = await rig.ledger()
+    asked = call(model=NASTY, user=NASTY, nasty=NASTY)
+    hold = await ledger.hold(asked, plan(asked))
+    ledger.settle(hold, structs.replace(settled(3), provider_id=NASTY))
+    other = call()
+    void = await ledger.hold(other, plan(other))
+    ledger.void(void, NASTY)
+    ledger.record(outcome(asked, error=NASTY, finish=NASTY, cost_nano=3, explain={"reason": "a\0b"}))
+    ledger.record(outcome(other, explain={"reason": NASTY}))
+    await ledger.flush()
+    detail = await Queries(rig.database).request(asked.id)
+    assert detail is not None
+    assert detail.request is not None
+    assert detail.request.model.startswith("a\ufffdb?c")
+    assert len(detail.entries) == 1
+    assert (await Queries(rig.database).usage(["tag:nasty"]))[0].cost_nano == 3
+    assert await ledger.verify() == []
+
+
+async def test_one_row_that_cannot_be_stored_costs_only_itself(rig: Rig) -> None:
+    """Display rows that break a rule of the database are left out, counted, and hold nobody else up."""
+    ledger = await rig.ledger()
+    good, bad = call(), call()
+    ledger.record(outcome(good))
+    ledger.record(outcome(bad))
+    row = list(ledger._recorder._rows[1])
+    row[1] = None
+    ledger._recorder._rows[1] = tuple(row)
+    await ledger.flush()
+    assert [line.id for line in await Queries(rig.database).recent_requests()] == [good.id]
+    assert (ledger._recorder.dropped, len(ledger._recorder)) == (1, 0)
+
+
+async def test_another_process_sets_a_price(rig: Rig, clock: FrozenClock) -> None:
+    """A price set through one worker holds in all of them within moments."""
+    here, there = (PriceBook(rig.database, settings=Settings(home=rig.home), now=clock.now) for _ in range(2))
+    await here.load()
+    assert here.price("lab", "openai", "m", clock.now()) is None
+    await there.set("lab/m", input_usd="1", output_usd="2", actor="fin")
+    await here.refresh()
+    found = here.price("lab", "openai", "m", clock.now())
+    assert found is not None
+    assert found.output == 2_000_000
 
 
 async def test_usage_adds_up_along_every_dimension(rig: Rig) -> None:

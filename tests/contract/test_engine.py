@@ -177,11 +177,11 @@ async def test_stop_string_is_never_shown(engine: Engine) -> None:
     """Neither the stop string nor its beginning may reach a reader, and the reason is `stop`."""
     whole = text(await everything(engine, ask("whole", max_tokens=80)))
     stop = whole[30:33]
-    deltas = await everything(engine, ask("stopped", max_tokens=80, stop=(stop,)))
+    deltas = await everything(engine, ask("stopped", max_tokens=1500, stop=(stop,)))
     assert text(deltas) == whole[: whole.index(stop)]
     assert deltas[-1].finish_reason == "stop"
     assert deltas[-1].usage is not None
-    assert deltas[-1].usage.completion == sum(len(delta.token_ids) for delta in deltas)
+    assert deltas[-1].usage.completion == sum(len(delta.token_ids) for delta in deltas) < 1500  # it did not run on
 
 
 async def test_logprobs_one_per_token(engine: Engine) -> None:

@@ -9,11 +9,11 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page, expect, sync_playwright
 
 from tests.services import program
 
@@ -207,7 +207,12 @@ def test_a_key_is_made_used_and_revoked_with_the_keyboard(visit: tuple[Page, Wat
     assert key not in page.content()
     line = page.locator("tr", has_text="made in the browser")
     asked: list[str] = []
-    page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept()))
+
+    def agree(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.accept()
+
+    page.once("dialog", agree)
     line.get_by_role("button", name="Revoke").click()
     expect(page.get_by_role("status")).to_contain_text("is revoked")
     assert "made in the browser" in asked[0]
@@ -247,11 +252,12 @@ def test_a_wrong_key_is_refused_and_signing_out_ends_it(visit: tuple[Page, Watch
 
 def test_every_page_stands_in_light_in_dark_and_on_a_phone(browser: Browser, site: Site) -> None:
     """No error, nothing outside, nothing wider than the screen, a heading and a way past the menu on each."""
-    for scheme, width in (("light", 1280), ("dark", 1280), ("light", 390)):
+    looks: list[tuple[Literal["light", "dark"], int]] = [("light", 1280), ("dark", 1280), ("light", 390)]
+    for scheme, width in looks:
         context = browser.new_context(
             base_url=site.url,
             color_scheme=scheme,
-            viewport={"width": width, "height": 800},  # pyright: ignore[reportArgumentType] - one of two words
+            viewport={"width": width, "height": 800},
         )
         page = context.new_page()
         watch = Watch(page, site.url)

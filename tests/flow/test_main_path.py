@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gateway.call import Role
 from policies.budget import Budget
 from tests.live import Told, live, settings
 
@@ -176,6 +177,15 @@ async def test_a_wrong_key_is_refused_before_the_body_is_read(tmp_path: Path) ->
         assert told.status == 401
         assert told.json["error"]["code"] == "invalid_api_key"
         assert b"sk-nh-wrong" not in told.raw
+
+
+@pytest.mark.parametrize("role", ["viewer", "finance"])
+async def test_keys_that_read_reports_cannot_spend_money(tmp_path: Path, role: Role) -> None:
+    """A key handed to finance opens dashboards; it must not be a way to call models."""
+    async with live(settings(tmp_path)) as gateway:
+        told = await gateway.chat(key=await gateway.new_key("acme", role=role))
+        assert told.status == 403
+        assert await gateway.entries() == []
 
 
 async def test_an_unpriced_model_is_refused_with_the_command_that_prices_it(tmp_path: Path) -> None:

@@ -6,14 +6,23 @@
   const dark = () => root.dataset.theme === "dark" || (!root.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
   const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const long = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
-  const hour = new Intl.DateTimeFormat(undefined, { weekday: "short", hour: "2-digit", minute: "2-digit" });
+  const short = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+  const hour = new Intl.DateTimeFormat(undefined, { weekday: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+  const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
   const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", timeZone: "UTC" });
+
+  // Today's instants need no date, later and earlier ones no seconds, except where a page asks for the whole.
+  function written(at, form) {
+    if (form === "minute") return short.format(at);
+    if (form === "whole") return long.format(at);
+    return at.toDateString() === new Date().toDateString() ? clock.format(at) : short.format(at);
+  }
 
   function localise(within) {
     for (const time of within.querySelectorAll("time[data-local]")) {
       const at = new Date(time.dateTime);
       time.title = time.textContent;
-      time.textContent = long.format(at);
+      time.textContent = written(at, time.dataset.local);
       time.removeAttribute("data-local");
     }
     for (const time of within.querySelectorAll("time[data-short]")) {

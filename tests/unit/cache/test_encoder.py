@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -14,8 +15,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from cache import weights, wire
+from cache import bert, weights, wire
 from cache.embedder import EncoderClient, EncoderDown, HashEncoder
+from cache.scope import Identity, scope_query
+from cache.semantic import SemanticCache
+from cache.store.memory import MemoryStore
+from cache.types import CacheConfig, Hit, Kept, Miss, Query
+from policies.reuse.guarded import Policy
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -279,12 +285,13 @@ async def test_the_real_encoder(tmp_path: Path) -> None:
     try:
         await client.start()
         await until(lambda: client.status() is None, patience=90.0)
-        assert client.name.startswith("all-MiniLM-L6-v2:53aa51172d14:")
+        assert client.name.startswith("all-MiniLM-L6-v2:53aa51172d14:plain-")
         assert (client.dimension, client.window) == (384, 256)
         assert path.stat().st_mode & 0o077 == 0
         await _check_meaning(client)
         await _check_batches(client)
         await _check_long_texts(client)
+        await _check_whole_cache(client)
     finally:
         await client.close()
         process.send_signal(signal.SIGTERM)
@@ -321,6 +328,65 @@ async def _check_long_texts(client: EncoderClient) -> None:
     assert encoded.tokens[2] == 2
     assert np.isfinite(encoded.vectors).all()
     assert await client.count_tokens(["hello world"]) == [4]
+
+
+async def _check_whole_cache(client: EncoderClient) -> None:
+    """What the first page promises, with the real model and the default policy: paraphrases hit, near misses do not."""
+    cache = SemanticCache(
+        MemoryStore(), client, Policy(), config=CacheConfig(embed_timeout=30.0), now=time.time, monotonic=time.monotonic
+    )
+    await cache.start()
+    for kept, same, near in (
+        ("What is time to first token?", "What does time to first token mean?", "What is time to last token?"),
+        ("How do I reset my password?", "I forgot my password, how do I reset it?", "How do I reset my pattern?"),
+        ("Convert 100 USD to EUR", "Please convert 100 USD to EUR", "Convert 1000 USD to EUR"),
+        ("How do I lock my card?", "How can I lock my card?", "How do I unlock my card?"),
+        ("Who is Marie Curie?", "Who was Marie Curie?", "Who is Pierre Curie?"),
+        ("Which foods are good for dogs?", "What foods are good for dogs?", "Which foods are not good for dogs?"),
+    ):
+        await cache.keep(about(kept), Kept(answer=kept.encode()))
+        served = await cache.find(about(same))
+        assert isinstance(served, Hit), (same, served)
+        assert served.entry.answer == kept.encode()
+        missed = await cache.find(about(near))
+        assert isinstance(missed, Miss), near
+    await cache.close()
+
+
+def about(text: str) -> Query:
+    found = scope_query(
+        {"messages": [{"role": "user", "content": text}]},
+        "chat",
+        identity=Identity(team="acme"),
+        secret=b"0123456789abcdef",
+        model="m",
+        max_temperature=1.0,
+        encoder="minilm",
+    )
+    assert isinstance(found, Query)
+    return found
+
+
+async def test_our_model_is_the_published_one() -> None:
+    """The plain runtime replaces sentence-transformers only as long as both give the same vectors."""
+    command = [sys.executable, "-W", "ignore", "-m", "cache.encoder", "--check"]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, errors = await asyncio.wait_for(process.communicate(), 110)
+    assert process.returncode == 0, (out + errors).decode()
+    assert float(out.decode().split()[-1]) > 0.9995
+
+
+def test_only_what_is_computed_is_understood(tmp_path: Path) -> None:
+    """Another pooling or architecture computed as if it were MiniLM would give plausible, wrong vectors."""
+    real = weights.locate("minilm").folder
+    assert bert.understands(real)
+    assert not bert.understands(tmp_path)
+    shutil.copytree(real, tmp_path / "copy", ignore=shutil.ignore_patterns("model.safetensors"))
+    pooling = tmp_path / "copy" / "1_Pooling" / "config.json"
+    pooling.write_text(pooling.read_text().replace('"pooling_mode_cls_token": false', '"pooling_mode_cls_token": true'))
+    assert not bert.understands(tmp_path / "copy")
 
 
 async def test_a_process_without_weights_says_so(tmp_path: Path) -> None:

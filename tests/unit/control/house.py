@@ -1,7 +1,7 @@
 """A control plane on a real SQLite file, with requests that happened: what the routes and pages are tested on."""
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,10 @@ ADMIN_KEY = "operator-chosen-admin-key"
 class House:
     """Services, the app over them, and shorthands for asking it."""
 
-    def __init__(self, services: Services, app: Litestar, clock: FrozenClock, tasks: Tasks) -> None:
+    def __init__(self, services: Services, app: Litestar, clock: FrozenClock) -> None:
         self.services = services
         self.app = app
         self.clock = clock
-        self.tasks = tasks
 
     @asynccontextmanager
     async def client(
@@ -56,42 +55,42 @@ async def house(tmp_path: Path, clock: FrozenClock, **changes: Any) -> AsyncGene
     """Everything but the data plane, on a database in `tmp_path`."""
     settings = Settings(home=tmp_path / "home", admin_key=ADMIN_KEY)  # pyright: ignore[reportArgumentType] - pydantic reads text
     settings.home.mkdir(parents=True)
-    database = Database(f"sqlite:///{tmp_path / 'nearhit.db'}")
-    await database.start()
-    tasks = Tasks()
-    ledger = Ledger(
-        database, tmp_path / "journal", settings=settings, now=clock.now, monotonic=clock.monotonic, tasks=tasks
-    )
-    await ledger.start(background=False)
-    keyring = Keyring(database, b"p" * 32, now=clock.now, monotonic=clock.monotonic, admin_key=AdminKey(settings))
-    prices = PriceBook(database, settings=settings, now=clock.now)
-    await prices.load()
-    parts: dict[str, Any] = {"prices": prices, **changes}
-    services = Services(
-        settings=settings,
-        database=database,
-        keyring=keyring,
-        ledger=ledger,
-        now=clock.now,
-        models=lambda: ["chat", "embed", "smart"],
-        **parts,
-    )
-    app = Litestar(
+    async with AsyncExitStack() as stack:
+        database = Database(f"sqlite:///{tmp_path / 'nearhit.db'}")
+        stack.push_async_callback(database.close)
+        await database.start()
+        tasks = Tasks()
+        stack.push_async_callback(tasks.finish, 1.0)
+        ledger = Ledger(
+            database, tmp_path / "journal", settings=settings, now=clock.now, monotonic=clock.monotonic, tasks=tasks
+        )
+        await ledger.start(background=False)
+        stack.push_async_callback(ledger.close)
+        keyring = Keyring(database, b"p" * 32, now=clock.now, monotonic=clock.monotonic, admin_key=AdminKey(settings))
+        prices = PriceBook(database, settings=settings, now=clock.now)
+        await prices.load()
+        parts: dict[str, Any] = {"prices": prices, **changes}
+        services = Services(
+            settings=settings,
+            database=database,
+            keyring=keyring,
+            ledger=ledger,
+            now=clock.now,
+            models=lambda: ["chat", "embed", "smart"],
+            **parts,
+        )
+        yield House(services, app_of(services), clock)
+
+
+def app_of(services: Services) -> Litestar:
+    """The control plane and the dashboard alone."""
+    return Litestar(
         control_plane(),
         state=State({"services": services}),
         exception_handlers=EXCEPTION_HANDLERS,
         openapi_config=openapi_config(),
         logging_config=None,
     )
-    try:
-        yield House(services, app, clock, tasks)
-    finally:
-        await ledger.close()
-        await tasks.finish(1.0)
-        await database.close()
-
-
-_NANO = 1_000_000_000
 
 
 def request_row(clock: FrozenClock, number: int, **changes: Any) -> dict[str, Any]:

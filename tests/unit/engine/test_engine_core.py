@@ -3,15 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from engine.api import EngineFailed, InvalidRequest, Overloaded
 from engine.core import EngineCore, plan_blocks
 from engine.frames import Output
-from engine.locate import locate
+from engine.models import tiny
 from engine.models.decoder import Decoder
-from engine.models.loader import load
+from engine.models.loader import build
+from engine.models.spec import read_spec
 from engine.scheduler import Limits
 from engine.selfcheck import reproducible
 
@@ -94,16 +96,22 @@ def exactly(outputs: list[Output]) -> list[tuple[int, float]]:
     return found
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_answer_is_a_function_of_its_request(dtype: str, clock: Any, submit: Any) -> None:
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def wide(request: pytest.FixtureRequest) -> Decoder:
+    """Heads wide enough that one row computed another way really differs in its last bits."""
+    shape = {"hidden": 256, "heads": 8, "head": 32, "feed_forward": 256}
+    spec = msgspec.structs.replace(read_spec(tiny.config("qwen3")), **shape)
+    return build(spec, tiny.tensors(spec, 8), getattr(torch, request.param))
+
+
+def test_an_answer_is_a_function_of_its_request(wide: Decoder, clock: Any, submit: Any) -> None:
     """To the last bit: neither chunks, nor company, nor reused prefixes, nor preemptions may be seen in a result.
 
     In bfloat16 a difference in the last bit is soon a different word, and a cached answer stands for a fresh one.
     """
-    model = load(locate("tiny-random:qwen3?seed=8"), dtype)
 
     def core(blocks: int = 200, **limits: int) -> EngineCore:
-        return EngineCore("m", model, blocks=blocks, limits=Limits(**limits), queue=99, monotonic=clock)
+        return EngineCore("m", wide, blocks=blocks, limits=Limits(**limits), queue=99, monotonic=clock)
 
     request = submit([1 + at * 7 % 250 for at in range(150)], max_tokens=50, temperature=1.0, seed=3, logprobs=0)
     quiet = core()
@@ -130,6 +138,25 @@ def test_an_answer_is_a_function_of_its_request(dtype: str, clock: Any, submit: 
     outputs = drain(crowded)["me"]
     assert crowded._scheduler.preemptions > 0
     assert exactly(outputs) == alone[25:]
+
+
+def test_a_conversation_goes_on_the_same_with_and_without_a_cache(wide: Decoder, clock: Any, submit: Any) -> None:
+    """Generated tokens are computed in another way than a prompt's: their blocks must not stand in for those."""
+
+    def core() -> EngineCore:
+        return EngineCore("m", wide, blocks=200, limits=Limits(), queue=9, monotonic=clock)
+
+    prompt = [1 + at * 7 % 250 for at in range(40)]
+    used = core()
+    used.submit("first", submit(prompt, max_tokens=60))
+    followed = submit(prompt + tokens(drain(used)["first"]) + [5, 6, 7], max_tokens=20, logprobs=0)
+    fresh = core()
+    fresh.submit("second", followed)
+    used.submit("second", followed)
+    outputs = drain(used)["second"]
+    assert exactly(outputs) == exactly(drain(fresh)["second"])
+    assert outputs[-1].usage is not None
+    assert outputs[-1].usage.cached == 32
 
 
 def test_end_token_ends_and_is_counted(make_core: Any, submit: Any, oracle: Any) -> None:

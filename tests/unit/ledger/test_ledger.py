@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from gateway.call import Principal
 from gateway.db.queries import Queries
-from gateway.errors import BudgetExhausted, Overloaded
+from gateway.errors import BudgetExhausted, InvalidRequest, Overloaded
 from gateway.ledger import Hold, Ledger
 from gateway.ledger.journal import JournalFailed
 from policies.money import Usage
@@ -251,13 +251,13 @@ async def test_a_request_given_up_while_it_waits_holds_nothing(rig: Rig) -> None
         waiting.set()
         await asyncio.Event().wait()
 
-    synced, ledger._journal.synced = ledger._journal.synced, never  # type: ignore[method-assign]
+    synced, ledger._journal.synced = ledger._journal.synced, never
     task = rig.tasks.spawn(held(ledger), "test")
     await waiting.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    ledger._journal.synced = synced  # type: ignore[method-assign]
+    ledger._journal.synced = synced
     await rig.charge(ledger, 10)
     await ledger.flush()
     assert {row["source"]: row["amount_nano"] for row in await rig.rows("SELECT * FROM entry")} == {
@@ -275,12 +275,20 @@ async def test_without_a_journal_nothing_is_sent(rig: Rig) -> None:
     async def broken() -> None:
         raise JournalFailed("the disk is gone")
 
-    ledger._journal.synced = broken  # type: ignore[method-assign]
+    ledger._journal.synced = broken
     with pytest.raises(Overloaded, match="disk is gone") as caught:
         await held(ledger)
     assert (caught.value.code, caught.value.http_status) == ("ledger_unavailable", 503)
-    ledger._journal.synced = good  # type: ignore[method-assign]
+    ledger._journal.synced = good
     assert await held(ledger)
+
+
+async def test_absurd_amounts_are_refused(rig: Rig) -> None:
+    """A request for 10^18 tokens must be told so, not overflow a balance."""
+    ledger = await rig.ledger()
+    asked = call()
+    with pytest.raises(InvalidRequest, match="fewer output tokens"):
+        await ledger.hold(asked, structs.replace(plan(asked), reserve_nano=10**19))
 
 
 async def test_a_stopped_ledger_takes_nothing_on(rig: Rig) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from gateway.ledger import book, journal, leases, ledger, pools, posts, recovery
 from gateway.ledger.plan import Posting
@@ -69,7 +70,7 @@ def recovery_voids(patch: pytest.MonkeyPatch) -> None:
 
     def free(record: Any, progress: Any, now: float) -> posts.Line:
         line = original(record, progress, now)
-        return posts.Line(record, type(line.settle)(*[*_fields(line.settle)[:3], 0, *_fields(line.settle)[4:]]))
+        return posts.Line(record, structs.replace(line.settle, amount=0))
 
     original = recovery._unended
     patch.setattr(recovery, "_unended", free)
@@ -80,7 +81,7 @@ def attempt_id_reused(patch: pytest.MonkeyPatch) -> None:
 
     def same(call: Any, plan: Any, pools_: Any, instant: float, price: Any) -> Any:
         record = original(call, plan, pools_, instant, price)
-        return type(record)("one", *_fields(record)[1:])
+        return structs.replace(record, id="one")
 
     original = ledger.dispatch_record
     patch.setattr(ledger, "dispatch_record", same)
@@ -93,8 +94,7 @@ def window_at_settle(patch: pytest.MonkeyPatch) -> None:
     def late(self: ledger.Ledger, hold: Any, end: Any) -> int:
         scopes = [pool.budget.scope for pool in hold.pools]  # the windows of now, not of the admission
         now = self._pools.drawn_on(scopes, self._pulse.instant())
-        fields = _fields(hold.dispatch)
-        hold.dispatch = type(hold.dispatch)(*fields[:3], tuple(sorted(pool.id for pool in now)), *fields[4:])
+        hold.dispatch = structs.replace(hold.dispatch, windows=tuple(sorted(pool.id for pool in now)))
         return original(self, hold, end)
 
     original = ledger.Ledger._end
@@ -124,10 +124,6 @@ def hand_back_forgotten(patch: pytest.MonkeyPatch) -> None:
 
     original = leases.Leases.tend
     patch.setattr(leases.Leases, "tend", careless)
-
-
-def _fields(record: Any) -> list[Any]:
-    return [getattr(record, name) for name in record.__struct_fields__]
 
 
 _Settle = ledger.Settle

@@ -43,6 +43,12 @@ def test_an_overrun_is_posted_and_named() -> None:
     assert (found.amount, found.note) == (520, "overrun")
 
 
+def test_a_count_that_is_none_is_not_believed() -> None:
+    """An upstream that reports a billion tokens has a bug; what it can bill at most is known."""
+    found = posting(planned(), ended(20, 10**9, "provider", "complete"), 1.0)
+    assert (found.amount, found.source, found.note) == (120, "upper_bound", "implausible count")
+
+
 def test_a_cut_answer_costs_what_came_and_a_moment_more() -> None:
     """A provider that stops on close has made a little more than what arrived: up to a second at the pace so far."""
     found = posting(planned(), ended(10, 40, "estimated", "cut"), 4.0)

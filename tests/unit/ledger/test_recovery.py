@@ -89,7 +89,7 @@ async def test_the_journal_of_a_living_process_is_left_alone(rig: Rig) -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 async def test_a_recovery_that_fails_is_done_again(rig: Rig, lost: bool) -> None:
-    """The database may go away in the middle, or do it and not say so; the next try finishes and counts nothing twice."""
+    """The database may go away in the middle, or do it and not say so; the next try finishes, nothing counts twice."""
     first = await rig.ledger()
     await first.set_budget(budget("org", 1_000), "test")
     for _ in range(3):
@@ -154,6 +154,19 @@ async def test_a_clean_stop_leaves_nothing_behind(rig: Rig) -> None:
     rig.ledgers.clear()
     assert list((rig.home / "journal").iterdir()) == []
     assert [row["closed"] is not None for row in await rig.rows("SELECT closed FROM boot")] == [True]
+    assert (await rig.window("org"))["held"] == 0
+
+
+async def test_a_silent_boot_without_a_journal_is_closed(rig: Rig) -> None:
+    """With durability off nothing can be recovered; what such a process had leased must not be held for ever."""
+    first = await rig.ledger(ledger={"durability": "off"})
+    await first.set_budget(budget("org", 100), "test")
+    await held(first)
+    rig.kill(first)
+    second = await rig.ledger()
+    assert (await rig.window("org"))["held"] > 0
+    rig.clock.advance(61)
+    await second._tender.turn()
     assert (await rig.window("org"))["held"] == 0
 
 

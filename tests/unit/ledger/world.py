@@ -123,7 +123,7 @@ class World:
             self.shipped.extend((boot, line) for line in lines)
             return standings
 
-        ledger._shipper._posts.post = noted  # type: ignore[method-assign]
+        ledger._shipper._posts.post = noted
 
     # -- actions -----------------------------------------------------------------------------------------------------
 
@@ -176,8 +176,9 @@ class World:
             posts = self.ledgers[0]._recovery._posts
             self._try(type(posts).post(posts, boot, [line], self.clock.now()))
 
-    def tend(self, who: int, seconds: float) -> None:
+    def tend(self, who: int, seconds: float, lose_reply: bool) -> None:
         self.clock.advance(seconds)
+        self.database.lose_reply |= lose_reply
         self._try(self.ledgers[who % len(self.ledgers)]._tender.turn())
 
     def kill(self, who: int, extra: int, power: bool, keep: float) -> None:

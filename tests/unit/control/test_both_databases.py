@@ -1,0 +1,121 @@
+"""Keys, sessions, the audit log and the first page's reads on PostgreSQL as on SQLite."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from sqlalchemy import text
+
+from gateway.audit import Change, broken, note
+from gateway.auth import ADMIN, Keyring, NewKey
+from gateway.db.queries import Queries
+from gateway.db.session import Database
+from gateway.services import Services
+from gateway.settings import Settings
+from gateway.web.reads import first_piece, series
+from gateway.web.sessions import IDLE, Sessions
+from tests.clock import FrozenClock
+from tests.unit.control.house import happened, hit_row, request_row
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def services(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: FrozenClock
+) -> AsyncGenerator[Services, None]:
+    url, name, admin = f"sqlite:///{tmp_path / 'n.db'}", "", None
+    if request.param == "postgresql":
+        server = str(request.getfixturevalue("postgres_url"))
+        name = f"control_{uuid.uuid4().hex}"
+        admin = Database(server)
+        await _outside(admin, f"CREATE DATABASE {name}")
+        url = f"{server.rpartition('/')[0]}/{name}"
+    database = Database(url)
+    await database.start()
+    keyring = Keyring(database, b"p" * 32, now=clock.now, monotonic=clock.monotonic, admin_key=lambda: b"x" * 32)
+    nothing = cast("Any", None)
+    yield Services(
+        settings=Settings(home=tmp_path),
+        database=database,
+        keyring=keyring,
+        ledger=nothing,
+        prices=nothing,
+        now=clock.now,
+    )
+    await database.close()
+    if admin is not None:
+        await _outside(admin, f"DROP DATABASE {name}")
+        await admin.close()
+
+
+async def _outside(database: Database, statement: str) -> None:
+    """Databases are made and dropped outside of transactions."""
+    async with database._writer.connect() as connection:
+        loose = await connection.execution_options(isolation_level="AUTOCOMMIT")
+        await loose.execute(text(statement))
+
+
+async def test_keys_of_one_new_team_made_at_once(services: Services) -> None:
+    """Two administrators add the first keys of the same team in the same moment."""
+    wanted = NewKey(name="n", team="fresh", project="p", models=frozenset({"b", "a"}))
+    made = await asyncio.gather(*(services.keyring.create(ADMIN, wanted) for _ in range(5)))
+    assert {row.id for row in await services.keyring.list(ADMIN)} == {one.row.id for one in made}
+    found = await services.keyring.identify_key(made[0].key)
+    assert (found.team, found.models) == ("fresh", frozenset({"a", "b"}))
+    rotated = await services.keyring.rotate(ADMIN, made[0].row.id)
+    assert (await services.keyring.identify_key(rotated.key)).key_id == made[0].row.id
+    await services.keyring.revoke(ADMIN, made[0].row.id)
+    assert await services.keyring.still_good(made[0].row.id) is None
+
+
+async def test_changes_noted_at_once_make_one_chain(services: Services) -> None:
+    """Two rows that both follow the same one would look like tampering."""
+    await asyncio.gather(*(note(services, ADMIN, Change("a", str(n), after={"n": n, "x": None})) for n in range(8)))
+    assert await broken(services) is None
+    async with services.database.begin() as connection:
+        await connection.execute(text("DELETE FROM audit WHERE id = (SELECT MIN(id) + 3 FROM audit)"))
+    assert await broken(services) is not None
+
+
+async def test_a_session_is_found_until_it_is_closed(services: Services) -> None:
+    """Pages of one login may be served by any worker."""
+    sessions = Sessions(services)
+    token = await sessions.open(ADMIN)
+    opened = await Sessions(services).find(token)
+    assert opened is not None
+    assert opened.principal == ADMIN
+    assert await sessions.find(token + "x") is None
+    await sessions.close(token)
+    assert await sessions.find(token) is None
+
+
+async def test_an_open_page_that_asks_by_itself_does_not_keep_its_session(
+    services: Services, clock: FrozenClock
+) -> None:
+    """Polling is not use: else a page left open would never be signed out."""
+    sessions, began = Sessions(services), clock.now()
+    token = await sessions.open(ADMIN)
+    for _ in range(3):
+        clock.advance(IDLE / 3)
+        last = await sessions.find(token, used=False)
+        assert (last is None) == (clock.now() >= began + IDLE)
+
+
+async def test_series_and_percentiles(services: Services, clock: FrozenClock) -> None:
+    """Empty hours are there, sums are right, percentiles are of the nearest rank."""
+    rows = [request_row(clock, number, ttft_ms=float(number)) for number in range(1, 101)]
+    await happened(services.database, [*rows, hit_row(clock, 200, team="zeta"), request_row(clock, 300, status=500)])
+    start, end = clock.now() - 86_400, clock.now() + 1
+    buckets = await series(Queries(services.database), start, end, {})
+    assert len(buckets) in (25, 26)
+    assert sum(bucket.total for bucket in buckets) == 102
+    assert sum(bucket.semantic for bucket in buckets) == 1
+    assert sum(bucket.cost_nano for bucket in buckets) == 101 * 213_000
+    found = await first_piece(services.database, start, end, "acme")
+    assert (found.p50, found.p95) == (50.0, 95.0)
+    assert (await first_piece(services.database, start, end, "nobody")).p50 is None
+    days = await series(Queries(services.database), clock.now() - 6 * 86_400, end, {"team": "zeta"})
+    assert sum(bucket.total for bucket in days) == 1
+    assert len(days) in (7, 8)
