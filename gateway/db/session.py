@@ -104,9 +104,11 @@ class Database:
             return await driver._execute(self._in_thread, driver._conn, inside)
 
     @asynccontextmanager
-    async def read(self) -> AsyncGenerator[AsyncConnection, None]:
-        """A read-only view; on SQLite a connection that cannot write."""
+    async def read(self, *, patience: float | None = None) -> AsyncGenerator[AsyncConnection, None]:
+        """A read-only view; on SQLite a connection that cannot write. `patience`: seconds a report may take."""
         async with self._reader.connect() as connection:
+            if patience is not None and self.dialect == "postgresql":
+                await connection.exec_driver_sql(f"SET LOCAL statement_timeout = {int(patience * 1_000)}")
             yield connection
 
     @asynccontextmanager

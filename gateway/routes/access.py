@@ -17,6 +17,7 @@ from litestar.handlers import BaseRouteHandler
 from litestar.types import ASGIApp, ControllerRouterHandler, Receive, Scope, Send
 from sqlalchemy.exc import IntegrityError
 
+from cache.store import StoreDown
 from gateway.auth import LOCAL, ROLES, require
 from gateway.call import Principal, Role
 from gateway.db.session import UNREACHABLE
@@ -107,13 +108,20 @@ def as_gateway_error(error: Exception) -> GatewayError:
         return InvalidRequest(str(error))
     if isinstance(error, HTTPException):
         return _of_status(error)
+    return _away(error) or Internal("Something went wrong here. The log has the details under this request's id.")
+
+
+def _away(error: Exception) -> Overloaded | None:
+    """A part that does not answer: worth trying again, and nobody's bug."""
+    if isinstance(error, StoreDown):
+        return Overloaded("The cache's store does not answer; nothing was changed.", headers=(("retry-after", "5"),))
     if isinstance(error, UNREACHABLE) and not isinstance(error, IntegrityError):
         return Overloaded(
             "The database does not answer. Try again in a moment.",
             code="database_unavailable",
             headers=(("retry-after", "2"),),
         )
-    return Internal("Something went wrong here. The log has the details under this request's id.")
+    return None
 
 
 def _of_status(error: HTTPException) -> GatewayError:

@@ -45,6 +45,8 @@ def test_nobody_is_let_in_while_others_run_short() -> None:
     assert turn(scheduler) == [first]  # both need a third block: `second` gives its own up
     assert scheduler.waiting == [second, third]
     assert scheduler.preemptions == 1
+    second.deadline = third.deadline = 5.0
+    assert scheduler.expired(9.0) == [third]  # `second` has begun: it will be finished
 
 
 def test_a_watermark_keeps_room_to_grow() -> None:
