@@ -245,7 +245,8 @@ class Dispatcher:
     def _price(self, call: Call, route: Route, target: Target) -> Price | None:
         if route.free:
             return FREE
-        return self._prices.price(target.provider, self._kind(target.provider), target.model, call.at)
+        tier = str(call.body.get("service_tier") or "default")
+        return self._prices.price(target.provider, self._kind(target.provider), target.model, call.at, tier=tier)
 
     def _kind(self, provider: str) -> str:
         found = self._settings.providers.get(provider)

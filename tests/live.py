@@ -120,7 +120,9 @@ async def live(chosen: Settings) -> AsyncGenerator[Live, None]:
                     raise RuntimeError("the gateway did not start")
                 await asyncio.sleep(0.01)
             services: Services = app.state["services"]
-            await services.prices.set("up/scripted", input_usd="1.00", output_usd="2.00", actor="test", effective_from=0.0)
+            await services.prices.set(
+                "up/scripted", input_usd="1.00", output_usd="2.00", actor="test", effective_from=0.0
+            )
             made = await services.keyring.create(ADMIN, NewKey(name="test", team="acme", project="app"))
             async with aiohttp.ClientSession() as client:
                 yield Live(f"http://127.0.0.1:{port}", made.key, services, client)

@@ -82,14 +82,14 @@ class Corpus:
 
     def exchange(self) -> tuple[str, str]:
         """A question in a varied wording, and the one right answer to it."""
-        if self._rng.random() < 0.28:
+        if self._rng.random() < 0.32:
             return self._wording.vary(self._foreign()), REFUSAL
         fact = self._rng.choice(self._material.facts)
         return self._wording.vary(self._about(fact)), fact.answer
 
     def _about(self, fact: Fact) -> str:
         rng, frames = self._rng, self._material.frames
-        framed = 0.36 if fact.names or fact.actions else 0.0
+        framed = 0.42 if fact.names or fact.actions else 0.0
         if rng.random() >= framed:
             return rng.choice(fact.questions)
         pool = [(frames.define, name) for name in fact.names] + [(frames.howto, action) for action in fact.actions]

@@ -42,7 +42,7 @@ class Recipe(Struct, frozen=True):
     """Every number the result depends on."""
 
     seed: int = 20261121
-    stages: tuple[Stage, ...] = (Stage(20261121, 1500, 4e-3), Stage(20261122, 600, 2.5e-3))
+    stages: tuple[Stage, ...] = (Stage(20261121, 4200, 4e-3),)
     vocabulary: int = 2560
     hidden: int = 128
     feed_forward: int = 384
@@ -257,9 +257,7 @@ def _optimizers(network: Network, recipe: Recipe, rate: float) -> list[torch.opt
     chosen = {id(p) for _, p in named}
     others = [p for p in network.parameters() if id(p) not in chosen]
     return [
-        torch.optim.Muon(
-            [p for _, p in named], lr=rate, weight_decay=recipe.decay, adjust_lr_fn="match_rms_adamw"
-        ),
+        torch.optim.Muon([p for _, p in named], lr=rate, weight_decay=recipe.decay, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
     ]
 

@@ -48,6 +48,7 @@ _HITS = ("exact", "semantic", "shared")
 _MOST_GROUPS = 10_000
 _MOST_ROWS = 1_000
 _SHORT = 2 * 86_400
+_PATIENCE = 30.0
 _strings = msgspec.json.Decoder(list[str]).decode
 
 DIMENSIONS = (*_COLUMNS, *_SPANS, "month", "tag:<name>")
@@ -72,7 +73,7 @@ class Queries:
         Dimensions are `DIMENSIONS`; raises ValueError that lists them for any other.
         """
         statement = _usage(self._database.dialect, list(group_by), (start, end), where or {}, latencies)
-        async with self._database.read() as connection:
+        async with self._database.read(patience=_PATIENCE) as connection:
             found = (await connection.execute(statement)).mappings().all()
         rows = [_usage_row(row, group_by) for row in found]
         if any(name in _SPANS or name == "month" for name in group_by):
@@ -87,10 +88,10 @@ class Queries:
             start=start,
             end=end,
             total=total[0],
-            series=await self.usage(["hour" if end - start <= _SHORT else "day"], start, end, where),
-            teams=await self.usage(["team"], start, end, where),
-            models=await self.usage(["model"], start, end, where),
-            sources=await self.usage(["source"], start, end, where),
+            series=await self.usage(["hour" if end - start <= _SHORT else "day"], start, end, where, latencies=False),
+            teams=await self.usage(["team"], start, end, where, latencies=False),
+            models=await self.usage(["model"], start, end, where, latencies=False),
+            sources=await self.usage(["source"], start, end, where, latencies=False),
         )
 
     async def recent_requests(

@@ -38,7 +38,7 @@ class UsageRow(Struct, frozen=True, kw_only=True):
 
 
 class Overview(Struct, frozen=True, kw_only=True):
-    """One period at a glance; `series` by hour when it is at most two days long, else by day. Latencies: `total` only."""
+    """One period at a glance; `series` by hour up to two days, else by day. Only `total` has latencies."""
 
     start: float
     end: float

@@ -96,7 +96,7 @@ def test_the_card_names_every_score_it_misses():
     assert CARD.thresholds == WANTED
     assert set(CARD.missed) == {name for name, least in WANTED.items() if CARD.scores[name].share < least}
     assert CARD.scores["free_wordings"].asked >= 100
-    assert CARD.scores["refusals"].asked >= 90
+    assert CARD.scores["refusals"].asked >= 100
     assert ("All wanted scores are met." in (FOLDER / "CARD.md").read_text(encoding="utf-8")) == (not CARD.missed)
 
 
