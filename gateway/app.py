@@ -168,6 +168,8 @@ def pipeline_of(worker: Worker) -> Pipeline:
 def create_app(settings: Settings) -> Litestar:
     """The ASGI application of one gateway worker. Nothing is opened before its lifespan starts."""
     worker = build(settings)
+    for name, engine in worker.engines.items():
+        worker.telemetry.watch_engine(name, engine.stats)
     edge = Edge(
         pipeline=pipeline_of(worker),
         keyring=worker.keyring,
@@ -175,6 +177,7 @@ def create_app(settings: Settings) -> Litestar:
         tasks=worker.answering,
         server=settings.server,
         ignored=lambda answer: _ignored(worker.providers, answer),
+        refused=worker.telemetry.refused,
         now=time.time,
         monotonic=time.monotonic,
     )

@@ -43,7 +43,11 @@ _LONGEST = 600.0  # seconds a call may take in all where the client names no sho
 
 
 class Edge(Struct, frozen=True, kw_only=True):
-    """What the data plane needs. `ignored`: names the fields of a body that the chosen target does not know."""
+    """What the data plane needs.
+
+    `ignored`: names the fields of a body that the chosen target does not know. `refused`: counts an operation and a
+    status of requests that never became a call.
+    """
 
     pipeline: Pipeline
     keyring: Keyring
@@ -51,6 +55,7 @@ class Edge(Struct, frozen=True, kw_only=True):
     tasks: Tasks
     server: Server
     ignored: Callable[[Answer], list[str]]
+    refused: Callable[[str, int], None]
     now: Callable[[], float]
     monotonic: Callable[[], float]
 
@@ -67,7 +72,7 @@ class Endpoint:
         request_id = uuid7()
         connection = Connection(receive, self._edge.tasks)
         try:
-            call = await self._read(request_id, scope, receive)
+            call = await self._call(request_id, scope, receive)
             if call.directives.dry_run:
                 await whole(send, await self._edge.pipeline.rehearse(call), always(request_id))
                 return
@@ -86,6 +91,13 @@ class Endpoint:
             )
         finally:
             connection.close()
+
+    async def _call(self, request_id: str, scope: HTTPScope, receive: Receive) -> Call:
+        try:
+            return await self._read(request_id, scope, receive)
+        except GatewayError as error:
+            self._edge.refused(self._operation, error.http_status)
+            raise
 
     async def _read(self, request_id: str, scope: HTTPScope, receive: Receive) -> Call:
         """The request as a `Call`: identified, decoded once, checked."""

@@ -198,6 +198,16 @@ async def test_an_unpriced_model_is_refused_with_the_command_that_prices_it(tmp_
         assert "nearhit prices set lab/unheard-of" in told.json["error"]["message"]
 
 
+async def test_refusals_and_engines_are_counted(tmp_path: Path) -> None:
+    """An operator must see a storm of wrong keys, and how the bundled engine does, without reading logs."""
+    async with live(settings(tmp_path)) as gateway:
+        await gateway.chat(key="sk-nh-wrong")
+        async with gateway.client.get(gateway.url + "/metrics") as response:
+            text = await response.text()
+        assert 'nearhit_requests_total{cache="none",operation="chat",status="401"} 1.0' in text
+        assert 'nearhit_engine{engine="local",figure="ready"} 1.0' in text
+
+
 async def test_paths_outside_the_api_answer_in_openais_shape(tmp_path: Path) -> None:
     """The framework's own 404 and 405 must not look different from ours."""
     async with live(settings(tmp_path)) as gateway:
