@@ -39,7 +39,12 @@ class UriTooLong(InvalidRequest):
 
 
 class Cycle(RequestResponseCycle):
-    """`chunked_encoding` None, after the head: the body ends with the connection (HTTP/1.0)."""
+    """`chunked_encoding` None, after the head: the body ends with the connection (HTTP/1.0).
+
+    The head leaves together with the first piece of the body, an empty one included: one system call less.
+    """
+
+    _head = b""
 
     async def send(self, message: Any) -> None:
         """ASGI's send. Raises RuntimeError on messages out of order, and for headers that are none."""
@@ -84,7 +89,7 @@ class Cycle(RequestResponseCycle):
         lines.append(b"\r\n")
         self.response_started = True
         self.waiting_for_100_continue = False
-        self.transport.write(b"".join(lines))
+        self._head = b"".join(lines)
 
     def _write_headers(self, lines: list[bytes], headers: Any) -> tuple[bool, bool]:
         """Append them; answer whether they name the request and whether they close the connection."""
@@ -119,15 +124,18 @@ class Cycle(RequestResponseCycle):
         more = message.get("more_body", False)
         if self.scope["method"] == "HEAD":
             self.expected_content_length = 0
+            body = b""
         elif self.chunked_encoding:
             chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-            self.transport.write(chunk if more else chunk + b"0\r\n\r\n")
+            body = chunk if more else chunk + b"0\r\n\r\n"
         else:
             if self.chunked_encoding is False:
                 self.expected_content_length -= len(body)
                 if self.expected_content_length < 0:
                     raise RuntimeError("the body is longer than its content-length")
-            self.transport.write(body)
+        head, self._head = self._head, b""
+        if head or body:
+            self.transport.write(head + body)
         if not more:
             self._complete()
 
