@@ -109,9 +109,8 @@ class Pumps:
             # A count told before the end of a broken answer may still grow: only a whole answer's is final, or what
             # an engine of ours says it has computed.
             told = landing.usage if landing.ended == "complete" else landing.consumed
-            received = self._received(flight, live)
-            self._dispatcher.settle(live, told, landing.ended, received, _provider_id(flight))
-            landing.usage = told or received
+            landing.usage = told or self._received(flight, live)
+            self._dispatcher.settle(live, told, landing.ended, landing.usage, _provider_id(flight))
             # Exact tokens at an assumed price (an engine nobody has measured) are still an estimate in dollars.
             landing.cost_status = "exact" if told is not None and live.price.status != "assumed" else "estimated"
         landing.cost_nano = sum(step.cost_nano for step in landing.steps)
