@@ -8,7 +8,7 @@ message, and nobody without the secret can compute or recognise a scope.
 
 import hashlib
 from collections.abc import Callable
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -25,7 +25,7 @@ MAX_TEXT = 1_000
 # Answers to time-sensitive questions age in minutes, not in the cache's usual day.
 TIME_SENSITIVE_TTL = 300.0
 # Raising it makes every older entry unreachable; needed whenever the table below changes its meaning.
-VERSION = 1
+VERSION = 2
 _MIN_SECRET = 16
 
 # These say how to deliver, bill or file the answer, not what it is.
@@ -76,23 +76,29 @@ class _Seen(NamedTuple):
 
 
 class Row(Struct, frozen=True):
-    """One line of the table: `read` gives what must be equal; `fields` are the body's fields it accounts for."""
+    """One line of the table: `read` gives what must be equal, None where there is nothing to compare.
+
+    `fields`: the body's fields it accounts for. `reads`: what it depends on; rows about the asker are digested once per
+    asker, rows about fields only where one of these fields is there, the others for every request.
+    """
 
     name: str
     read: Callable[[_Seen], object]
     fields: tuple[str, ...] = ()
+    reads: Literal["asker", "fields", "request"] = "request"
+
+
+def _asker(name: str, read: Callable[[_Seen], object], *fields: str) -> Row:
+    return Row(name, read, fields, "asker")
 
 
 def _fields(name: str, *fields: str) -> Row:
     """A row of body fields; absent and null are the same."""
-    names = frozenset(fields)
 
     def read(seen: _Seen) -> Json | None:
-        if names.isdisjoint(seen.body):
-            return None  # the usual case, and the reason why this is cheap
         return {name: _plain(seen.body[name]) for name in fields if seen.body.get(name) is not None} or None
 
-    return Row(name, read, fields)
+    return Row(name, read, fields, "fields")
 
 
 def _tenant(seen: _Seen) -> list[str]:
@@ -101,23 +107,24 @@ def _tenant(seen: _Seen) -> list[str]:
     return [who.scope, *narrower]
 
 
-def _rest(seen: _Seen) -> Json:
+def _rest(seen: _Seen) -> Json | None:
     """Every field nobody thought of: unknown parameters change answers too, so they must match."""
-    return {name: value for name, value in seen.body.items() if name not in _ACCOUNTED and value is not None}
+    return {name: value for name, value in seen.body.items() if name not in _ACCOUNTED and value is not None} or None
 
 
 # What must match exactly. A row taken out of here would let one request be answered with another's answer;
 # `tests/unit/cache/test_scope.py` takes each out in turn and shows the wrong hit.
 ROWS: tuple[Row, ...] = (
-    Row("version", lambda _: VERSION),
-    Row("org", lambda seen: seen.identity.org),
-    Row("team", lambda seen: seen.identity.team if seen.identity.scope != "org" else ""),
-    Row("project", lambda seen: seen.identity.project if seen.identity.scope not in {"org", "team"} else ""),
-    Row("principal", _tenant),
-    Row("operation", lambda seen: seen.operation),
-    Row("model", lambda seen: [seen.model, seen.body.get("model")], ("model",)),
-    Row("system", lambda seen: [item for item in seen.before if _is_system(item[1])]),
-    Row("history", lambda seen: [item for item in seen.before if not _is_system(item[1])]),
+    _asker("version", lambda _: VERSION),
+    _asker("org", lambda seen: seen.identity.org),
+    _asker("team", lambda seen: seen.identity.team if seen.identity.scope != "org" else ""),
+    _asker("project", lambda seen: seen.identity.project if seen.identity.scope not in {"org", "team"} else ""),
+    _asker("principal", _tenant),
+    _asker("operation", lambda seen: seen.operation),
+    _asker("model", lambda seen: [seen.model, seen.body.get("model")], "model"),
+    _asker("encoder", lambda seen: seen.encoder),
+    Row("system", lambda seen: [item for item in seen.before if _is_system(item[1])] or None),
+    Row("history", lambda seen: [item for item in seen.before if not _is_system(item[1])] or None),
     Row("turn", lambda seen: seen.turn.rest, ("messages", "prompt", "input")),
     _fields("tools", "tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"),
     _fields("format", "response_format", "modalities", "audio", "verbosity", "encoding_format", "dimensions"),
@@ -125,11 +132,69 @@ ROWS: tuple[Row, ...] = (
     _fields("length", "max_tokens", "max_completion_tokens", "stop"),
     _fields("count", "n", "best_of", "logprobs", "top_logprobs", "echo", "suffix"),
     _fields("reasoning", "reasoning_effort", "reasoning", "thinking"),
-    Row("encoder", lambda seen: seen.encoder),
-    Row("rest", _rest),
+    Row("rest", _rest, reads="fields"),
 )
 _ACCOUNTED: frozenset[str] = IGNORED | {field for row in ROWS for field in row.fields}
 _canonical = msgspec.json.Encoder(order="deterministic")
+_MOST_REMEMBERED = 4_096
+
+
+class _Digests:
+    """What of a scope's digest is the same for many requests, remembered: the asker's part, and which rows to read.
+
+    Never a matter of correctness: a forgotten part is computed again.
+    """
+
+    def __init__(self, rows: tuple[Row, ...], version: int) -> None:
+        self.rows = rows
+        self.version = version
+        self._askers: dict[object, Any] = {}
+        self._plans: dict[tuple[str, ...], list[Row]] = {}
+
+    def scope(self, secret: bytes, seen: _Seen) -> bytes:
+        """The digest of every row. Raises what a body that is not JSON makes the encoder raise."""
+        asker = (secret, seen.identity, seen.operation, seen.model, seen.body.get("model"), seen.encoder)
+        begun = self._askers.get(asker)
+        if begun is None:
+            told = {row.name: row.read(seen) for row in self.rows if row.reads == "asker"}
+            begun = _bounded(self._askers)[asker] = _begin(secret, b"scope", _canonical.encode(told))
+        names = tuple(seen.body)
+        plan = self._plans.get(names)
+        if plan is None:
+            plan = _bounded(self._plans)[names] = self._plan(frozenset(names))
+        told = {row.name: value for row in plan if (value := row.read(seen)) is not None}
+        digest = begun.copy()
+        digest.update(_framed(_canonical.encode(told)))
+        return digest.digest()
+
+    def _plan(self, names: frozenset[str]) -> list[Row]:
+        """The rows that can have something to say about a body with these fields."""
+        unknown = not names <= _ACCOUNTED
+        return [
+            row
+            for row in self.rows
+            if row.reads == "request"
+            or (row.reads == "fields" and (not names.isdisjoint(row.fields) or (unknown and not row.fields)))
+        ]
+
+
+_V = TypeVar("_V")
+_K = TypeVar("_K")
+_digests = _Digests(ROWS, VERSION)
+
+
+def _current() -> _Digests:
+    global _digests  # noqa: PLW0603 - a memory that belongs to one table
+    if _digests.rows is not ROWS or _digests.version != VERSION:
+        _digests = _Digests(ROWS, VERSION)
+    return _digests
+
+
+def _bounded(memory: dict[_K, _V]) -> dict[_K, _V]:
+    """`memory` with room for one more."""
+    if len(memory) >= _MOST_REMEMBERED:
+        memory.clear()
+    return memory
 
 
 def scope_query(  # noqa: PLR0913 - a request, who asks, and what the operator set: nothing to bundle
@@ -156,8 +221,11 @@ def scope_query(  # noqa: PLR0913 - a request, who asks, and what the operator s
     turn, before = _take_apart(body, operation)
     seen = _Seen(body, operation, identity, model, encoder, turn, before)
     try:
-        scope = _digest(secret, b"scope", [_canonical.encode([row.read(seen) for row in ROWS])])
-        exact = _digest(secret, b"exact", [scope, *(text.encode() for text in turn.texts)])
+        scope = _current().scope(secret, seen)
+        digest = _begin(secret, b"exact", scope)
+        for text in turn.texts:
+            digest.update(_framed(text.encode()))
+        exact = digest.digest()
     except (UnicodeEncodeError, TypeError, RecursionError):
         # Lone surrogates, or values that did not come from JSON: not ours to repair.
         return Uncacheable("malformed")
@@ -185,15 +253,26 @@ def _is_known(identity: Identity) -> bool:
 
 def _bar(body: Json, operation: Operation, turn: _Turn, text: str) -> str | None:
     """Why only the very same request may be answered from the cache; None when meaning may match too."""
+    if operation != "chat":
+        return "operation"
+    if turn.bar is not None:
+        return turn.bar
+    if not _BARRING.isdisjoint(body) and (barred := _barred(body)) is not None:
+        return barred
+    if len(text) > MAX_TEXT:
+        return "text-too-long"
+    return "no-text" if not text or text.isspace() else None
+
+
+_BARRING = frozenset(("tools", "functions", "n", "logprobs", "top_logprobs", "audio"))
+
+
+def _barred(body: Json) -> str | None:
     checks = (
-        ("operation", operation != "chat"),
-        (turn.bar or "", turn.bar is not None),
         ("tools", bool(body.get("tools") or body.get("functions"))),
         ("n", not (body.get("n") is None or body.get("n") == 1)),
         ("logprobs", bool(body.get("logprobs")) or body.get("top_logprobs") is not None),
         ("audio", body.get("audio") is not None),
-        ("no-text", not text.strip()),
-        ("text-too-long", len(text) > MAX_TEXT),
     )
     return next((name for name, holds in checks if holds), None)
 
@@ -254,8 +333,12 @@ def _canonical_text(value: object) -> str:
     return value if isinstance(value, str) else _canonical.encode(value).decode()
 
 
-def _digest(secret: bytes, purpose: bytes, fields: list[bytes]) -> bytes:
-    """Keyed BLAKE2b of length-prefixed fields: moving a byte from one field to the next changes the message."""
-    framed = b"".join(len(field).to_bytes(8, "big") + field for field in (purpose, *fields))
+def _begin(secret: bytes, purpose: bytes, field: bytes) -> Any:
+    """Keyed BLAKE2b over a purpose and a first field; more can follow."""
     key = secret if len(secret) <= hashlib.blake2b.MAX_KEY_SIZE else hashlib.sha256(secret).digest()
-    return hashlib.blake2b(framed, key=key, digest_size=32).digest()
+    return hashlib.blake2b(_framed(purpose) + _framed(field), key=key, digest_size=32)
+
+
+def _framed(field: bytes) -> bytes:
+    """With its length in front: moving a byte from one field to the next changes the message."""
+    return len(field).to_bytes(8, "big") + field

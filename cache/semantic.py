@@ -5,6 +5,7 @@ Does not know HTTP, models or money; the store is the truth, the front and the i
 """
 
 import hmac
+import random
 import secrets
 from collections.abc import Callable
 from functools import partial
@@ -63,6 +64,8 @@ class SemanticCache:
         )
         self._tally = Tally()
         self._refused: dict[int, None] = {}
+        # Seeded by the system once; ids must not collide, nobody needs to be unable to guess them.
+        self._draw = random.Random(secrets.randbits(128)).getrandbits  # noqa: S311 - see above
 
     async def start(self) -> None:
         """Open the store and begin connecting to the encoder. A store that cannot be opened means misses, no error."""
@@ -115,6 +118,18 @@ class SemanticCache:
             counts.hits_semantic += 1
         return found
 
+    def keep_soon(self, query: Query, kept: Kept, *, vector: bytes | None = None, ttl: float | None = None) -> bool:
+        """`keep` without waiting, where nothing has to be waited for; False where `keep` must be awaited instead."""
+        if self._refused or (vector is None and self._wants_vector(query)):
+            return False
+        entry = self._entry(query, kept, None if vector is None else from_bytes(vector), ttl)
+        if entry is None:
+            return True
+        if not self._store.put_soon(entry):
+            return False
+        self._kept(query, entry)
+        return True
+
     async def keep(
         self, query: Query, kept: Kept, *, vector: bytes | None = None, ttl: float | None = None
     ) -> int | None:
@@ -122,13 +137,25 @@ class SemanticCache:
 
         `vector`: the one a `Miss` for the same query carried. `ttl` (seconds) can only shorten the configured one.
         """
+        entry = self._entry(query, kept, await self._vector(query, vector), ttl)
+        if entry is None:
+            return None
+        try:
+            await self._drop_refused()
+            await self._store.put(entry)
+        except StoreDown:
+            return None
+        self._kept(query, entry)
+        return entry.id
+
+    def _entry(self, query: Query, kept: Kept, embedding: Vector | None, ttl: float | None) -> Entry | None:
+        """What would be kept; None when it must not be."""
         life = min(limit for limit in (self._config.ttl, ttl, query.max_ttl) if limit is not None)
         if self._config.mode == "off" or life <= 0 or len(kept.answer) > self._config.max_answer:
             return None
         now = self._now()
-        embedding = await self._vector(query, vector)
-        entry = Entry(
-            id=secrets.randbits(_ID_BITS),
+        return Entry(
+            id=self._draw(_ID_BITS),
             scope=query.scope,
             exact=query.exact,
             text=query.text,
@@ -146,14 +173,10 @@ class SemanticCache:
             vector=b"" if embedding is None else pack(embedding),
             encoder=self._encoder.name if self._encoder is not None and embedding is not None else "",
         )
-        try:
-            await self._drop_refused()
-            await self._store.put(entry)
-        except StoreDown:
-            return None
+
+    def _kept(self, query: Query, entry: Entry) -> None:
         self._front.put(entry)
         self._tally.of(query).kept += 1
-        return entry.id
 
     async def evict(self, entry_id: int) -> Entry | None:
         """Take an entry back: when this returns nobody is served it any more. None when there was none.
@@ -248,7 +271,7 @@ class SemanticCache:
 
     async def _vector(self, query: Query, raw: bytes | None) -> Vector | None:
         """What to file an answer under: the look-up's vector, or a fresh one; None for an exact-only entry."""
-        if self._meaning is None or query.semantic_bar is not None or self._config.mode == "exact":
+        if self._meaning is None or not self._wants_vector(query):
             return None
         if raw is not None:
             return from_bytes(raw)
@@ -256,6 +279,9 @@ class SemanticCache:
             return await self._meaning.embed(query.text, self._config.keep_timeout)
         except EncoderDown:
             return None
+
+    def _wants_vector(self, query: Query) -> bool:
+        return self._meaning is not None and query.semantic_bar is None and self._config.mode != "exact"
 
     async def _drop_refused(self) -> None:
         while self._refused:

@@ -13,6 +13,7 @@ from gateway.flights import Key
 from gateway.settings import CacheSettings
 
 Tier = Literal["exact", "semantic"]
+_MOST_IDENTITIES = 4_096
 
 
 class Asking:
@@ -21,30 +22,38 @@ class Asking:
     def __init__(self, settings: CacheSettings, secret: bytes) -> None:
         self._settings = settings
         self._secret = secret
+        self._identities: dict[tuple[str, str, str, str, bool], Identity] = {}
 
     def query(self, call: Call, route: Route) -> Query | Uncacheable:
         """The request as the cache sees it, from the client's own, unpatched body."""
         if self._settings.mode == "off" or call.directives.tier == "off":
             return Uncacheable("off")
-        principal, directives = call.principal, call.directives
-        user = directives.user or _text(call.body.get("user")) or _text(call.body.get("safety_identifier"))
-        level = "user" if directives.per_user else self._settings.scope
-        identity = Identity(
-            team=principal.team or "admin",
-            project=principal.project,
-            key=principal.key_id,
-            user=f"{principal.key_id}/{user}" if user else "",
-            scope=level,
-        )
         return scope_query(
             call.body,
             call.operation,
-            identity=identity,
+            identity=self._identity(call),
             secret=self._secret,
-            model=",".join(map(str, route.targets)),
+            model=route.told,
             max_temperature=self._settings.max_temperature,
             encoder=self._settings.encoder,
         )
+
+    def _identity(self, call: Call) -> Identity:
+        principal, directives = call.principal, call.directives
+        user = directives.user or _text(call.body.get("user")) or _text(call.body.get("safety_identifier"))
+        asker = (principal.team, principal.project, principal.key_id, user, directives.per_user)
+        found = self._identities.get(asker)
+        if found is None:
+            if len(self._identities) >= _MOST_IDENTITIES:
+                self._identities.clear()
+            found = self._identities[asker] = Identity(
+                team=principal.team or "admin",
+                project=principal.project,
+                key=principal.key_id,
+                user=f"{principal.key_id}/{user}" if user else "",
+                scope="user" if directives.per_user else self._settings.scope,
+            )
+        return found
 
     def tier(self, call: Call) -> Tier:
         """The widest tier that may answer: the operator's mode, narrowed by the client."""

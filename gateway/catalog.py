@@ -13,6 +13,7 @@ from gateway.settings import ModelSettings
 
 _NEAR = 3
 _LONGEST_SHOWN = 128
+_MOST_MET = 1_024  # `provider/model` names remembered between requests
 
 
 class Target(Struct, frozen=True):
@@ -26,12 +27,20 @@ class Target(Struct, frozen=True):
 
 
 class Route(Struct, frozen=True):
-    """`targets` in order of preference, `strategy` says how it may be changed. `free`: marked as costing nothing."""
+    """`targets` in order of preference, `strategy` says how it may be changed. `free`: marked as costing nothing.
+
+    `told`: the targets in one string.
+    """
 
     name: str
     targets: tuple[Target, ...]
     strategy: str = "ordered"
     free: bool = False
+    told: str = ""
+
+
+def _route(name: str, targets: tuple[Target, ...], strategy: str = "ordered", *, free: bool = False) -> Route:
+    return Route(name, targets, strategy, free, ",".join(map(str, targets)))
 
 
 class Catalog:
@@ -44,10 +53,11 @@ class Catalog:
         self, models: Mapping[str, ModelSettings], offers: Mapping[str, list[str]], aliases: Mapping[str, str]
     ) -> None:
         self._offers = dict(offers)
+        self._met: dict[str, Route] = {}
         self._routes = {name: self._configured(name, model) for name, model in models.items()}
         for alias, target in aliases.items():
             if alias not in self._routes:
-                self._routes[alias] = Route(alias, (_target(target),))
+                self._routes[alias] = _route(alias, (_target(target),))
 
     def _configured(self, name: str, model: ModelSettings) -> Route:
         targets = tuple(_target(text) for text in model.route)
@@ -55,18 +65,22 @@ class Catalog:
             if target.provider not in self._offers:
                 known = ", ".join(sorted(self._offers))
                 raise ValueError(f"models.{name}: no provider or engine is called {target.provider!r}. Known: {known}.")
-        return Route(name, targets, model.strategy, model.free)
+        return _route(name, targets, model.strategy, free=model.free)
 
     def _direct(self, name: str) -> Route | None:
         provider, slash, model = name.partition("/")
         offered = self._offers.get(provider)
         if not slash or not model or offered is None or (offered and model not in offered):
             return None
-        return Route(name, (Target(provider, model),))
+        return _route(name, (Target(provider, model),))
 
     def resolve(self, name: str) -> Route:
         """Where this name leads. Raises NotFound (404 model_not_found) that lists near names."""
-        route = self._routes.get(name) or self._direct(name)
+        route = self._routes.get(name) or self._met.get(name)
+        if route is None and (route := self._direct(name)) is not None:
+            if len(self._met) >= _MOST_MET:
+                self._met.clear()
+            self._met[name] = route
         if route is None:
             shown = name if len(name) <= _LONGEST_SHOWN else name[:_LONGEST_SHOWN] + "…"
             near = get_close_matches(shown, self.names(), n=_NEAR, cutoff=0.5)

@@ -123,6 +123,13 @@ class Flight:
                 raise self.error or AssertionError("a flight ended without a chunk and without an error")
             await self._arrived()
 
+    async def landed(self) -> None:
+        """Return when the answer is whole; raises the flight's error where it broke off. For answers in one piece."""
+        while not self.done:
+            await self._arrived()
+        if self.error is not None:
+            raise self.error
+
     async def read(self) -> AsyncGenerator[Chunk, None]:
         """Every chunk from the beginning. Raises the flight's error where the answer breaks off."""
         position = 0

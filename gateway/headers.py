@@ -3,18 +3,14 @@
 Knows the names clients read (OpenAI's, RFC 9211, ours). Does not know: bodies, how anything was decided.
 """
 
-from cache.types import Hit, Query
+from cache.types import Query
 from gateway.journey import Answer, Journey
 from policies.money import usd
 
 Pairs = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
-EVENTS: Pairs = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
+EVENTS = "content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no\r\n"
 _VERSION = (b"openai-version", b"2020-10-01")
 
 
@@ -23,75 +19,89 @@ def always(request_id: str) -> Pairs:
     return [(b"x-request-id", request_id.encode()), _VERSION, (b"access-control-expose-headers", b"x-request-id")]
 
 
-def of_answer(answer: Answer, *, now: float, at: float, remaining: int | None) -> Pairs:
-    """For an answer that has begun. `now` monotonic, `at` wall-clock seconds, `remaining` nano-USD of hard budget."""
+def of_answer(answer: Answer, *, now: float, at: float, remaining: int | None) -> str:
+    """For an answer that has begun, as header lines each with its line end.
+
+    `now` monotonic, `at` wall-clock seconds, `remaining` nano-USD of hard budget. One string and no list of pairs,
+    since a dozen headers cost more to build, check and join than all the rest of an exact hit.
+    """
     journey = answer.journey
-    outcome, landing = journey.outcome, answer.flight.landing
-    pairs = always(journey.call.id)
-    pairs.append((b"openai-processing-ms", b"%d" % max(1, int((now - journey.call.received) * 1e3))))
-    pairs.append((b"x-nearhit-cache", outcome.cache.encode()))
-    pairs.append((b"x-nearhit-provider", landing.provider.encode()))
-    pairs.append((b"x-nearhit-model", landing.model.encode()))
-    pairs.append((b"x-nearhit-attempts", b"%d" % len(landing.steps)))
-    pairs.append((b"cache-status", _cache_status(journey, at)))
-    pairs.append((b"server-timing", _server_timing(journey, now)))
+    outcome, landing, hit = journey.outcome, answer.flight.landing, journey.hit
+    took = (now - journey.call.received) * 1e3
+    lines = (
+        f"x-request-id: {journey.call.id}\r\nopenai-version: 2020-10-01\r\n"
+        "access-control-expose-headers: x-request-id\r\n"
+        f"openai-processing-ms: {int(took) or 1}\r\nx-nearhit-cache: {outcome.cache}\r\n"
+        f"x-nearhit-provider: {printable(landing.provider)}\r\nx-nearhit-model: {printable(landing.model)}\r\n"
+        f"x-nearhit-attempts: {len(landing.steps)}\r\ncache-status: {_cache_status(journey, at)}\r\n"
+        f"server-timing: {_server_timing(journey, now)}\r\n"
+    )
     if landing.capped is not None:
-        pairs.append((b"x-nearhit-max-tokens", b"%d" % landing.capped))
+        lines += f"x-nearhit-max-tokens: {landing.capped}\r\n"
     if remaining is not None:
-        pairs.append((b"x-nearhit-budget-remaining-usd", usd(remaining).encode()))
-    if journey.hit is not None:
-        pairs += _of_hit(journey.hit, at)
-    return pairs
+        lines += f"x-nearhit-budget-remaining-usd: {usd(remaining)}\r\n"
+    if hit is not None:
+        lines += f"age: {max(0, int(at - hit.entry.created))}\r\n"
+        if hit.tier == "semantic":
+            lines += (
+                f"x-nearhit-cache-similarity: {hit.similarity:.4f}\r\n"
+                f"x-nearhit-cache-confidence: {hit.confidence:.4f}\r\n"
+            )
+    return lines
 
 
-def of_cost(answer: Answer) -> Pairs:
+def of_cost(answer: Answer) -> str:
     """What it cost, where that is known before the first byte leaves: whole replies and every hit."""
     outcome, landing = answer.journey.outcome, answer.flight.landing
     cost = landing.cost_nano if outcome.source == "upstream" else 0
     saved = landing.cost_nano if outcome.source == "shared" else outcome.saved_nano
-    return [
-        (b"x-nearhit-cost-usd", usd(cost).encode()),
-        (b"x-nearhit-saved-usd", usd(saved).encode()),
-        (b"x-nearhit-cost-status", landing.cost_status.encode()),
-    ]
+    return (
+        f"x-nearhit-cost-usd: {usd(cost)}\r\nx-nearhit-saved-usd: {usd(saved)}\r\n"
+        f"x-nearhit-cost-status: {landing.cost_status}\r\n"
+    )
 
 
-def _of_hit(hit: Hit, at: float) -> Pairs:
-    pairs = [(b"age", b"%d" % max(0, int(at - hit.entry.created)))]
-    if hit.tier == "semantic":
-        pairs.append((b"x-nearhit-cache-similarity", b"%.4f" % hit.similarity))
-        pairs.append((b"x-nearhit-cache-confidence", b"%.4f" % hit.confidence))
-    return pairs
+def printable(text: str) -> str:
+    """A name that came from outside, fit for a header's line."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
 
-def _cache_status(journey: Journey, at: float) -> bytes:
+def pairs(lines: str) -> Pairs:
+    """Header lines as ASGI wants them."""
+    split = (line.partition(": ") for line in lines.split("\r\n") if line)
+    return [(name.encode(), value.encode()) for name, _, value in split]
+
+
+def _cache_status(journey: Journey, at: float) -> str:
     """RFC 9211: one list member, `nearhit`."""
     hit, mark = journey.hit, journey.outcome.cache
     if hit is not None:
-        return b"nearhit; hit; ttl=%d; detail=%b" % (int(hit.entry.expires - at), hit.tier.encode())
+        return f"nearhit; hit; ttl={int(hit.entry.expires - at)}; detail={hit.tier}"
     if mark == "shared":
-        return b"nearhit; fwd=miss; collapsed"
-    forward = {"miss": b"miss", "refresh": b"request"}.get(mark, b"bypass")
+        return "nearhit; fwd=miss; collapsed"
     detail = _why(journey)
-    return b"nearhit; fwd=%b%b" % (forward, b"; detail=%b" % detail if detail else b"")
+    return f"nearhit; fwd={_FORWARDED.get(mark, 'bypass')}{'; detail=' + detail if detail else ''}"
 
 
-def _why(journey: Journey) -> bytes:
+_FORWARDED = {"miss": "miss", "refresh": "request"}
+
+
+def _why(journey: Journey) -> str:
     """A word: why nothing kept was served."""
     if not isinstance(journey.query, Query):
-        return journey.query.reason.encode()
-    return journey.miss.reason.encode() if journey.miss is not None else b""
+        return journey.query.reason
+    return journey.miss.reason if journey.miss is not None else ""
 
 
-def _server_timing(journey: Journey, now: float) -> bytes:
+def _server_timing(journey: Journey, now: float) -> str:
     timings = journey.timings
-    spent = [(b"auth", timings.admitted - timings.received)]
-    upstream = 0.0
+    admitted, received = timings.admitted, timings.received
+    told = f"auth;dur={(admitted - received) * 1e3:.1f}, "
     if timings.looked_up:
-        spent.append((b"cache", timings.looked_up - timings.admitted))
+        told += f"cache;dur={(timings.looked_up - admitted) * 1e3:.1f}, "
+    upstream = 0.0
     if journey.hit is None and journey.flight is not None and journey.flight.landing.steps:
         step = journey.flight.landing.steps[-1]
         upstream = (step.ended_at or step.first_chunk_at or now) - step.sent_at
-        spent.append((b"upstream", upstream))
-    spent.append((b"overhead", max(0.0, now - timings.received - upstream)))
-    return b", ".join(b"%b;dur=%.1f" % (name, seconds * 1e3) for name, seconds in spent)
+        told += f"upstream;dur={upstream * 1e3:.1f}, "
+    return f"{told}overhead;dur={max(0.0, now - received - upstream) * 1e3:.1f}"

@@ -141,5 +141,6 @@ class Pipeline:
             kept = kept_from(call, flight)
             if kept is not None:
                 vector = journey.miss.vector if journey.miss else None
-                work = self._parts.cache.keep(query, kept, vector=vector, ttl=call.directives.ttl)
-                self._parts.tasks.spawn(work, f"keep {call.id}")
+                cache, ttl = self._parts.cache, call.directives.ttl
+                if not cache.keep_soon(query, kept, vector=vector, ttl=ttl):
+                    self._parts.tasks.spawn(cache.keep(query, kept, vector=vector, ttl=ttl), f"keep {call.id}")

@@ -8,12 +8,15 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import cast
 
+import msgspec
+
 from gateway.call import Body, Call, Chunk, Outcome
 from gateway.errors import GatewayError
 from gateway.flights import Flight
 from gateway.stream import fold, read_finish, read_usage, unfold
 from policies.money import NANO_PER_USD, Usage, cost_nano
 
+_encode = msgspec.json.Encoder().encode
 _PREFIX = {"chat": "chatcmpl-", "completion": "cmpl-"}
 
 
@@ -25,7 +28,7 @@ class Reading:
         self._flight = flight
         self._outcome = outcome
         self._ended: Callable[[], None] | None = ended
-        self._chunks = self._asked()
+        self._chunks: AsyncGenerator[Chunk, None] | None = None
         self._identity: Body = {"model": call.model}
         if call.operation != "embedding":
             name = _PREFIX[call.operation] + call.id.replace("-", "")
@@ -36,6 +39,8 @@ class Reading:
 
     async def __anext__(self) -> Body:
         """The next event, or the body, as the client shall see it."""
+        if self._chunks is None:
+            self._chunks = self._asked()
         try:
             chunk = await anext(self._chunks)
         except StopAsyncIteration:
@@ -47,13 +52,31 @@ class Reading:
         self._outcome.chunks += 1
         return self._ours(chunk)
 
+    async def whole(self) -> bytes:
+        """The one body of an answer that is not streamed, as JSON. Raises GatewayError where the answer broke off."""
+        if self._flight.streamed:
+            body = await anext(self)
+            async for _ in self:  # reads on to the end, so that what follows the body is known before it leaves
+                raise AssertionError("a whole reply has one body")
+            return _encode(body)
+        try:
+            await self._flight.landed()
+        except GatewayError as error:
+            self._outcome.error = error.code or error.type
+            raise
+        self._outcome.chunks = 1
+        self._outcome.complete = True
+        chunk = self._flight.chunks[0]
+        return _encode({**self._identity, **chunk.data, **self._identity})
+
     async def aclose(self) -> None:
         if self._ended is not None:
             ended, self._ended = self._ended, None
             self._flight.leave()
             self._outcome.client_gone = not self._outcome.complete and self._outcome.error is None
             ended()
-            await self._chunks.aclose()
+            if self._chunks is not None:
+                await self._chunks.aclose()
 
     async def _asked(self) -> AsyncGenerator[Chunk, None]:
         """The answer in the form asked for."""

@@ -4,6 +4,8 @@ Knows uvicorn's request cycle and writes answers in its place: checked once per 
 in chunks to HTTP/1.0, never without an `x-request-id`. Does not know connections: `gateway.server_protocol` does.
 """
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, STATUS_LINE, RequestResponseCycle
@@ -45,6 +47,47 @@ class Cycle(RequestResponseCycle):
     """
 
     _head = b""
+    _act: Callable[[], None] | None = None
+
+    def taken(self) -> bytes | None:
+        """The whole request body if it has arrived, without a turn through ASGI's messages (`gateway.connection`)."""
+        if self.more_body or self.disconnected or self.waiting_for_100_continue:
+            return None
+        body, self.body = self.body, b""
+        self.flow.resume_reading()
+        return bytes(body)
+
+    def answered(self, lines: str, payload: bytes) -> bool:
+        """Write a whole answer with status 200 in one piece; False, and nothing written, where that is not so simple.
+
+        `lines` name the request and hold nothing that would break out of its line: see `gateway.headers`.
+        """
+        if self.response_started or self.flow.write_paused or not self.keep_alive or self.scope["method"] != "POST":
+            return False
+        if self.disconnected:
+            return True
+        told = lines.encode()
+        standing = b"".join([b"%b: %b\r\n" % pair for pair in self.default_headers])
+        self.response_started = True
+        self.transport.write(
+            b"%b%b%bcontent-length: %d\r\n\r\n%b" % (STATUS_LINE[200], standing, told, len(payload), payload)
+        )
+        self._complete()
+        return True
+
+    def when_gone(self, act: Callable[[], None] | None) -> None:
+        """Call `act` once if the client goes before its answer is complete, soon if it has gone already."""
+        self._act = act
+        if self.disconnected and act is not None:
+            asyncio.get_running_loop().call_soon(self.lost)
+
+    def lost(self) -> None:
+        """The client has gone before its answer was complete."""
+        self.disconnected = True
+        self.message_event.set()
+        act, self._act = self._act, None
+        if act is not None:
+            act()
 
     async def send(self, message: Any) -> None:
         """ASGI's send. Raises RuntimeError on messages out of order, and for headers that are none."""

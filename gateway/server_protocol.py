@@ -95,8 +95,7 @@ class Protocol(HttpToolsProtocol):
         queued: deque[Any] = self.pipeline
         for cycle in (self._running, *(waiting for waiting, _ in queued)):
             if cycle is not None and not cycle.response_complete:
-                cycle.disconnected = True
-                cycle.message_event.set()
+                cast("Cycle", cycle).lost()
         queued.clear()
         super().connection_lost(exc)
         self._parser = None  # it refers back to us

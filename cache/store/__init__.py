@@ -55,7 +55,7 @@ class Selection(Struct, frozen=True, kw_only=True):
 
 
 class Store(Protocol):
-    """Entries by exact digest. Every method but `touch` and `status` may raise StoreDown.
+    """Entries by exact digest. Every coroutine may raise StoreDown.
 
     Expired entries may still be returned: the caller's clock decides. Entries read back carry no vector.
     """
@@ -72,6 +72,13 @@ class Store(Protocol):
 
     async def put(self, entry: Entry) -> None:
         """Keep `entry` in place of any other with its exact digest, letting others go when the store is full."""
+        ...
+
+    def put_soon(self, entry: Entry) -> bool:
+        """The same without waiting: readers get it from now on, it is written within moments, together with others.
+
+        False where that cannot be done now: then `put` it. What a broken store loses afterwards is only a miss.
+        """
         ...
 
     async def drop(self, entry_id: int) -> Entry | None:

@@ -34,6 +34,9 @@ class MemoryStore:
         return [self._entries.get(exact) for exact in exacts]
 
     async def put(self, entry: Entry) -> None:
+        self.put_soon(entry)
+
+    def put_soon(self, entry: Entry) -> bool:
         self._remove(entry.exact)
         self._entries[entry.exact] = entry
         self._exact_of[entry.id] = entry.exact
@@ -42,6 +45,7 @@ class MemoryStore:
         self._listen(Change("add", entry.scope, entry.encoder, _row(entry)))
         while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
             self._remove(next(iter(self._entries)))
+        return True
 
     async def drop(self, entry_id: int) -> Entry | None:
         exact = self._exact_of.get(entry_id)

@@ -94,6 +94,10 @@ class RedisStore:
             oldest = await self._try(lambda: _list(self._slow.zrange(self._keys.used, 0, surplus - 1)), _WRITE_BUDGET)
             await self._remove(oldest)
 
+    def put_soon(self, entry: Entry) -> bool:  # noqa: ARG002 - the protocol's signature
+        """Other processes must get it too, so it has to be sent first."""
+        return False
+
     async def drop(self, entry_id: int) -> Entry | None:
         pointer = self._keys.pointer(entry_id)
         exact = await self._try(lambda: _bytes(self._slow.get(pointer)), _WRITE_BUDGET)

@@ -8,11 +8,12 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from cache import codec
+from cache.background import Background
 from cache.store import Change, Selection, StoreDown, VectorRow
 from cache.types import Entry, Group
 
@@ -30,8 +31,19 @@ CREATE INDEX entry_used ON entry (used);
 CREATE INDEX entry_expires ON entry (expires);
 """
 _FLUSH_AFTER = 256
+# Entries taken without waiting are written together: within so many seconds, or with whatever else is asked for first.
+_GATHER_SECONDS = 0.02
+_MOST_GATHERED = 256
 # Looking for expired rows costs an index probe; once in so many writes is soon enough.
 _SWEEP_EVERY = 64
+
+
+class _Gathered(NamedTuple):
+    """An entry waiting for its turn. `replaces`: a row with its digest may be there already."""
+
+    entry: Entry
+    body: bytes
+    replaces: bool
 
 
 class SqliteStore:
@@ -53,6 +65,9 @@ class SqliteStore:
         self._database: sqlite3.Connection | None = None
         self._listen: Callable[[Change], None] = _ignore
         self._touched: dict[bytes, float] = {}
+        self._gathered: list[_Gathered] = []
+        self._gathering: asyncio.TimerHandle | None = None
+        self._background = Background()
         self._known: set[int] = set()
         self._held = 0
         self._held_bytes = 0
@@ -74,14 +89,22 @@ class SqliteStore:
         return await self._run(lambda: [self._read(exact) for exact in exacts])
 
     async def put(self, entry: Entry) -> None:
-        body = codec.encode(entry)
-        touched, self._touched = self._touched, {}
-        # Before the row is there: a caller that is cancelled while the thread works must not hide it.
-        self._known.add(_short(entry.exact))
-        for change in await self._run(lambda: self._write(entry, body, touched)):
-            self._forget(change)
-        self._known.add(_short(entry.exact))
+        short = _short(entry.exact)
+        self._gathered.append(_Gathered(entry, codec.encode(entry), short in self._known))
+        self._known.add(short)
+        await self._run(_nothing)
         self._listen(Change("add", entry.scope, entry.encoder, _row(entry)))
+
+    def put_soon(self, entry: Entry) -> bool:
+        short = _short(entry.exact)
+        if self._trouble is not None or len(self._gathered) >= _MOST_GATHERED or short in self._known:
+            return False  # a row that may be replaced must be told of before its successor is
+        self._known.add(short)
+        self._gathered.append(_Gathered(entry, codec.encode(entry), replaces=False))
+        self._listen(Change("add", entry.scope, entry.encoder, _row(entry)))
+        if self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._write_gathered)
+        return True
 
     async def drop(self, entry_id: int) -> Entry | None:
         found = await self._run(lambda: self._take(entry_id))
@@ -120,7 +143,11 @@ class SqliteStore:
         return self._trouble
 
     async def close(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
         if self._database is not None:
+            with suppress(StoreDown):  # what was gathered cannot be kept then
+                await self._run(_nothing)
             await self._run(self._shut)
         self._thread.shutdown(wait=True)
         self._listen = _ignore
@@ -130,16 +157,39 @@ class SqliteStore:
         self._known.discard(_short(change.row.exact))
         self._listen(change)
 
+    def _write_gathered(self) -> None:
+        self._gathering = None
+        if self._gathered:
+            self._background.spawn(self._run_quietly(), "write what was gathered")
+
+    async def _run_quietly(self) -> None:
+        with suppress(StoreDown):  # status() tells; a cache may lose what it was given
+            await self._run(_nothing)
+
     async def _run(self, work: Callable[[], T]) -> T:
-        """`work` in the one thread. SQLite's errors become StoreDown; the next call tries again."""
+        """`work` in the one thread, after what was gathered is written.
+
+        SQLite's errors become StoreDown; the next call tries again.
+        """
+        gathered, self._gathered = self._gathered, []
+        touched: dict[bytes, float] = {}
+        if gathered or len(self._touched) >= _FLUSH_AFTER:
+            touched, self._touched = self._touched, touched
         try:
-            found = await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            changes, found = await asyncio.get_running_loop().run_in_executor(
+                self._thread, lambda: (self._write(gathered, touched), work())
+            )
         except (sqlite3.Error, OSError, RuntimeError) as error:
             self._trouble = type(error).__name__
+            for entry, _, _ in gathered:
+                self._listen(Change("drop", entry.scope, entry.encoder, _row(entry)))
             if type(error) is sqlite3.DatabaseError and self._database is not None:
                 await self._begin_anew()
             raise StoreDown(f"sqlite: {error}") from error
         self._trouble = None
+        for change in changes:
+            self._forget(change)
+        self._known.update(_short(item.entry.exact) for item in gathered)
         return found
 
     async def _begin_anew(self) -> None:
@@ -208,25 +258,26 @@ class SqliteStore:
         found = self._db.execute("SELECT body FROM entry WHERE exact = ?", (exact,)).fetchone()
         return None if found is None else codec.decode(found[0], exact)
 
-    def _write(self, entry: Entry, body: bytes, touched: dict[bytes, float]) -> list[Change]:
+    def _write(self, gathered: list[_Gathered], touched: dict[bytes, float]) -> list[Change]:
+        """One transaction for all."""
+        if not gathered and not touched:
+            return []
+        changes: list[Change] = []
+        now = self._now()
         with self._transaction():
-            notes = [(at, exact) for exact, at in touched.items()]
-            self._db.executemany("UPDATE entry SET used = ? WHERE exact = ?", notes)
-            changes = self._delete("exact = ?", (entry.exact,))
-            self._db.execute(
-                "INSERT INTO entry (id, exact, scope, encoder, team, project, model, text, created, expires, used,"
-                " vector, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    *(entry.id, entry.exact, entry.scope, entry.encoder, entry.team, entry.project, entry.model),
-                    *(entry.text, entry.created, entry.expires, self._now(), entry.vector, body),
-                ),
-            )
-            self._held += 1
-            self._held_bytes += len(body)
-            self._writes += 1
-            if self._writes % _SWEEP_EVERY == 0:
-                changes += self._delete("expires <= ?", (self._now(),))
-            return changes + self._make_room(entry.id)
+            if touched:
+                notes = [(at, exact) for exact, at in touched.items()]
+                self._db.executemany("UPDATE entry SET used = ? WHERE exact = ?", notes)
+            for entry, body, replaces in gathered:
+                if replaces:
+                    changes += self._delete("exact = ?", (entry.exact,))
+                self._db.execute(_INSERT, (*_columns(entry), now, entry.vector, body))
+                self._held += 1
+                self._held_bytes += len(body)
+            before, self._writes = self._writes, self._writes + len(gathered)
+            if before // _SWEEP_EVERY != self._writes // _SWEEP_EVERY:
+                changes += self._delete("expires <= ?", (now,))
+            return changes + self._make_room(gathered[-1].entry.id if gathered else 0)
 
     def _make_room(self, newest: int) -> list[Change]:
         """Let the least recently used go, a few at a time, never the one just written."""
@@ -286,6 +337,23 @@ class SqliteStore:
             self._recount()
             raise
         self._db.execute("COMMIT")
+
+
+_INSERT = (
+    "INSERT INTO entry (id, exact, scope, encoder, team, project, model, text, created, expires, used, vector, body)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+def _columns(entry: Entry) -> tuple[object, ...]:
+    return (
+        *(entry.id, entry.exact, entry.scope, entry.encoder, entry.team, entry.project, entry.model),
+        *(entry.text, entry.created, entry.expires),
+    )
+
+
+def _nothing() -> None:
+    """What was gathered is written before any work, this one included."""
 
 
 def _row(entry: Entry) -> VectorRow:

@@ -5,7 +5,7 @@ shape. Does not know: what happens in between (that is `gateway.pipeline`).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -21,8 +21,8 @@ from gateway.body import decode_object, read_body
 from gateway.call import Body, Call, Operation
 from gateway.connection import Connection
 from gateway.directives import directives
-from gateway.errors import GatewayError, Internal, InvalidRequest, MethodNotAllowed, NotAllowed
-from gateway.headers import EVENTS, JSON, Pairs, always, of_answer, of_cost
+from gateway.errors import GatewayError, Internal, MethodNotAllowed, NotAllowed
+from gateway.headers import EVENTS, JSON, Pairs, always, of_answer, of_cost, pairs, printable
 from gateway.ids import uuid7
 from gateway.journey import Answer
 from gateway.ledger import Ledger
@@ -72,13 +72,14 @@ class Endpoint:
         request_id = uuid7()
         connection = Connection(receive, self._edge.tasks)
         try:
-            call = await self._call(request_id, scope, receive)
+            call = await self._call(request_id, scope, receive, connection)
             if call.directives.dry_run:
-                await whole(send, await self._edge.pipeline.rehearse(call), always(request_id))
+                payload = _encode(await self._edge.pipeline.rehearse(call))
+                await send_whole(send, payload, [*always(request_id), JSON])
                 return
             answer = await self._edge.pipeline.complete(call, connection.watch)
             async with aclosing(answer.reading):
-                await self._send(answer, send)
+                await self._send(answer, send, connection)
         except GatewayError as error:
             await respond(send, error, request_id)
         except asyncio.CancelledError:
@@ -92,14 +93,14 @@ class Endpoint:
         finally:
             connection.close()
 
-    async def _call(self, request_id: str, scope: HTTPScope, receive: Receive) -> Call:
+    async def _call(self, request_id: str, scope: HTTPScope, receive: Receive, connection: Connection) -> Call:
         try:
-            return await self._read(request_id, scope, receive)
+            return await self._read(request_id, scope, receive, connection)
         except GatewayError as error:
             self._edge.refused(self._operation, error.http_status)
             raise
 
-    async def _read(self, request_id: str, scope: HTTPScope, receive: Receive) -> Call:
+    async def _read(self, request_id: str, scope: HTTPScope, receive: Receive, connection: Connection) -> Call:
         """The request as a `Call`: identified, decoded once, checked."""
         edge, received = self._edge, self._edge.monotonic()
         if scope["method"] != "POST":
@@ -112,7 +113,12 @@ class Endpoint:
                 code="role_not_allowed",
             )
         raw = await read_body(
-            receive, headers, limit=edge.server.max_body, timeout=edge.server.body_timeout, monotonic=edge.monotonic
+            receive,
+            headers,
+            limit=edge.server.max_body,
+            timeout=edge.server.body_timeout,
+            monotonic=edge.monotonic,
+            arrived=connection.body,
         )
         body = decode_object(raw)
         _CHECKS[self._operation](body)
@@ -132,23 +138,20 @@ class Endpoint:
             size=len(raw),
         )
 
-    async def _send(self, answer: Answer, send: Send) -> None:
+    async def _send(self, answer: Answer, send: Send, connection: Connection) -> None:
         if answer.journey.call.stream:
             await self._send_events(answer, send)
-        else:
-            await self._send_body(answer, send)
-
-    async def _send_body(self, answer: Answer, send: Send) -> None:
-        body = await anext(answer.reading)
-        async for _ in answer.reading:  # reads on to the end, so that what follows the body is known before it leaves
-            raise InvalidRequest("a whole reply has one body")
-        await whole(send, body, [*self._headers(answer), *of_cost(answer)])
+            return
+        payload = await answer.reading.whole()
+        lines = f"{self._lines(answer)}{of_cost(answer)}content-type: application/json\r\n"
+        if not connection.answer(lines, payload):
+            await send_whole(send, payload, pairs(lines))
 
     async def _send_events(self, answer: Answer, send: Send) -> None:
-        pairs = [*self._headers(answer), *EVENTS]
+        lines = self._lines(answer) + EVENTS
         if answer.journey.hit is not None:
-            pairs += of_cost(answer)
-        await send({"type": "http.response.start", "status": 200, "headers": pairs})
+            lines += of_cost(answer)
+        await send({"type": "http.response.start", "status": 200, "headers": pairs(lines)})
         last = DONE
         try:
             async for event in answer.reading:
@@ -157,13 +160,13 @@ class Endpoint:
             last = in_band_error(error)
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    def _headers(self, answer: Answer) -> Pairs:
+    def _lines(self, answer: Answer) -> str:
         edge, call = self._edge, answer.journey.call
-        pairs = of_answer(answer, now=edge.monotonic(), at=edge.now(), remaining=edge.ledger.remaining(call.principal))
+        lines = of_answer(answer, now=edge.monotonic(), at=edge.now(), remaining=edge.ledger.remaining(call.principal))
         ignored = edge.ignored(answer)
         if ignored:
-            pairs.append((b"x-nearhit-ignored", ", ".join(ignored).encode("ascii", "replace")))
-        return pairs
+            lines += f"x-nearhit-ignored: {printable(', '.join(ignored))}\r\n"
+        return lines
 
 
 def _wants_usage(body: Body) -> bool:
@@ -171,20 +174,19 @@ def _wants_usage(body: Body) -> bool:
     return isinstance(options, dict) and cast("Body", options).get("include_usage") is True
 
 
-async def whole(send: Send, body: Body, pairs: Pairs) -> None:
+async def send_whole(send: Send, payload: bytes, told: Pairs) -> None:
     """One JSON body with status 200."""
-    payload = _encode(body)
-    pairs = [*pairs, JSON, (b"content-length", b"%d" % len(payload))]
-    await send({"type": "http.response.start", "status": 200, "headers": pairs})
+    told = [*told, (b"content-length", b"%d" % len(payload))]
+    await send({"type": "http.response.start", "status": 200, "headers": told})
     await send({"type": "http.response.body", "body": payload, "more_body": False})
 
 
 async def respond(send: Send, error: GatewayError, request_id: str) -> None:
     """Tell a failure that happened before the first byte."""
     payload = error.body()
-    pairs = [*always(request_id), JSON, (b"content-length", b"%d" % len(payload))]
-    pairs += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers]
-    await send({"type": "http.response.start", "status": error.http_status, "headers": pairs})
+    told = [*always(request_id), JSON, (b"content-length", b"%d" % len(payload))]
+    told += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers]
+    await send({"type": "http.response.start", "status": error.http_status, "headers": told})
     await send({"type": "http.response.body", "body": payload, "more_body": False})
 
 
@@ -193,6 +195,13 @@ PATHS: dict[str, Operation] = {
     "/completions": "completion",
     "/embeddings": "embedding",
 }
+
+
+def data_plane(edge: Edge) -> dict[str, Callable[[Any, Any, Any], Awaitable[None]]]:
+    """The endpoints by path, to be asked before any router; with and without `/v1`."""
+    return {
+        prefix + path: Endpoint(edge, operation).serve for path, operation in PATHS.items() for prefix in ("", "/v1")
+    }
 
 
 def route_handlers(edge: Edge) -> list[Any]:
