@@ -5,7 +5,7 @@ A flight is written by one pump and read by any number of readers, each from its
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import Literal
 
 from msgspec import Struct
@@ -123,29 +123,21 @@ class Flight:
                 raise self.error or AssertionError("a flight ended without a chunk and without an error")
             await self._arrived()
 
-    async def landed(self) -> None:
-        """Return when the answer is whole; raises the flight's error where it broke off. For answers in one piece."""
-        while not self.done:
-            await self._arrived()
-        if self.error is not None:
-            raise self.error
+    async def after(self, position: int) -> list[Chunk]:
+        """The chunks behind the first `position`, which this reader is done with; at least one, none at the end.
 
-    async def read(self) -> AsyncGenerator[Chunk, None]:
-        """Every chunk from the beginning. Raises the flight's error where the answer breaks off."""
-        position = 0
-        while True:
-            while position < len(self.chunks):
-                chunk = self.chunks[position]
-                position += 1
-                if position > self._furthest:
-                    self._furthest = position
-                    self._make_room()
-                yield chunk
+        Raises the flight's error where the answer breaks off.
+        """
+        if position > self._furthest:
+            self._furthest = position
+            self._make_room()
+        while position >= len(self.chunks):
             if self.done:
                 if self.error is not None:
                     raise self.error
-                return
+                return []
             await self._arrived()
+        return self.chunks[position:]
 
     async def _arrived(self) -> None:
         mine = asyncio.get_running_loop().create_future()

@@ -56,11 +56,13 @@ class Pumps:
         self._drains -= 1
 
     async def _fly(self, flight: Flight, call: Call, route: Route) -> None:
-        error: errors.GatewayError | None = _given_up()
+        error: errors.GatewayError | None = None
         live: Live | None = None
+        ended = False
         try:
             live = await self._dispatcher.begin(call, route, flight.landing)
             error = await self._carry(flight, live)
+            ended = True
         except errors.GatewayError as problem:
             error = problem
         except asyncio.CancelledError:
@@ -70,7 +72,7 @@ class Pumps:
                 flight.landing.consumed = await live.provider.consumed(live.plan.id)
         finally:
             self._close_books(flight, live)
-            flight.end(error)
+            flight.end(error if ended or error is not None else _given_up())
 
     async def _carry(self, flight: Flight, live: Live) -> errors.GatewayError | None:
         """Hand on every chunk. Returns what to tell the readers where the answer broke off."""

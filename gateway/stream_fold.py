@@ -69,7 +69,9 @@ def _fold_choice(whole: Body, part: Body) -> None:
 def _merge(whole: Body, part: Body) -> None:
     """Add a delta to what is there. Texts are gathered as lists and joined once at the end (`_joined`)."""
     for key, value in part.items():
-        if key == "tool_calls":
+        if value.__class__ is str and (text := whole.get(key)).__class__ is _Text:
+            cast("_Text", text).append(cast("str", value))  # nearly every piece of nearly every answer
+        elif key == "tool_calls":
             _merge_calls(cast("dict[int, Body]", whole.setdefault(key, {})), value)
         elif value is None:
             whole.setdefault(key, None)

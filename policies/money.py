@@ -82,11 +82,11 @@ def bound_nano(input_bound: int, max_output: int, price: Price) -> int:
 
     `max_output` counts the tokens of all choices together.
     """
-    reachable = [price, *(tier for tier in price.tiers if input_bound > tier.start)]
-    pico = max(
-        input_bound * max(rates.input, rates.cached_input, rates.cache_write) + max_output * rates.output
-        for rates in reachable
-    )
+    pico = input_bound * max(price.input, price.cached_input, price.cache_write) + max_output * price.output
+    for tier in price.tiers:
+        if input_bound > tier.start:
+            dearest = max(tier.input, tier.cached_input, tier.cache_write)
+            pico = max(pico, input_bound * dearest + max_output * tier.output)
     return -(-(pico + price.request) // PICO_PER_NANO)
 
 
@@ -108,6 +108,8 @@ def checked(usage: Usage) -> Usage:
 
 def usd(nano: int) -> str:
     """Exact decimal string of an amount: `1_500_000` -> `"0.0015"`; never a float, never an exponent."""
+    if nano == 0:
+        return "0"
     sign, nano = ("-", -nano) if nano < 0 else ("", nano)
     whole, rest = divmod(nano, NANO_PER_USD)
     digits = f"{rest:09d}".rstrip("0")

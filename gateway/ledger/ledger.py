@@ -42,7 +42,7 @@ from gateway.ledger.recovery import Recovery
 from gateway.ledger.shipper import Shipper
 from gateway.ledger.tending import Pulse, Tender
 from gateway.tasks import Tasks
-from policies.budget import Budget, scopes_of
+from policies.budget import Budget
 from policies.money import Price, Usage, nano
 
 if TYPE_CHECKING:  # settings bring pydantic, which nothing here needs at run time
@@ -198,8 +198,9 @@ class Ledger:
         """The smallest headroom of the hard budgets of a key, its project and team and the organization, nano-USD."""
         if not self._pools:
             return None
-        scopes = scopes_of(principal.team, principal.project, principal.key_id, None, (), ())
-        return min((p.headroom for p in self._pools.drawn_on(scopes, self._pulse.instant()) if p.hard), default=None)
+        asker = (principal.team, principal.project, principal.key_id, None, (), ())
+        pools = self._pools.drawn_on_by(asker, self._pulse.instant())
+        return min([pool.headroom for pool in pools if pool.hard], default=None)
 
     # -- budgets ---------------------------------------------------------------------------------------------------
 
@@ -283,9 +284,7 @@ class Ledger:
             return []
         who, asked = call.principal, call.directives
         models = (call.model, attempt.model, f"{attempt.provider}/{attempt.model}")
-        return self._pools.drawn_on(
-            scopes_of(who.team, who.project, who.key_id, asked.user, models, asked.tags), instant
-        )
+        return self._pools.drawn_on_by((who.team, who.project, who.key_id, asked.user, models, asked.tags), instant)
 
     async def _promised(self, hold: Hold) -> None:
         """Wait until the dispatch has survived a power cut; give it back when that fails or nobody waits any more."""

@@ -10,9 +10,12 @@ from collections.abc import Iterable, Sequence
 from zoneinfo import ZoneInfo
 
 from gateway.errors import BudgetExhausted
-from policies.budget import Budget, is_roomy, period, told, window_id
+from policies.budget import Budget, is_roomy, period, scopes_of, told, window_id
 from policies.money import usd
 
+# Team, project, key, user, names of the model, tags.
+Asker = tuple[str, str, str, str | None, tuple[str, ...], tuple[tuple[str, str], ...]]
+_MOST_ASKERS = 4_096
 _NEVER = -(1 << 62)
 _WORKING_SET = 32  # requests' worth that a process likes to have in hand to begin with
 _SOON_SECONDS = 2.0
@@ -139,6 +142,7 @@ class Pools:
 
     def __init__(self) -> None:
         self._standing: dict[str, _Standing] = {}
+        self._of: dict[Asker, list[_Standing]] = {}
         self.all: dict[str, Pool] = {}
 
     def __bool__(self) -> bool:
@@ -154,17 +158,30 @@ class Pools:
             pool.limit = budget.limit_nano
             fresh[budget.scope] = _Standing(budget, zone, pool)
         self._standing = fresh
+        self._of.clear()
 
     def drawn_on(self, scopes: Sequence[str], instant: float) -> list[Pool]:
         """The pools of every budget among `scopes`, each for the window that holds `instant`."""
-        found: list[Pool] = []
         standing = self._standing
-        for scope in scopes:
-            if (entry := standing.get(scope)) is not None:
-                pool = entry.pool
-                if not pool.starts <= instant < pool.ends:
-                    pool = entry.pool = self._pool(entry.budget, entry.zone, instant)
-                found.append(pool)
+        return self._current([standing[scope] for scope in scopes if scope in standing], instant)
+
+    def drawn_on_by(self, asker: Asker, instant: float) -> list[Pool]:
+        """The same for whoever asks, in the terms of `policies.budget.scopes_of`; remembered while budgets stand."""
+        entries = self._of.get(asker)
+        if entries is None:
+            if len(self._of) >= _MOST_ASKERS:
+                self._of.clear()
+            entries = [self._standing[scope] for scope in scopes_of(*asker) if scope in self._standing]
+            self._of[asker] = entries
+        return self._current(entries, instant)
+
+    def _current(self, entries: "list[_Standing]", instant: float) -> list[Pool]:
+        found: list[Pool] = []
+        for entry in entries:
+            pool = entry.pool
+            if not pool.starts <= instant < pool.ends:
+                pool = entry.pool = self._pool(entry.budget, entry.zone, instant)
+            found.append(pool)
         return found
 
     def drop_ended(self, instant: float) -> None:

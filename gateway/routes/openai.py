@@ -28,7 +28,7 @@ from gateway.journey import Answer
 from gateway.ledger import Ledger
 from gateway.pipeline import Pipeline
 from gateway.settings import Server
-from gateway.stream import DONE, encode_event, in_band_error
+from gateway.stream import DONE, in_band_error
 from gateway.tasks import Tasks
 
 log = structlog.get_logger("nearhit.http")
@@ -154,8 +154,8 @@ class Endpoint:
         await send({"type": "http.response.start", "status": 200, "headers": pairs(lines)})
         last = DONE
         try:
-            async for event in answer.reading:
-                await send({"type": "http.response.body", "body": encode_event(event), "more_body": True})
+            while events := await answer.reading.events():
+                await send({"type": "http.response.body", "body": events, "more_body": True})
         except GatewayError as error:
             last = in_band_error(error)
         await send({"type": "http.response.body", "body": last, "more_body": False})
