@@ -38,7 +38,7 @@ class Uncacheable(Struct, frozen=True):
     reason: str
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class Entry(Struct, frozen=True, kw_only=True, gc=False):
     """One kept answer. `answer` is the canonical response body (JSON bytes, no id/created/model); costs in nano-USD.
 
     `vector`: the embedding of `text` as packed by `cache.vectors`, empty for an exact-only entry; `encoder` names what

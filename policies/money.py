@@ -14,7 +14,7 @@ NANO_PER_USD = 1_000_000_000
 PriceStatus = Literal["exact", "assumed", "free"]
 
 
-class Usage(Struct, frozen=True, kw_only=True):
+class Usage(Struct, frozen=True, kw_only=True, gc=False):
     """Tokens of one attempt. `cached` and `cache_write` are parts of `prompt`, `reasoning` of `completion`."""
 
     prompt: int = 0

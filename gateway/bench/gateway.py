@@ -91,12 +91,15 @@ async def _slice(
     gateway = stage.exact if case.exact else stage.semantic
     if case.direct:
         pids = (upstream.pid,) if upstream.pid else ()
-        taken.setdefault("direct", []).append(await measure(case, upstream, seconds=seconds, pids=pids, checked=False))
+        direct = await measure(case, upstream, seconds=seconds, rate=case.rate, pids=pids, checked=False)
+        taken.setdefault("direct", []).append(direct)
     through = gateway.paced if case.stream else gateway.plain
-    taken.setdefault("nearhit", []).append(await measure(case, through, seconds=seconds, pids=gateway.pids))
+    ours = await measure(case, through, seconds=seconds, rate=case.rate, pids=gateway.pids)
+    taken.setdefault("nearhit", []).append(ours)
     for other in peers if case.direct else ():
         pids = (other.pid,) if other.pid else ()
-        taken.setdefault(other.name, []).append(await measure(case, other, seconds=seconds, pids=pids, checked=False))
+        theirs = await measure(case, other, seconds=seconds, rate=case.rate, pids=pids, checked=False)
+        taken.setdefault(other.name, []).append(theirs)
 
 
 async def _half_load(case: Case, stage: Stage, rate: float, seconds: float, rounds: int) -> HalfLoad:
