@@ -190,6 +190,10 @@ class Server:
         return jobs
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.CancelledError):  # the process ends; Python 3.11 would tell of it as an error
+            await self._converse(reader, writer)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._ready.wait()
             assert self._model is not None

@@ -10,10 +10,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.multiprocess import (
-    MultiProcessCollector,
-    mark_process_dead,  # pyright: ignore[reportUnknownVariableType] - the library is untyped here
-)
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.values import MutexValue, ValueClass
 
 from gateway.call import Outcome
@@ -36,11 +33,6 @@ _TIERS = {"exact": "exact", "semantic": "semantic"}
 def multi_process() -> bool:
     """Whether values are shared with sibling workers. Decided by prometheus_client when it is imported."""
     return ValueClass is not MutexValue
-
-
-def process_died(pid: int) -> None:
-    """To be called by the supervisor when a worker has ended: its gauges leave the sum, its counters stay."""
-    mark_process_dead(pid)
 
 
 class _Bound(Struct, frozen=True):

@@ -25,7 +25,7 @@ from msgspec import Struct
 from gateway import serve_banner
 from gateway.firstrun import ensure_admin_key, installation_secret
 from gateway.serve_child import Child, Plan, how_it_ended, module_command, spawn
-from gateway.serve_home import CannotServe, fresh_folder, listen, lock, prepare, take_first_key
+from gateway.serve_home import CannotServe, forget_gauges, fresh_folder, listen, lock, prepare, take_first_key
 from gateway.settings import Settings, environment, load
 
 CONFIGURATION_ERROR = 78  # what a worker answers when starting it again cannot help
@@ -250,9 +250,12 @@ class Supervisor:
 
     def _look_after_children(self) -> None:
         for child in self._children:
+            pid = child.pid
             status = child.tick()
             if status is None:
                 continue
+            if pid is not None and child.plan.kind == "worker":
+                forget_gauges(self._started.settings.home / "run" / "metrics", pid)
             told = f"{child.plan.name} {how_it_ended(status)}"
             if child.plan.kind == "worker" and self._hopeless(child, status):
                 self._fatal = f"{told}; the gateway cannot start."

@@ -92,7 +92,8 @@ def _store(settings: Settings) -> str:
 
 
 def _example(settings: Settings, ready: Ready) -> list[str]:
-    model = next(iter(settings.models), "chat")
+    model = next(iter(settings.models), "chat" if settings.engines else None)
+    model = model or f"{next(iter(settings.providers), 'PROVIDER')}/MODEL"
     asked = '[{"role": "user", "content": "What is time to first token?"}]'
     return [
         f"  curl {ready.url}/v1/chat/completions -H 'content-type: application/json' \\",

@@ -102,6 +102,15 @@ def fresh_folder(path: Path) -> Path:
     return path
 
 
+def forget_gauges(folder: Path, pid: int) -> None:
+    """A worker has died: what it was doing at that moment is not being done any more; what it has counted stays.
+
+    The names are prometheus_client's (`mark_process_dead`), whose import would cost the supervisor more than all else.
+    """
+    for path in folder.glob(f"gauge_live*_{pid}.db"):
+        path.unlink(missing_ok=True)
+
+
 def leave_first_key(home: Path, key: str) -> None:
     """For the worker that made the first API key: hand it to the supervisor, which shows it once."""
     descriptor = os.open(home / "run" / "first_key", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

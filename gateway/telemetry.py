@@ -18,11 +18,11 @@ from typing import Protocol
 
 from engine.api import EngineStats
 from gateway.call import Outcome
-from gateway.metrics import CONTENT_TYPE, Metrics, process_died
+from gateway.metrics import CONTENT_TYPE, Metrics
 from gateway.settings import TelemetrySettings
 from gateway.traces import Attempt, Reason, Timings, Trace, build_trace, parent_of, trace_id_of
 
-__all__ = ["CONTENT_TYPE", "Attempt", "Exporter", "Telemetry", "Timings", "Trace", "otlp_exporter", "process_died"]
+__all__ = ["CONTENT_TYPE", "Attempt", "Exporter", "Telemetry", "Timings", "Trace", "otlp_exporter"]
 
 MOST_TRACES = 512
 MOST_PENDING = 4_096

@@ -133,8 +133,11 @@ def test_several_attempts_are_counted_by_result() -> None:
 
 
 WORKER = """
+import os
 import sys
-from gateway.metrics import Metrics, process_died, multi_process
+from pathlib import Path
+from gateway.metrics import Metrics, multi_process
+from gateway.serve_home import forget_gauges
 from tests.unit.telemetry.requests import a_miss, marks
 assert multi_process()
 metrics = Metrics(["gpt-5-mini"])
@@ -143,10 +146,9 @@ for _ in range(int(sys.argv[1])):
 metrics.in_flight = 2
 metrics.pour()
 if len(sys.argv) > 2:
-    process_died(int(sys.argv[2]))
+    forget_gauges(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]), int(sys.argv[2]))
     sys.stdout.buffer.write(metrics.exposition())
 else:
-    import os
     print(os.getpid())
 """
 
