@@ -31,6 +31,7 @@ from gateway.pipeline import Parts, Pipeline
 from gateway.prices import PriceBook
 from gateway.providers import Provider
 from gateway.pump import Pumps
+from gateway.repeats import Repeats
 from gateway.routes.access import EXCEPTION_HANDLERS
 from gateway.routes.admin import control_plane, openapi_config
 from gateway.routes.health import route_handlers as health_routes
@@ -191,6 +192,7 @@ def create_app(settings: Settings) -> App:
         ledger=worker.ledger,
         tasks=worker.answering,
         server=settings.server,
+        repeats=Repeats(),
         ignored=lambda answer: _ignored(worker.providers, answer),
         refused=worker.telemetry.refused,
         now=time.time,

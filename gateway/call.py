@@ -4,12 +4,15 @@ Knows only shapes. Nothing here does I/O or decides anything.
 """
 
 from collections.abc import AsyncGenerator
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from policies.money import Usage
+
+if TYPE_CHECKING:
+    from gateway.repeats import Repeat
 
 Operation = Literal["chat", "completion", "embedding"]
 Role = Literal["app", "viewer", "finance", "operator", "admin"]
@@ -53,7 +56,7 @@ class Call(Struct, frozen=True, kw_only=True):
     """One request, decoded once. `body` is the client's own object and is never changed after this point.
 
     `id` is a server-made UUIDv7; `received` and `deadline` are monotonic seconds, `at` wall-clock seconds since the
-    epoch; `size` is the body's length in bytes.
+    epoch; `size` is the body's length in bytes. `repeat`: what was read from the same bytes before (`gateway.repeats`).
     """
 
     id: str
@@ -68,6 +71,7 @@ class Call(Struct, frozen=True, kw_only=True):
     at: float
     deadline: float
     size: int = 0
+    repeat: "Repeat | None" = None
 
 
 class Chunk(NamedTuple):

@@ -31,12 +31,13 @@ class Direct(Protocol):
 
 
 class Connection:
-    """`gone` turns true when the client has closed the connection."""
+    """`gone` turns true when the client has closed the connection. `raw`: the body as it was read, once it was."""
 
-    __slots__ = ("_direct", "_handler", "_receive", "_tasks", "_watcher", "gone")
+    __slots__ = ("_direct", "_handler", "_receive", "_tasks", "_watcher", "gone", "raw")
 
     def __init__(self, receive: Receive, tasks: Tasks) -> None:
         self.gone = False
+        self.raw = b""
         self._receive = receive
         self._tasks = tasks
         self._handler = asyncio.current_task()

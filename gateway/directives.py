@@ -13,7 +13,7 @@ from typing import Any
 from gateway.call import Directives
 from gateway.errors import InvalidRequest
 
-_NONE = Directives()
+NONE = Directives()  # of a request without any: always this very object
 _OURS = b"x-nearhit-"
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|m|h|d)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -38,7 +38,7 @@ def directives(headers: list[tuple[bytes, bytes]]) -> Directives:
             read(found, name.decode("ascii"), value.decode("latin-1").strip())
         elif name.startswith(_OURS):
             raise _refuse(name.decode("latin-1")[:100], "is not a header of this gateway", code="unknown_header")
-    return Directives(**found) if found else _NONE
+    return Directives(**found) if found else NONE
 
 
 def _refuse(name: str, why: str, *, code: str = "invalid_header") -> InvalidRequest:

@@ -55,7 +55,7 @@ class Landing(Struct, kw_only=True):
 
 
 class Flight:
-    """One answer. `streamed`: it arrives as events, else as one whole body.
+    """One answer. `streamed`: it arrives as events, else as one whole body; `kept`: it is a kept one, as JSON.
 
     `abandoned` is called when the last reader has left an unfinished flight; `land` closes it to newcomers.
     """
@@ -64,6 +64,7 @@ class Flight:
         self.key = key
         self.streamed = streamed
         self.chunks: list[Chunk] = []
+        self.kept: bytes | None = None
         self.landing = Landing()
         self.error: GatewayError | None = None
         self.done = False

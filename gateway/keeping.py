@@ -7,17 +7,20 @@ Does not know: stores, vectors, who may read.
 from typing import cast
 
 import msgspec
+from msgspec import Struct
 
-from cache.types import Hit, Kept
-from gateway.call import Body, Call, Chunk
+from cache.types import Entry, Hit, Kept
+from gateway.call import Body, Call
 from gateway.flights import Flight
-from gateway.stream import fold, read_finish, read_usage
+from gateway.stream import fold, read_usage
 from policies.money import Usage
 
 _LARGEST = 1 << 20
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(dict[str, object]).decode
+_decode_any = msgspec.json.Decoder().decode
 _IDENTITY = frozenset({"id", "created", "model"})
+_MOST_READ = 4_096
+_read: dict[int, tuple[Usage | None, str | None]] = {}  # by entry id, which is never given twice
 
 
 def kept_from(call: Call, flight: Flight) -> Kept | None:
@@ -46,18 +49,41 @@ def kept_from(call: Call, flight: Flight) -> Kept | None:
     )
 
 
+class _Told(Struct, frozen=True):
+    """What is read out of a kept answer to count it; its text is left alone."""
+
+    usage: msgspec.Raw = msgspec.Raw(b"null")
+    choices: list["_Choice"] = []
+
+
+class _Choice(Struct, frozen=True):
+    finish_reason: str | None = None
+
+
 def replayed(hit: Hit) -> Flight:
     """A kept answer as a flight that has already landed, with its reader joined."""
     flight = Flight(None, streamed=False)
-    body = _decode(hit.entry.answer)
-    flight.landing.provider, _, flight.landing.model = hit.entry.model.partition("/")
-    flight.landing.usage = read_usage(body)
-    flight.landing.finish = read_finish(body)
-    flight.landing.ended = "complete"
-    flight.push(Chunk(body, flight.landing.usage, flight.landing.finish, final=True))
-    flight.join()
-    flight.end()
+    entry, landing = hit.entry, flight.landing
+    landing.provider, _, landing.model = entry.model.partition("/")
+    landing.usage, landing.finish = _figures(entry)
+    landing.ended = "complete"
+    flight.kept = entry.answer
+    flight.done = True
+    flight.readers = 1
     return flight
+
+
+def _figures(entry: Entry) -> tuple[Usage | None, str | None]:
+    """Usage and finish reason of a kept answer, read once while it is in use."""
+    found = _read.get(entry.id)
+    if found is None:
+        told = _decode_told(entry.answer)
+        usage = read_usage({"usage": _decode_any(told.usage)})
+        finish = next((choice.finish_reason for choice in reversed(told.choices) if choice.finish_reason), None)
+        if len(_read) >= _MOST_READ:
+            _read.clear()
+        found = _read[entry.id] = (usage, finish)
+    return found
 
 
 def _whole(body: Body) -> bool:
@@ -80,6 +106,9 @@ def _ended_well(choice: object) -> bool:
         return False
     said = cast("Body", message)
     return bool(said.get("content")) and not said.get("tool_calls") and not said.get("refusal")
+
+
+_decode_told = msgspec.json.Decoder(_Told).decode
 
 
 def _took(flight: Flight) -> float:

@@ -81,11 +81,11 @@ class Pipeline:
 
     def _admit(self, journey: Journey) -> None:
         """Whether this key may ask for this model, and where that leads."""
-        call, allowed = journey.call, journey.call.principal.models
-        journey.route = self._parts.catalog.resolve(call.model)
+        call, allowed, repeat = journey.call, journey.call.principal.models, journey.call.repeat
+        journey.route = repeat.route if repeat is not None else self._parts.catalog.resolve(call.model)
         if allowed is not None and call.model not in allowed:
             raise NotAllowed(f"This key may not use the model `{call.model}`.", param="model")
-        journey.query = self._parts.asking.query(call, journey.route)
+        journey.query = repeat.query if repeat is not None else self._parts.asking.query(call, journey.route)
         journey.timings.admitted = self._parts.monotonic()
 
     async def _find(self, journey: Journey) -> Answer | None:

@@ -16,6 +16,7 @@ from gateway.stream import encode_event, fold, read_usage, unfold
 from policies.money import NANO_PER_USD, Usage, cost_nano
 
 _encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, object]).decode
 _PREFIX = {"chat": "chatcmpl-", "completion": "cmpl-"}
 
 
@@ -35,9 +36,12 @@ class Reading:
 
     async def whole(self) -> bytes:
         """The one body, as JSON, once the answer is whole. Raises GatewayError where it broke off."""
+        self._outcome.chunks = 1
+        if self._flight.kept is not None:
+            self._outcome.complete = True
+            return b"%b,%b" % (_encode(self._identity)[:-1], self._flight.kept[1:])  # a kept body names neither
         while await self._arrived():
             pass
-        self._outcome.chunks = 1
         chunks = self._flight.chunks
         body = fold([chunk.data for chunk in chunks]) if self._flight.streamed else chunks[0].data
         return _encode({**self._identity, **body, **self._identity})
@@ -47,10 +51,19 @@ class Reading:
 
         Raises GatewayError where the answer broke off.
         """
+        if self._flight.kept is not None:
+            return self._replay(self._flight.kept)
         while chunks := await self._arrived():
             if told := b"".join([self._told(chunk) for chunk in chunks]):
                 return told
         return b""
+
+    def _replay(self, kept: bytes) -> bytes:
+        """All events of a kept answer, once."""
+        if self._outcome.complete:
+            return b""
+        self._outcome.complete = True
+        return self._unfolded(_decode(kept))
 
     async def aclose(self) -> None:
         if self._ended is not None:
@@ -73,11 +86,14 @@ class Reading:
 
     def _told(self, chunk: Chunk) -> bytes:
         if chunk.final:
-            bodies = unfold(chunk.data, self._call.operation, include_usage=self._call.include_usage)
-            return b"".join([self._event(Chunk(body, read_usage(body))) for body in bodies])
+            return self._unfolded(chunk.data)
         if chunk.usage is not None and not self._call.include_usage and not chunk.data.get("choices"):
             return b""  # tells usage only, which was not asked for
         return self._event(chunk)
+
+    def _unfolded(self, whole: Body) -> bytes:
+        bodies = unfold(whole, self._call.operation, include_usage=self._call.include_usage)
+        return b"".join([self._event(Chunk(body, read_usage(body))) for body in bodies])
 
     def _event(self, chunk: Chunk) -> bytes:
         data: Body = {**self._identity, **chunk.data, **self._identity}

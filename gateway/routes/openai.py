@@ -15,18 +15,20 @@ from litestar.handlers import asgi
 from litestar.types import HTTPScope, Receive, Scope, Send
 from msgspec import Struct
 
+from cache.types import Query
 from gateway import wire
 from gateway.auth import Keyring
 from gateway.body import decode_object, read_body
-from gateway.call import Body, Call, Operation
+from gateway.call import Body, Call, Operation, Principal
 from gateway.connection import Connection
-from gateway.directives import directives
+from gateway.directives import NONE, directives
 from gateway.errors import GatewayError, Internal, MethodNotAllowed, NotAllowed
 from gateway.headers import EVENTS, JSON, Pairs, always, of_answer, of_cost, pairs, printable
 from gateway.ids import uuid7
 from gateway.journey import Answer
 from gateway.ledger import Ledger
 from gateway.pipeline import Pipeline
+from gateway.repeats import Repeat, Repeats
 from gateway.settings import Server
 from gateway.stream import DONE, in_band_error
 from gateway.tasks import Tasks
@@ -54,6 +56,7 @@ class Edge(Struct, frozen=True, kw_only=True):
     ledger: Ledger
     tasks: Tasks
     server: Server
+    repeats: Repeats
     ignored: Callable[[Answer], list[str]]
     refused: Callable[[str, int], None]
     now: Callable[[], float]
@@ -66,6 +69,7 @@ class Endpoint:
     def __init__(self, edge: Edge, operation: Operation) -> None:
         self._edge = edge
         self._operation: Operation = operation
+        self._repeats = edge.repeats
 
     async def serve(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever becomes of it. Never raises but for a cancellation that is not the client's."""
@@ -80,6 +84,8 @@ class Endpoint:
             answer = await self._edge.pipeline.complete(call, connection.watch)
             async with aclosing(answer.reading):
                 await self._send(answer, send, connection)
+            if call.repeat is None:
+                self._remember(answer, connection.raw)
         except GatewayError as error:
             await respond(send, error, request_id)
         except asyncio.CancelledError:
@@ -120,9 +126,13 @@ class Endpoint:
             monotonic=edge.monotonic,
             arrived=connection.body,
         )
+        asked = directives(headers)
+        repeat = self._repeats.get((self._operation, principal.key_id, raw)) if asked is NONE else None
+        if repeat is not None:
+            return self._again(request_id, principal, repeat, received, len(raw))
         body = decode_object(raw)
         _CHECKS[self._operation](body)
-        asked = directives(headers)
+        connection.raw = raw
         return Call(
             id=request_id,
             operation=self._operation,
@@ -137,6 +147,40 @@ class Endpoint:
             deadline=received + min(asked.timeout or _LONGEST, _LONGEST),
             size=len(raw),
         )
+
+    def _again(self, request_id: str, principal: Principal, repeat: Repeat, received: float, size: int) -> Call:
+        """A request that was read before."""
+        return Call(
+            id=request_id,
+            operation=self._operation,
+            principal=principal,
+            body=repeat.body,
+            model=repeat.model,
+            stream=repeat.stream,
+            include_usage=repeat.include_usage,
+            directives=NONE,
+            received=received,
+            at=self._edge.now(),
+            deadline=received + _LONGEST,
+            size=size,
+            repeat=repeat,
+        )
+
+    def _remember(self, answer: Answer, raw: bytes) -> None:
+        """An exact hit is likely to be asked for again in the same words."""
+        journey, call = answer.journey, answer.journey.call
+        if journey.hit is None or journey.hit.tier != "exact" or call.directives is not NONE:
+            return
+        if raw and isinstance(journey.query, Query):
+            repeat = Repeat(
+                body=call.body,
+                model=call.model,
+                stream=call.stream,
+                include_usage=call.include_usage,
+                route=journey.route,
+                query=journey.query,
+            )
+            self._repeats.keep((self._operation, call.principal.key_id, raw), repeat)
 
     async def _send(self, answer: Answer, send: Send, connection: Connection) -> None:
         if answer.journey.call.stream:
