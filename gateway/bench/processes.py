@@ -39,10 +39,10 @@ def spare_port() -> int:
 
 @contextmanager
 def running(
-    arguments: list[str], *, core: int | None, environment: dict[str, str], folder: Path
+    arguments: list[str], *, core: int | None, environment: dict[str, str], folder: Path, module: str = "gateway"
 ) -> Generator[subprocess.Popen[bytes]]:
-    """`nearhit <arguments>` as a child, pinned to `core`; asked to stop at the end, killed when it does not."""
-    command = [sys.executable, "-m", "gateway", *arguments]
+    """`nearhit <arguments>`, or another module, as a child on `core`; asked to stop at the end, then killed."""
+    command = [sys.executable, "-m", module, *arguments]
     if core is not None and (taskset := shutil.which("taskset")):
         command = [taskset, "-c", str(core), *command]
     log = folder / f"{arguments[0]}-{time.monotonic_ns()}.log"

@@ -35,10 +35,11 @@ class Gateway(Struct, kw_only=True):
 
 
 class Stage(Struct, kw_only=True):
-    """The processes of a run. `exact` has no semantic tier, `semantic` has everything."""
+    """The processes of a run. `exact` has no semantic tier, `semantic` has everything; `floor` does nothing at all."""
 
     direct: Target
     paced: Target
+    floor: Target
     exact: Gateway
     semantic: Gateway
 
@@ -70,7 +71,17 @@ def start(stack: ExitStack, folder: Path) -> Stage:
     direct = [_upstream(stack, folder, core=theirs, environment=plain, pace=pace) for pace in (AT_ONCE, PACED)]
     modes = ("exact", "semantic")
     exact, semantic = [_gateway(stack, folder, mode, direct, core=ours, environment=plain) for mode in modes]
-    return Stage(direct=direct[0], paced=direct[1], exact=exact, semantic=semantic)
+    floor = _floor(stack, folder, core=ours, environment=plain)
+    return Stage(direct=direct[0], paced=direct[1], floor=floor, exact=exact, semantic=semantic)
+
+
+def _floor(stack: ExitStack, folder: Path, *, core: int | None, environment: dict[str, str]) -> Target:
+    port = spare_port()
+    process = stack.enter_context(
+        running([str(port)], core=core, environment=environment, folder=folder, module="gateway.bench.floor")
+    )
+    await_port(port, process)
+    return Target(name="floor", host=HOST, port=port, model="none", pid=process.pid)
 
 
 def _upstream(

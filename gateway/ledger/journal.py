@@ -57,6 +57,7 @@ class Journal:
         self._failed: str | None = None
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._wake = threading.Lock()
+        self._waking = False
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -115,7 +116,10 @@ class Journal:
             raise JournalFailed(self._failed or "the journal is closed")
         future = self._loop.create_future()
         self._waiting.append((self._appended, future))
-        self._wake_thread()
+        if not self._waking:
+            # After what else is ready in this turn of the loop: requests that came together share one sync.
+            self._waking = True
+            self._loop.call_soon(self._wake_soon)
         await future
 
     def sync_within(self, seconds: float) -> None:
@@ -193,6 +197,10 @@ class Journal:
         self._timer = None
         if self._durable < self._appended:
             self._wake_thread()
+
+    def _wake_soon(self) -> None:
+        self._waking = False
+        self._wake_thread()
 
     def _wake_thread(self) -> None:
         """The lock is a binary semaphore: only the event loop releases it, only the thread takes it."""

@@ -1,37 +1,31 @@
-"""`/api/v1/cache`: what is kept, how often it was right, feedback on a hit, purge.
+"""`/api/v1/cache`: what is kept, feedback on a hit, purge.
 
-Knows: who may see what, verdicts by people and the interval their share implies (Wilson, 95 %). Does not know: how an
-entry is found or judged (`cache`).
+Knows: who may see what, how a person's verdict is recorded. Does not know: how an entry is found or judged (`cache`),
+how often hits are right (`gateway.routes.cache_stats`).
 """
 
-import math
-from collections import defaultdict
 from typing import Annotated, Literal
 
 from litestar import delete, get, post
 from litestar.params import JSONBody, QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
-from sqlalchemy import select
 
 from cache.semantic import SemanticCache
-from cache.types import Entry, ScopeStats
+from cache.types import Entry
 from gateway.audit import Change, note
 from gateway.auth import ORG_WIDE, within
 from gateway.call import Principal
-from gateway.db.models import Audit
+from gateway.db.decisions import FEEDBACK
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
+from gateway.routes.cache_stats import DAYS, StatsAnswer, statistics
 from gateway.routes.requests import detail
 from gateway.services import Services
 from policies.money import usd
 
 Verdict = Literal["wrong", "right"]
-Key = tuple[str, str, str]
-_FEEDBACK = "cache.feedback"
-_MOST_VERDICTS = 50_000
-_Z = 1.959964  # the 97.5 % point of the normal distribution
 _LONGEST_SHOWN = 2_000
 
 
@@ -49,40 +43,6 @@ class FeedbackAnswer(Struct, kw_only=True):
     verdict: Verdict
     entry: int
     evicted: bool
-
-
-class Measured(Struct, kw_only=True):
-    """The share of wrong hits among the judged ones, with its 95 % interval; all null while nothing was judged."""
-
-    judged: int
-    wrong: int
-    rate: float | None
-    low: float | None
-    high: float | None
-
-
-class ScopeView(Struct, kw_only=True):
-    """One tenant's model. Counts since this process started; `entries` is what the store holds now."""
-
-    team: str
-    project: str
-    model: str
-    entries: int
-    lookups: int
-    hits_exact: int
-    hits_semantic: int
-    hit_rate: float | None
-    kept: int
-    misses: dict[str, int]
-    wrong_hits: Measured
-
-
-class StatsAnswer(Struct, kw_only=True):
-    """`mode` as configured; one row per tenant and model."""
-
-    mode: str
-    data: list[ScopeView]
-    total: ScopeView
 
 
 class EntryView(Struct, kw_only=True):
@@ -114,95 +74,11 @@ class Purged(Struct):
     purged: int
 
 
-def interval(wrong: int, judged: int) -> Measured:
-    """Wilson's score interval: honest also for few verdicts and for none wrong (Wilson 1927)."""
-    if judged == 0:
-        return Measured(judged=0, wrong=0, rate=None, low=None, high=None)
-    share, spread = wrong / judged, _Z * _Z / judged
-    middle = share + spread / 2
-    half = _Z * math.sqrt(share * (1 - share) / judged + spread / (4 * judged))
-    return Measured(
-        judged=judged,
-        wrong=wrong,
-        rate=share,
-        low=min(share, max(0.0, (middle - half) / (1 + spread))),
-        high=max(share, min(1.0, (middle + half) / (1 + spread))),
-    )
-
-
 def cache_of(services: Services) -> SemanticCache:
     """Raises InvalidRequest when caching is switched off."""
     if services.cache is None:
         raise InvalidRequest("Nothing is cached: cache.mode is off.", code="cache_off")
     return services.cache
-
-
-async def verdicts(services: Services) -> dict[Key, list[str]]:
-    """The last verdict on each judged request, by (team, project, model)."""
-    wanted = select(Audit.target, Audit.after).where(Audit.action == _FEEDBACK).order_by(Audit.id.desc())
-    async with services.database.read() as connection:
-        rows = (await connection.execute(wanted.limit(_MOST_VERDICTS))).all()
-    seen: set[str] = set()
-    found: dict[Key, list[str]] = defaultdict(list)
-    for target, after in rows:
-        if target not in seen and after is not None:
-            seen.add(target)
-            key = (str(after.get("team")), str(after.get("project")), str(after.get("model")))
-            found[key].append(str(after.get("verdict")))
-    return found
-
-
-async def statistics(services: Services, principal: Principal) -> StatsAnswer:
-    """What the caller may see of every tenant and model, and the sum."""
-    groups = await services.cache.stats() if services.cache is not None else []
-    judged = await verdicts(services)
-    rows = [_scope_view(group, judged) for group in groups if within(principal, group.team)]
-    return StatsAnswer(mode=services.settings.cache.mode, data=rows, total=_total(rows))
-
-
-def _scope_view(group: ScopeStats, judged: dict[Key, list[str]]) -> ScopeView:
-    told = judged.get((group.team, group.project, group.model), [])
-    return ScopeView(
-        team=group.team,
-        project=group.project,
-        model=group.model,
-        entries=group.entries or 0,
-        lookups=group.lookups,
-        hits_exact=group.hits_exact,
-        hits_semantic=group.hits_semantic,
-        hit_rate=_share(group.hits_exact + group.hits_semantic, group.lookups),
-        kept=group.kept,
-        misses=group.misses,
-        wrong_hits=interval(told.count("wrong"), len(told)),
-    )
-
-
-def _total(rows: list[ScopeView]) -> ScopeView:
-    misses: dict[str, int] = defaultdict(int)
-    for row in rows:
-        for reason, count in row.misses.items():
-            misses[reason] += count
-    lookups, exact, semantic = (sum(getattr(row, name) for row in rows) for name in _COUNTED)
-    return ScopeView(
-        team="",
-        project="",
-        model="",
-        entries=sum(row.entries for row in rows),
-        lookups=lookups,
-        hits_exact=exact,
-        hits_semantic=semantic,
-        hit_rate=_share(exact + semantic, lookups),
-        kept=sum(row.kept for row in rows),
-        misses=dict(misses),
-        wrong_hits=interval(sum(row.wrong_hits.wrong for row in rows), sum(row.wrong_hits.judged for row in rows)),
-    )
-
-
-_COUNTED = ("lookups", "hits_exact", "hits_semantic")
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
 
 
 async def judge(services: Services, principal: Principal, wanted: FeedbackWanted, ip: str | None) -> FeedbackAnswer:
@@ -223,7 +99,7 @@ async def judge(services: Services, principal: Principal, wanted: FeedbackWanted
         "project": row.project,
         "model": row.model,
     }
-    await note(services, principal, Change(_FEEDBACK, wanted.request_id, after=after), ip=ip)
+    await note(services, principal, Change(FEEDBACK, wanted.request_id, after=after), ip=ip)
     return FeedbackAnswer(request_id=wanted.request_id, verdict=wanted.verdict, entry=entry, evicted=gone is not None)
 
 
@@ -256,9 +132,13 @@ async def purge(
 
 
 @get("/stats", opt={"role": "viewer"}, summary="How the cache does")
-async def stats(caller: CallerDep) -> StatsAnswer:
-    """Entries, hit rates, why misses were misses, and the measured wrong-hit rate with its interval, per scope."""
-    return await statistics(caller.services, caller.principal)
+async def stats(caller: CallerDep, days: Annotated[float, QueryParameter(gt=0, le=366)] = DAYS) -> StatsAnswer:
+    """Per tenant and model: entries, hit rates, why misses were misses, and the measured wrong-hit rate with its 95 %
+    interval beside the budget; whether serving is braked; audits, feedback and what was learned; and over `days` what
+    hits saved, less corrections and audits, and what could have been saved where the cache only watches.
+    """
+    await caller.services.ledger.flush()
+    return await statistics(caller.services, caller.principal, days)
 
 
 @get("/entries", opt={"role": "operator"}, summary="Look into the cache")

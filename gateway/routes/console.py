@@ -21,7 +21,8 @@ from gateway.errors import GatewayError
 from gateway.keyrows import KeyRow
 from gateway.routes import keys as key_routes
 from gateway.routes.budgets import BudgetWanted, retire_limit, set_limit, visible, wanted_budget
-from gateway.routes.cache_admin import FeedbackWanted, cache_of, found_entries, judge, statistics
+from gateway.routes.cache_admin import FeedbackWanted, cache_of, found_entries, judge
+from gateway.routes.cache_stats import statistics
 from gateway.routes.requests import answer, detail, price_view
 from gateway.routes.usage import reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router

@@ -13,7 +13,7 @@ from gateway.auth import require
 from gateway.db.queries import Queries
 from gateway.errors import NotFound
 from gateway.routes import budgets, keys
-from gateway.routes.cache_admin import statistics
+from gateway.routes.cache_stats import statistics
 from gateway.routes.dashboard import ChosenPeriod, span_of
 from gateway.routes.requests import as_csv as requests_csv
 from gateway.routes.usage import as_csv as usage_csv

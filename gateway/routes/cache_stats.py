@@ -1,0 +1,314 @@
+"""`/api/v1/cache/stats`: how far the cache can be trusted and what it is worth, per tenant and model.
+
+Knows: counts and measurements of `cache`, money and decisions of the request log, and how the two are told apart by
+name. Does not know: how an answer is found, judged or learned about, pages.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from cache.types import ScopeStats, Trust
+from gateway.auth import within
+from gateway.call import Principal
+from gateway.db.decisions import Decision, decisions, verdicts
+from gateway.db.queries import Queries
+from gateway.db.rows import UsageRow
+from gateway.parts import aliases
+from gateway.routes import shapes
+from gateway.routes.usage import reach
+from gateway.services import Services
+from gateway.settings import Settings
+from policies.money import usd
+from policies.reuse import Budget
+from policies.tuning import wilson, within_reach
+
+Key = tuple[str, str, str]
+DAY = 86_400.0
+DAYS = 7.0
+_MOST_SHADOWED = 5_000
+_UNBOUND = "admin"  # whose answers a caller without a team shares
+_COUNTED = ("lookups", "hits_exact", "hits_semantic")
+
+
+class Measured(Struct, kw_only=True):
+    """The share of wrong hits among the judged ones, with its 95 % interval; all null while nothing was judged."""
+
+    judged: int
+    wrong: int
+    rate: float | None
+    low: float | None
+    high: float | None
+
+
+class TrustView(Struct, kw_only=True):
+    """What was compared since the store was first filled. `audited` hits were asked again, `audited_wrong` of them were
+    wrong, `undecided` ones could not be told; `explored` misses were compared, `explored_same` would have been right.
+    `quarantined`: spots where nothing is served any more. `judge_flip_rate`: how often the judge is known to err.
+    """
+
+    audited: int = 0
+    audited_wrong: int = 0
+    undecided: int = 0
+    reported_wrong: int = 0
+    confirmed: int = 0
+    explored: int = 0
+    explored_same: int = 0
+    quarantined: int = 0
+    aliases: int = 0
+    alerts: int = 0
+    judge_flip_rate: float | None = None
+
+
+class MoneyView(Struct, kw_only=True):
+    """USD since `from`: what hits saved, what feedback took back of that, what audits cost, and what is left.
+
+    `shadow_hits` more could have been served within both budgets where the cache only watched, saving `shadow_usd`.
+    """
+
+    saved_usd: str = "0"
+    corrected_usd: str = "0"
+    audit_usd: str = "0"
+    net_saved_usd: str = "0"
+    shadow_hits: int = 0
+    shadow_usd: str = "0"
+
+
+class ScopeView(Struct, kw_only=True):
+    """One tenant's model. Look-ups, hits and misses since this process started; `entries` is what the store holds now.
+
+    `max_wrong_hit_rate` is the budget that `wrong_hits` is held against; `braked`: serving by meaning is stopped
+    because the budget was proved broken.
+    """
+
+    team: str
+    project: str
+    model: str
+    entries: int
+    lookups: int
+    hits_exact: int
+    hits_semantic: int
+    hit_rate: float | None
+    kept: int
+    misses: dict[str, int]
+    wrong_hits: Measured
+    max_wrong_hit_rate: float
+    braked: bool
+    trust: TrustView
+    money: MoneyView
+
+
+class StatsAnswer(Struct, kw_only=True):
+    """`mode` and both budgets as configured; one row per tenant and model. `since`: from when money is counted."""
+
+    mode: str
+    policy: str
+    max_error_rate: float
+    max_wrong_hit_rate: float
+    since: str
+    data: list[ScopeView]
+    total: ScopeView
+
+
+class Worth(Struct):
+    """Nano-USD of one group."""
+
+    saved: int = 0
+    corrected: int = 0
+    audit: int = 0
+    shadow_hits: int = 0
+    shadow: int = 0
+
+    def add(self, other: "Worth") -> None:
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Names:
+    """The cache calls a model by where it leads (`local/demo`), the request log by what was asked for (`chat`)."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._led = {**aliases(settings)}
+        self._led |= {name: ",".join(model.route) for name, model in settings.models.items()}
+
+    def key(self, team: str, project: str, asked: str) -> Key:
+        return team or _UNBOUND, project, self._led.get(asked, asked)
+
+
+def interval(wrong: int, judged: int) -> Measured:
+    """Wilson's, null where nothing was judged."""
+    found = wilson(wrong, judged)
+    if found.rate is None:
+        return Measured(judged=0, wrong=0, rate=None, low=None, high=None)
+    return Measured(judged=judged, wrong=wrong, rate=found.rate, low=found.low, high=found.high)
+
+
+async def statistics(services: Services, principal: Principal, days: float = DAYS) -> StatsAnswer:
+    """What the caller may see of every tenant and model, and the sum."""
+    groups = await services.cache.stats() if services.cache is not None else []
+    since = services.now() - days * DAY
+    names = Names(services.settings)
+    people = await _people(services, names)
+    worth = await _worth(services, principal, since, names)
+    chosen = services.settings.cache
+    rows: list[ScopeView] = []
+    for group in groups:
+        if within(principal, group.team):
+            key = (group.team, group.project, group.model)
+            rows.append(_scope_view(group, people.get(key, []), worth.get(key, Worth()), chosen.max_wrong_hit_rate))
+    return StatsAnswer(
+        mode=chosen.mode,
+        policy=chosen.policy,
+        max_error_rate=chosen.max_error_rate,
+        max_wrong_hit_rate=chosen.max_wrong_hit_rate,
+        since=shapes.moment(since) or "",
+        data=rows,
+        total=_total(rows, worth.values(), chosen.max_wrong_hit_rate),
+    )
+
+
+async def _people(services: Services, names: Names) -> dict[Key, list[bool]]:
+    """Whether each hit that a person judged was wrong."""
+    found: dict[Key, list[bool]] = defaultdict(list)
+    for said in (await verdicts(services.database)).values():
+        found[names.key(said.team, said.project, said.model)].append(said.wrong)
+    return found
+
+
+async def _worth(services: Services, principal: Principal, since: float, names: Names) -> dict[Key, Worth]:
+    queries, where, now = Queries(services.database), reach(principal), services.now()
+    found: dict[Key, Worth] = defaultdict(Worth)
+    requests: dict[Key, int] = defaultdict(int)
+    for row in await queries.usage(["team", "project", "model"], since, now + 1, where, latencies=False):
+        key = names.key(row.group["team"], row.group["project"], row.group["model"])
+        found[key].add(_money(row))
+        requests[key] += row.requests
+    chosen = services.settings.cache
+    budget = Budget(max_error_rate=chosen.max_error_rate, max_wrong_hit_rate=chosen.max_wrong_hit_rate)
+    log = await decisions(services.database, since, team=where.get("team"), reason="shadow", most=_MOST_SHADOWED)
+    shadowed: dict[Key, list[Decision]] = defaultdict(list)
+    for one in log.decisions:
+        shadowed[names.key(one.team, one.project, one.model)].append(one)
+    for key, found_there in shadowed.items():
+        hits, saved = _shadowed(found_there, requests[key], budget, watching=chosen.mode == "shadow")
+        found[key].add(Worth(shadow_hits=hits, shadow=saved))
+    return found
+
+
+def _money(row: UsageRow) -> Worth:
+    return Worth(
+        saved=row.saved_nano,
+        corrected=int(getattr(row, "corrected_nano", 0)),
+        audit=int(getattr(row, "audit_nano", 0)),
+    )
+
+
+def _shadowed(missed: list[Decision], requests: int, budget: Budget, *, watching: bool) -> tuple[int, int]:
+    """What a mode that only watches kept back was decided; a scope that has not learned enough is estimated."""
+    if not watching:
+        return within_reach([one.seen for one in missed], requests, budget)
+    decided = [
+        one.seen.worth
+        for one in missed
+        if one.seen.risk is not None and (one.threshold is None or one.seen.risk <= one.threshold)
+    ]
+    return len(decided), sum(decided)
+
+
+def _scope_view(group: ScopeStats, told: list[bool], worth: Worth, budget: float) -> ScopeView:
+    return ScopeView(
+        team=group.team,
+        project=group.project,
+        model=group.model,
+        entries=group.entries or 0,
+        lookups=group.lookups,
+        hits_exact=group.hits_exact,
+        hits_semantic=group.hits_semantic,
+        hit_rate=_share(group.hits_exact + group.hits_semantic, group.lookups),
+        kept=group.kept,
+        misses=group.misses,
+        wrong_hits=_measured(group.trust, told),
+        max_wrong_hit_rate=budget,
+        braked=group.trust is not None and group.trust.braked,
+        trust=_trust(group.trust, told),
+        money=_money_view(worth),
+    )
+
+
+def _measured(trust: Trust | None, told: list[bool]) -> Measured:
+    """By audits and people together where the cache measured; by people alone where it did not."""
+    if trust is None or trust.rate is None:
+        return interval(sum(told), len(told))
+    wrong = trust.audited_wrong + trust.reported_wrong
+    judged = trust.audited + trust.reported_wrong + trust.confirmed
+    return Measured(judged=judged, wrong=wrong, rate=trust.rate, low=trust.low, high=trust.high)
+
+
+def _trust(trust: Trust | None, told: list[bool]) -> TrustView:
+    if trust is None:
+        return TrustView(reported_wrong=sum(told), confirmed=len(told) - sum(told))
+    return TrustView(
+        audited=trust.audited,
+        audited_wrong=trust.audited_wrong,
+        undecided=trust.undecided,
+        reported_wrong=trust.reported_wrong,
+        confirmed=trust.confirmed,
+        explored=trust.explored,
+        explored_same=trust.explored_same,
+        quarantined=trust.quarantines,
+        aliases=trust.aliases,
+        alerts=trust.alerts,
+        judge_flip_rate=trust.flips / trust.audited if trust.audited else None,
+    )
+
+
+def _money_view(worth: Worth) -> MoneyView:
+    return MoneyView(
+        saved_usd=usd(worth.saved),
+        corrected_usd=usd(worth.corrected),
+        audit_usd=usd(worth.audit),
+        net_saved_usd=usd(worth.saved + worth.corrected - worth.audit),
+        shadow_hits=worth.shadow_hits,
+        shadow_usd=usd(worth.shadow),
+    )
+
+
+def _total(rows: list[ScopeView], worth: Iterable[Worth], budget: float) -> ScopeView:
+    """Money of everything the caller may see, also where nothing is kept any more."""
+    misses: dict[str, int] = defaultdict(int)
+    for row in rows:
+        for reason, count in row.misses.items():
+            misses[reason] += count
+    money = Worth()
+    for one in worth:
+        money.add(one)
+    lookups, exact, semantic = (sum(getattr(row, name) for row in rows) for name in _COUNTED)
+    return ScopeView(
+        team="",
+        project="",
+        model="",
+        entries=sum(row.entries for row in rows),
+        lookups=lookups,
+        hits_exact=exact,
+        hits_semantic=semantic,
+        hit_rate=_share(exact + semantic, lookups),
+        kept=sum(row.kept for row in rows),
+        misses=dict(misses),
+        wrong_hits=interval(sum(row.wrong_hits.wrong for row in rows), sum(row.wrong_hits.judged for row in rows)),
+        max_wrong_hit_rate=budget,
+        braked=any(row.braked for row in rows),
+        trust=_trust_total([row.trust for row in rows]),
+        money=_money_view(money),
+    )
+
+
+def _trust_total(rows: list[TrustView]) -> TrustView:
+    counted = [name for name in TrustView.__struct_fields__ if name != "judge_flip_rate"]
+    sums = {name: sum(getattr(row, name) for row in rows) for name in counted}
+    flips = sum((row.judge_flip_rate or 0.0) * row.audited for row in rows)
+    return TrustView(**sums, judge_flip_rate=flips / sums["audited"] if sums["audited"] else None)
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
