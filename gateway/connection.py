@@ -29,6 +29,10 @@ class Direct(Protocol):
         """Write a whole answer in one piece, unless something stands against it."""
         ...
 
+    def pushed(self, piece: bytes) -> bool:
+        """Write a piece of a body that has begun; False when no more should be written now."""
+        ...
+
 
 class Connection:
     """`gone` turns true when the client has closed the connection. `raw`: the body as it was read, once it was."""
@@ -55,6 +59,15 @@ class Connection:
         `lines`: the headers, each with its line end; the content's length is added.
         """
         return self._direct is not None and self._direct.answered(lines, payload)
+
+    @property
+    def pushes(self) -> bool:
+        """Whether `push` can be used."""
+        return self._direct is not None
+
+    def push(self, piece: bytes) -> bool:
+        """Write a further piece of a body that has begun; False when the client is slow: then wait for `send`."""
+        return self._direct is not None and self._direct.pushed(piece)
 
     def watch(self) -> None:
         """From now on a disconnect cancels the task that made this object."""

@@ -72,15 +72,21 @@ class Flight:
         self.abandoned: Callable[[], None] | None = None
         self._furthest = 0
         self._waiting: list[asyncio.Future[None]] = []
+        self._followers: list[Callable[[Chunk], bool]] = []
         self._room: asyncio.Future[None] | None = None
-        self._at_end: list[Callable[[], None]] = []
+        self._at_end: list[Callable[[], object]] = []
         self.land: Callable[[], None] = _nothing
 
     # -- the pump's side ---------------------------------------------------------------------------------------
 
     def push(self, chunk: Chunk) -> None:
         self.chunks.append(chunk)
-        self._wake()
+        if self._followers:
+            self._followers = [take for take in self._followers if take(chunk)]
+            if self._followers:
+                self._furthest = len(self.chunks)
+        if self._waiting:
+            self._wake()
 
     async def room(self) -> None:
         """Wait while even the quickest reader is far behind, so that a slow client slows its upstream down."""
@@ -110,7 +116,7 @@ class Flight:
         if self.readers == 0 and not self.done and self.abandoned is not None:
             self.abandoned()
 
-    def at_end(self, act: Callable[[], None]) -> None:
+    def at_end(self, act: Callable[[], object]) -> None:
         """Call `act` once the flight has ended, at once if it already has."""
         if self.done:
             act()
@@ -139,6 +145,14 @@ class Flight:
                 return []
             await self._arrived()
         return self.chunks[position:]
+
+    def follow(self, take: Callable[[Chunk], bool]) -> None:
+        """Have every further chunk handed to `take` at once, until it answers False. It must not raise."""
+        self._followers.append(take)
+
+    def unfollow(self, take: Callable[[Chunk], bool]) -> None:
+        if take in self._followers:
+            self._followers.remove(take)
 
     async def _arrived(self) -> None:
         mine = asyncio.get_running_loop().create_future()

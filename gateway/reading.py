@@ -4,8 +4,9 @@ An answer made as events serves a client that wants one body, and the reverse. `
 everything else is handed on as it came. Does not know: HTTP, money beyond a price, why the answer was chosen.
 """
 
+import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Literal, cast
 
 import msgspec
 
@@ -57,6 +58,37 @@ class Reading:
             if told := b"".join([self._told(chunk) for chunk in chunks]):
                 return told
         return b""
+
+    async def follow(self, write: Callable[[bytes], bool]) -> None:
+        """Hand further events to `write` the moment they come, without a turn of the loop for each.
+
+        Returns where `events` has to go on: at the end, when `write` answers False (the client is slow), and when
+        something else than that stands in the way.
+        """
+        flight = self._flight
+        if flight.done or flight.kept is not None or self._position < len(flight.chunks):
+            return
+        back = asyncio.get_running_loop().create_future()
+
+        def take(chunk: Chunk) -> bool:
+            try:
+                told = self._told(chunk)
+            except Exception:  # noqa: BLE001 - it belongs to this reader, who meets it again, not to the pump
+                return stop()
+            self._position += 1
+            return not told or write(told) or stop()
+
+        def stop() -> Literal[False]:
+            if not back.done():
+                back.set_result(None)
+            return False
+
+        flight.follow(take)
+        flight.at_end(stop)
+        try:
+            await back
+        finally:
+            flight.unfollow(take)
 
     def _replay(self, kept: bytes) -> bytes:
         """All events of a kept answer, once."""

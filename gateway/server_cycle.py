@@ -75,6 +75,12 @@ class Cycle(RequestResponseCycle):
         self._complete()
         return True
 
+    def pushed(self, piece: bytes) -> bool:
+        """Write a piece of a body that has begun; False when the client is slow. One that has gone gets nothing."""
+        if not self.disconnected:
+            self._continue({"body": piece, "type": "http.response.body", "more_body": True})
+        return not self.flow.write_paused
+
     def when_gone(self, act: Callable[[], None] | None) -> None:
         """Call `act` once if the client goes before its answer is complete, soon if it has gone already."""
         self._act = act

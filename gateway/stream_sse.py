@@ -35,6 +35,8 @@ class EventParser:
         """Raises StreamGarbage when a bound is passed, after the events before it have been given out."""
         if self._failure is not None:
             raise self._failure
+        if self._head is None and (data := self._whole(packet)) is not None:
+            return [data]
         events: list[bytes] = []
         try:
             self._feed(packet, events)
@@ -43,6 +45,13 @@ class EventParser:
             if not events:
                 raise
         return events
+
+    def _whole(self, packet: bytes) -> bytes | None:
+        """The data of a packet that is one plain event, as nearly all packets of a paced stream are."""
+        plain = packet.startswith(b"data: ") and packet.endswith(b"\n\n") and packet.count(b"\n") == 2
+        if not plain or b"\r" in packet or len(packet) > self._max_line:
+            return None
+        return None if self._tail or self._data or self._name or self._after_cr else packet[6:-2]
 
     def _feed(self, packet: bytes, events: list[bytes]) -> None:
         if self._head is not None:

@@ -17,6 +17,7 @@ import uvicorn
 from gateway.app import create_app
 from gateway.auth import ADMIN, NewKey
 from gateway.call import Role
+from gateway.server_protocol import Protocol
 from gateway.services import Services
 from gateway.settings import Settings
 
@@ -112,7 +113,9 @@ async def live(chosen: Settings) -> AsyncGenerator[Live, None]:
     app = create_app(chosen)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on", access_log=False))
+        server = uvicorn.Server(
+            uvicorn.Config(app, http=Protocol, log_level="error", lifespan="on", access_log=False, proxy_headers=False)
+        )
         serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listening]))
         try:
             while not server.started:

@@ -184,14 +184,14 @@ class Endpoint:
 
     async def _send(self, answer: Answer, send: Send, connection: Connection) -> None:
         if answer.journey.call.stream:
-            await self._send_events(answer, send)
+            await self._send_events(answer, send, connection)
             return
         payload = await answer.reading.whole()
         lines = f"{self._lines(answer)}{of_cost(answer)}content-type: application/json\r\n"
         if not connection.answer(lines, payload):
             await send_whole(send, payload, pairs(lines))
 
-    async def _send_events(self, answer: Answer, send: Send) -> None:
+    async def _send_events(self, answer: Answer, send: Send, connection: Connection) -> None:
         lines = self._lines(answer) + EVENTS
         if answer.journey.hit is not None:
             lines += of_cost(answer)
@@ -200,6 +200,8 @@ class Endpoint:
         try:
             while events := await answer.reading.events():
                 await send({"type": "http.response.body", "body": events, "more_body": True})
+                if connection.pushes:
+                    await answer.reading.follow(connection.push)
         except GatewayError as error:
             last = in_band_error(error)
         await send({"type": "http.response.body", "body": last, "more_body": False})

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway import stream_fold
 from gateway.call import Body
 from gateway.errors import UpstreamFailed
 from gateway.stream import fold, in_band_error, parse, read_finish, read_usage, unfold
@@ -215,3 +216,16 @@ def test_an_error_in_band_has_all_four_keys() -> None:
     assert raw.endswith(b"\n\n")
     error: Any = parse(raw[6:].strip())["error"]
     assert error == {"message": "gone", "type": "server_error", "param": None, "code": "upstream_error"}
+
+
+@given(st.lists(chat_bodies(), min_size=1, max_size=2), st.data())
+def test_runs_of_text_are_folded_like_single_events(bodies: list[Body], data: st.DataObject) -> None:
+    """Runs are taken together for speed; that must never change what an answer amounts to."""
+    events = [event for body in bodies for event in unfold(body, "chat", include_usage=True)]
+    for event in events:
+        if data.draw(st.booleans()):
+            event["system_fingerprint"] = data.draw(st.sampled_from(["fp", "other"]))
+    together = fold(events)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_fold, "_runs", iter)
+        assert fold(events) == together
