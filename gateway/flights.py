@@ -103,6 +103,9 @@ class Flight:
         for act in self._at_end:
             act()
         self._at_end.clear()
+        # These refer back to the flight: without them its memory is given back at once, not at some collection.
+        self.abandoned = None
+        self.land = _nothing
 
     # -- the readers' side -------------------------------------------------------------------------------------
 

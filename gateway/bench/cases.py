@@ -86,6 +86,14 @@ def cases() -> list[Case]:
             ask=_unique(stream=True, seed=3),
             stream=True,
         ),
+        Case(
+            name="streams_busy",
+            about="the same, 100 at once, each connection asking again at once",
+            mark="miss",
+            connections=100,
+            ask=_unique(stream=True, seed=5),
+            stream=True,
+        ),
     ]
 
 

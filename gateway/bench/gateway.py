@@ -24,7 +24,7 @@ import uvloop
 
 from gateway.bench.asks import Target
 from gateway.bench.cases import Case, Figures, cases, hit_semantic, measure, spread
-from gateway.bench.processes import BenchError, memory_mb
+from gateway.bench.processes import BenchError, disk_sync_ms, memory_mb
 from gateway.bench.report import HalfLoad, Result, stream_result, summary, table
 from gateway.bench.stage import Stage, peer, start
 
@@ -38,7 +38,7 @@ def run(peers: list[str], *, seconds: float = 3.0, rounds: int = ROUNDS, save: P
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearhit-bench-")))
         try:
             stage = start(stack, folder)
-            result = uvloop.run(_measure_all(stage, [peer(url) for url in peers], seconds, rounds))
+            result = uvloop.run(_measure_all(stage, [peer(url) for url in peers], seconds, rounds, folder))
         except (BenchError, OSError, httpx.HTTPError) as error:
             sys.stdout.write(f"bench gateway: {error}\n")
             return 1
@@ -54,7 +54,7 @@ def run(peers: list[str], *, seconds: float = 3.0, rounds: int = ROUNDS, save: P
     return 0
 
 
-async def _measure_all(stage: Stage, peers: list[Target], seconds: float, rounds: int) -> Result:
+async def _measure_all(stage: Stage, peers: list[Target], seconds: float, rounds: int, folder: Path) -> Result:
     plan = cases()
     plan.insert(2, await hit_semantic(stage.semantic.plain))
     taken: dict[str, dict[str, list[Figures]]] = {case.name: {} for case in plan}
@@ -67,13 +67,14 @@ async def _measure_all(stage: Stage, peers: list[Target], seconds: float, rounds
     return Result(
         cases=results,
         half_load=half,
-        stream=stream_result(results["stream"], results["miss"]),
+        stream=stream_result(results["stream"], results["streams_busy"], results["miss"]),
         memory_mb={
             "exact_start": stage.exact.rss_start_mb,
             "exact_end": round(memory_mb(stage.exact.pids[0]), 1),
             "semantic_start": stage.semantic.rss_start_mb,
             "semantic_end": round(memory_mb(stage.semantic.pids[0]), 1),
         },
+        disk_sync_ms=disk_sync_ms(folder),
         start_s={
             "port_open": stage.exact.port_s,
             "ready": stage.exact.ready_s,

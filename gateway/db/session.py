@@ -7,9 +7,12 @@ SQLite: exactly one read-write connection (WAL, synchronous=FULL, BEGIN IMMEDIAT
 PostgreSQL: asyncpg with statement_timeout 2 s and lock_timeout 500 ms, so that a stuck row costs a bounded wait.
 """
 
+import os
 import sqlite3
+import sys
+import threading
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 from urllib.parse import quote
@@ -34,6 +37,7 @@ _LOCK_TIMEOUT_MS = 500
 _CONNECT_TIMEOUT = 2.0
 _POOL_TIMEOUT = 2.0
 _READERS = 3
+_NICE = 10  # of the writing thread; Linux gives every thread a priority of its own
 _POSTGRES_CONNECTIONS = 6
 _decode_json = msgspec.json.Decoder().decode
 _encode_json = msgspec.json.Encoder().encode
@@ -132,6 +136,7 @@ class Database:
     def _in_thread(self, raw: sqlite3.Connection, work: Callable[[Connection], T]) -> T:
         """In the writer's thread: the blocking face of the one connection that can write."""
         if self._blocking is None or self._blocking[0] is not raw:
+            _step_back()
             engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool, json_serializer=_dumps)
             event.listen(engine, "begin", _begin_immediate)
             self._blocking = (raw, engine)
@@ -218,6 +223,13 @@ def _begin(connection: Connection) -> None:
 
 def _begin_immediate(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _step_back() -> None:
+    """Writing batches can wait a moment, requests cannot: on a busy core this thread comes after the event loop's."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 def _private_file(url: URL) -> None:

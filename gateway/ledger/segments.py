@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gateway.ledger.records import Record, unframe
 
-SEGMENT_BYTES = 16 << 20
+SEGMENT_BYTES = 4 << 20
 _LOCK = "lock"
 
 
