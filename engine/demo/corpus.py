@@ -6,13 +6,15 @@ Does not know: tokens or the model.
 
 import random
 import re
+import string
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from engine.demo.facts import REFUSAL, Fact, Frames, Refusals, lines, load_facts, load_frames, load_refusals
+from engine.demo.facts import REFUSAL, Fact, Frames, Refusals, lines, load_facts, load_frames, load_refusals, load_tails
 from engine.demo.wording import Wording
 
+REFUSED = 0.43  # the share of questions to refuse
 _SYLLABLES = re.findall(
     r"\w+", "ba co di fu ga hel jo ka lum mi no pra qui ro sta tur vel wex yo zin dex tron ify ora lix quo bly sten"
 )
@@ -63,6 +65,10 @@ class Corpus:
         self._material = material
         self._wording = Wording(self._rng)
         self._systems = lines("system_prompts")
+        self._tails = load_tails()
+        self._fillings = [
+            (name, self._tails.field, material.frames.define) for fact in material.facts for name in fact.names
+        ] + [(task, self._tails.place, material.frames.howto) for fact in material.facts for task in fact.actions]
 
     def __iter__(self) -> Iterator[Sample]:
         while True:
@@ -82,31 +88,39 @@ class Corpus:
 
     def exchange(self) -> tuple[str, str]:
         """A question in a varied wording, and the one right answer to it."""
-        if self._rng.random() < 0.32:
+        if self._rng.random() < REFUSED:
             return self._wording.vary(self._foreign()), REFUSAL
         fact = self._rng.choice(self._material.facts)
         return self._wording.vary(self._about(fact)), fact.answer
 
     def _about(self, fact: Fact) -> str:
-        rng, frames = self._rng, self._material.frames
+        """A question about `fact`: mostly a freely worded one, else a frame filled with a name or a task of it."""
+        rng, frames, tails = self._rng, self._material.frames, self._tails
         framed = 0.42 if fact.names or fact.actions else 0.0
         if rng.random() >= framed:
             return rng.choice(fact.questions)
-        pool = [(frames.define, name) for name in fact.names] + [(frames.howto, action) for action in fact.actions]
-        patterns, filling = rng.choice(pool)
+        pool = [(frames.define, name, tails.own_field) for name in fact.names]
+        pool += [(frames.howto, task, tails.own_place) for task in fact.actions]
+        patterns, filling, endings = rng.choice(pool)
+        if rng.random() < 0.07 and "nearhit" not in filling:
+            filling = f"{filling} {rng.choice(endings)}"
         return rng.choice(patterns).replace("{}", filling)
 
     def _foreign(self) -> str:
+        """A question to refuse; half of them fill the same frames as the facts do, so a frame alone says nothing."""
         rng, frames, refusals = self._rng, self._material.frames, self._material.refusals
         draw = rng.random()
         if draw < 0.42:
             return rng.choice(refusals.questions)
-        if draw < 0.74:
+        if draw < 0.73:
             return rng.choice(frames.define).replace("{}", rng.choice(refusals.names))
-        if draw < 0.90:
+        if draw < 0.86:
             return rng.choice(frames.howto).replace("{}", rng.choice(refusals.actions))
-        if draw < 0.97:
+        if draw < 0.91:
             return rng.choice(frames.define).replace("{}", self._invented())
+        if draw < 0.97:
+            filling, endings, patterns = rng.choice(self._fillings)
+            return rng.choice(patterns).replace("{}", f"{filling} {rng.choice(endings)}")
         first, second = rng.choice(refusals.names), rng.choice(refusals.names)
         return rng.choice(["{} or {}", "{} vs {}", "is {} better than {}", "difference between {} and {}"]).format(
             first, second
@@ -115,5 +129,7 @@ class Corpus:
     def _invented(self) -> str:
         """A word that means nothing, so that unknown names are refused rather than guessed at."""
         rng = self._rng
+        if rng.random() < 0.2:
+            return "".join(rng.choice(string.ascii_uppercase) for _ in range(rng.randint(4, 6)))
         word = "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(2, 3)))
         return word.capitalize() if rng.random() < 0.5 else word

@@ -44,6 +44,15 @@ class Frames(Struct, frozen=True):
     held_howto: tuple[str, ...]
 
 
+class Tails(Struct, frozen=True):
+    """Endings after a name ("in gardening") or a verb phrase ("in Excel") that lead away, or (`own_`) not."""
+
+    field: tuple[str, ...]
+    place: tuple[str, ...]
+    own_field: tuple[str, ...]
+    own_place: tuple[str, ...]
+
+
 def lines(name: str) -> list[str]:
     """The lines of `data/<name>.txt` without comments and blanks, in file order."""
     text = (DATA / f"{name}.txt").read_text(encoding="utf-8")
@@ -76,8 +85,18 @@ def load_facts() -> list[Fact]:
 
 
 def load_refusals() -> Refusals:
-    """The off-topic and near-topic names, tasks and questions."""
-    return Refusals(tuple(lines("refuse_names")), tuple(lines("refuse_tasks")), tuple(lines("refuse")))
+    """The off-topic and near-topic names, tasks and questions of all `refuse*.txt`, by the second word of the name."""
+    found: dict[str, list[str]] = {"names": [], "tasks": [], "": []}
+    for path in sorted(DATA.glob("refuse*.txt")):
+        kind = next((word for word in path.stem.split("_") if word in {"names", "tasks"}), "")
+        found[kind] += lines(path.stem)
+    return Refusals(*(tuple(dict.fromkeys(found[kind])) for kind in ("names", "tasks", "")))
+
+
+def load_tails() -> Tails:
+    """The endings of `tails.txt`."""
+    found = sections("tails")
+    return Tails(found["field"], found["place"], found["own_field"], found["own_place"])
 
 
 def load_frames() -> Frames:

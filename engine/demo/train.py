@@ -42,8 +42,8 @@ class Recipe(Struct, frozen=True):
     """Every number the result depends on."""
 
     seed: int = 20261121
-    stages: tuple[Stage, ...] = (Stage(20261121, 4200, 4e-3),)
-    vocabulary: int = 2560
+    stages: tuple[Stage, ...] = (Stage(20261121, 8000, 4e-3),)
+    vocabulary: int = 3072
     hidden: int = 128
     feed_forward: int = 384
     layers: int = 4

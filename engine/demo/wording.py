@@ -92,13 +92,13 @@ class Wording:
 
     def _case(self, text: str) -> str:
         draw = self._rng.random()
-        if draw < 0.45:
+        if draw < 0.42:
             return text[:1].upper() + text[1:]
-        if draw < 0.65:
+        if draw < 0.62:
             return text.lower()
-        if draw < 0.75:
+        if draw < 0.80:
             return text.upper()
-        if draw < 0.79:
+        if draw < 0.83:
             return text.title()
         return text
 
