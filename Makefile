@@ -7,12 +7,15 @@ TORCH_INDEX ?=
 BIN := $(VENV)/bin
 PORT ?= 8080
 BENCH_SECONDS ?= 3
+BENCH_ORDERS ?= 5
+BENCH_LIMIT ?=
+BENCH_SCRATCH ?= /tmp/nearhit-bench-cache
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev serve test lint types imports docs fmt bench proof containers clean
+.PHONY: help install install-dev serve test lint types imports docs fmt bench bench-cache proof containers clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -56,6 +59,12 @@ fmt: install-dev ## format and mend what can be mended
 
 bench: install ## measure the gateway beside direct calls; the result is kept under docs/benchmarks/
 	$(BIN)/python -m gateway.bench.gateway --seconds $(BENCH_SECONDS) --save docs/benchmarks
+
+bench-cache: install ## reuse on the labelled data in NEARHIT_BENCH_DATA; hours; kept under docs/benchmarks/
+	@test -n "$(NEARHIT_BENCH_DATA)" || { echo "set NEARHIT_BENCH_DATA to a folder with streams/ and pairs/"; exit 1; }
+	$(BIN)/python -m cache.training --data "$(NEARHIT_BENCH_DATA)" --leave-one-out --out $(BENCH_SCRATCH) --cache $(BENCH_SCRATCH)
+	$(BIN)/python -m gateway.bench.cache_suite --data "$(NEARHIT_BENCH_DATA)" --apart $(BENCH_SCRATCH) --cache $(BENCH_SCRATCH) \
+	  --orders $(BENCH_ORDERS) $(if $(BENCH_LIMIT),--limit $(BENCH_LIMIT))
 
 proof: install-dev ## the full-size proofs (long)
 	$(BIN)/python -m pytest -q -m proof --timeout 3600

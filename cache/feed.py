@@ -5,7 +5,7 @@ Does not know what listeners remember. Delivery is at least once; changes are id
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import msgspec
@@ -13,12 +13,13 @@ from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from cache.store import Change, VectorRow
+from cache.store import Change, StoreDown, VectorRow
 
 # About an hour of busy writing; who falls further behind starts over from the store.
 MAX_LENGTH = 20_000
 _BATCH = 512
-_BLOCK_MS = 1_000
+_BLOCK_MS = 500
+_SLACK_MS = 2_000
 _FIELD = b"c"
 _START = b"0-0"
 _Items = list[tuple[bytes, dict[bytes, bytes]]]
@@ -47,25 +48,62 @@ def fields(worker: str, change: Change) -> dict[Any, Any]:
 
 
 class Follower:
-    """Reads the stream for one process and tells `listen` what others did; `worker`'s own changes are skipped."""
+    """Reads the stream for one process and tells `listen` what others did; `worker`'s own changes are skipped.
 
-    def __init__(self, client: "Redis", key: bytes, *, worker: str, listen: Callable[[Change], None]) -> None:
+    `look` is awaited when it begins and at least every second: for what the stream does not tell.
+    """
+
+    def __init__(
+        self,
+        client: "Redis",
+        key: bytes,
+        *,
+        worker: str,
+        listen: Callable[[Change], None],
+        look: Callable[[], Awaitable[None]],
+    ) -> None:
         self._client = client
         self._key = key
         self._worker = worker
         self._listen = listen
+        self._look = look
         self._last: bytes | None = None
+
+    @property
+    def position(self) -> str:
+        """A place a moment ago: what this process wrote itself may have been read here before it was told there."""
+        moment, number = _order(self._last or _START)
+        return "" if self._last is None else f"{max(0, moment - _SLACK_MS)}-{number}"
 
     async def run(self, pause: float) -> None:
         """Follow until cancelled; on errors wait `pause` seconds and go on where it was."""
-        while True:
+        while not _is_cancelled():
             try:
+                await self._look()
                 if self._last is None or await self._missed_some():
                     await self._begin()
-                while await self._read():
+                until = asyncio.get_running_loop().time() + _BLOCK_MS / 1_000
+                while await self._read() and asyncio.get_running_loop().time() < until and not _is_cancelled():
                     pass
-            except (RedisError, OSError, TimeoutError):
-                await asyncio.sleep(pause)
+            except (RedisError, OSError, TimeoutError, StoreDown):
+                if not _is_cancelled():
+                    await asyncio.sleep(pause)
+
+    async def since(self, position: str) -> list[Change] | None:
+        """What was written after `position`. None when part of it is gone, or it cannot be understood."""
+        oldest = cast("_Items", await self._client.xrange(self._key, count=1))
+        if not oldest or _order(oldest[0][0]) > _order(position.encode()):
+            return None
+        changes: list[Change] = []
+        after = position.encode()
+        while items := cast("_Items", await self._client.xrange(self._key, min=b"(" + after, count=_BATCH)):
+            for item_id, item in items:
+                change = _change(_read(item.get(_FIELD, b"")))
+                if change.kind == "reset":
+                    return None
+                changes.append(change)
+                after = item_id
+        return changes
 
     async def _begin(self) -> None:
         """From the newest change on. What was before is in the store, so forget what is remembered of it."""
@@ -89,28 +127,41 @@ class Follower:
         return len(items) < _BATCH
 
     async def _missed_some(self) -> bool:
-        """Whether the oldest change still there is younger than the last one read (or the stream is gone)."""
-        oldest = cast("_Items", await self._client.xrange(self._key, count=1))
-        if not oldest:
-            return self._last != _START
-        return self._last != _START and _order(oldest[0][0]) > _order(self._last or _START)
+        """Whether the oldest change still there is younger than the last one read, or the newest one is older."""
+        if self._last == _START:
+            return False
+        pipe = self._client.pipeline(transaction=False)
+        pipe.xrange(self._key, count=1)
+        pipe.xrevrange(self._key, count=1)
+        oldest, newest = cast("tuple[_Items, _Items]", await pipe.execute())
+        last = _order(self._last or _START)
+        return not oldest or _order(oldest[0][0]) > last or _order(newest[0][0]) < last
 
     def _apply(self, raw: bytes) -> None:
-        try:
-            item = _decode.decode(raw)
-        except msgspec.DecodeError:
-            # A newer version's change: what it meant is unknown, so nothing remembered is safe.
-            self._listen(Change("reset"))
-            return
-        if item.worker == self._worker:
-            return
-        row = VectorRow(item.entry_id, item.exact, item.expires, item.vector)
-        if item.kind == "add":
-            self._listen(Change("add", item.scope, item.encoder, row))
-        elif item.kind == "drop":
-            self._listen(Change("drop", item.scope, item.encoder, row))
-        else:
-            self._listen(Change("reset"))
+        item = _read(raw)
+        if item is None or item.worker != self._worker:
+            self._listen(_change(item))
+
+
+def _read(raw: bytes) -> _Item | None:
+    try:
+        return _decode.decode(raw)
+    except msgspec.DecodeError:
+        return None
+
+
+def _change(item: _Item | None) -> Change:
+    """A newer version's change is a reset: what it meant is unknown, so nothing remembered is safe."""
+    if item is None or item.kind not in {"add", "drop"}:
+        return Change("reset")
+    row = VectorRow(item.entry_id, item.exact, item.expires, item.vector)
+    return Change("add" if item.kind == "add" else "drop", item.scope, item.encoder, row)
+
+
+def _is_cancelled() -> bool:
+    """A client that is cancelled while it connects may say `connection lost` instead; that must not keep us running."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _order(item_id: bytes) -> tuple[int, int]:

@@ -1,27 +1,32 @@
 """The semantic tier: text to vector, vector to candidates, candidates to a verdict.
 
-Knows the encoder, the partitions and the policy, and that only the store says what still exists.
-Does not know the exact tier, statistics or how an answer is delivered.
+Knows the encoder, the partitions, the policy with what each scope has learned, and that only the store says what still
+exists. Does not know the exact tier, statistics, judges, or how an answer is delivered.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
 from cache.embedder import Encoder, EncoderDown
+from cache.learning import evidence_of, guarded, named
 from cache.partitions import Candidate, Key, NotReady, Partitions
+from cache.scopes import Scopes
 from cache.store import Store, StoreDown
-from cache.types import CacheConfig, Entry, Looked, Query
-from cache.vectors import Vector
-from policies.reuse import Budget, Explore, Neighbour, Regenerate, ReusePolicy, Serve, Verdict
+from cache.types import CacheConfig, Entry, Looked, Query, Sight, Weighed
+from cache.vectors import Vector, pack
+from policies.reuse import Budget, Explore, Neighbour, Regenerate, Serve, Verdict
 
 # A partition that takes longer to load is there for the next look-up; nobody waits for it.
 _LOAD_WAIT = 0.05
 
 
 class Found(Struct, kw_only=True):
-    """`entry` when it may be served, else `reason`. `vector` as soon as the text has one that covers all of it."""
+    """`entry` when it may be served, else `reason`. `vector` as soon as the text has one that covers all of it.
+
+    `audit`: the chance with which the policy wants this hit checked.
+    """
 
     entry: Entry | None = None
     reason: str = ""
@@ -30,6 +35,8 @@ class Found(Struct, kw_only=True):
     vector: Vector | None = None
     looked: tuple[Looked, ...] = ()
     explore: int | None = None
+    sight: Sight | None = None
+    audit: float = 0.0
 
 
 class Meaning:
@@ -40,7 +47,7 @@ class Meaning:
         store: Store,
         partitions: Partitions,
         encoder: Encoder,
-        policy: ReusePolicy,
+        scopes: Scopes,
         *,
         config: CacheConfig,
         now: Callable[[], float],
@@ -48,7 +55,7 @@ class Meaning:
         self._store = store
         self._partitions = partitions
         self._encoder = encoder
-        self._policy = policy
+        self._scopes = scopes
         self._config = config
         self._now = now
 
@@ -64,7 +71,7 @@ class Meaning:
         try:
             key = (query.scope, self._encoder.name)
             near = await self._partitions.search(key, found.vector, self._config.neighbours, wait=_LOAD_WAIT)
-            self._judge(query, budget, found, await self._fetch(key, near, alive))
+            await self._judge(query, budget, found, await self._fetch(key, near, alive))
         except NotReady:
             found.reason = "index-loading"
         except StoreDown:
@@ -82,11 +89,21 @@ class Meaning:
             raise EncoderDown("embed-timeout") from error
         return None if encoded.tokens[0] > self._encoder.window else encoded.vectors[0]
 
+    async def would_serve(self, query: Query, vector: Vector, text: str, similarity: float, budget: Budget) -> bool:
+        """Whether an answer to `text`, were it kept, would be served to `query`. Counts nothing. Raises StoreDown."""
+        policy = self._scopes.policy
+        if similarity < policy.floor:
+            return False
+        scope = await self._scopes.get((query.scope, self._encoder.name))
+        near = Neighbour(entry_id=1, text=text, similarity=similarity)
+        verdict = policy.decide(scope.state, query.text, [near], budget)
+        return isinstance(guarded(verdict, scope, vector), Serve)
+
     async def _fetch(
         self, key: Key, near: Sequence[Candidate], alive: Callable[[Entry], bool]
     ) -> list[tuple[Entry, float]]:
         """The entries behind `near` that still exist, with their similarity. One round trip, none for far ones."""
-        close = [candidate for candidate in near if candidate.similarity >= self._policy.floor]
+        close = [candidate for candidate in near if candidate.similarity >= self._scopes.policy.floor]
         if not close:
             return []
         entries = await self._store.get_many([candidate.exact for candidate in close])
@@ -98,37 +115,66 @@ class Meaning:
                 real.append((entry, candidate.similarity))
         return real
 
-    def _judge(self, query: Query, budget: Budget, found: Found, real: list[tuple[Entry, float]]) -> None:
-        """Fill `found` with the verdict."""
+    async def _judge(self, query: Query, budget: Budget, found: Found, real: list[tuple[Entry, float]]) -> None:
+        """Fill `found` with the verdict, and have it counted. Raises StoreDown."""
+        assert found.vector is not None
+        key, policy = (query.scope, self._encoder.name), self._scopes.policy
         if not real:
             found.reason = "far"
+            self._scopes.count(key, Regenerate(reason="far"), served=False)
             return
-        now = self._now()
-        neighbours = [
-            Neighbour(entry_id=entry.id, text=entry.text, similarity=similarity, age=now - entry.created)
-            for entry, similarity in real
-        ]
-        verdict = self._policy.judge(query.text, neighbours, budget)
+        scope, now = await self._scopes.get(key), self._now()
+        neighbours = [_neighbour(entry, similarity, now, scope.record.answers) for entry, similarity in real]
+        verdict = guarded(policy.decide(scope.state, query.text, neighbours, budget), scope, found.vector)
         entries = {entry.id: (entry, similarity) for entry, similarity in real}
         found.looked = _looked(verdict, neighbours)
+        if evidence := evidence_of(verdict):
+            found.sight = Sight(
+                encoder=self._encoder.name,
+                vector=pack(found.vector),
+                headroom=self._scopes.headroom(scope, budget),
+                weighed=tuple(
+                    Weighed(evidence=item, exact=entries[item.entry_id][0].exact, similarity=entries[item.entry_id][1])
+                    for item in evidence
+                ),
+            )
+        self._scopes.count(key, verdict, served=isinstance(verdict, Serve) and self._config.mode != "shadow")
         match verdict:
             case Serve():
                 found.entry, found.similarity = entries[verdict.entry_id]
-                found.confidence = verdict.confidence
+                found.confidence, found.audit = verdict.confidence, verdict.audit
             case Explore():
-                found.reason, found.explore = "explore", verdict.entry_id
+                found.reason, found.explore = verdict.reason, verdict.entry_id
             case Regenerate():
                 found.reason = verdict.reason
 
 
+def _neighbour(entry: Entry, similarity: float, now: float, answers: Mapping[int, tuple[float, float]]) -> Neighbour:
+    good, bad = answers.get(entry.root, (0.0, 0.0))
+    return Neighbour(
+        entry_id=entry.id,
+        text=entry.text,
+        similarity=similarity,
+        age=now - entry.created,
+        answer_id=entry.root,
+        good=good,
+        bad=bad,
+    )
+
+
 def _looked(verdict: Verdict, neighbours: Sequence[Neighbour]) -> tuple[Looked, ...]:
     notes = {note.entry_id: note for note in verdict.notes}
+    seen = {item.entry_id: item for item in evidence_of(verdict)}
     return tuple(
         Looked(
             entry_id=neighbour.entry_id,
             similarity=neighbour.similarity,
             confidence=note.confidence if (note := notes.get(neighbour.entry_id)) else None,
             guard=note.guard if note else None,
+            answer_id=neighbour.answer,
+            risk=held.risk if (held := seen.get(neighbour.entry_id)) else None,
+            guards=held.guards if held else (),
+            features=named(held.features) if held else {},
         )
         for neighbour in neighbours
     )

@@ -5,89 +5,55 @@ Does not decide anything: what it returns are candidates, and the store says whi
 """
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
 from cache.background import Background
 from cache.index import Index
+from cache.partition import Candidate, Kind, Partition, Sizes
+from cache.snapshots import Saved, Snapshots
 from cache.store import Change, Store, StoreDown, VectorRow
-from cache.vectors import Vector, unpack
+from cache.vectors import Vector
 
-# Below this many vectors a search takes less time than a hop to a thread and back.
-INLINE_BELOW = 20_000
-# Removed vectors stay in the index, unseen, until there are so many; then they go together.
-_COMPACT_AT = 128
+__all__ = ["Candidate", "Key", "NotReady", "Partitions", "Saving"]
+
+log = logging.getLogger("nearhit.cache")
 
 Key = tuple[bytes, str]
-
-
-class Candidate(NamedTuple):
-    """An entry that may be near; `exact` is where the store finds it."""
-
-    entry_id: int
-    exact: bytes
-    similarity: float
+SIZES = Sizes()
 
 
 class NotReady(Exception):
     """The partition is still being loaded; it will be there for a later look-up."""
 
 
-class _Partition:
-    """One scope's index. `waiting` holds changes that came while it was being loaded or searched elsewhere."""
+class Saving(NamedTuple):
+    """Where snapshots go, and when: of partitions with `least` vectors, after a share changed, not too often."""
 
-    def __init__(self, index: Index) -> None:
-        self.index = index
-        self.exact_of: dict[int, bytes] = {}
-        self.dead: set[int] = set()
+    snapshots: Snapshots
+    least: int = 20_000
+    share: float = 0.05
+    pause: float = 60.0
+
+
+class _Resident:
+    """A partition that is in memory or on its way there. `waiting`: changes that came meanwhile."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
         self.waiting: list[Change] = []
-        self.busy = asyncio.Lock()
         self.counted = 0
-
-    def take(self, change: Change) -> None:
-        if self.busy.locked():
-            self.waiting.append(change)
-        elif change.kind == "add":
-            self.add([change.row])
-        else:
-            self.drop(change.row.entry_id)
-
-    def catch_up(self) -> None:
-        waiting, self.waiting = self.waiting, []
-        for change in waiting:
-            self.take(change)
-
-    def add(self, rows: list[VectorRow]) -> None:
-        fresh = {row.entry_id: row for row in rows if row.entry_id not in self.exact_of and row.vector}
-        if not fresh:
-            return
-        revived = self.dead & fresh.keys()
-        if revived:
-            self.index.remove(list(revived))
-            self.dead -= revived
-        self.index.add(list(fresh), np.stack([unpack(row.vector) for row in fresh.values()]))
-        self.exact_of.update((row.entry_id, row.exact) for row in fresh.values())
-
-    def drop(self, entry_id: int) -> None:
-        if self.exact_of.pop(entry_id, None) is not None:
-            self.dead.add(entry_id)
-
-    def search(self, vector: Vector, k: int) -> list[Candidate]:
-        if len(self.dead) >= _COMPACT_AT:
-            self.index.remove(list(self.dead))
-            self.dead.clear()
-        found = self.index.search(vector, k + len(self.dead))
-        live = ((near, self.exact_of.get(near.entry_id)) for near in found)
-        return [Candidate(near.entry_id, exact, near.similarity) for near, exact in live if exact is not None][:k]
+        self.tended: asyncio.Task[None] | None = None
+        self.loaded: asyncio.Task[StoreDown | None] | None = None
+        self.saved_at: float | None = None
 
 
 class Partitions:
     """Least-recently-used partitions, bounded by number and by vectors held in all."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - two bounds, two ways to be set up, all named
         self,
         store: Store,
         *,
@@ -95,15 +61,21 @@ class Partitions:
         now: Callable[[], float],
         max_partitions: int,
         max_vectors: int,
+        sizes: Sizes | None = None,
+        saving: Saving | None = None,
     ) -> None:
         self._store = store
         self._make = make
         self._now = now
         self._max_partitions = max_partitions
         self._max_vectors = max_vectors
-        self._resident: OrderedDict[Key, _Partition] = OrderedDict()
-        self._loading: dict[Key, tuple[asyncio.Task[StoreDown | None], _Partition]] = {}
+        self._sizes = sizes or SIZES
+        self._saving = saving
+        self._resident: OrderedDict[Key, _Resident] = OrderedDict()
+        self._loading: dict[Key, _Resident] = {}
         self._background = Background()
+        # Rebuilding takes a core: one partition at a time.
+        self._tending = asyncio.Semaphore(1)
         self._held = 0
 
     def __len__(self) -> int:
@@ -113,13 +85,13 @@ class Partitions:
     def held_vectors(self) -> int:
         return self._held
 
+    def kinds(self) -> dict[Key, Kind]:
+        """How each partition in memory is searched."""
+        return {key: resident.partition.kind for key, resident in self._resident.items()}
+
     async def search(self, key: Key, vector: Vector, k: int, *, wait: float) -> list[Candidate]:
         """The `k` nearest of the scope. Raises NotReady when loading takes longer than `wait` seconds, or StoreDown."""
-        partition = await self._get(key, wait)
-        if len(partition.index) < INLINE_BELOW and not partition.busy.locked():
-            return partition.search(vector, k)
-        # Shielded: were the caller's time to run out, the thread would go on reading an index that others may change.
-        return await asyncio.shield(self._background.spawn(self._search_apart(partition, vector, k), "cache-search"))
+        return await (await self.get(key, wait)).search(vector, k)
 
     def apply(self, change: Change) -> None:
         """A change from the store. Partitions that are not in memory will read it when they are loaded."""
@@ -128,11 +100,10 @@ class Partitions:
             return
         key = (change.scope, change.encoder)
         if key in self._loading:
-            self._loading[key][1].waiting.append(change)
-        elif (partition := self._resident.get(key)) is not None:
-            partition.take(change)
-            self._count(partition)
-            self._shrink(keep=key)
+            self._loading[key].waiting.append(change)
+        elif (resident := self._resident.get(key)) is not None:
+            resident.partition.take(change)
+            self._after_change(key, resident)
 
     def forget(self, key: Key, entry_id: int) -> None:
         """The store does not have this entry any more."""
@@ -140,60 +111,130 @@ class Partitions:
 
     def clear(self) -> None:
         """Forget everything; what is being loaded is loaded again on its next use."""
+        for resident in self._resident.values():
+            if resident.tended is not None:
+                resident.tended.cancel()
         self._resident.clear()
         self._loading.clear()
         self._held = 0
+
+    async def settle(self) -> None:
+        """Wait until no partition wants tending: for tests and measurements."""
+        while running := [one.tended for one in self._resident.values() if one.tended and not one.tended.done()]:
+            await asyncio.wait(running)
 
     async def close(self) -> None:
         await self._background.close()
         self.clear()
 
-    async def _get(self, key: Key, wait: float) -> _Partition:
-        partition = self._resident.get(key)
-        if partition is not None:
+    async def get(self, key: Key, wait: float) -> Partition:
+        """The partition itself. Raises as `search` does."""
+        resident = self._resident.get(key)
+        if resident is not None:
             self._resident.move_to_end(key)
-            return partition
-        if key not in self._loading:
-            partition = _Partition(self._make())
-            self._loading[key] = (self._background.spawn(self._load(key, partition), "cache-load"), partition)
-        task, partition = self._loading[key]
-        done, _ = await asyncio.wait({task}, timeout=wait)
+            return resident.partition
+        resident = self._loading.get(key)
+        if resident is None:
+            resident = self._loading[key] = _Resident(Partition(self._make, self._sizes))
+        if resident.loaded is None:
+            resident.loaded = self._background.spawn(self._load(key, resident), "cache-load")
+        done, _ = await asyncio.wait({resident.loaded}, timeout=wait)
         if not done:
             raise NotReady
-        if (trouble := await task) is not None:
+        if (trouble := await resident.loaded) is not None:
             raise trouble
-        return partition
+        return resident.partition
 
-    async def _search_apart(self, partition: _Partition, vector: Vector, k: int) -> list[Candidate]:
-        async with partition.busy:
-            found = await asyncio.to_thread(partition.search, vector, k)
-        partition.catch_up()
-        return found
-
-    async def _load(self, key: Key, partition: _Partition) -> StoreDown | None:
+    async def _load(self, key: Key, resident: _Resident) -> StoreDown | None:
         try:
-            rows = await self._store.vectors(*key)
+            await self._read(key, resident)
         except StoreDown as error:
-            self._loading.pop(key, None)
+            if self._loading.get(key) is resident:
+                del self._loading[key]
             return error
-        now = self._now()
-        alive = [row for row in rows if row.expires > now]
-        if len(alive) < INLINE_BELOW:
-            partition.add(alive)
-        else:
-            await asyncio.to_thread(partition.add, alive)
-        if key not in self._loading or self._loading[key][1] is not partition:
+        if self._loading.get(key) is not resident:
             return None  # cleared meanwhile: the rows may be out of date
         del self._loading[key]
-        partition.catch_up()
-        self._resident[key] = partition
-        self._count(partition)
-        self._shrink(keep=key)
+        for change in resident.waiting:
+            resident.partition.take(change)
+        resident.waiting.clear()
+        self._resident[key] = resident
+        self._after_change(key, resident)
         return None
 
-    def _count(self, partition: _Partition) -> None:
-        self._held += len(partition.index) - partition.counted
-        partition.counted = len(partition.index)
+    async def _read(self, key: Key, resident: _Resident) -> None:
+        """A snapshot where there is one, and then from the store what is newer, or all where that cannot be told."""
+        partition = resident.partition
+        saved = await self._restored(key, partition)
+        if saved is not None:
+            resident.saved_at = self._now()
+            if (missed := await self._store.since(saved.position)) is not None:
+                for change in missed:
+                    if (change.scope, change.encoder) == key:
+                        partition.take(change)
+                return
+        stale = set(partition.exact_of)
+        async for page in self._store.pages(*key, known=partition.exact_of):
+            now = self._now()
+            alive = [row for row in page if row.expires > now]
+            if stale:
+                stale.difference_update(row.entry_id for row in alive)
+            await partition.fill(alive)
+        for entry_id in stale:
+            partition.take(Change("drop", key[0], key[1], VectorRow(entry_id, b"", 0.0, b"")))
+
+    async def _restored(self, key: Key, partition: Partition) -> Saved | None:
+        if self._saving is None or not self._saving.snapshots.has(key):
+            return None
+        saved = await asyncio.to_thread(self._saving.snapshots.load, key, partition.dimension)
+        if saved is not None:
+            partition.restore(saved.kind, saved.index, saved.exact_of, saved.dead)
+        return saved
+
+    def _after_change(self, key: Key, resident: _Resident) -> None:
+        self._count(resident)
+        self._shrink(keep=key)
+        if resident.tended is None and (resident.partition.wants() or self._is_due(resident)):
+            resident.tended = self._background.spawn(self._tend(key, resident), "cache-tend")
+
+    async def _tend(self, key: Key, resident: _Resident) -> None:
+        try:
+            async with self._tending:
+                await resident.partition.tend()
+                if self._is_due(resident):
+                    await self._save(key, resident)
+        finally:
+            resident.tended = None
+            if self._resident.get(key) is resident:
+                self._count(resident)
+
+    def _is_due(self, resident: _Resident) -> bool:
+        """Whether enough has changed, and long enough ago, to be written again."""
+        saving, partition = self._saving, resident.partition
+        if saving is None or len(partition) < saving.least:
+            return False
+        if resident.saved_at is None:
+            return True
+        return partition.changed >= saving.share * len(partition) and self._now() - resident.saved_at >= saving.pause
+
+    async def _save(self, key: Key, resident: _Resident) -> None:
+        assert self._saving is not None
+        snapshots, exact_of = self._saving.snapshots, resident.partition.exact_of
+        # Asked for before: what is changed from here on is told again after a restart.
+        position = self._store.position()
+        resident.saved_at = self._now()
+
+        def write(kind: Kind, index: Index) -> None:
+            try:
+                snapshots.save(key, Saved(kind, index, exact_of, set(), position))
+            except OSError as error:
+                log.warning("cache snapshot not written: %s", error)
+
+        await resident.partition.freeze(write)
+
+    def _count(self, resident: _Resident) -> None:
+        self._held += len(resident.partition) - resident.counted
+        resident.counted = len(resident.partition)
 
     def _shrink(self, keep: Key) -> None:
         while len(self._resident) > self._max_partitions or (
@@ -203,4 +244,7 @@ class Partitions:
             if oldest == keep:
                 self._resident.move_to_end(oldest)
                 continue
-            self._held -= self._resident.pop(oldest).counted
+            gone = self._resident.pop(oldest)
+            self._held -= gone.counted
+            if gone.tended is not None:
+                gone.tended.cancel()

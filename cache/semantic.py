@@ -1,4 +1,4 @@
-"""The cache: find an answer that may serve, keep one, take one back.
+"""The cache: find an answer that may serve, keep one, compare it with a fresh one, take one back.
 
 Knows the order (digest, then meaning, then policy), the checks every candidate must pass, and that trouble is a miss.
 Does not know HTTP, models or money; the store is the truth, the front and the indexes only remember.
@@ -9,18 +9,22 @@ import random
 import secrets
 from collections.abc import Callable
 from functools import partial
+from random import Random
 
 import msgspec
 
 from cache.embedder import Encoder, EncoderDown
 from cache.front import Front
 from cache.index import load as load_index
-from cache.meaning import Meaning
-from cache.partitions import Partitions
+from cache.judging import Judge
+from cache.meaning import Found, Meaning
+from cache.partitions import Partitions, Saving
+from cache.scopes import Scopes
 from cache.store import Change, Selection, Store, StoreDown
 from cache.tally import Tally
-from cache.types import CacheConfig, Entry, Hit, Kept, Miss, Query, ScopeStats, Tier
+from cache.types import CacheConfig, Entry, Group, Hit, Kept, Miss, Query, ScopeStats, Tier, Weighed
 from cache.vectors import Vector, from_bytes, pack, to_bytes
+from cache.verify import Compared, Verifier, Watch
 from policies.reuse import Budget, ReusePolicy
 
 # Entries taken back while the store was away; they are refused here and taken out as soon as it answers.
@@ -32,11 +36,15 @@ _ID_BITS = 53
 class SemanticCache:
     """One per process. `now`: wall-clock seconds, `monotonic`: seconds for durations.
 
+    `judge` compares answers; without one nothing is learned but from people. `random`: in [0, 1), for the coin of
+    audits. `watch` is told what is measured, and when more hits are found wrong than allowed. `saving`: where large
+    partitions are kept over a restart.
+
     `find` and `keep` never raise for a broken store or encoder. Administration (`evict`, `purge`, `entries`) raises
     StoreDown, since "nothing to purge" would be a lie.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts it is made of
         self,
         store: Store,
         encoder: Encoder | None,
@@ -45,6 +53,10 @@ class SemanticCache:
         config: CacheConfig,
         now: Callable[[], float],
         monotonic: Callable[[], float],
+        judge: Judge | None = None,
+        random: Callable[[], float] = random.random,
+        watch: Watch | None = None,
+        saving: Saving | None = None,
     ) -> None:
         self._store = store
         self._encoder = encoder
@@ -58,14 +70,22 @@ class SemanticCache:
             now=now,
             max_partitions=config.partitions,
             max_vectors=config.resident_vectors,
+            saving=saving,
         )
+        self._scopes = Scopes(store, policy, most=config.learned_scopes, monotonic=monotonic)
+        self._verifier = Verifier(
+            store, self._scopes, judge, config=config, watch=watch or Watch(), monotonic=monotonic
+        )
+        self._random = random
         self._meaning = (
-            Meaning(store, self._partitions, encoder, policy, config=config, now=now) if encoder is not None else None
+            Meaning(store, self._partitions, encoder, self._scopes, config=config, now=now)
+            if encoder is not None
+            else None
         )
         self._tally = Tally()
         self._refused: dict[int, None] = {}
         # Seeded by the system once; ids must not collide, nobody needs to be unable to guess them.
-        self._draw = random.Random(secrets.randbits(128)).getrandbits  # noqa: S311 - see above
+        self._draw = Random(secrets.randbits(128)).getrandbits  # noqa: S311 - see above
 
     async def start(self) -> None:
         """Open the store and begin connecting to the encoder. A store that cannot be opened means misses, no error."""
@@ -79,6 +99,8 @@ class SemanticCache:
     async def close(self) -> None:
         """Close the store. The encoder belongs to whoever made it."""
         await self._partitions.close()
+        await self._scopes.close()
+        await self._verifier.close()
         await self._store.close()
 
     def status(self) -> dict[str, str]:
@@ -116,7 +138,54 @@ class SemanticCache:
             counts.hits_exact += 1
         else:
             counts.hits_semantic += 1
+            await self._verifier.served(query)
         return found
+
+    async def would_serve(
+        self, query: Query, vector: Vector, text: str, similarity: float, max_error_rate: float | None
+    ) -> bool:
+        """Whether an answer to another request of the scope, were it kept, would be served to this one."""
+        if self._meaning is None or self._config.mode != "semantic" or query.semantic_bar is not None:
+            return False
+        try:
+            return await self._meaning.would_serve(query, vector, text, similarity, self._budget(max_error_rate))
+        except StoreDown:
+            return False
+
+    async def compare(
+        self, query: Query, fresh: Kept, found: Hit | Miss, *, keep: bool = True, ttl: float | None = None
+    ) -> Compared:
+        """Have a fresh answer to `query` compared with the kept ones that `found` considered, and learn from it.
+
+        Where one is the same, the text becomes a further key of it, in place of a fresh answer kept meanwhile; not
+        when `keep` is False. A hit that was wrong has its neighbourhood shut. Raises StoreDown.
+        """
+
+        def make(entry: Entry, held: Weighed) -> Entry | None:
+            vector = found.sight.vector if found.sight is not None else b""
+            made = self._entry(query, fresh, None, ttl) if keep and query.exact != entry.exact else None
+            if made is None or held.evidence.entry_id in self._refused:
+                return None
+            return msgspec.structs.replace(
+                made,
+                answer=entry.answer,
+                answer_id=entry.root,
+                expires=min(made.expires, entry.expires),
+                vector=vector,
+                encoder=entry.encoder,
+            )
+
+        return await self._verifier.compare(query, fresh, found, make)
+
+    async def feedback(
+        self, entry_id: int, *, right: bool, ticket: str | None = None, undo: bool = False
+    ) -> Entry | None:
+        """A person's word on a hit. A wrong answer is taken back with all its keys, and nothing near is served until
+        a fresh answer has shown that it may be. `ticket`: of `cache.verify.ticket`, without it nothing is learned.
+        `undo`: this replaces the opposite word. Raises StoreDown.
+        """
+        await self._verifier.feedback(ticket, right, undo=undo)
+        return None if right else await self.evict(entry_id)
 
     def keep_soon(self, query: Query, kept: Kept, *, vector: bytes | None = None, ttl: float | None = None) -> bool:
         """`keep` without waiting, where nothing has to be waited for; False where `keep` must be awaited instead."""
@@ -209,9 +278,13 @@ class SemanticCache:
         """Counts by tenant and model; `entries` is None while the store is away."""
         try:
             held = await self._store.counts()
+            rows = self._tally.rows(held)
+            trust = await self._verifier.trust([Group(row.team, row.project, row.model) for row in rows])
         except StoreDown:
-            held = None
-        return self._tally.rows(held)
+            return self._tally.rows(None)
+        for row in rows:
+            row.trust = trust.get(Group(row.team, row.project, row.model))
+        return rows
 
     async def entries(self, limit: int) -> list[Entry]:
         """The newest entries, at most `limit`. Raises StoreDown."""
@@ -235,17 +308,19 @@ class SemanticCache:
             return Hit(entry=entry, tier="exact", similarity=1.0, confidence=1.0, lookup_ms=took)
         if tier == "exact" or self._config.mode == "exact" or self._meaning is None or query.semantic_bar is not None:
             return miss(query.semantic_bar or "not-kept")
-        budget = Budget(
-            max_error_rate=min(self._config.max_error_rate, 1.0 if max_error_rate is None else max_error_rate),
-            max_wrong_hit_rate=self._config.max_wrong_hit_rate,
-        )
         found = await self._meaning.find(
-            query, budget, partial(self._may_serve, query=query, max_age=max_age, exact=False)
+            query, self._budget(max_error_rate), partial(self._may_serve, query=query, max_age=max_age, exact=False)
         )
         if found.entry is None or self._config.mode == "shadow":
             reason = found.reason if found.entry is None else "shadow"
-            vector = None if found.vector is None else to_bytes(found.vector)
-            return msgspec.structs.replace(miss(reason), vector=vector, looked=found.looked, explore=found.explore)
+            return Miss(
+                reason=reason,
+                lookup_ms=(self._monotonic() - started) * 1_000,
+                vector=None if found.vector is None else to_bytes(found.vector),
+                looked=found.looked,
+                explore=found.explore if found.entry is None else found.entry.id,
+                sight=found.sight,
+            )
         return Hit(
             entry=found.entry,
             tier="semantic",
@@ -253,7 +328,21 @@ class SemanticCache:
             confidence=found.confidence,
             lookup_ms=(self._monotonic() - started) * 1_000,
             looked=found.looked,
+            sight=found.sight,
+            audit=self._is_audited(found),
         )
+
+    def _budget(self, max_error_rate: float | None) -> Budget:
+        """The operator's, which a client may only tighten."""
+        return Budget(
+            max_error_rate=min(self._config.max_error_rate, 1.0 if max_error_rate is None else max_error_rate),
+            max_wrong_hit_rate=self._config.max_wrong_hit_rate,
+        )
+
+    def _is_audited(self, found: Found) -> bool:
+        """The coin: thrown only where something is to be checked at all."""
+        share = max(found.audit, self._config.audit_share or 0.0)
+        return found.sight is not None and share > 0.0 and self._random() < share
 
     def _miss(self, started: float, reason: str) -> Miss:
         return Miss(reason=reason, lookup_ms=(self._monotonic() - started) * 1_000)
@@ -267,6 +356,7 @@ class SemanticCache:
             and now < entry.expires
             and (max_age is None or now - entry.created <= max_age)
             and entry.id not in self._refused
+            and entry.root not in self._refused
         )
 
     async def _vector(self, query: Query, raw: bytes | None) -> Vector | None:

@@ -6,7 +6,9 @@ Times: `now` values are wall-clock seconds since the epoch, handed in by the cal
 
 from typing import Literal, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
+
+from policies.reuse import Evidence
 
 Tier = Literal["exact", "semantic"]
 Mode = Literal["off", "exact", "shadow", "semantic"]
@@ -42,7 +44,8 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     """One kept answer. `answer` is the canonical response body (JSON bytes, no id/created/model); costs in nano-USD.
 
     `vector`: the embedding of `text` as packed by `cache.vectors`, empty for an exact-only entry; `encoder` names what
-    made it. Vectors of two encoders are never compared.
+    made it. Vectors of two encoders are never compared. `answer_id`: the entry whose answer this is, when this is one
+    more key of it (a paraphrase that was judged to have the same answer); 0: the answer is its own.
     """
 
     id: int
@@ -62,6 +65,12 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     model: str = ""
     vector: bytes = b""
     encoder: str = ""
+    answer_id: int = 0
+
+    @property
+    def root(self) -> int:
+        """What all keys of one answer share."""
+        return self.answer_id or self.id
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -76,16 +85,46 @@ class Kept(Struct, frozen=True, kw_only=True):
 
 
 class Looked(Struct, frozen=True, kw_only=True):
-    """A candidate that was considered, for the explanation of a hit or a miss."""
+    """A candidate that was considered, for the explanation of a hit or a miss.
+
+    `guard` forbade it; `guards` are all that spoke, `features` what a learning policy saw, by name, zeros left out.
+    """
 
     entry_id: int
     similarity: float
     confidence: float | None = None
     guard: str | None = None
+    answer_id: int = 0
+    risk: float | None = None
+    guards: tuple[str, ...] = ()
+    features: dict[str, float] = field(default_factory=dict[str, float])
+
+
+class Weighed(Struct, frozen=True, kw_only=True):
+    """An answer that a fresh one can be compared with: what the policy saw of it, and where the store has it."""
+
+    evidence: Evidence
+    exact: bytes
+    similarity: float
+
+
+class Sight(Struct, frozen=True, kw_only=True):
+    """What a look-up by meaning knew. `vector` of the question, packed; `encoder`: whose.
+
+    `headroom`: how the scope stood then, in the policy's own words and numbers.
+    """
+
+    encoder: str = ""
+    vector: bytes = b""
+    weighed: tuple[Weighed, ...] = ()
+    headroom: dict[str, float] = field(default_factory=dict[str, float])
 
 
 class Hit(Struct, frozen=True, kw_only=True):
-    """An answer that may be served. `confidence`: estimated probability that it is right; 1.0 for an exact hit."""
+    """An answer that may be served. `confidence`: estimated probability that it is right; 1.0 for an exact hit.
+
+    `audit`: it is to be compared with a fresh answer (the coin has been thrown).
+    """
 
     entry: Entry
     tier: Tier
@@ -93,12 +132,15 @@ class Hit(Struct, frozen=True, kw_only=True):
     confidence: float
     lookup_ms: float
     looked: tuple[Looked, ...] = ()
+    sight: Sight | None = None
+    audit: bool = False
 
 
 class Miss(Struct, frozen=True, kw_only=True):
     """`vector` (float32 bytes, normalised) is kept so that storing the answer does not embed a second time.
 
-    `explore`: the entry whose answer the fresh one should be compared with, when the policy asks for that.
+    `explore`: the entry whose answer the fresh one should be compared with, when the policy asks for that; `sight`
+    holds all that should be compared.
     """
 
     reason: str
@@ -106,13 +148,16 @@ class Miss(Struct, frozen=True, kw_only=True):
     vector: bytes | None = None
     looked: tuple[Looked, ...] = ()
     explore: int | None = None
+    sight: Sight | None = None
 
 
 class CacheConfig(Struct, frozen=True, kw_only=True):
     """How the cache behaves. Times in seconds, `neighbours`: candidates judged per lookup.
 
     `shadow`: decide and note, never serve by meaning. `front_entries`/`front_bytes` bound the in-process exact tier,
-    `partitions`/`resident_vectors` the indexes kept in memory.
+    `partitions`/`resident_vectors` the indexes kept in memory. `audit_share`: of hits by meaning, how many are checked
+    against a fresh answer at least; None leaves it to the policy. `keys`: an answer has at most. `learned_scopes`: how
+    many scopes' learning is kept in memory.
     """
 
     mode: Mode = "semantic"
@@ -127,6 +172,9 @@ class CacheConfig(Struct, frozen=True, kw_only=True):
     max_answer: int = 1 << 20
     max_error_rate: float = 0.01
     max_wrong_hit_rate: float = 0.05
+    audit_share: float | None = None
+    keys: int = 32
+    learned_scopes: int = 1_024
 
 
 class Group(NamedTuple):
@@ -137,10 +185,39 @@ class Group(NamedTuple):
     model: str
 
 
+class Trust(Struct, frozen=True, kw_only=True):
+    """How far hits by meaning are to be trusted: what was measured of one group, in all processes, over restarts.
+
+    `hits` served, of which `audited` were compared with a fresh answer (`audited_wrong`; `undecided` could not be told,
+    and count as neither); `reported_wrong` and `confirmed` are people's words. `explored`: misses compared with kept
+    answers, `explored_same` of them would have been right. `flips`: how many audits the judge is expected to have
+    called wrongly. `quarantines`, `aliases`: how many were ever made.
+    """
+
+    hits: int = 0
+    audited: int = 0
+    audited_wrong: int = 0
+    undecided: int = 0
+    reported_wrong: int = 0
+    confirmed: int = 0
+    explored: int = 0
+    explored_same: int = 0
+    flips: float = 0.0
+    quarantines: int = 0
+    aliases: int = 0
+    alerts: int = 0
+    braked: bool = False
+    rate: float | None = None
+    low: float | None = None
+    high: float | None = None
+    budget: float = 0.0
+
+
 class ScopeStats(Struct, kw_only=True):
     """Counts of one group since this process started.
 
-    `entries`: what the store holds now, for all processes; None when it cannot say.
+    `entries`: what the store holds now, for all processes; None when it cannot say. `trust`: measured over the whole
+    life of the store, None while nothing was.
     """
 
     team: str
@@ -152,3 +229,4 @@ class ScopeStats(Struct, kw_only=True):
     hits_semantic: int = 0
     kept: int = 0
     misses: dict[str, int] = {}
+    trust: Trust | None = None

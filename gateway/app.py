@@ -18,16 +18,21 @@ from cache.embedder import EncoderClient
 from cache.semantic import SemanticCache
 from engine.api import Engine
 from gateway.asking import Asking
+from gateway.audits import Audits, watch_of
 from gateway.auth import Keyring
 from gateway.catalog import Catalog
 from gateway.db.session import Database
 from gateway.dispatch import Dispatcher, Means
+from gateway.errands import Errands
+from gateway.errands import Means as ErrandMeans
 from gateway.firstrun import AdminKey, first_api_key, installation_secret
 from gateway.flights import Flights
+from gateway.herds import Herds
 from gateway.journey import Answer, Recorder
 from gateway.ledger import Ledger
-from gateway.parts import aliases, build_cache, build_encoder, build_engines, build_providers, offers
+from gateway.parts import aliases, build_cache, build_encoder, build_engines, build_judge, build_providers, offers
 from gateway.pipeline import Parts, Pipeline
+from gateway.planting import Ground, Planter
 from gateway.prices import PriceBook
 from gateway.providers import Provider
 from gateway.pump import Pumps
@@ -65,6 +70,8 @@ class Worker(Struct, kw_only=True):
     providers: dict[str, Provider]
     catalog: Catalog
     telemetry: Telemetry
+    errands: Errands | None = None
+    audits: Audits | None = None
 
     async def start(self) -> None:
         """Durable things first, then what may take its time: engines and encoder load while requests are answered."""
@@ -85,6 +92,8 @@ class Worker(Struct, kw_only=True):
 
     async def stop(self) -> None:
         """Answers in the making are finished or given up, then the books are closed, then the rest."""
+        if self.audits is not None:
+            await self.audits.close()
         await self.answering.finish(self.settings.server.drain_timeout)
         await self.ledger.close()
         for provider in self.providers.values():
@@ -129,7 +138,13 @@ def build(settings: Settings) -> Worker:
     transport = DirectTransport()
     providers = build_providers(settings, engines, encoder, transport, background)
     catalog = Catalog(settings.models, offers(settings, providers), aliases(settings))
-    return Worker(
+    telemetry = Telemetry(settings.telemetry, now=time.time, models=catalog.names())
+
+    async def ask(model: str, messages: list[dict[str, object]]) -> str:
+        assert worker.errands is not None
+        return await worker.errands.say(model, messages)
+
+    worker = Worker(
         settings=settings,
         answering=answering,
         background=background,
@@ -138,29 +153,44 @@ def build(settings: Settings) -> Worker:
         prices=PriceBook(database, settings=settings, now=time.time),
         keyring=Keyring(database, secret, now=time.time, monotonic=time.monotonic, admin_key=AdminKey(settings)),
         encoder=encoder,
-        cache=build_cache(settings, encoder),
+        cache=build_cache(settings, encoder, build_judge(settings, encoder, ask), watch_of(telemetry)),
         engines=engines,
         transport=transport,
         providers=providers,
         catalog=catalog,
-        telemetry=Telemetry(settings.telemetry, now=time.time, models=catalog.names()),
+        telemetry=telemetry,
     )
+    return worker
 
 
 def pipeline_of(worker: Worker) -> Pipeline:
     """The request path over this worker's parts."""
     means = Means(providers=worker.providers, prices=worker.prices, ledger=worker.ledger)
     dispatcher = Dispatcher(means, worker.settings, monotonic=time.monotonic, random=random.random)
+    pumps = Pumps(dispatcher, worker.answering, monotonic=time.monotonic)
+    recorder = Recorder(worker.ledger, worker.telemetry, monotonic=time.monotonic)
+    errand_means = ErrandMeans(
+        catalog=worker.catalog,
+        pumps=pumps,
+        ledger=worker.ledger,
+        recorder=recorder,
+        telemetry=worker.telemetry,
+        now=time.time,
+        monotonic=time.monotonic,
+    )
+    worker.errands = Errands(errand_means, worker.settings.cache)
+    worker.audits = Audits(worker.errands, worker.cache, worker.answering)
     return Pipeline(
         Parts(
             catalog=worker.catalog,
             asking=Asking(worker.settings.cache, installation_secret(worker.settings)),
             cache=worker.cache,
             flights=Flights(),
-            pumps=Pumps(dispatcher, worker.answering, monotonic=time.monotonic),
-            recorder=Recorder(worker.ledger, worker.telemetry, monotonic=time.monotonic),
+            pumps=pumps,
+            recorder=recorder,
+            herds=Herds(worker.cache, wait=worker.settings.cache.herd_wait),
+            audits=worker.audits,
             telemetry=worker.telemetry,
-            tasks=worker.answering,
             monotonic=time.monotonic,
         )
     )
@@ -237,7 +267,21 @@ def _services(worker: Worker) -> Services:
         engines=worker.engines,
         providers=worker.providers,
         telemetry=worker.telemetry,
+        planter=_planter(worker),
         models=worker.catalog.names,
+    )
+
+
+def _planter(worker: Worker) -> Planter:
+    return Planter(
+        Ground(
+            settings=worker.settings,
+            catalog=worker.catalog,
+            asking=Asking(worker.settings.cache, installation_secret(worker.settings)),
+            cache=worker.cache,
+            prices=worker.prices,
+            now=time.time,
+        )
     )
 
 

@@ -57,7 +57,8 @@ class Asking:
 
     def tier(self, call: Call) -> Tier:
         """The widest tier that may answer: the operator's mode, narrowed by the client."""
-        return "semantic" if self._settings.mode == "semantic" and call.directives.tier == "semantic" else "exact"
+        wide = self._settings.mode in {"semantic", "shadow"}  # in shadow it is decided, and nothing is served
+        return "semantic" if wide and call.directives.tier == "semantic" else "exact"
 
     def may_read(self, call: Call) -> bool:
         return call.directives.read

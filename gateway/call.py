@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 Operation = Literal["chat", "completion", "embedding"]
 Role = Literal["app", "viewer", "finance", "operator", "admin"]
 Source = Literal["exact", "semantic", "shared", "upstream", "none"]
-CacheMark = Literal["hit-exact", "hit-semantic", "miss", "bypass", "refresh", "shared"]
+CacheMark = Literal["hit-exact", "hit-semantic", "miss", "bypass", "refresh", "shared", "audit"]
 CostStatus = Literal["exact", "estimated", "unpriced"]
 Body = dict[str, object]
+# What marks a request that the gateway makes for itself, to check its cache; clients cannot send such a tag.
+AUDIT_TAG = ("nearhit/audit", "1")
+AUDIT_SCOPE = "tag:nearhit/audit=1"
 
 
 class Principal(Struct, frozen=True, kw_only=True):
@@ -57,6 +60,7 @@ class Call(Struct, frozen=True, kw_only=True):
 
     `id` is a server-made UUIDv7; `received` and `deadline` are monotonic seconds, `at` wall-clock seconds since the
     epoch; `size` is the body's length in bytes. `repeat`: what was read from the same bytes before (`gateway.repeats`).
+    `charged` False: it draws on no budget of its key, user, project and team (the gateway asks for itself).
     """
 
     id: str
@@ -72,6 +76,7 @@ class Call(Struct, frozen=True, kw_only=True):
     deadline: float
     size: int = 0
     repeat: "Repeat | None" = None
+    charged: bool = True
 
 
 class Chunk(NamedTuple):

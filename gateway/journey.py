@@ -5,9 +5,11 @@ Does not know: the order of the steps (that is `gateway.pipeline`), HTTP, the da
 
 from collections.abc import Callable
 
+import msgspec
 from msgspec import Struct
 
-from cache.types import Hit, Miss, Query, Uncacheable
+from cache.types import Hit, Looked, Miss, Query, Uncacheable
+from cache.verify import ticket
 from gateway.call import Call, Outcome
 from gateway.catalog import Route
 from gateway.flights import Flight, Landing, Step
@@ -15,9 +17,14 @@ from gateway.ledger import Ledger
 from gateway.reading import Reading
 from gateway.telemetry import Attempt, Telemetry, Timings
 
+_SCOPE_SHOWN = 12
+
 
 class Journey(Struct, kw_only=True):
-    """`query`: as the cache sees the request. `flight`: the answer it reads, once it has joined one."""
+    """`query`: as the cache sees the request. `flight`: the answer it reads, once it has joined one.
+
+    `told`: what else its explanation says.
+    """
 
     call: Call
     outcome: Outcome
@@ -28,6 +35,7 @@ class Journey(Struct, kw_only=True):
     hit: Hit | None = None
     flight: Flight | None = None
     recorded: bool = False
+    told: dict[str, object] = msgspec.field(default_factory=dict[str, object])
 
 
 class Answer(Struct, kw_only=True):
@@ -45,7 +53,7 @@ def begin(call: Call) -> Journey:
 def serve(journey: Journey, hit: Hit, flight: Flight) -> None:
     """Note that a kept answer is being served."""
     outcome = journey.outcome
-    journey.hit, journey.flight = hit, flight
+    journey.hit, journey.miss, journey.flight = hit, None, flight
     outcome.source = hit.tier
     outcome.cache = "hit-exact" if hit.tier == "exact" else "hit-semantic"
     outcome.similarity, outcome.confidence = hit.similarity, hit.confidence
@@ -114,8 +122,9 @@ def _attempt(step: Step) -> Attempt:
 
 
 def explanation(journey: Journey) -> dict[str, object]:
-    """Why this was a hit or a miss and which way it went: numbers and names, never content."""
+    """Why this was a hit or a miss and which way it went: numbers and names, never content, and bounded in size."""
     query, found = journey.query, journey.hit or journey.miss
+    sight = found.sight if found else None
     reason = query.reason if isinstance(query, Uncacheable) else journey.miss.reason if journey.miss else None
     started = journey.timings.received
     return {
@@ -124,10 +133,10 @@ def explanation(journey: Journey) -> dict[str, object]:
         "semantic_bar": None if isinstance(query, Uncacheable) else query.semantic_bar,
         "entry": journey.hit.entry.id if journey.hit else None,
         "lookup_ms": found.lookup_ms if found else None,
-        "looked": [
-            {"entry": c.entry_id, "similarity": c.similarity, "confidence": c.confidence, "guard": c.guard}
-            for c in (found.looked if found else ())
-        ],
+        "scope": None if isinstance(query, Uncacheable) else query.scope.hex()[:_SCOPE_SHOWN],
+        "looked": [_candidate(one) for one in (found.looked if found else ())],
+        "headroom": sight.headroom if sight else {},
+        "ticket": ticket(query, journey.hit) if journey.hit and isinstance(query, Query) else None,
         "attempts": [
             {
                 "id": step.id,
@@ -141,4 +150,20 @@ def explanation(journey: Journey) -> dict[str, object]:
             }
             for step in (journey.flight.landing.steps if journey.flight else ())
         ],
+        **journey.told,
     }
+
+
+def _candidate(one: Looked) -> dict[str, object]:
+    """What was thought of a kept answer; features only where a policy weighed it."""
+    said: dict[str, object] = {
+        "entry": one.entry_id,
+        "similarity": one.similarity,
+        "confidence": one.confidence,
+        "guard": one.guard,
+    }
+    if one.answer_id not in {0, one.entry_id}:
+        said["answer"] = one.answer_id
+    if one.risk is not None:
+        said |= {"risk": one.risk, "guards": one.guards, "features": one.features}
+    return said

@@ -98,6 +98,19 @@ class Metrics:
             "nearhit_cache_similarity", "Cosine similarity of semantic hits.", buckets=SIMILARITY, registry=registry
         )
         self._similarity = self._tallies.spread(similarity)
+        self._wrong_hits = Gauge(
+            "nearhit_cache_wrong_hit_rate",
+            "Measured share of wrong hits by meaning, with the bounds of 95 %.",
+            ("team", "project", "model", "bound"),
+            multiprocess_mode="livemostrecent",
+            registry=registry,
+        )
+        self._measured: set[tuple[str, str, str]] = set()
+        self.alerts = Counter("nearhit_cache_alerts", "Alarms raised by the cache.", ("kind",), registry=registry)
+        self.audits = Counter("nearhit_cache_audits", "Hits that were to be checked.", ("result",), registry=registry)
+        self.compared = Counter(
+            "nearhit_cache_compared", "Misses that were compared with kept answers.", ("result",), registry=registry
+        )
         sources = ("exact", "semantic", "shared")
         self._saved_bound = {source: self._tallies.sum(self._saved.labels(source)) for source in sources}
 
@@ -214,6 +227,13 @@ class Metrics:
             inc = self._attempts_bound.get(asked) or self._tallies.sum(self._attempts.labels(*asked))
             self._attempts_bound[asked] = inc
         inc(1)
+
+    def wrong_hits(self, group: tuple[str, str, str], bounds: dict[str, float]) -> None:
+        """What was measured of a tenant's model; only so many have labels of their own."""
+        if group in self._measured or len(self._measured) < MOST_MODELS:
+            self._measured.add(group)
+            for bound, value in bounds.items():
+                self._wrong_hits.labels(*group, bound).set(value)
 
     def started(self, now: float) -> None:
         self._started.set(now)

@@ -7,19 +7,27 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from cache import priors, weights
 from cache.embedder import EncoderClient
+from cache.judging import Judge
+from cache.judging.offline import OfflineJudge
+from cache.partitions import Saving
 from cache.semantic import SemanticCache
+from cache.snapshots import Snapshots
 from cache.store import Store
 from cache.types import CacheConfig
+from cache.verify import Watch
 from engine.api import Engine
 from engine.client import EngineClient
 from engine.locate import locate
 from engine.sim import SimEngine
+from gateway.judging import Ask, ModelJudge
 from gateway.providers import Provider, load
 from gateway.providers import local as local_provider
 from gateway.settings import EngineSettings, Settings
 from gateway.tasks import Tasks
 from gateway.transport import Transport
+from policies.reuse import ReusePolicy
 from policies.reuse import load as load_policy
 
 ENCODER = "minilm"  # the name under which the bundled encoder is asked for
@@ -42,7 +50,7 @@ def build_store(settings: Settings) -> Store:
         return SqliteStore(settings.home / "cache.db", now=time.time, max_entries=most)
     from cache.store.memory import MemoryStore
 
-    return MemoryStore(max_entries=most)
+    return MemoryStore(max_entries=most, now=time.time)
 
 
 def build_encoder(settings: Settings) -> EncoderClient:
@@ -119,7 +127,27 @@ def aliases(settings: Settings) -> dict[str, str]:
     return found
 
 
-def build_cache(settings: Settings, encoder: EncoderClient) -> SemanticCache:
+def build_policy(settings: Settings) -> ReusePolicy:
+    """The reuse policy by its name; one that learns starts from the prior that ships for the encoder, if one does."""
+    chosen = settings.cache
+    module = load_policy(chosen.policy)
+    if chosen.policy != "learned":
+        return module.Policy()
+    digest = weights.PINNED["model.safetensors"] if chosen.encoder == weights.BUNDLED else chosen.encoder
+    return module.Policy(prior=priors.shipped(digest))
+
+
+def build_judge(settings: Settings, encoder: EncoderClient, ask: Ask) -> Judge:
+    """`ask` puts a question to a configured model, for a judge that is one."""
+    chosen = settings.cache.judge
+    if chosen.model is None:
+        return OfflineJudge(encoder)
+    return ModelJudge(chosen.model, ask, settings.home, batch=chosen.batch)
+
+
+def build_cache(
+    settings: Settings, encoder: EncoderClient, judge: Judge | None = None, watch: Watch | None = None
+) -> SemanticCache:
     chosen = settings.cache
     config = CacheConfig(
         mode=chosen.mode,
@@ -127,12 +155,16 @@ def build_cache(settings: Settings, encoder: EncoderClient) -> SemanticCache:
         embed_timeout=chosen.embed_timeout,
         max_error_rate=chosen.max_error_rate,
         max_wrong_hit_rate=chosen.max_wrong_hit_rate,
+        audit_share=chosen.audit_share,
     )
     return SemanticCache(
         build_store(settings),
         encoder,
-        load_policy(chosen.policy).Policy(),
+        build_policy(settings),
         config=config,
         now=time.time,
         monotonic=time.monotonic,
+        judge=judge,
+        watch=watch,
+        saving=Saving(Snapshots(settings.home / "index")),
     )

@@ -1,6 +1,6 @@
 """The life of one request. Read this first.
 
-    admit  ->  find (cache)  ->  fetch (a flight, whose pump dispatches)  ->  read  ->  record, keep
+    admit  ->  find (cache)  ->  fetch (a flight, whose pump dispatches)  ->  read  ->  record, keep, learn
 
 Knows the order of the steps and nothing else: what may be reused, where to send, what it costs and how it is told to a
 client stand in the files named by the calls. Until the first chunk errors are exceptions; then they end the reading.
@@ -14,15 +14,16 @@ from msgspec import Struct
 from cache.semantic import SemanticCache
 from cache.types import Hit, Query
 from gateway.asking import Asking
+from gateway.audits import Audits
 from gateway.call import Call
 from gateway.catalog import Catalog
 from gateway.errors import CacheMissed, GatewayError, NotAllowed
 from gateway.flights import Flight, Flights
+from gateway.herds import Herds
 from gateway.journey import Answer, Journey, Recorder, begin, explanation, serve
-from gateway.keeping import kept_from, replayed
+from gateway.keeping import replayed
 from gateway.pump import Pumps
 from gateway.reading import Reading
-from gateway.tasks import Tasks
 from gateway.telemetry import Telemetry
 
 
@@ -35,8 +36,9 @@ class Parts(Struct, frozen=True, kw_only=True):
     flights: Flights
     pumps: Pumps
     recorder: Recorder
+    herds: Herds
+    audits: Audits
     telemetry: Telemetry
-    tasks: Tasks
     monotonic: Callable[[], float]
 
 
@@ -55,7 +57,14 @@ class Pipeline:
         journey = begin(call)
         try:
             self._admit(journey)
-            return await self._find(journey) or await self._fetch(journey, watch)
+            kept = await self._find(journey)
+            if kept is None and journey.miss is not None and journey.miss.vector is not None:
+                kept = await self._find(journey) if await self._parts.herds.wait(journey, watch) else None
+            if kept is None:
+                return await self._fetch(journey, watch)
+            if journey.hit is not None and journey.hit.audit:
+                self._parts.audits.check(journey)
+            return kept
         except GatewayError as error:
             journey.outcome.status, journey.outcome.error = error.http_status, error.code or error.type
             self._parts.recorder.record(journey)
@@ -118,6 +127,7 @@ class Pipeline:
         journey.outcome.source = "upstream" if leads else "shared"
         if leads:
             self._parts.pumps.start(flight, call, journey.route)
+            self._parts.herds.lead(journey, flight)
             flight.at_end(lambda: self._consider(journey, flight))
         else:
             journey.outcome.cache = "shared"
@@ -135,12 +145,6 @@ class Pipeline:
         return Answer(journey=journey, flight=flight, reading=reading)
 
     def _consider(self, journey: Journey, flight: Flight) -> None:
-        """Keep a whole answer that may be reused. Called once per flight, when it has ended."""
-        call, query = journey.call, journey.query
-        if isinstance(query, Query) and self._parts.asking.may_keep(call):
-            kept = kept_from(call, flight)
-            if kept is not None:
-                vector = journey.miss.vector if journey.miss else None
-                cache, ttl = self._parts.cache, call.directives.ttl
-                if not cache.keep_soon(query, kept, vector=vector, ttl=ttl):
-                    self._parts.tasks.spawn(cache.keep(query, kept, vector=vector, ttl=ttl), f"keep {call.id}")
+        """Keep a whole answer that may be reused, and learn from it. Called once per flight, when it has ended."""
+        if isinstance(journey.query, Query) and self._parts.asking.may_keep(journey.call):
+            self._parts.audits.answered(journey, flight)

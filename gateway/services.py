@@ -14,15 +14,17 @@ if TYPE_CHECKING:  # heavy or optional parts; routes only ever call them
     from gateway.auth import Keyring
     from gateway.db.session import Database
     from gateway.ledger import Ledger
+    from gateway.planting import Planter
     from gateway.prices import PriceBook
     from gateway.providers import Provider
     from gateway.telemetry import Telemetry
 
 
 class Services:
-    """`cache` is None where nothing is cached, `telemetry` in short-lived processes. `now`: wall-clock seconds.
+    """`cache` is None where nothing is cached, `telemetry` and `planter` in short-lived processes.
 
-    `models` answers the names clients may ask for. A plain class: Litestar would take a dataclass apart to check it.
+    `now`: wall-clock seconds. `models` answers the names clients may ask for.
+    A plain class: Litestar would take a dataclass apart to check it.
     """
 
     def __init__(  # noqa: PLR0913 - one name per part is the point
@@ -38,6 +40,7 @@ class Services:
         engines: "Mapping[str, Engine] | None" = None,
         providers: "Mapping[str, Provider] | None" = None,
         telemetry: "Telemetry | None" = None,
+        planter: "Planter | None" = None,
         models: Callable[[], list[str]] = list,
     ) -> None:
         self.settings = settings
@@ -50,4 +53,5 @@ class Services:
         self.engines = engines or {}
         self.providers = providers or {}
         self.telemetry = telemetry
+        self.planter = planter
         self.models = models

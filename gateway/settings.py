@@ -17,6 +17,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from policies.money import nano
+
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
 _SIZE = re.compile(r"^(\d+)(B|KiB|MiB|GiB)$")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -103,11 +105,23 @@ class ModelSettings(Section):
     free: bool = False
 
 
+class JudgeSettings(Section):
+    """Who says whether two answers are the same. `model`: a configured one, asked in batches; None: no model at all."""
+
+    model: str | None = None
+    batch: int = Field(default=8, ge=1, le=32)
+
+
 class CacheSettings(Section):
-    """When an answer may be reused; both error budgets hold, a client may only tighten them."""
+    """When an answer may be reused; both error budgets hold, a client may only tighten them.
+
+    `audit_budget_usd`: what audits and a judging model may cost a day, in all; never exceeded, 0 switches audits off.
+    `audit_charge`: audits also draw on the budgets of the team, project and key whose hit they check. `audit_share`: of
+    hits by meaning, how many are audited at least; None leaves it to the policy.
+    """
 
     mode: Literal["off", "exact", "shadow", "semantic"] = "semantic"
-    policy: str = "guarded"
+    policy: str = "learned"
     max_error_rate: float = Field(default=0.01, ge=0, le=1)
     max_wrong_hit_rate: float = Field(default=0.05, ge=0, le=1)
     max_temperature: float = Field(default=1.0, ge=0, le=2)
@@ -117,6 +131,18 @@ class CacheSettings(Section):
     embed_timeout: Seconds = 0.15
     max_entries: int = Field(default=100_000, ge=1)
     encoder: str = "minilm"
+    herd_wait: Seconds = 2.0
+    audit_budget_usd: Annotated[str, BeforeValidator(str)] = "0.10"
+    audit_charge: bool = False
+    audit_share: float | None = Field(default=None, ge=0, le=1)
+    judge: JudgeSettings = JudgeSettings()
+
+    @field_validator("audit_budget_usd")
+    @classmethod
+    def _an_amount(cls, value: str) -> str:
+        if nano(value) < 0:
+            raise ValueError("an amount in USD, 0 or more")
+        return value
 
 
 class BudgetSettings(Section):

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from cache.types import Trust
 from engine.api import EngineStats
 from gateway.call import Outcome
 from gateway.metrics import CONTENT_TYPE, Metrics
@@ -80,6 +81,22 @@ class Telemetry:
         self._metrics.refused(operation, status)
         if not self._pouring:
             self._pour_later()
+
+    def audited(self, result: str) -> None:
+        """Count a hit that was to be checked, by what became of that."""
+        self._metrics.audits.labels(result).inc()
+
+    def compared(self, result: str) -> None:
+        """Count a miss whose answer was held beside kept ones."""
+        self._metrics.compared.labels(result).inc()
+
+    def measured(self, group: tuple[str, str, str], trust: Trust) -> None:
+        """Show how far hits are to be trusted."""
+        found = {"low": trust.low, "measured": trust.rate, "high": trust.high}
+        self._metrics.wrong_hits(group, {name: value for name, value in found.items() if value is not None})
+
+    def alerted(self, kind: str) -> None:
+        self._metrics.alerts.labels(kind).inc()
 
     def watch_engine(self, name: str, stats: Callable[[], EngineStats]) -> None:
         """Show this engine's figures in every exposition."""

@@ -1,48 +1,41 @@
-"""Exact search with FAISS: inner product over normalised vectors, which is the cosine.
+"""Exact search: every vector is compared. The reference other kinds are measured against.
 
-The reference other index kinds are measured against: recall is 1 by construction, 0.2 ms at 10,000 vectors.
+1.4 ms at 50,000 vectors of 384 numbers; 776 bytes each. Removing rewrites all of it: 8 ms at 50,000.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
 
 import faiss
-import numpy as np
 
-from cache.index import Near
-from cache.vectors import Vector
-
-# One query at a time: more threads cost more than they find, and fight the event loop for cores.
-faiss.omp_set_num_threads(1)
+from cache.index._faiss import BLOCK, HALF, METRIC, FaissIndex, halves, ids_of, read, single
+from cache.vectors import Ids, Vector
 
 
-class Index:
-    """Implements `cache.index.Index` on faiss.IndexIDMap2(IndexFlatIP)."""
+class Index(FaissIndex):
+    """Implements `cache.index.Index` on faiss.IndexScalarQuantizer with half-precision codes."""
 
-    def __init__(self, dimension: int) -> None:
-        self._dimension = dimension
-        self._index = faiss.IndexIDMap2(faiss.IndexFlatIP(dimension))
+    def __init__(self, dimension: int, index: Any = None) -> None:
+        super().__init__(dimension, index or faiss.IndexIDMap2(faiss.IndexScalarQuantizer(dimension, HALF, METRIC)))
 
-    def __len__(self) -> int:
-        return int(self._index.ntotal)
+    def blocks(self) -> Iterator[tuple[Ids, Vector]]:
+        count = len(self)
+        if not count:
+            return
+        codes = cast("Any", faiss.downcast_index(self._index.index)).codes
+        rows = halves(codes.data(), count, self.dimension)
+        ids = ids_of(self._index.id_map.data(), count)
+        for start in range(0, count, BLOCK):
+            yield ids[start : start + BLOCK], single(rows[start : start + BLOCK])
 
-    def add(self, ids: Sequence[int], vectors: Vector) -> None:
-        if vectors.shape != (len(ids), self._dimension):
-            raise ValueError(f"expected vectors of shape {(len(ids), self._dimension)}, got {vectors.shape}")
-        if ids:
-            self._index.add_with_ids(np.ascontiguousarray(vectors, dtype=np.float32), np.asarray(ids, dtype=np.int64))
 
-    def remove(self, ids: Sequence[int]) -> int:
-        if not ids:
-            return 0
-        return int(self._index.remove_ids(faiss.IDSelectorBatch(np.asarray(ids, dtype=np.int64))))
-
-    def search(self, vector: Vector, k: int) -> list[Near]:
-        if not len(self) or k < 1:
-            return []
-        query = np.ascontiguousarray(vector, dtype=np.float32).reshape(1, self._dimension)
-        similarities, ids = self._index.search(query, min(k, len(self)))
-        return [
-            Near(int(entry_id), min(1.0, float(similarity)))
-            for entry_id, similarity in zip(ids[0], similarities[0], strict=True)
-            if entry_id >= 0
-        ]
+def restore(path: Path, dimension: int) -> Index:
+    """Raises ValueError for a file that is not this kind of index."""
+    found = read(path, faiss.IndexIDMap2, dimension)
+    inner = faiss.downcast_index(found.index)
+    if not isinstance(inner, faiss.IndexScalarQuantizer) or inner.sq.qtype != HALF:
+        raise ValueError(f"another index: {type(inner).__name__}")
+    if inner.codes.size() != 2 * dimension * found.ntotal or found.id_map.size() != found.ntotal:
+        raise ValueError("another number of vectors than it says")
+    return Index(dimension, found)

@@ -4,7 +4,7 @@ Knows the protocol every store obeys and how to find one by name (a file in this
 Does not know vectors' meaning, policies, or who may read what: it is asked by digest only.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
@@ -37,6 +37,13 @@ class Change(NamedTuple):
     row: VectorRow = VectorRow(0, b"", 0.0, b"")
 
 
+class Stored(NamedTuple):
+    """A small value, and how often it was written: `put_state` takes the number to see that nobody else did since."""
+
+    version: int
+    blob: bytes
+
+
 class Selection(Struct, frozen=True, kw_only=True):
     """Entries to purge: all that match every field given; `contains` is looked for in the prompt, ignoring case."""
 
@@ -45,12 +52,21 @@ class Selection(Struct, frozen=True, kw_only=True):
     model: str | None = None
     contains: str | None = None
 
+    @property
+    def is_all(self) -> bool:
+        return self.team is self.project is self.model is self.contains is None
+
     def takes(self, entry: Entry) -> bool:
+        return self.takes_group(Group(entry.team, entry.project, entry.model)) and (
+            self.contains is None or self.contains.casefold() in entry.text.casefold()
+        )
+
+    def takes_group(self, group: Group) -> bool:
+        """Whether an entry of this group is meant, as far as its text allows."""
         return (
-            self.team in {None, entry.team}
-            and self.project in {None, entry.project}
-            and self.model in {None, entry.model}
-            and (self.contains is None or self.contains.casefold() in entry.text.casefold())
+            self.team in {None, group.team}
+            and self.project in {None, group.project}
+            and self.model in {None, group.model}
         )
 
 
@@ -81,15 +97,58 @@ class Store(Protocol):
         """
         ...
 
+    async def put_key(self, entry: Entry, beside: bytes, most: int) -> bool:
+        """Keep `entry` as one more key of the answer held under the digest `beside`, in place of what is under its own.
+
+        False, and nothing is kept, when that answer is not there any more or has `most` keys already.
+        """
+        ...
+
     async def drop(self, entry_id: int) -> Entry | None:
-        """Remove and return an entry; when this returns, no reader of the store can get it any more."""
+        """Remove and return an entry, with every other key of its answer (known by any of them, or by the answer's id).
+
+        When this returns, no reader of the store can get that answer any more.
+        """
+        ...
+
+    async def states(self, names: Sequence[bytes]) -> list[Stored | None]:
+        """Small values by name, in the order asked for. They outlive entries, and go when not written for long."""
+        ...
+
+    async def put_state(self, name: bytes, blob: bytes, *, seen: int) -> bool:
+        """Write a value whose version is still `seen` (0: there is none). False when another was faster."""
+        ...
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes write to it too, so that what was read may be out of date."""
         ...
 
     async def vectors(self, scope: bytes, encoder: str) -> list[VectorRow]:
         """All vectors of a scope made by `encoder`."""
         ...
 
-    async def purge(self, selection: Selection) -> int: ...
+    def pages(self, scope: bytes, encoder: str, *, known: Container[int] = ()) -> AsyncGenerator[list[VectorRow], None]:
+        """The same a page at a time, so that nothing stands still for a large scope.
+
+        Rows whose id is in `known` may come without their vector. What changes meanwhile may or may not be seen.
+        """
+        ...
+
+    def position(self) -> str:
+        """A place in the stream of changes to remember: all before it has been told."""
+        ...
+
+    async def since(self, position: str) -> list[Change] | None:
+        """What has changed after `position`, in order. None where that cannot be told: then compare with `pages`."""
+        ...
+
+    async def purge(self, selection: Selection) -> int:
+        """Take out what is selected; how many. An empty selection takes all, in the same short time however many.
+
+        When this returns, no reader of the store gets any of it.
+        """
+        ...
 
     async def recent(self, limit: int) -> list[Entry]:
         """The entries created last, newest first."""

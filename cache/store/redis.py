@@ -1,41 +1,48 @@
 """Entries in Redis, shared by all gateway workers; plain keys, no modules, no scripts, never money.
 
-Look-ups have a budget of 50 ms and one round trip, without hidden retries; a circuit breaker makes an outage cost
-nothing after the first failures. Writes also go to a change stream, so other workers learn of entries and evictions.
+A look-up is one round trip, which also says whether all or some of what was kept has been taken back. Writes also go
+to a change stream, so other workers learn of entries and evictions. Under memory pressure Redis may lose any key: then
+something is not found, or was never counted, but nothing taken back is found again.
 Does not know tenants: keys are digests, and every value carries its own digest and a checksum.
 """
 
-import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
+from contextlib import suppress
 from typing import TypeVar, cast
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import WatchError
 
-from cache import codec, feed
+from cache import feed
 from cache.background import Background
-from cache.breaker import Breaker
-from cache.redis_batch import Batch, Keys, Meta, read_groups, read_metas, read_vector
-from cache.store import Change, Selection, StoreDown, VectorRow
+from cache.redis_batch import (
+    Batch,
+    Done,
+    Keys,
+    Meta,
+    put_state,
+    read_entry,
+    read_groups,
+    read_state,
+)
+from cache.redis_era import Era
+from cache.redis_link import LOOKUP_BUDGET, Link, StoreFull
+from cache.redis_reading import PAGE, Reader, as_bytes, as_count, as_list
+from cache.store import Change, Selection, Stored, StoreDown, VectorRow
+from cache.touches import Touches
 from cache.types import Entry, Group
+from policies import eviction
 
+_Raws = list[bytes | None]
 T = TypeVar("T")
 
-LOOKUP_BUDGET = 0.05
-# Writes and whole partitions are off the path of a reply.
-_WRITE_BUDGET = 2.0
-# Longer than the stream's blocking read, so that silence is not mistaken for a dead server.
-_SLOW_TIMEOUT = 3.0
-_CONNECTIONS = 64
-_PAGE = 200
 _FLUSH_AFTER = 64
 _SWEEP_EVERY = 16
 _RESET_ABOVE = 1_000
+# Entries that go when Redis has no memory left, and changes that stay in the stream then.
+_RELIEF = 128
+# Twenty thousand changes are read in well under a second.
+_REPLAY_BUDGET = 10.0
 
 
 class RedisStore:
@@ -52,167 +59,229 @@ class RedisStore:
     ) -> None:
         self._now = now
         self._max_entries = max_entries
-        self._keys = Keys(prefix)
-        self._fast = _client(url, LOOKUP_BUDGET)
-        self._slow = _client(url, _SLOW_TIMEOUT)
-        self._places = asyncio.Semaphore(_CONNECTIONS)
-        self._breaker = Breaker(monotonic=monotonic)
+        self._link = Link(url, monotonic=monotonic)
+        self._slow = self._link.slow
+        self._era = Era(self._link, prefix, self._lost)
+        self._read = Reader(self._link, self._era)
         self._background = Background()
         self._worker = secrets.token_hex(8)
         self._listen: Callable[[Change], None] = _ignore
-        self._touched: dict[bytes, float] = {}
+        self._follower = feed.Follower(
+            self._slow, self._keys.feed, worker=self._worker, listen=self._hear, look=self._read.look
+        )
+        self._touches = Touches(enough=_FLUSH_AFTER, most=16 * _FLUSH_AFTER)
         self._writes = 0
+
+    @property
+    def _keys(self) -> Keys:
+        return self._era.keys
 
     async def start(self, listen: Callable[[Change], None]) -> None:
         """Never fails: a Redis that is away now may come back."""
         self._listen = listen
-        follower = feed.Follower(self._slow, self._keys.feed, worker=self._worker, listen=listen)
-        self._background.spawn(follower.run(pause=0.5), "cache-feed")
+        self._background.spawn(self._follower.run(pause=0.5), "cache-feed")
+        self._background.spawn(self._clean(), "cache-clean")
 
     async def get(self, exact: bytes) -> Entry | None:
-        raw = await self._try(lambda: _bytes(self._fast.get(self._keys.entry(exact))), LOOKUP_BUDGET)
-        return None if raw is None else codec.decode(raw, exact)
+        return (await self.get_many([exact]))[0]
 
     async def get_many(self, exacts: Sequence[bytes]) -> list[Entry | None]:
-        return await self._entries(self._fast, exacts, LOOKUP_BUDGET)
+        return await self._read.entries(self._link.fast, exacts, LOOKUP_BUDGET)
 
     async def put(self, entry: Entry) -> None:
-        old = await self._metas([entry.exact])
-        batch = self._batch()
-        for exact, meta in old.items():
-            batch.remove(exact, meta)
-        batch.add(entry, self._now())
-        held = await self._execute(batch)
+        await self._era.begin()
+        old = await self._read.metas([entry.exact])
+        stamp = self._era.mark.cut
+
+        def build() -> Batch:
+            batch = self._batch()
+            for exact, meta in old.items():
+                batch.remove(exact, meta)
+            batch.add(entry, self._now(), stamp)
+            return batch
+
+        done = await self._with_room(lambda: self._execute(build()))
+        if not self._era.lives(entry, stamp):
+            await self._remove([entry.exact])  # purged while it was written
         self._writes += 1
-        if len(self._touched) >= _FLUSH_AFTER:
-            touched, self._touched = self._touched, {}
-            await self._try(lambda: self._slow.zadd(self._keys.used, touched, xx=True), _WRITE_BUDGET)
+        if self._touches.is_due:
+            await self._read.raise_ranks(self._touches.take())
         if self._writes % _SWEEP_EVERY == 0:
             await self._sweep()
-        if held > self._max_entries:
-            surplus = held - self._max_entries
-            oldest = await self._try(lambda: _list(self._slow.zrange(self._keys.used, 0, surplus - 1)), _WRITE_BUDGET)
-            await self._remove(oldest)
+        if surplus := eviction.surplus(done.held, self._max_entries, 0, 0):
+            await self._remove(await self._read.worth_least(surplus, entry.exact))
 
     def put_soon(self, entry: Entry) -> bool:  # noqa: ARG002 - the protocol's signature
         """Other processes must get it too, so it has to be sent first."""
         return False
 
-    async def drop(self, entry_id: int) -> Entry | None:
-        pointer = self._keys.pointer(entry_id)
-        exact = await self._try(lambda: _bytes(self._slow.get(pointer)), _WRITE_BUDGET)
-        if exact is None or (await self._metas([exact])).get(exact, _NOTHING).entry_id != entry_id:
+    async def put_key(self, entry: Entry, beside: bytes, most: int) -> bool:
+        await self._era.begin()
+        old = await self._read.metas([entry.exact])
+        batch = self._batch()
+        done = await self._link.ask(lambda: self._add_key(batch, old, entry, beside, most))
+        if done is None:
+            return False
+        await self._settle(done)
+        for change in batch.changes:
+            self._listen(change)
+        return True
+
+    async def _add_key(
+        self, batch: Batch, old: dict[bytes, Meta], entry: Entry, beside: bytes, most: int
+    ) -> Done | None:
+        """None also where the answer was touched meanwhile: an eviction must not be outrun."""
+        try:
+            await batch.watch(self._keys.entry(beside), self._keys.answer(entry.root))
+            raw, keys = await batch.look(beside, entry.root)
+            held = read_entry(beside, raw)
+            if held is None or held[0].root != entry.root or len(keys - {entry.exact}) >= most:
+                return None
+            if not self._era.lives(*held):
+                return None
+            for exact, meta in old.items():
+                batch.remove(exact, meta)
+            batch.add(entry, self._now(), held[1])
+            return await batch.execute()
+        except WatchError:
             return None
-        (entry,) = await self._entries(self._slow, [exact], _WRITE_BUDGET)
-        await self._remove([exact])
-        return entry
+        finally:
+            await batch.close()
+
+    async def drop(self, entry_id: int) -> Entry | None:
+        await self._read.look()
+        pointer = self._keys.pointer(entry_id)
+        exact = await self._link.ask(lambda: as_bytes(self._slow.get(pointer)))
+        meta = None if exact is None else (await self._read.known([exact])).get(exact)
+        if exact is None or meta is None or meta.entry_id != entry_id:
+            exact, root = None, entry_id
+        else:
+            root = meta.root or entry_id
+        first: Entry | None = None
+        listed = exact is not None and await self._read.is_listed(root, exact)
+        # Again until none is left: a key may have been added while the first ones went.
+        while keys := await self._keys_of(root, exact):
+            found = [entry for entry in await self._read.entries(self._slow, keys) if entry is not None]
+            first = first or next((entry for entry in found if entry.id == entry_id), found[0] if found else None)
+            await self._take_out(keys)
+            exact = None
+        if not listed or first is None or first.id != entry_id:
+            # Redis may have lost what leads to an entry that it still has.
+            await self._with_room(lambda: self._era.refuse(*{entry_id, root}))
+        return first
+
+    async def _take_out(self, exacts: Sequence[bytes]) -> None:
+        """Also when there is no memory left to tell the others; raises StoreFull then."""
+        try:
+            await self._remove(exacts)
+        except StoreFull:
+            await self._relieve()
+            try:
+                await self._remove(exacts)
+            except StoreFull:
+                await self._remove(exacts, tell=False, whole=False)
+                raise
+
+    async def _keys_of(self, root: int, exact: bytes | None) -> list[bytes]:
+        """The digests of an answer's keys; `exact` is one of them (entries of older versions are on no list)."""
+        held = await self._link.ask(lambda: cast("Awaitable[set[bytes]]", self._slow.smembers(self._keys.answer(root))))
+        keys = list(held | ({exact} if exact else set()))
+        known = await self._read.known(keys)
+        stale = [key for key in held if key not in known or (known[key].root or known[key].entry_id) != root]
+        if stale:
+            await self._link.ask(lambda: as_count(self._slow.srem(self._keys.answer(root), *stale)))
+        return [key for key in keys if key not in stale]
+
+    async def states(self, names: Sequence[bytes]) -> list[Stored | None]:
+        keys = [self._keys.state(name) for name in names]
+        raws = await self._link.ask(lambda: cast("Awaitable[_Raws]", self._link.fast.mget(keys)), LOOKUP_BUDGET)
+        return [read_state(raw) for raw in raws]
+
+    async def put_state(self, name: bytes, blob: bytes, *, seen: int) -> bool:
+        return await self._link.ask(lambda: put_state(self._slow, self._keys.state(name), blob, seen))
+
+    @property
+    def shared(self) -> bool:
+        return True
 
     async def vectors(self, scope: bytes, encoder: str) -> list[VectorRow]:
-        """In pages, so that neither the server nor this loop stands still for a large scope."""
-        rows: list[VectorRow] = []
-        cursor, partition = 0, self._keys.partition(scope, encoder)
-        while True:
-            at = cursor
-            page: dict[bytes, bytes]
-            cursor, page = await self._try(
-                lambda at=at: cast(
-                    "Awaitable[tuple[int, dict[bytes, bytes]]]", self._slow.hscan(partition, at, count=_PAGE)
-                ),
-                _WRITE_BUDGET,
-            )
-            rows += [row for exact, raw in page.items() if (row := read_vector(exact, raw)) is not None]
-            if cursor == 0:
-                return rows
+        return [row async for page in self.pages(scope, encoder) for row in page]
+
+    async def pages(
+        self,
+        scope: bytes,
+        encoder: str,
+        *,
+        known: Container[int] = (),  # noqa: ARG002 - a hash is read with its values
+    ) -> AsyncGenerator[list[VectorRow], None]:
+        async for page in self._read.vectors(scope, encoder):
+            yield page
+
+    def position(self) -> str:
+        at = self._follower.position
+        return f"{self._era.mark.generation.decode()}|{at}" if at else ""
+
+    async def since(self, position: str) -> list[Change] | None:
+        generation, _, at = position.partition("|")
+        await self._read.look()
+        if not at or generation.encode() != self._era.mark.generation:
+            return None
+        return await self._link.ask(lambda: self._follower.since(at), _REPLAY_BUDGET)
 
     async def purge(self, selection: Selection) -> int:
-        """Page by page over what there is; entries written meanwhile may stay."""
+        """Gone for everybody at once, but for `contains`, which looks at every text; then removed page by page."""
+        if selection.is_all:
+            held = await self._with_room(self._era.flush)
+            await self._tell(Change("reset"))
+            self._background.spawn(self._clean(), "cache-clean")
+            return held
+        wanted = [count for group, count in (await self.counts()).items() if selection.takes_group(group)]
+        tell = sum(wanted) <= _RESET_ABOVE
+        if selection.contains is None:
+            await self._with_room(lambda: self._era.cut(selection))
+            if not tell:
+                await self._tell(Change("reset"))
         purged = 0
-        exacts = await self._members()
-        tell = len(exacts) <= _RESET_ABOVE
-        for start in range(0, len(exacts), _PAGE):
-            page = exacts[start : start + _PAGE]
-            entries = await self._entries(self._slow, page, _WRITE_BUDGET)
-            chosen = [exact for exact, entry in zip(page, entries, strict=True) if entry and selection.takes(entry)]
+        async for page in self._read.members():
+            metas = await self._read.metas(page)
+            chosen = [exact for exact, meta in metas.items() if selection.takes_group(Group(*meta.group))]
+            if selection.contains is not None:
+                entries = await self._read.entries(self._slow, chosen)
+                chosen = [entry.exact for entry in entries if entry is not None and selection.takes(entry)]
             purged += await self._remove(chosen, tell=tell)
         if purged and not tell:
             # One word instead of thousands: the stream's length is bounded.
-            batch = self._batch()
-            batch.tell(Change("reset"))
-            await self._execute(batch)
+            await self._tell(Change("reset"))
         return purged
 
     async def recent(self, limit: int) -> list[Entry]:
-        """Of the entries used last, the newest first."""
-        exacts = await self._members(limit)
-        entries = [entry for entry in await self._entries(self._slow, exacts, _WRITE_BUDGET) if entry is not None]
-        return sorted(entries, key=lambda entry: entry.created, reverse=True)
+        """Of the entries that will live longest, the newest first."""
+        await self._read.look()
+        last = max(4 * limit, PAGE) - 1
+        exacts = await self._link.ask(lambda: as_list(self._slow.zrevrange(self._keys.expires, 0, last)))
+        entries = [entry for entry in await self._read.entries(self._slow, exacts) if entry is not None]
+        return sorted(entries, key=lambda entry: entry.created, reverse=True)[:limit]
 
     async def counts(self) -> dict[Group, int]:
         await self._sweep()
-        raw = await self._try(
-            lambda: cast("Awaitable[dict[bytes, bytes]]", self._slow.hgetall(self._keys.groups)), _WRITE_BUDGET
-        )
+        raw = await self._link.ask(lambda: cast("Awaitable[dict[bytes, bytes]]", self._slow.hgetall(self._keys.groups)))
         return read_groups(raw)
 
     def touch(self, exact: bytes) -> None:
-        self._touched[exact] = self._now()
-        if len(self._touched) > 16 * _FLUSH_AFTER:
-            # Nothing has been written for long; the oldest notes are worth least.
-            del self._touched[next(iter(self._touched))]
+        self._touches.note(exact, self._now())
 
     def status(self) -> str | None:
-        return "unreachable" if self._breaker.is_open else None
+        return "unreachable" if self._link.is_down else None
 
     async def close(self) -> None:
         await self._background.close()
         self._listen = _ignore
-        await self._fast.aclose()
-        await self._slow.aclose()
+        await self._link.close()
 
-    async def _try(self, work: Callable[[], Awaitable[T]], budget: float) -> T:
-        """`work` within `budget` seconds. Whatever goes wrong is StoreDown, and the breaker learns of it."""
-        if not self._breaker.allows():
-            raise StoreDown("redis: circuit open")
-        try:
-            async with asyncio.timeout(budget), self._places:
-                found = await work()
-        except (TimeoutError, RedisTimeoutError) as error:
-            self._breaker.fail()
-            raise StoreDown("redis: timeout") from error
-        except (RedisConnectionError, OSError) as error:
-            self._breaker.fail(outright=True)
-            raise StoreDown("redis: unreachable") from error
-        except RedisError as error:
-            # It answered, if only to refuse (read-only replica, out of memory): no reason to stop asking.
-            raise StoreDown(f"redis: {type(error).__name__}") from error
-        self._breaker.succeed()
-        return found
-
-    async def _entries(self, client: "Redis", exacts: Sequence[bytes], budget: float) -> list[Entry | None]:
-        if not exacts:
-            return []
-        keys = [self._keys.entry(exact) for exact in exacts]
-        raws = await self._try(lambda: cast("Awaitable[list[bytes | None]]", client.mget(keys)), budget)
-        return [None if raw is None else codec.decode(raw, exact) for raw, exact in zip(raws, exacts, strict=True)]
-
-    async def _members(self, limit: int | None = None) -> list[bytes]:
-        """Digests of what is held, those used last first."""
-        last = -1 if limit is None else limit - 1
-        return await self._try(lambda: _list(self._slow.zrevrange(self._keys.used, 0, last)), _WRITE_BUDGET)
-
-    async def _metas(self, exacts: Sequence[bytes]) -> dict[bytes, Meta]:
-        if not exacts:
-            return {}
-        names = cast("list[str]", list(exacts))
-        raws = await self._try(
-            lambda: cast("Awaitable[list[bytes | None]]", self._slow.hmget(self._keys.meta, names)), _WRITE_BUDGET
-        )
-        return read_metas(exacts, raws)
-
-    async def _remove(self, exacts: Sequence[bytes], *, tell: bool = True) -> int:
-        metas = await self._metas(exacts)
+    async def _remove(self, exacts: Sequence[bytes], *, tell: bool = True, whole: bool = True) -> int:
+        metas = await self._read.known(exacts)
         if metas:
-            batch = self._batch()
+            batch = Batch(self._slow, self._keys, self._worker, whole=whole)
             for exact, meta in metas.items():
                 batch.remove(exact, meta, tell=tell)
             await self._execute(batch)
@@ -220,45 +289,59 @@ class RedisStore:
 
     async def _sweep(self) -> None:
         """Redis expires the answers by itself; this takes away what pointed at them."""
-        due = await self._try(
-            lambda: _list(self._slow.zrangebyscore(self._keys.expires, 0, self._now(), start=0, num=_PAGE)),
-            _WRITE_BUDGET,
+        await self._read.look()
+        due = await self._link.ask(
+            lambda: as_list(self._slow.zrangebyscore(self._keys.expires, 0, self._now(), start=0, num=PAGE))
         )
         await self._remove(due)
 
     def _batch(self) -> Batch:
         return Batch(self._slow, self._keys, self._worker)
 
-    async def _execute(self, batch: Batch) -> int:
-        held = await self._try(batch.execute, _WRITE_BUDGET)
+    async def _tell(self, change: Change) -> None:
+        batch = self._batch()
+        batch.tell(change)
+        await self._execute(batch)
+
+    async def _execute(self, batch: Batch) -> Done:
+        done = await self._link.ask(batch.execute)
+        await self._settle(done)
         for change in batch.changes:
             self._listen(change)
-        return held
+        return done
 
+    async def _with_room(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Redis may be smaller than the number of entries allowed: then those worth least go, once."""
+        try:
+            return await work()
+        except StoreFull:
+            await self._relieve()
+            return await work()
 
-_NOTHING = Meta(-1, b"", "", ("", "", ""))
+    async def _relieve(self) -> None:
+        """Make room without writing anything: a full Redis still removes."""
+        with suppress(StoreFull):  # of the counts, which come last
+            await self._remove(await self._read.worth_least(_RELIEF), tell=False, whole=False)
+        await self._link.ask(lambda: as_count(self._slow.xtrim(self._keys.feed, maxlen=_RELIEF, approximate=False)))
 
+    async def _settle(self, done: Done) -> None:
+        """Raises StoreDown when everything was flushed while this was written: then it was written for nobody."""
+        before = self._era.mark.generation
+        if not await self._era.is_present(done.generation, done.cut) and self._era.mark.generation != before:
+            self._background.spawn(self._clean(before), "cache-clean")
+            raise StoreDown("redis: flushed meanwhile")
 
-def _client(url: str, timeout: float) -> "Redis":
-    """A client that fails within `timeout` seconds and never retries by itself."""
-    return Redis.from_url(
-        url,
-        protocol=2,
-        max_connections=2 * _CONNECTIONS,
-        socket_timeout=timeout,
-        socket_connect_timeout=timeout,
-        retry=Retry(NoBackoff(), 0),
-        decode_responses=False,
-    )
+    async def _clean(self, generation: bytes | None = None) -> None:
+        with suppress(StoreDown):  # whoever starts next goes on
+            if generation is not None:
+                await self._era.clear(generation)
+            await self._era.clean()
 
+    def _hear(self, change: Change) -> None:
+        self._listen(change)
 
-def _bytes(reply: object) -> Awaitable[bytes | None]:
-    """redis-py types its replies for sync and async, text and bytes at once; this client is async and bytes."""
-    return cast("Awaitable[bytes | None]", reply)
-
-
-def _list(reply: object) -> Awaitable[list[bytes]]:
-    return cast("Awaitable[list[bytes]]", reply)
+    def _lost(self) -> None:
+        self._listen(Change("reset"))
 
 
 def _ignore(_: Change) -> None:

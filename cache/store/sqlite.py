@@ -6,36 +6,33 @@ Does not know other processes: exactly one opens the file.
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from cache import codec
+from cache import codec, sqlite_schema
 from cache.background import Background
-from cache.store import Change, Selection, StoreDown, VectorRow
+from cache.sqlite_schema import row_of
+from cache.store import Change, Selection, Stored, StoreDown, VectorRow
+from cache.touches import Touches, Used
 from cache.types import Entry, Group
+from policies import eviction
 
 T = TypeVar("T")
 
-_SCHEMA_VERSION = 1
-_SCHEMA = """
-CREATE TABLE entry (
-    id INTEGER PRIMARY KEY, exact BLOB NOT NULL UNIQUE, scope BLOB NOT NULL, encoder TEXT NOT NULL,
-    team TEXT NOT NULL, project TEXT NOT NULL, model TEXT NOT NULL, text TEXT NOT NULL,
-    created REAL NOT NULL, expires REAL NOT NULL, used REAL NOT NULL, vector BLOB NOT NULL, body BLOB NOT NULL
-);
-CREATE INDEX entry_scope ON entry (scope, encoder);
-CREATE INDEX entry_used ON entry (used);
-CREATE INDEX entry_expires ON entry (expires);
-"""
 _FLUSH_AFTER = 256
 # Entries taken without waiting are written together: within so many seconds, or with whatever else is asked for first.
 _GATHER_SECONDS = 0.02
 _MOST_GATHERED = 256
 # Looking for expired rows costs an index probe; once in so many writes is soon enough.
 _SWEEP_EVERY = 64
+# Rows looked at before others get their turn.
+_PAGE = 1_000
+_BEFORE_ALL = -1
+_EXPIRED = "id IN (SELECT id FROM entry WHERE expires <= ? LIMIT ?)"
+_WORTH_LEAST = "id IN (SELECT id FROM entry WHERE id != ? ORDER BY rank LIMIT ?)"
 
 
 class _Gathered(NamedTuple):
@@ -64,7 +61,7 @@ class SqliteStore:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cache-sqlite")
         self._database: sqlite3.Connection | None = None
         self._listen: Callable[[Change], None] = _ignore
-        self._touched: dict[bytes, float] = {}
+        self._touches = Touches(enough=_FLUSH_AFTER, most=4 * _FLUSH_AFTER)
         self._gathered: list[_Gathered] = []
         self._gathering: asyncio.TimerHandle | None = None
         self._background = Background()
@@ -93,7 +90,7 @@ class SqliteStore:
         self._gathered.append(_Gathered(entry, codec.encode(entry), short in self._known))
         self._known.add(short)
         await self._run(_nothing)
-        self._listen(Change("add", entry.scope, entry.encoder, _row(entry)))
+        self._listen(Change("add", entry.scope, entry.encoder, row_of(entry)))
 
     def put_soon(self, entry: Entry) -> bool:
         short = _short(entry.exact)
@@ -101,27 +98,74 @@ class SqliteStore:
             return False  # a row that may be replaced must be told of before its successor is
         self._known.add(short)
         self._gathered.append(_Gathered(entry, codec.encode(entry), replaces=False))
-        self._listen(Change("add", entry.scope, entry.encoder, _row(entry)))
+        self._listen(Change("add", entry.scope, entry.encoder, row_of(entry)))
         if self._gathering is None:
             self._gathering = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._write_gathered)
+        return True
+
+    async def put_key(self, entry: Entry, beside: bytes, most: int) -> bool:
+        changes = await self._run(lambda: self._add_key(entry, beside, most))
+        if changes is None:
+            return False
+        for change in changes:
+            (self._forget if change.kind == "drop" else self._listen)(change)
+        self._known.add(_short(entry.exact))
         return True
 
     async def drop(self, entry_id: int) -> Entry | None:
         found = await self._run(lambda: self._take(entry_id))
         if found is None:
             return None
-        entry, change = found
-        self._forget(change)
-        return entry
-
-    async def vectors(self, scope: bytes, encoder: str) -> list[VectorRow]:
-        return await self._run(lambda: self._vectors(scope, encoder))
-
-    async def purge(self, selection: Selection) -> int:
-        changes = await self._run(lambda: self._purge(selection))
+        entry, changes = found
         for change in changes:
             self._forget(change)
-        return len(changes)
+        return entry
+
+    async def states(self, names: Sequence[bytes]) -> list[Stored | None]:
+        return await self._run(lambda: sqlite_schema.states(self._db, names))
+
+    async def put_state(self, name: bytes, blob: bytes, *, seen: int) -> bool:
+        now = self._now()
+        return await self._run(lambda: sqlite_schema.put_state(self._db, name, Stored(seen, blob), now))
+
+    @property
+    def shared(self) -> bool:
+        return False
+
+    async def vectors(self, scope: bytes, encoder: str) -> list[VectorRow]:
+        return [row async for page in self.pages(scope, encoder) for row in page]
+
+    async def pages(
+        self, scope: bytes, encoder: str, *, known: Container[int] = ()
+    ) -> AsyncGenerator[list[VectorRow], None]:
+        after: int | None = _BEFORE_ALL
+        while after is not None:
+            at = after
+            rows, after = await self._run(
+                lambda at=at: sqlite_schema.page(self._db, (scope, encoder), at, _PAGE, known)
+            )
+            yield rows
+
+    def position(self) -> str:
+        return ""
+
+    async def since(self, position: str) -> list[Change] | None:  # noqa: ARG002 - no stream to look into
+        return None
+
+    async def purge(self, selection: Selection) -> int:
+        """A slice at a time: look-ups go on between them."""
+        if selection.is_all:
+            held = await self._run(self._flush)
+            self._listen(Change("reset"))
+            return held
+        purged, after = 0, _BEFORE_ALL
+        while after is not None:
+            at = after
+            changes, after = await self._run(lambda at=at: self._purge(selection, at))
+            for change in changes:
+                self._forget(change)
+            purged += len(changes)
+        return purged
 
     async def recent(self, limit: int) -> list[Entry]:
         sql = "SELECT body, exact FROM entry ORDER BY created DESC LIMIT ?"
@@ -134,10 +178,7 @@ class SqliteStore:
         return {Group(team, project, model): count for team, project, model, count in rows}
 
     def touch(self, exact: bytes) -> None:
-        self._touched[exact] = self._now()
-        if len(self._touched) > 4 * _FLUSH_AFTER:
-            # Nothing has been written for long; the oldest notes are worth least.
-            del self._touched[next(iter(self._touched))]
+        self._touches.note(exact, self._now())
 
     def status(self) -> str | None:
         return self._trouble
@@ -172,9 +213,7 @@ class SqliteStore:
         SQLite's errors become StoreDown; the next call tries again.
         """
         gathered, self._gathered = self._gathered, []
-        touched: dict[bytes, float] = {}
-        if gathered or len(self._touched) >= _FLUSH_AFTER:
-            touched, self._touched = self._touched, touched
+        touched = self._touches.take() if gathered or self._touches.is_due else {}
         try:
             changes, found = await asyncio.get_running_loop().run_in_executor(
                 self._thread, lambda: (self._write(gathered, touched), work())
@@ -182,7 +221,7 @@ class SqliteStore:
         except (sqlite3.Error, OSError, RuntimeError) as error:
             self._trouble = type(error).__name__
             for entry, _, _ in gathered:
-                self._listen(Change("drop", entry.scope, entry.encoder, _row(entry)))
+                self._listen(Change("drop", entry.scope, entry.encoder, row_of(entry)))
             if type(error) is sqlite3.DatabaseError and self._database is not None:
                 await self._begin_anew()
             raise StoreDown(f"sqlite: {error}") from error
@@ -206,9 +245,23 @@ class SqliteStore:
         return self._database
 
     def _reopen(self) -> None:
-        self._set_aside()
+        self._shut()
+        sqlite_schema.set_aside(self._path)
         self._connect()
         self._recount()
+
+    def _flush(self) -> int:
+        """A new file in place of the old one, however large that was; what was learned is taken along."""
+        held, states = self._held, self._db.execute("SELECT name, version, written, blob FROM state").fetchall()
+        self._shut()
+        for suffix in ("-wal", "-shm", ""):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        self._path.touch(mode=0o600)
+        self._connect()
+        with self._transaction():
+            self._db.executemany("INSERT INTO state (name, version, written, blob) VALUES (?, ?, ?, ?)", states)
+        self._recount()
+        return held
 
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -219,35 +272,17 @@ class SqliteStore:
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise
-            self._set_aside()
+            sqlite_schema.set_aside(self._path)
             self._connect()
         self._recount()
 
     def _recount(self) -> None:
-        self._held, held_bytes = self._db.execute("SELECT count(*), sum(length(body)) FROM entry").fetchone()
+        self._held, held_bytes = self._db.execute("SELECT count(*), sum(bytes) FROM entry").fetchone()
         self._held_bytes = held_bytes or 0
         self._known = {_short(exact) for (exact,) in self._db.execute("SELECT substr(exact, 1, 8) FROM entry")}
 
     def _connect(self) -> None:
-        self._database = database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        if version == _SCHEMA_VERSION:
-            database.execute("SELECT id, body FROM entry LIMIT 1").fetchone()
-            return
-        if version != 0 or database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            raise sqlite3.DatabaseError(f"schema version {version}")
-        database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;")
-
-    def _set_aside(self) -> None:
-        """Keep what cannot be read for whoever wants to look, and begin anew."""
-        self._shut()
-        for suffix in ("", "-wal", "-shm"):
-            part = self._path.with_name(self._path.name + suffix)
-            if part.exists():
-                part.replace(self._path.with_name(f"{self._path.name}.unreadable{suffix}"))
-        self._path.touch(mode=0o600)
+        self._database = sqlite_schema.connect(self._path)
 
     def _shut(self) -> None:
         if self._database is not None:
@@ -258,7 +293,7 @@ class SqliteStore:
         found = self._db.execute("SELECT body FROM entry WHERE exact = ?", (exact,)).fetchone()
         return None if found is None else codec.decode(found[0], exact)
 
-    def _write(self, gathered: list[_Gathered], touched: dict[bytes, float]) -> list[Change]:
+    def _write(self, gathered: list[_Gathered], touched: dict[bytes, Used]) -> list[Change]:
         """One transaction for all."""
         if not gathered and not touched:
             return []
@@ -266,65 +301,64 @@ class SqliteStore:
         now = self._now()
         with self._transaction():
             if touched:
-                notes = [(at, exact) for exact, at in touched.items()]
-                self._db.executemany("UPDATE entry SET used = ? WHERE exact = ?", notes)
+                self._db.executemany(
+                    sqlite_schema.TOUCH, [(used.at, used.times, exact) for exact, used in touched.items()]
+                )
             for entry, body, replaces in gathered:
                 if replaces:
                     changes += self._delete("exact = ?", (entry.exact,))
-                self._db.execute(_INSERT, (*_columns(entry), now, entry.vector, body))
+                self._db.execute(sqlite_schema.INSERT, sqlite_schema.columns(entry, body, now))
                 self._held += 1
-                self._held_bytes += len(body)
+                self._held_bytes += sqlite_schema.size_of(entry, body)
             before, self._writes = self._writes, self._writes + len(gathered)
-            if before // _SWEEP_EVERY != self._writes // _SWEEP_EVERY:
-                changes += self._delete("expires <= ?", (now,))
+            if before // _SWEEP_EVERY != self._writes // _SWEEP_EVERY or self._surplus():
+                changes += self._delete(_EXPIRED, (now, _PAGE))
             return changes + self._make_room(gathered[-1].entry.id if gathered else 0)
 
+    def _surplus(self) -> int:
+        return eviction.surplus(self._held, self._max_entries, self._held_bytes, self._max_bytes)
+
     def _make_room(self, newest: int) -> list[Change]:
-        """Let the least recently used go, a few at a time, never the one just written."""
+        """Let what is worth least go, a few at a time, never the one just written."""
         changes: list[Change] = []
-        while self._held > 1 and (self._held > self._max_entries or self._held_bytes > self._max_bytes):
-            surplus = max(1, self._held - self._max_entries)
-            oldest = "id IN (SELECT id FROM entry WHERE id != ? ORDER BY used LIMIT ?)"
-            changes += self._delete(oldest, (newest, surplus))
+        while surplus := self._surplus():
+            changes += self._delete(_WORTH_LEAST, (newest, surplus))
         return changes
 
-    def _take(self, entry_id: int) -> tuple[Entry | None, Change] | None:
-        found = self._db.execute("SELECT body, exact FROM entry WHERE id = ?", (entry_id,)).fetchone()
-        if found is None:
+    def _take(self, entry_id: int) -> tuple[Entry | None, list[Change]] | None:
+        sql = "SELECT body, exact, id FROM entry WHERE answer = coalesce((SELECT answer FROM entry WHERE id = ?), ?)"
+        found = self._db.execute(sql, (entry_id, entry_id)).fetchall()
+        if not found:
             return None
         with self._transaction():
-            (change,) = self._delete("id = ?", (entry_id,))
-        return codec.decode(found[0], found[1]), change
+            changes = [change for *_, key in found for change in self._delete("id = ?", (key,))]
+        body, exact, _ = next((row for row in found if row[2] == entry_id), found[0])
+        return codec.decode(body, exact), changes
 
-    def _purge(self, selection: Selection) -> list[Change]:
-        terms = [
-            (f"{name} = ?", value)
-            for name in ("team", "project", "model")
-            if (value := getattr(selection, name)) is not None
-        ]
-        if selection.contains is not None:
-            # SQLite folds ASCII only, and LIKE has wildcards: the function is the one other stores use.
-            wanted = selection.contains.casefold()
+    def _add_key(self, entry: Entry, beside: bytes, most: int) -> list[Change] | None:
+        held = self._db.execute("SELECT answer FROM entry WHERE exact = ?", (beside,)).fetchone()
+        if held is None or held[0] != entry.root or sqlite_schema.keys_of(self._db, entry) >= most:
+            return None
+        changes = self._write([_Gathered(entry, codec.encode(entry), replaces=True)], {})
+        return [*changes, Change("add", entry.scope, entry.encoder, row_of(entry))]
 
-            def holds(text: str) -> bool:
-                return wanted in text.casefold()
-
-            self._db.create_function("holds", 1, holds)
-            terms.append(("holds(text) = ?", 1))
+    def _purge(self, selection: Selection, after: int) -> tuple[list[Change], int | None]:
+        """Among the next ids; and where to go on."""
+        sql = "SELECT max(id), count(*) FROM (SELECT id FROM entry WHERE id > ? ORDER BY id LIMIT ?)"
+        last, count = self._db.execute(sql, (after, _PAGE)).fetchone()
+        if not count:
+            return [], None
+        condition, values = sqlite_schema.selected(self._db, selection)
         with self._transaction():
-            return self._delete(" AND ".join(term for term, _ in terms) or "1", tuple(value for _, value in terms))
+            return self._delete(f"id > ? AND id <= ? AND {condition}", (after, last, *values)), last
 
     def _delete(self, condition: str, values: tuple[object, ...]) -> list[Change]:
         """`condition` is one of this file's own literals; what callers bring travels in `values`."""
-        sql = "DELETE FROM entry WHERE " + condition + " RETURNING id, exact, scope, encoder, length(body)"  # noqa: S608 - see above
+        sql = "DELETE FROM entry WHERE " + condition + " RETURNING id, exact, scope, encoder, bytes"  # noqa: S608 - see above
         rows = self._db.execute(sql, values).fetchall()
         self._held -= len(rows)
         self._held_bytes -= sum(row[4] for row in rows)
         return [Change("drop", row[2], row[3], VectorRow(row[0], row[1], 0.0, b"")) for row in rows]
-
-    def _vectors(self, scope: bytes, encoder: str) -> list[VectorRow]:
-        sql = "SELECT id, exact, expires, vector FROM entry WHERE scope = ? AND encoder = ? AND length(vector) > 0"
-        return [VectorRow(*row) for row in self._db.execute(sql, (scope, encoder))]
 
     @contextmanager
     def _transaction(self) -> Generator[None]:
@@ -339,25 +373,8 @@ class SqliteStore:
         self._db.execute("COMMIT")
 
 
-_INSERT = (
-    "INSERT INTO entry (id, exact, scope, encoder, team, project, model, text, created, expires, used, vector, body)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-
-
-def _columns(entry: Entry) -> tuple[object, ...]:
-    return (
-        *(entry.id, entry.exact, entry.scope, entry.encoder, entry.team, entry.project, entry.model),
-        *(entry.text, entry.created, entry.expires),
-    )
-
-
 def _nothing() -> None:
     """What was gathered is written before any work, this one included."""
-
-
-def _row(entry: Entry) -> VectorRow:
-    return VectorRow(entry.id, entry.exact, entry.expires, entry.vector)
 
 
 def _short(exact: bytes) -> int:

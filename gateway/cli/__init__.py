@@ -30,6 +30,8 @@ _GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "search": "Kept answers by words.",
             "explain": "Why a request was a hit or a miss.",
             "purge": "Take kept answers out.",
+            "tune": "What other error budgets would have done.",
+            "warm": "Fill the cache from a file or from the log.",
         },
     ),
     "ledger": (
@@ -46,7 +48,10 @@ _GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "engine": ("The bundled engine.", {"bench": "Measure it.", "chat": "Talk to it in this terminal."}),
-    "bench": ("Measurements; the last line is one JSON object.", {"gateway": "What the gateway adds to a request."}),
+    "bench": (
+        "Measurements; the last line is one JSON object.",
+        {"gateway": "What the gateway adds to a request.", "cache": "How often reuse is right, on labelled data."},
+    ),
 }
 _SINGLE = {
     "serve": ("gateway.cli.serve:serve", "Run the gateway."),

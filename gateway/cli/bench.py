@@ -1,6 +1,42 @@
 """`nearhit bench …`: measurements. The last line of each is one JSON object."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+
+@dataclass
+class CacheRun:
+    """What may be given beside the file.
+
+    Parameters
+    ----------
+    budget
+        Allowed share of wrong answers among all requests.
+    seed
+        Draws the order of the stream and every coin.
+    limit
+        Read no more than so many rows (of a stream, after shuffling).
+    policy
+        learned, verified, guarded, threshold, cold (learned without the shipped prior), cosine-80, cosine-90,
+        cosine-95 or gptcache-default.
+    flip
+        How often the judge of a stream is wrong.
+    artefact
+        Prior to use instead of the shipped one: from python -m cache.training --leave-one-out.
+    cache
+        Folder that keeps embeddings between runs.
+    """
+
+    budget: float = 0.01
+    seed: int = 0
+    limit: int | None = None
+    policy: str = "learned"
+    flip: float = 0.0
+    artefact: Path | None = None
+    cache: Path | None = None
 
 
 def gateway_bench(*, peer: list[str] | None = None, seconds: float = 3.0, save: Path | None = None) -> int:
@@ -18,3 +54,57 @@ def gateway_bench(*, peer: list[str] | None = None, seconds: float = 3.0, save: 
     from gateway.bench.gateway import run
 
     return run(peer or [], seconds=seconds, save=save)
+
+
+def cache_bench(
+    *,
+    stream: Path | None = None,
+    pairs: Path | None = None,
+    max_wrong_hit_rate: str = "0.05",
+    baselines: bool = False,
+    setting: Annotated[CacheRun | None, Parameter(name="*")] = None,
+) -> int:
+    """How often the cache hits and how often that is wrong, over labelled requests or pairs.
+
+    Parameters
+    ----------
+    stream
+        Requests (columns text, class_id, tag; TSV, maybe gzipped), asked one after another from an empty cache.
+    pairs
+        Pairs of texts (columns a, b, label, tag): would the second be served the answer of the first?
+    max_wrong_hit_rate
+        Allowed share of wrong answers among hits, or off.
+    baselines
+        Also run the fixed thresholds, the best of them in hindsight, and the published verified cache.
+    """
+    from cache.bench.run import Setting
+    from gateway.bench.cache import Wanted, run
+    from gateway.cli.wrong import Wrong
+    from policies.reuse import Budget
+
+    if (stream is None) == (pairs is None):
+        raise Wrong("give either --stream FILE or --pairs FILE")
+    given = setting or CacheRun()
+    per_hit = 1.0 if max_wrong_hit_rate == "off" else _share(max_wrong_hit_rate)
+    chosen = Setting(
+        budget=Budget(max_error_rate=given.budget, max_wrong_hit_rate=per_hit),
+        folder=given.cache or Path(),
+        policy=given.policy,
+        seed=given.seed,
+        limit=given.limit,
+        flip=given.flip,
+        artefact=given.artefact,
+    )
+    return run(Wanted(stream=stream, pairs=pairs, baselines=baselines), chosen)
+
+
+def _share(given: str) -> float:
+    from gateway.cli.wrong import Wrong
+
+    try:
+        value = float(given)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        raise Wrong(f"--max-wrong-hit-rate {given}: a share from 0 to 1, or off")
+    return value

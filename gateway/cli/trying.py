@@ -50,8 +50,8 @@ def try_prompts(
         show.line('give at least one prompt, such as: nearhit try "What is time to first token?"')
         return 2
     settings = settings_of(options)
-    base = url or _base_url(settings)
-    secret = key or _own_key(settings)
+    base = url or base_url(settings)
+    secret = key or own_key(settings)
     body: dict[str, object] = {"model": model}
     if max_tokens is not None:
         body["max_tokens"] = max_tokens
@@ -103,7 +103,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
         show.line(f"\n{number}  {text[:_LONGEST_ANSWER]}{'…' if len(text) > _LONGEST_ANSWER else ''}")
 
 
-def _base_url(settings: Settings) -> str:
+def base_url(settings: Settings) -> str:
     """Of the gateway that runs on this home: it notes its port, which may have been chosen by the system."""
     port = settings.server.port
     noted = settings.home / "run" / "port"
@@ -114,7 +114,7 @@ def _base_url(settings: Settings) -> str:
     return f"http://{shown}:{port}"
 
 
-def _own_key(settings: Settings) -> str:
+def own_key(settings: Settings) -> str:
     """An ordinary key, made at the first use and kept where only the owner reads it."""
     path = settings.home / _KEY_FILE
     if path.exists():

@@ -1,15 +1,16 @@
 """What the cache decided about logged requests, read back from their rows and explanations.
 
 Knows: the row of a request, the JSON of its explanation, people's verdicts. Does not know: who may see what (callers
-pass the team), budgets, how anything is shown. Reads in pages, so that a long log never holds the loop up; never writes.
+pass the team), budgets, how anything is shown. Reads in pages, so that a long log never holds the loop up; no writing.
 """
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Select, Text, func, select
+from sqlalchemy import BigInteger, ColumnElement, Text, func, select
 from sqlalchemy import cast as sql_cast
 
 from gateway.db.models import Audit, Explain, RequestRow
@@ -18,6 +19,7 @@ from policies.tuning import Seen
 
 FEEDBACK = "cache.feedback"
 MOST_DECISIONS = 20_000
+_DAY = 86_400
 _PAGE = 500
 _MOST_VERDICTS = 50_000
 _ASKED = ("hit-exact", "hit-semantic", "miss", "shared")
@@ -27,16 +29,17 @@ class Candidate(Struct, kw_only=True):
     """A kept answer as the explanation has it; what an older version did not write is missing."""
 
     entry: int | None = None
+    answer: int | None = None
     confidence: float | None = None
     risk: float | None = None
     guard: str | None = None
 
 
 class Judged(Struct, kw_only=True):
-    """How a fresh answer compared. `of`: the request it was about, where the note stands elsewhere."""
+    """How a fresh answer compared with the kept one in `entry`; `same` is None where that could not be told."""
 
     same: bool | None = None
-    of: str | None = None
+    entry: int | None = None
 
 
 class Told(Struct, kw_only=True):
@@ -52,7 +55,9 @@ class Told(Struct, kw_only=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """One request. `model`: as it was asked for. `threshold`: the highest risk its scope served then, where it said."""
+    """One request. `model`: as it was asked for. `entry`: what served it. `threshold`: the highest risk its scope
+    served then, where it said.
+    """
 
     id: str
     team: str
@@ -60,6 +65,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     model: str
     reason: str | None
     seen: Seen
+    entry: int | None = None
     threshold: float | None = None
 
 
@@ -105,6 +111,36 @@ async def verdicts(database: Database) -> dict[str, Verdict]:
     return found
 
 
+class AuditDay(Struct, frozen=True, kw_only=True):
+    """Audits of one day (UTC, as `2026-11-21`) and what they cost, the judge's calls included."""
+
+    day: str
+    audits: int
+    cost_nano: int
+
+
+async def audits_by_day(database: Database, start: float, team: str | None = None) -> dict[str, AuditDay]:
+    """Days with any, by name."""
+    conditions = [RequestRow.at >= start, RequestRow.cache == "audit"]
+    if team is not None:
+        conditions.append(RequestRow.team == team)
+    days = RequestRow.at / _DAY
+    # SQLite's cast rounds down, PostgreSQL's to the nearest.
+    day = sql_cast(days if database.dialect == "sqlite" else func.floor(days), BigInteger)
+    wanted = select(day.label("day"), func.count().label("audits"), func.sum(RequestRow.cost_nano).label("cost"))
+    async with database.read() as connection:
+        rows = (await connection.execute(wanted.where(*conditions).group_by(day))).all()
+    found = [
+        AuditDay(
+            day=datetime.fromtimestamp(int(row.day) * _DAY, UTC).strftime("%Y-%m-%d"),
+            audits=row.audits,
+            cost_nano=int(row.cost or 0),
+        )
+        for row in rows
+    ]
+    return {one.day: one for one in found}
+
+
 async def decisions(
     database: Database, start: float, *, team: str | None = None, reason: str | None = None, most: int = MOST_DECISIONS
 ) -> Log:
@@ -117,7 +153,6 @@ async def decisions(
     if reason is not None:
         conditions.append(Explain.data["reason"].as_string() == reason)
     people = await verdicts(database)
-    apart: dict[str, bool] = {}
     found: list[tuple[Any, Told]] = []
     before: str | None = None
     while len(found) < most:
@@ -126,16 +161,13 @@ async def decisions(
         if len(rows) < _PAGE:
             break
         before = rows[-1].id
-    for _, told in found:
-        if told.judged is not None and told.judged.of is not None and told.judged.same is not None:
-            apart[told.judged.of] = not told.judged.same
-    read = [_decision(row, told, people, apart) for row, told in reversed(found[:most])]
+    read = [_decision(row, told, people) for row, told in reversed(found[:most])]
     return Log(requests=requests, decisions=read, bounded=len(found) >= most)
 
 
 async def _page(database: Database, conditions: list[ColumnElement[bool]], before: str | None) -> list[Any]:
-    wanted: Select[Any] = select(*_COLUMNS, sql_cast(Explain.data, Text).label("told"))
-    wanted = wanted.join(Explain, Explain.request_id == RequestRow.id).where(*conditions)
+    told = sql_cast(Explain.data, Text).label("told")
+    wanted = select(*_COLUMNS, told).join(Explain, Explain.request_id == RequestRow.id).where(*conditions)
     if before is not None:
         wanted = wanted.where(RequestRow.id < before)
     async with database.read() as connection:
@@ -150,18 +182,17 @@ def _read(text: str) -> Told | None:
         return None
 
 
-def _decision(row: Any, told: Told, people: Mapping[str, Verdict], apart: Mapping[str, bool]) -> Decision:
+def _decision(row: Any, told: Told, people: Mapping[str, Verdict]) -> Decision:
     served = row.source == "semantic"
     best = _best(told, served=served)
-    wrong = None if told.judged is None or told.judged.same is None else not told.judged.same
-    if row.id in people:
-        wrong = people[row.id].wrong
+    wrong = people[row.id].wrong if row.id in people else _wrong(told.judged, best)
     return Decision(
         id=row.id,
         team=row.team,
         project=row.project,
         model=row.model,
         reason=told.reason,
+        entry=told.entry,
         threshold=(told.headroom or {}).get("threshold"),
         seen=Seen(
             scope=told.scope or f"{row.team}/{row.project}/{row.model}",
@@ -170,9 +201,16 @@ def _decision(row: Any, told: Told, people: Mapping[str, Verdict], apart: Mappin
             risk=None if best is None else _risk(best),
             doubt=1.0 if best is None else _doubt(best),
             worth=max(row.saved_nano, row.cost_nano),
-            wrong=apart.get(row.id) if wrong is None else wrong,
+            wrong=wrong,
         ),
     )
+
+
+def _wrong(judged: Judged | None, best: Candidate | None) -> bool | None:
+    """A label of another answer than the best one says nothing about what a budget would have served."""
+    if judged is None or judged.same is None or best is None:
+        return None
+    return None if judged.entry not in (None, best.entry, best.answer) else not judged.same
 
 
 def _best(told: Told, *, served: bool) -> Candidate | None:

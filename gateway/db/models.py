@@ -336,6 +336,24 @@ class RequestRow(Base):
     tags: Mapped[dict[str, str] | None] = mapped_column(JSON(none_as_null=True))
 
 
+class SavingCorrection(Base):
+    """What feedback takes back of a saving, or gives back: a hit that was wrong saved nothing. Never changed.
+
+    `id` is `<request id>#<n>`; `amount_nano` is added to what the request saved.
+    """
+
+    __tablename__ = "saving_correction"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    request_id: Mapped[str] = mapped_column(index=True)
+    at: Mapped[float] = mapped_column(index=True)
+    team: Mapped[str]
+    project: Mapped[str]
+    model: Mapped[str]
+    amount_nano: Mapped[int]
+    reason: Mapped[str]
+    actor: Mapped[str]
+
+
 class Explain(Base):
     """Why a request went the way it went; kept for a few days."""
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from zoneinfo import ZoneInfo
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, Select, Text, case, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Select, Text, and_, case, func, select
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -22,6 +22,7 @@ from gateway.db.models import (
     Explain,
     PriceVersion,
     RequestRow,
+    SavingCorrection,
 )
 from gateway.db.rows import BudgetState, EntryLine, Overview, PriceLine, RequestDetail, RequestLine, UsageRow
 from gateway.db.session import Database, Dialect
@@ -153,18 +154,28 @@ def _usage(
     """Sums per group; percentiles by numbering each group's rows in order of duration (both dialects can)."""
     groups = [_dimension(dialect, name).label(f"g{i}") for i, name in enumerate(group_by)]
     row = RequestRow
+    own = case((row.cache == "audit", 1), else_=0)  # the gateway's own: they cost, and are nobody's requests
     hit = case((row.source.in_(_HITS), 1), else_=0)
-    failed = case((row.status >= 400, 1), else_=0)
+    failed = case((and_(row.status >= 400, row.cache != "audit"), 1), else_=0)
+    taken_back = (
+        select(SavingCorrection.request_id, func.sum(SavingCorrection.amount_nano).label("amount"))
+        .group_by(SavingCorrection.request_id)
+        .subquery()
+    )
     guessed = case((row.cost_status == "estimated", row.cost_nano), else_=0)
     inner = select(
         *groups,
         hit.label("hit"),
         failed.label("failed"),
         guessed.label("guessed"),
+        own.label("own"),
+        case((row.cache == "audit", row.cost_nano), else_=0).label("audit"),
+        func.coalesce(taken_back.c.amount, 0).label("corrected"),
         *(getattr(row, name) for name in (*_TOKENS, "cost_nano", "saved_nano", "total_ms")),
-    ).where(row.at >= span[0], row.at < span[1], *_conditions(dialect, where))
+    ).outerjoin(taken_back, taken_back.c.request_id == row.id)
+    inner = inner.where(row.at >= span[0], row.at < span[1], *_conditions(dialect, where))
     if latencies:
-        partition: list[Any] = [*groups] or [literal(1)]
+        partition: list[Any] = [*groups, own]
         inner = inner.add_columns(
             func.row_number().over(partition_by=partition, order_by=row.total_ms).label("place"),
             func.count().over(partition_by=partition).label("members"),
@@ -173,18 +184,21 @@ def _usage(
     keys = [rows.c[f"g{i}"] for i in range(len(groups))]
     sums = [func.coalesce(func.sum(rows.c[name]), 0).label(name) for name in (*_TOKENS, "cost_nano", "saved_nano")]
     totals = [
-        func.count().label("requests"),
-        *(func.coalesce(func.sum(rows.c[name]), 0).label(name) for name in ("hit", "failed", "guessed")),
+        (func.count() - func.coalesce(func.sum(rows.c.own), 0)).label("requests"),
+        *(func.coalesce(func.sum(rows.c[name]), 0).label(name) for name in _SUMMED),
         *sums,
     ]
     if latencies:
         totals += [
-            func.min(case((rows.c.place * 100 >= share * rows.c.members, rows.c.total_ms))).label(f"p{share}")
+            func.min(
+                case((and_(rows.c.own == 0, rows.c.place * 100 >= share * rows.c.members), rows.c.total_ms))
+            ).label(f"p{share}")
             for share in (50, 95, 99)
         ]
     return select(*keys, *totals).group_by(*keys).order_by(sums[-2].desc(), *keys).limit(_MOST_GROUPS)
 
 
+_SUMMED = ("hit", "failed", "guessed", "audit", "corrected")
 _TOKENS = ("prompt", "cached", "cache_write", "completion", "reasoning")
 
 
@@ -192,7 +206,7 @@ def _usage_row(row: Any, group_by: Sequence[str]) -> UsageRow:
     group = {name: _shown(name, row[f"g{i}"]) for i, name in enumerate(group_by)}
     return UsageRow(
         group=group,
-        requests=row["requests"],
+        requests=int(row["requests"]),
         hits=int(row["hit"]),
         errors=int(row["failed"]),
         prompt=int(row["prompt"]),
@@ -206,6 +220,8 @@ def _usage_row(row: Any, group_by: Sequence[str]) -> UsageRow:
         p50_ms=row.get("p50"),
         p95_ms=row.get("p95"),
         p99_ms=row.get("p99"),
+        audit_nano=int(row["audit"]),
+        corrected_nano=int(row["corrected"]),
     )
 
 

@@ -10,6 +10,8 @@ class UsageRow(Struct, frozen=True, kw_only=True):
     """Totals of a group of requests. `group`: dimension -> value. Latencies are of whole requests, None without any.
 
     `estimated_nano` is the part of `cost_nano` that rests on no provider's count. `hits` were answered from the cache.
+    `audit_nano` is the part of `cost_nano` that was spent to check hits (those requests are not counted);
+    `corrected_nano` is what feedback took back of `saved_nano` (0 or less).
     """
 
     group: dict[str, str]
@@ -27,6 +29,13 @@ class UsageRow(Struct, frozen=True, kw_only=True):
     p50_ms: float | None = None
     p95_ms: float | None = None
     p99_ms: float | None = None
+    audit_nano: int = 0
+    corrected_nano: int = 0
+
+    @property
+    def net_saved_nano(self) -> int:
+        """What is left of the savings once wrong hits are taken back and the checking is paid."""
+        return self.saved_nano + self.corrected_nano - self.audit_nano
 
     @property
     def hit_rate(self) -> float:

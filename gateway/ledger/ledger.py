@@ -194,6 +194,10 @@ class Ledger:
         """One request has ended: its row, and why it went the way it went, will be written within moments."""
         self._recorder.record(outcome)
 
+    def explain(self, request_id: str, more: dict[str, object]) -> None:
+        """Add to the explanation of a request that has ended, once it is known."""
+        self._recorder.explain(request_id, more)
+
     def remaining(self, principal: Principal) -> int | None:
         """The smallest headroom of the hard budgets of a key, its project and team and the organization, nano-USD."""
         if not self._pools:
@@ -209,6 +213,13 @@ class Ledger:
         made = await stored.put(self._database, budget, actor=actor, now=self._now())
         await self.reload_budgets()
         return made
+
+    async def cap(self, scope: str, limit_nano: int) -> None:
+        """See to it that `scope` may not cost more than this a day, whatever became of that budget meanwhile."""
+        wanted = stored.check(Budget(scope=scope, limit_nano=limit_nano, window="day", alerts=()))
+        found = self._pools.standing(scope)
+        if found is None or structs.replace(found, version=1, alerts=()) != wanted:
+            await self.set_budget(wanted, actor="nearhit")
 
     def follow(self, refresh: Callable[[], Awaitable[None]]) -> None:
         """Have `refresh` called every few seconds where other processes share the database."""
@@ -284,6 +295,8 @@ class Ledger:
             return []
         who, asked = call.principal, call.directives
         models = (call.model, attempt.model, f"{attempt.provider}/{attempt.model}")
+        if not call.charged:
+            return self._pools.drawn_on_by(("", "", "", None, models, asked.tags), instant)
         return self._pools.drawn_on_by((who.team, who.project, who.key_id, asked.user, models, asked.tags), instant)
 
     async def _promised(self, hold: Hold) -> None:

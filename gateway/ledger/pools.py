@@ -160,6 +160,11 @@ class Pools:
         self._standing = fresh
         self._of.clear()
 
+    def standing(self, scope: str) -> Budget | None:
+        """The budget in force for exactly this scope."""
+        found = self._standing.get(scope)
+        return None if found is None else found.budget
+
     def drawn_on(self, scopes: Sequence[str], instant: float) -> list[Pool]:
         """The pools of every budget among `scopes`, each for the window that holds `instant`."""
         standing = self._standing

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 import structlog
-from sqlalchemy import delete
+from msgspec import Struct
+from sqlalchemy import delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DataError, IntegrityError
@@ -30,8 +31,17 @@ _LONGEST_PAUSE = 5.0
 _MOST_PENDING = 50_000
 _LONGEST_ERROR = 500
 _LARGEST_EXPLANATION = 64_000
+_MOST_LATER = 5_000
+_TRIES = 20
 _encode = msgspec.json.Encoder().encode
 _COLUMNS = [column.name for column in table(RequestRow).columns]
+
+
+class _More(Struct):
+    """What is to be added to an explanation, and how often that was tried."""
+
+    said: dict[str, object] = {}
+    tries: int = 0
 
 
 class Recorder:
@@ -43,6 +53,7 @@ class Recorder:
         self._now = now
         self._rows: list[tuple[Any, ...]] = []
         self._told: list[tuple[Any, ...]] = []
+        self._more: dict[str, _More] = {}
         self._turn = asyncio.Lock()
         self._insert = _statement(database, RequestRow)
         self._insert_told = _statement(database, Explain)
@@ -60,6 +71,11 @@ class Recorder:
         if self._explain_days and outcome.explain and (told := _explanation(outcome.explain)) is not None:
             self._told.append((outcome.call.id, outcome.call.at, told))
 
+    def explain(self, request_id: str, more: dict[str, object]) -> None:
+        """Add to an explanation that was noted before, also when it has been written meanwhile."""
+        if self._explain_days and (request_id in self._more or len(self._more) < _MOST_LATER):
+            self._more.setdefault(request_id, _More()).said.update(more)
+
     async def write(self) -> int:
         """Write what is pending, in batches; answers how many requests. Raises as an unreachable database does."""
         written = 0
@@ -73,7 +89,23 @@ class Recorder:
                 del self._rows[: len(rows)]
                 del self._told[: len(told)]
                 written += len(rows)
+            if self._more:
+                more, self._more = self._more, {}
+                for name, item in (await self._database.transact(self._amend, more)).items():
+                    self._more.setdefault(name, item)
         return written
+
+    def _amend(self, connection: Connection, more: "dict[str, _More]") -> "dict[str, _More]":
+        """Write what was said later into the explanations; those that are not there yet wait for the next time."""
+        left: dict[str, _More] = {}
+        for name, item in more.items():
+            data = connection.execute(select(Explain.data).where(Explain.request_id == name)).scalar()
+            if data is not None:
+                connection.execute(update(Explain).where(Explain.request_id == name).values(data={**data, **item.said}))
+            elif item.tries < _TRIES:
+                item.tries += 1
+                left[name] = item
+        return left
 
     async def _write_singly(self, rows: list[tuple[Any, ...]], told: list[tuple[Any, ...]], error: Exception) -> None:
         """One of the batch cannot be stored: the others must not wait for it for ever."""

@@ -15,6 +15,7 @@ from msgspec import Struct
 from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
+from gateway.call import AUDIT_SCOPE
 from gateway.db.models import Entry, RequestRow
 from gateway.db.session import Database
 from gateway.ledger import segments
@@ -156,7 +157,7 @@ def _lost_request(record: Dispatch, entries: list[Any]) -> dict[str, Any]:
         "operation": record.operation,
         "stream": False,
         "source": "upstream",
-        "cache": "miss",
+        "cache": "audit" if any(name.startswith(AUDIT_SCOPE) for name in record.windows) else "miss",
         "status": 500,
         "error": "the process that served this request died",
         **{name: sum(entry[name] for entry in entries) for name in _TOKENS},

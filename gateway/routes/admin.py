@@ -27,6 +27,9 @@ from gateway.errors import NotAllowed
 from gateway.routes import (
     budgets,
     cache_admin,
+    cache_page,
+    cache_tune,
+    cache_warm,
     console,
     dashboard,
     keys,
@@ -152,11 +155,12 @@ def route_handlers() -> list[ControllerRouterHandler]:
 
 def control_plane() -> list[ControllerRouterHandler]:
     """Every handler of the control plane and the dashboard, for `Litestar(route_handlers=…)`."""
+    cache = (cache_admin, cache_tune, cache_warm)
     modules = (
         sys_module.route_handlers()
-        for sys_module in (keys, budgets, usage, requests, cache_admin, prices, ledger, organization)
+        for sys_module in (keys, budgets, usage, requests, *cache, prices, ledger, organization)
     )
-    pages = (*dashboard.route_handlers(), *console.route_handlers(), *sheets.route_handlers())
+    pages = [handler for page in (dashboard, console, cache_page, sheets) for handler in page.route_handlers()]
     return [*route_handlers(), *(handler for handlers in modules for handler in handlers), *pages]
 
 

@@ -4,7 +4,7 @@ Knows: who may see what, how a person's verdict is recorded. Does not know: how 
 how often hits are right (`gateway.routes.cache_stats`).
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from litestar import delete, get, post
 from litestar.params import JSONBody, QueryParameter
@@ -16,8 +16,8 @@ from cache.types import Entry
 from gateway.audit import Change, note
 from gateway.auth import ORG_WIDE, within
 from gateway.call import Principal
-from gateway.db.decisions import FEEDBACK
 from gateway.errors import InvalidRequest, NotAllowed
+from gateway.feedback import Verdict, judged
 from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
 from gateway.routes.cache_stats import DAYS, StatsAnswer, statistics
@@ -25,7 +25,6 @@ from gateway.routes.requests import detail
 from gateway.services import Services
 from policies.money import usd
 
-Verdict = Literal["wrong", "right"]
 _LONGEST_SHOWN = 2_000
 
 
@@ -82,7 +81,7 @@ def cache_of(services: Services) -> SemanticCache:
 
 
 async def judge(services: Services, principal: Principal, wanted: FeedbackWanted, ip: str | None) -> FeedbackAnswer:
-    """Record a person's verdict on a hit and take a wrong answer out. Also used by the pages.
+    """Record a person's verdict on a hit, learn it, take a wrong answer out. Also used by the pages.
 
     Raises NotFound for a request that is not the caller's, InvalidRequest for one that no kept answer served.
     """
@@ -90,22 +89,15 @@ async def judge(services: Services, principal: Principal, wanted: FeedbackWanted
     entry = (found.explain or {}).get("entry")
     if found.request is None or not isinstance(entry, int):
         raise InvalidRequest("No kept answer served this request.", param="request_id", code="not_a_hit")
-    gone = await cache_of(services).evict(entry) if wanted.verdict == "wrong" else None
-    row = found.request
-    after: dict[str, object] = {
-        "verdict": wanted.verdict,
-        "entry": entry,
-        "team": row.team,
-        "project": row.project,
-        "model": row.model,
-    }
-    await note(services, principal, Change(FEEDBACK, wanted.request_id, after=after), ip=ip)
-    return FeedbackAnswer(request_id=wanted.request_id, verdict=wanted.verdict, entry=entry, evicted=gone is not None)
+    cache_of(services)
+    evicted = await judged(services, principal, found, wanted.verdict, ip)
+    return FeedbackAnswer(request_id=wanted.request_id, verdict=wanted.verdict, entry=entry, evicted=evicted)
 
 
 @post("/feedback", opt={"role": "operator"}, summary="Say whether a hit was right", status_code=200)
 async def feedback(caller: CallerDep, data: JSONBody[FeedbackWanted]) -> FeedbackAnswer:
-    """Verdicts feed the measured wrong-hit rate; the last one on a request counts."""
+    """`wrong` takes the answer out with all its keys, shuts what is near until a fresh answer shows that it may be
+    served again, and takes back what the hit seemed to save; `right` confirms it. The last one on a request counts."""
     return await judge(caller.services, caller.principal, data, caller.ip)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from cache.types import ScopeStats, Trust
+from engine.api import EngineError
 from gateway.auth import within
 from gateway.call import Principal
 from gateway.db.decisions import Decision, decisions, verdicts
@@ -45,7 +46,7 @@ class Measured(Struct, kw_only=True):
 class TrustView(Struct, kw_only=True):
     """What was compared since the store was first filled. `audited` hits were asked again, `audited_wrong` of them were
     wrong, `undecided` ones could not be told; `explored` misses were compared, `explored_same` would have been right.
-    `quarantined`: spots where nothing is served any more. `judge_flip_rate`: how often the judge is known to err.
+    `quarantined` spots, `aliases`: made so far. `judge_flip_rate`: how often the judge is known to err.
     """
 
     audited: int = 0
@@ -129,7 +130,10 @@ class Names:
     """The cache calls a model by where it leads (`local/demo`), the request log by what was asked for (`chat`)."""
 
     def __init__(self, settings: Settings) -> None:
-        self._led = {**aliases(settings)}
+        try:
+            self._led = dict(aliases(settings))
+        except EngineError:  # the engine's folder is gone: its short name leads nowhere then
+            self._led = {}
         self._led |= {name: ",".join(model.route) for name, model in settings.models.items()}
 
     def key(self, team: str, project: str, asked: str) -> Key:
@@ -197,11 +201,7 @@ async def _worth(services: Services, principal: Principal, since: float, names: 
 
 
 def _money(row: UsageRow) -> Worth:
-    return Worth(
-        saved=row.saved_nano,
-        corrected=int(getattr(row, "corrected_nano", 0)),
-        audit=int(getattr(row, "audit_nano", 0)),
-    )
+    return Worth(saved=row.saved_nano, corrected=row.corrected_nano, audit=row.audit_nano)
 
 
 def _shadowed(missed: list[Decision], requests: int, budget: Budget, *, watching: bool) -> tuple[int, int]:
@@ -237,11 +237,12 @@ def _scope_view(group: ScopeStats, told: list[bool], worth: Worth, budget: float
 
 
 def _measured(trust: Trust | None, told: list[bool]) -> Measured:
-    """By audits and people together where the cache measured; by people alone where it did not."""
+    """By audits, corrected for the judge's errors, where there were any; else by what people said."""
     if trust is None or trust.rate is None:
         return interval(sum(told), len(told))
-    wrong = trust.audited_wrong + trust.reported_wrong
-    judged = trust.audited + trust.reported_wrong + trust.confirmed
+    wrong, judged = trust.audited_wrong, trust.audited
+    if not judged:
+        wrong, judged = trust.reported_wrong, trust.reported_wrong + trust.confirmed
     return Measured(judged=judged, wrong=wrong, rate=trust.rate, low=trust.low, high=trust.high)
 
 

@@ -1,4 +1,4 @@
-"""The dashboard's other pages: requests and one request, keys, budgets, cache; changes made from them; tables as CSV.
+"""The dashboard's other pages: requests and one request, keys, budgets; changes made from them.
 
 Every change goes through the same functions as the JSON API, so both refuse and record the same things.
 Knows: forms and which numbers each page shows. Does not know: SQL, money's rules.
@@ -13,7 +13,7 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
 from gateway.audit import Change, note
-from gateway.auth import ORG_WIDE, ROLES, may
+from gateway.auth import ROLES, may
 from gateway.call import Role
 from gateway.db.queries import Queries
 from gateway.db.rows import RequestDetail
@@ -21,8 +21,7 @@ from gateway.errors import GatewayError
 from gateway.keyrows import KeyRow
 from gateway.routes import keys as key_routes
 from gateway.routes.budgets import BudgetWanted, retire_limit, set_limit, visible, wanted_budget
-from gateway.routes.cache_admin import FeedbackWanted, cache_of, found_entries, judge
-from gateway.routes.cache_stats import statistics
+from gateway.routes.cache_admin import FeedbackWanted, judge
 from gateway.routes.requests import answer, detail, price_view
 from gateway.routes.usage import reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router
@@ -33,7 +32,6 @@ from policies.budget import KINDS, Mode, WindowKind
 
 _PAGE = 50
 _FILTERS = ("model", "team", "key", "cache")
-_ENTRIES = 50
 _ROLE_WORDS: dict[Role, str] = {
     "app": "calls models, opens nothing here",
     "viewer": "sees usage and requests",
@@ -319,38 +317,6 @@ async def retire_budget(visitor: VisitorDep) -> Response[bytes]:
     return moved("/ui/budgets")
 
 
-# -- cache -----------------------------------------------------------------------------------------------------------
-
-
-@get("/cache", opt={"role": "viewer"})
-async def cache_page(visitor: VisitorDep, contains: Text = "", purged: Text = "") -> Response[bytes]:
-    """How the cache does, and for operators what is in it."""
-    services, principal = visitor.services, visitor.principal
-    told = await statistics(services, principal)
-    may_look = services.cache is not None and may(principal, "operator")
-    return visitor.page(
-        "cache.html",
-        mode=told.mode,
-        total=told.total,
-        scopes=told.data,
-        may_look=may_look,
-        contains=contains,
-        entries=await found_entries(services, principal, contains, _ENTRIES) if may_look else [],
-        notice=f"{purged} kept answers are gone." if purged.isdigit() else "",
-    )
-
-
-@post("/cache/purge", opt={"role": "operator"}, status_code=200)
-async def purge(visitor: VisitorDep) -> Response[bytes]:
-    """Take kept answers out: those that contain the words, or all within reach."""
-    contains = (await visitor.form()).get("contains") or None
-    team = None if visitor.principal.team == ORG_WIDE else visitor.principal.team
-    count = await cache_of(visitor.services).purge(team=team, contains=contains)
-    after: dict[str, object] = {"team": team, "contains": contains is not None, "purged": count}
-    await note(visitor.services, visitor.principal, Change("cache.purge", "cache", after=after), ip=visitor.ip)
-    return moved(f"/ui/cache?purged={count}")
-
-
 def route_handlers() -> list[ControllerRouterHandler]:
     handlers: list[ControllerRouterHandler] = [
         requests_page,
@@ -363,7 +329,5 @@ def route_handlers() -> list[ControllerRouterHandler]:
         budgets_page,
         set_budget,
         retire_budget,
-        cache_page,
-        purge,
     ]
     return [page_router("/ui", handlers)]

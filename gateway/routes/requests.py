@@ -107,12 +107,19 @@ class CostLine(Struct, kw_only=True):
 
 
 class Candidate(Struct, kw_only=True):
-    """A kept answer that was considered. `guard` names what spoke against it."""
+    """A kept answer that was considered. `guard` forbade it, `guards` spoke against it; `answer`: it is a key of that.
+
+    `risk`: that it is wrong, cautiously; `features`: what that rests on, by name, zeros left out.
+    """
 
     entry: int | None = None
     similarity: float | None = None
     confidence: float | None = None
     guard: str | None = None
+    answer: int | None = None
+    risk: float | None = None
+    guards: list[str] = []
+    features: dict[str, float] = {}
 
 
 class Step(Struct, kw_only=True):
@@ -129,13 +136,22 @@ class Step(Struct, kw_only=True):
 
 
 class Why(Struct, kw_only=True):
-    """Why this was a hit or a miss: the word for it, and what was looked at."""
+    """Why this was a hit or a miss: the word for it, and what was looked at.
+
+    `scope`: the beginning of its digest; `headroom`: how the scope stood; `judged`: what a fresh answer said later;
+    `audit`: the request that asked again, `of`: the request this one checked.
+    """
 
     reason: str | None
     semantic_bar: str | None
     entry: int | None
     lookup_ms: float | None
     candidates: list[Candidate]
+    scope: str | None = None
+    headroom: dict[str, float] = {}
+    judged: dict[str, object] | None = None
+    audit: str | None = None
+    of: str | None = None
 
 
 class RequestAnswer(Struct, kw_only=True):
@@ -251,9 +267,18 @@ def _why(told: dict[str, object]) -> Why:
                 similarity=_number(item.get("similarity")),
                 confidence=_number(item.get("confidence")),
                 guard=_text(item.get("guard")),
+                answer=cast("int | None", item.get("answer")),
+                risk=_number(item.get("risk")),
+                guards=[str(name) for name in _items(item.get("guards"))],
+                features=_numbers(item.get("features")),
             )
             for item in _records(told.get("looked"))
         ],
+        scope=_text(told.get("scope")),
+        headroom=_numbers(told.get("headroom")),
+        judged=cast("dict[str, object] | None", told.get("judged")),
+        audit=_text(told.get("audit")),
+        of=_text(told.get("of")),
     )
 
 
@@ -281,6 +306,13 @@ def _records(value: object) -> list[dict[str, object]]:
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
+
+
+def _numbers(value: object) -> dict[str, float]:
+    if not isinstance(value, dict):
+        return {}
+    found = cast("dict[str, object]", value).items()
+    return {name: float(number) for name, number in found if isinstance(number, int | float)}
 
 
 def _text(value: object) -> str | None:

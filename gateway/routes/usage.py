@@ -38,7 +38,9 @@ _COLUMNS = (
     "total_tokens",
     "cost_usd",
     "estimated_usd",
+    "audit_usd",
     "saved_usd",
+    "corrected_usd",
     "net_saved_usd",
     "p50_ms",
     "p95_ms",
@@ -128,8 +130,10 @@ def shown(row: UsageRow) -> Row:
         "total_tokens": row.prompt + row.completion,
         "cost_usd": usd(row.cost_nano),
         "estimated_usd": usd(row.estimated_nano),
+        "audit_usd": usd(row.audit_nano),
         "saved_usd": usd(row.saved_nano),
-        "net_saved_usd": usd(row.saved_nano),
+        "corrected_usd": usd(row.corrected_nano),
+        "net_saved_usd": usd(row.net_saved_nano),
         "p50_ms": row.p50_ms,
         "p95_ms": row.p95_ms,
         "p99_ms": row.p99_ms,
@@ -161,7 +165,8 @@ async def usage(
 ) -> UsageAnswer | Response[bytes]:
     """Totals per group between `from` and `to` (a time, a date or a duration before now; this month by default).
 
-    `net_saved_usd` is what hits would have cost, less what the cache itself spent: nothing, the encoder runs here.
+    `net_saved_usd` is what hits would have cost (`saved_usd`), less what feedback took back (`corrected_usd`) and what
+    checking hits has cost (`audit_usd`, a part of `cost_usd`; those requests are not counted).
     Filters: `team`, `project`, `key`, `user`, `model`, `model_used`, `provider`, `operation`, `source`, `cache`.
     """
     await caller.services.ledger.flush()

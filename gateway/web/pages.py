@@ -77,6 +77,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         money=words.money,
+        amount=words.amount,
         ms=words.millis,
         percent=words.percent,
         count=words.count,

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from markupsafe import Markup, escape
 
-from policies.money import NANO_PER_USD, usd
+from policies.money import NANO_PER_USD, nano, usd
 
 DASH = "\N{EN DASH}"
 
@@ -23,11 +23,16 @@ MARKS = {
 }
 
 
-def money(nano: int | None) -> Markup:
+def money(value: int | None) -> Markup:
     """`$0.0002130`, exact amount as the tooltip. Two decimals from one dollar on."""
-    if nano is None:
+    if value is None:
         return escape(DASH)
-    return Markup('<span class="money" title="exactly ${} USD">{}</span>').format(usd(nano), money_text(nano))
+    return Markup('<span class="money" title="exactly ${} USD">{}</span>').format(usd(value), money_text(value))
+
+
+def amount(text: str) -> Markup:
+    """The same for an exact decimal string."""
+    return money(nano(text))
 
 
 def money_text(nano: int) -> str:

@@ -8,18 +8,29 @@ from collections.abc import Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Protocol
+from typing import Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
 
 class Neighbour(Struct, frozen=True, kw_only=True):
-    """A kept text near the question. `similarity`: cosine of the embeddings. `age` in seconds."""
+    """A kept text near the question. `similarity`: cosine of the embeddings. `age` in seconds.
+
+    `answer_id`: texts that share an answer (an approved paraphrase is one more key of it) share this; None: the entry
+    has its answer to itself. `good`, `bad`: how often reuse of this answer was judged right and wrong so far.
+    """
 
     entry_id: int
     text: str
     similarity: float
     age: float = 0.0
+    answer_id: int | None = None
+    good: float = 0.0
+    bad: float = 0.0
+
+    @property
+    def answer(self) -> int:
+        return self.entry_id if self.answer_id is None else self.answer_id
 
 
 class Budget(Struct, frozen=True, kw_only=True):
@@ -37,19 +48,62 @@ class Note(Struct, frozen=True, kw_only=True):
     confidence: float | None = None
 
 
+class Evidence(Struct, frozen=True, kw_only=True):
+    """What a learning policy saw of one answer, kept until it is known whether that answer was right.
+
+    `probability` that it is right and `risk` = 1 - the cautious bound of that. `features`: float32, as the policy
+    laid them out. `guards`: those that spoke against it, `veto`: the one that forbids it. `wanted`: it was, or would
+    have been, the one to serve; only these tell how often hits are wrong. `chance`: how likely a label was. No text.
+    """
+
+    entry_id: int
+    answer_id: int
+    probability: float = 0.0
+    risk: float = 1.0
+    features: bytes = b""
+    guards: tuple[str, ...] = ()
+    veto: str | None = None
+    wanted: bool = False
+    chance: float = 1.0
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """Whether the answer in `evidence` was the `same` as a fresh one.
+
+    `kind`: "explore" for a request that went to the model anyway, "audit" for a hit checked by chance, "feedback" for
+    a person's word. `flip`: how often whoever says so is known to be wrong.
+    """
+
+    evidence: Evidence
+    same: bool
+    kind: Literal["explore", "audit", "feedback"] = "explore"
+    flip: float = 0.0
+
+
 class Serve(Struct, frozen=True, kw_only=True):
-    """Answer with this entry. `confidence`: estimated probability that its answer is right here."""
+    """Answer with this entry. `confidence`: estimated probability that its answer is right here.
+
+    `audit`: the chance with which the caller has this hit checked against a fresh answer, by a coin of its own.
+    """
 
     entry_id: int
     confidence: float
     notes: tuple[Note, ...] = ()
+    risk: float = 1.0
+    audit: float = 0.0
+    evidence: tuple[Evidence, ...] = ()
 
 
 class Explore(Struct, frozen=True, kw_only=True):
-    """Ask the model, then compare its answer with this entry's: that is how boundaries are learned."""
+    """Ask the model, then compare its answer with this entry's: that is how boundaries are learned.
+
+    With `evidence`, compare with the answer of each; the first that is the same gets the text as one more key.
+    """
 
     entry_id: int
     notes: tuple[Note, ...] = ()
+    reason: str = "explore"
+    evidence: tuple[Evidence, ...] = ()
 
 
 class Regenerate(Struct, frozen=True, kw_only=True):
@@ -75,9 +129,40 @@ class ReusePolicy(Protocol):
         ...
 
 
+S = TypeVar("S")
+
+
+class LearningPolicy(ReusePolicy, Protocol[S]):
+    """A policy that learns per scope. All it knows is in the state: a value, replaced and never changed.
+
+    Folding the same outcomes over the same state gives the same state wherever it is done.
+    """
+
+    @property
+    def aliases(self) -> bool:
+        """Whether a text judged to have the same answer becomes one more key of that answer; else it is not kept."""
+        ...
+
+    def fresh(self) -> S:
+        """The state of a scope that was never asked."""
+        ...
+
+    def decide(self, state: S, text: str, neighbours: Sequence[Neighbour], budget: Budget) -> Verdict:
+        """`judge` with what the scope has learned."""
+        ...
+
+    def count(self, state: S, verdict: Verdict, *, served: bool) -> S:
+        """After every verdict, once: how it ended. A hit that was answered fresh for an audit is not `served`."""
+        ...
+
+    def learn(self, state: S, outcome: Outcome) -> S:
+        """After every label, in any order."""
+        ...
+
+
 def known() -> list[str]:
     """Policies have a module of their own with a class `Policy`; the others are what they are made of."""
-    parts = {"guards", "english", "facts", "lexicon", "roles"}
+    parts = {"guards", "english", "facts", "lexicon", "roles", "pairs", "logistic", "prior", "spending"}
     return sorted(module.name for module in iter_modules(__path__) if module.name not in parts)
 
 

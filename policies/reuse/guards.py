@@ -194,7 +194,7 @@ def order(a: Facts, b: Facts) -> bool:
 
 def substitution(a: Facts, b: Facts) -> bool:
     """The same sentence with one topic word exchanged for another that is no known synonym of it."""
-    only_a, only_b = _unmatched(a, b), _unmatched(b, a)
+    only_a, only_b = unmatched(a, b), unmatched(b, a)
     if a.negations:
         only_b -= b.failures  # "did not go through" and "was declined"
     if b.negations:
@@ -297,7 +297,7 @@ def _is_firm(asked: str, other: str) -> bool:
     return (asked in _FIRM_QUESTIONS or other in _FIRM_QUESTIONS) and other not in _LOOSE.get(asked, _ANY)
 
 
-def _unmatched(a: Facts, b: Facts) -> frozenset[str]:
+def unmatched(a: Facts, b: Facts) -> frozenset[str]:
     """Topic words of `a` that `b` does not have in any known form."""
     return frozenset(
         word

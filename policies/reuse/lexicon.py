@@ -58,7 +58,8 @@ ask tell|float sink|major minor|majority minority|above beneath|ahead behind|veg
 raw cooked|fresh frozen|legal illicit|guilty innocent|optimist pessimist|introvert extrovert|host visitor|
 import manufacture|with without|for against|must may|always never|always sometimes|often rarely|often seldom|
 all none|all some|every some|every no|both neither|any none|everyone nobody|everything nothing|everyone someone|
-everything something|only also|if unless|because although|because despite
+everything something|only also|if unless|because although|because despite|enough necessary|sufficient necessary|
+short detailed|brief detailed|simple detailed|old current|former current|outdated current|draft final|
 """
 
 _KINDS = {
@@ -113,7 +114,7 @@ _KINDS = {
     "mass": "gram kilogram kg pound ounce lb lbs oz ton tonne milligram mg",
     "temperature": "celsius fahrenheit kelvin",
     "volume": "liter litre gallon cup pint teaspoon tablespoon ml milliliter",
-    "data size": "byte kilobyte megabyte gigabyte terabyte kb mb gb tb bit",
+    "data size": "byte kilobyte megabyte gigabyte terabyte kb mb gb tb bit kilobit megabit gigabit terabit",
     "programming language": (
         "python java javascript typescript ruby rust golang kotlin swift scala php perl haskell fortran cobol "
         "matlab bash powershell sql lua julia elixir clojure dart"

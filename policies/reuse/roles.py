@@ -6,6 +6,7 @@ words must be the same in both texts, which free word order rarely leaves so. Be
 
 from policies.reuse.english import bag, stem
 from policies.reuse.facts import Facts
+from policies.reuse.lexicon import STOP
 
 # What follows one of these is a goal, a source or a measure; exchanging it with what stands before changes the request.
 _DIRECTED = bag("from to into onto than over under against before after until since minus")
@@ -15,11 +16,16 @@ _PASSIVE = bag("is are was were be been being get gets got")
 _FILLERS = bag(
     "the a an my your his her their our some any do does did is are was were be been being by will would can"
 )
+# Only these let two things change places in an otherwise equal sentence.
+_JOINING = bag("and or vs versus nor the a an my your")
 _FAR = 7
+_LONGEST_PART = 3
 
 
 def swapped(a: Facts, b: Facts) -> bool:
     """Whether two words both texts share have changed places in a way that changes who does what."""
+    if _exchanged(a, b):
+        return True
     shared = [word for word in a.content if word in b.content_set and a.stems.count(word) == b.stems.count(word) == 1]
     order_b = {word: b.stems.index(word) for word in shared}
     turned = _is_passive(a) != _is_passive(b)
@@ -27,6 +33,37 @@ def swapped(a: Facts, b: Facts) -> bool:
         for y in shared[i + 1 :]:
             if (order_b[x] > order_b[y]) != turned and _says_so(a, b, (x, y), turned=turned):
                 return True
+    return False
+
+
+def _exchanged(a: Facts, b: Facts) -> bool:
+    """The same sentence, word for word, but for a few of its own topic words that stand in each other's places.
+
+    "Subtract x from y", "Eva gave Ruth her book, is it Eva's?". What `and` and its like connect may change places.
+    """
+    if len(a.stems) != len(b.stems) or a.stem_set != b.stem_set:
+        return _turned(a.words, b.words)
+    places = [i for i, (x, y) in enumerate(zip(a.stems, b.stems, strict=True)) if x != y]
+    if not places or len(places) > 3:
+        return _turned(a.words, b.words)
+    if len(places) > 1 and all(word in _JOINING for word in a.words[places[0] + 1 : places[-1]]):
+        return False
+    return all(a.stems[i] not in STOP or len(a.stems[i]) == 1 for i in places)
+
+
+def _turned(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
+    """`p X m Y s` against `p Y m X s`, X and Y of one or more words, m more than an even connection."""
+    start = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+    if start is None or sorted(a) != sorted(b):
+        return False
+    end = next(i for i, (x, y) in enumerate(zip(reversed(a), reversed(b), strict=True)) if x != y)
+    x_m_y, y_m_x = a[start : len(a) - end], b[start : len(b) - end]
+    for i in range(1, min(_LONGEST_PART, len(x_m_y) - 1) + 1):
+        for j in range(1, min(_LONGEST_PART, len(x_m_y) - i - 1) + 1):
+            middle = x_m_y[i : len(x_m_y) - j]
+            if x_m_y[:i] == y_m_x[-i:] and x_m_y[-j:] == y_m_x[:j] and middle == y_m_x[j : len(y_m_x) - i]:
+                # "in Berlin in March": two phrases of one kind, in either order.
+                return middle != a[max(0, start - len(middle)) : start] and not all(w in _JOINING for w in middle)
     return False
 
 

@@ -30,8 +30,8 @@ def policy(request: pytest.FixtureRequest) -> ReusePolicy:
 
 def test_policies_are_found_by_name() -> None:
     """A policy is a file in the folder; a typo must name the known ones."""
-    assert {"guarded", "threshold"} <= set(known())
-    with pytest.raises(LookupError, match="guarded, threshold"):
+    assert {"guarded", "learned", "threshold", "verified"} <= set(known())
+    with pytest.raises(LookupError, match="guarded, learned, threshold, verified"):
         load("gaurded")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from redis.asyncio import Redis
 
-from cache.store import Change, Selection, Store, StoreDown, known, load
+from cache.store import Change, Selection, Store, Stored, StoreDown, known, load
 from cache.store.memory import MemoryStore
 from cache.store.redis import RedisStore
 from cache.store.sqlite import SqliteStore
@@ -190,19 +190,19 @@ async def test_recent_is_newest_first(opened: Opened, clock: FrozenClock) -> Non
     assert [found.id for found in await opened.store.recent(9)] == [3, 2, 1]
 
 
-async def test_a_full_store_lets_the_least_recently_used_go(opened: Opened, clock: FrozenClock) -> None:
-    """Without a bound the cache grows until the machine stops; the entry in use must stay."""
+async def test_a_full_store_lets_the_least_worthy_go(opened: Opened, clock: FrozenClock) -> None:
+    """Without a bound the cache grows until the machine stops; among equals the entry in use must stay."""
     for number in range(1, 51):
-        clock.advance(1)
-        await opened.store.put(entry(number, clock))
-    clock.advance(1)
+        clock.advance(10)
+        await opened.store.put(entry(number, clock, answer=b"{}", text="", created=clock.now()))
+    clock.advance(10)
     for _ in range(65):
         opened.store.touch(entry(1, clock).exact)
     for number in range(2, 70):  # redis-py's batches of touches are written when there are some
         opened.store.touch(entry(100 + number, clock).exact)
     for number in range(51, 61):
-        clock.advance(1)
-        await opened.store.put(entry(number, clock))
+        clock.advance(10)
+        await opened.store.put(entry(number, clock, answer=b"{}", text="", created=clock.now()))
     held = {found.id for found in await opened.store.recent(100)}
     assert len(held) == 50
     assert 1 in held
@@ -479,3 +479,90 @@ async def test_redis_cancelled_lookups_never_mix_answers(redis_url: str, clock: 
 
         for turn in range(10):
             await asyncio.gather(*(look(number, 0.0001 * (turn + number)) for number in range(1, 21)))
+
+
+async def test_a_key_is_kept_beside_its_answer_and_goes_with_it(opened: Opened, clock: FrozenClock) -> None:
+    """An approved paraphrase is found like any entry; taking the answer back by any of its keys takes them all."""
+    await opened.store.put(entry(1, clock))
+    for number in (2, 3):
+        assert await opened.store.put_key(entry(number, clock, answer_id=1), entry(1, clock).exact, most=8)
+    assert {row.entry_id for row in await opened.store.vectors(SCOPE, "hash-8")} == {1, 2, 3}
+    assert {change.row.entry_id for change in opened.told if change.kind == "add"} == {1, 2, 3}
+    gone = await opened.store.drop(2)
+    assert gone is not None
+    assert gone.id == 2
+    assert await opened.store.get_many([entry(number, clock).exact for number in (1, 2, 3)]) == [None, None, None]
+    assert await opened.store.vectors(SCOPE, "hash-8") == []
+    assert {change.row.entry_id for change in opened.told if change.kind == "drop"} == {1, 2, 3}
+
+
+async def test_a_key_needs_its_answer(opened: Opened, clock: FrozenClock) -> None:
+    """A judge is slow: what was taken back meanwhile must not come back as a paraphrase."""
+    await opened.store.put(entry(1, clock))
+    await opened.store.drop(1)
+    assert not await opened.store.put_key(entry(2, clock, answer_id=1), entry(1, clock).exact, most=8)
+    await opened.store.put(entry(1, clock, id=7))
+    assert not await opened.store.put_key(entry(2, clock, answer_id=1), entry(1, clock).exact, most=8)
+    assert await opened.store.get(entry(2, clock).exact) is None
+
+
+async def test_an_answer_has_so_many_keys_at_most(opened: Opened, clock: FrozenClock) -> None:
+    """One popular answer must not fill the store with its wordings; the same wording again takes no second place."""
+    await opened.store.put(entry(1, clock))
+    assert await opened.store.put_key(entry(2, clock, answer_id=1), entry(1, clock).exact, most=2)
+    assert not await opened.store.put_key(entry(3, clock, answer_id=1), entry(1, clock).exact, most=2)
+    assert await opened.store.put_key(
+        entry(4, clock, exact=entry(2, clock).exact, answer_id=1), entry(1, clock).exact, 2
+    )
+    assert {row.entry_id for row in await opened.store.vectors(SCOPE, "hash-8")} == {1, 4}
+
+
+async def test_a_key_takes_the_place_of_the_entry_it_was(opened: Opened, clock: FrozenClock) -> None:
+    """The fresh answer is kept at once and becomes a key when the judge has spoken: never two for one request."""
+    await opened.store.put(entry(1, clock))
+    await opened.store.put(entry(2, clock))
+    assert await opened.store.put_key(
+        entry(3, clock, exact=entry(2, clock).exact, answer_id=1), entry(1, clock).exact, 8
+    )
+    found = await opened.store.get(entry(2, clock).exact)
+    assert found is not None
+    assert (found.id, found.root) == (3, 1)
+    assert sum((await opened.store.counts()).values()) == 2
+    assert (await opened.store.drop(1)) is not None
+    assert sum((await opened.store.counts()).values()) == 0
+
+
+async def test_an_answer_outlives_its_first_key(opened: Opened, clock: FrozenClock) -> None:
+    """The first wording may have been replaced; the answer's id still takes the others out."""
+    await opened.store.put(entry(1, clock))
+    await opened.store.put_key(entry(2, clock, answer_id=1), entry(1, clock).exact, most=8)
+    await opened.store.put(entry(5, clock, exact=entry(1, clock).exact))
+    assert await opened.store.drop(1) is not None
+    assert await opened.store.get(entry(2, clock).exact) is None
+    assert await opened.store.get(entry(1, clock).exact) is not None
+
+
+async def test_a_state_is_written_only_over_what_was_seen(opened: Opened) -> None:
+    """Two workers learn at once: the slower one must notice, read again and add its own."""
+    assert await opened.store.states([b"x", b"y"]) == [None, None]
+    assert await opened.store.put_state(b"x", b"one", seen=0)
+    assert not await opened.store.put_state(b"x", b"two", seen=0)
+    assert await opened.store.put_state(b"x", b"two", seen=1)
+    assert not await opened.store.put_state(b"x", b"three", seen=1)
+    assert not await opened.store.put_state(b"y", b"never", seen=3)
+    assert await opened.store.states([b"y", b"x"]) == [None, Stored(2, b"two")]
+
+
+async def test_a_state_survives_a_restart(opened: Opened, clock: FrozenClock) -> None:
+    """What was learned is worth more than any entry."""
+    if opened.again is None:
+        pytest.skip("memory is not meant to remember")
+    await opened.store.put_state(b"x", b"one", seen=0)
+    await opened.store.put(entry(1, clock))
+    await opened.store.put_key(entry(2, clock, answer_id=1), entry(1, clock).exact, most=8)
+    await opened.store.close()
+    opened.store = opened.again()
+    await opened.store.start(opened.told.append)
+    assert await opened.store.states([b"x"]) == [Stored(1, b"one")]
+    assert await opened.store.drop(1) is not None
+    assert await opened.store.get(entry(2, clock).exact) is None

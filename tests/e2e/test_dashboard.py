@@ -158,7 +158,7 @@ def test_the_first_page_shows_the_numbers_of_the_api_and_charts_of_its_tables(
     expect(charts.first.locator("path").first).to_be_attached()
     rows = page.locator("#recent tr")
     assert rows.count() == total["requests"]
-    expect(page.locator("#recent .badge.hit-exact")).to_have_count(1)
+    expect(page.locator("#recent .badge.hit-exact").first).to_be_visible()
     watch.clean()
 
 
@@ -188,6 +188,33 @@ def test_why_leads_to_everything_about_one_request(visit: tuple[Page, Watch], si
     page.get_by_role("link", name="why?").last.click()
     expect(page.locator("h2", has_text="Cost lines")).to_be_visible()
     expect(page.locator("svg.span")).to_have_count(1)
+    watch.clean()
+
+
+def test_a_hit_called_wrong_is_gone_and_counts_on_the_cache_page(visit: tuple[Page, Watch], site: Site) -> None:
+    """Feedback is one click from the hit, and the page that tells how far the cache is trusted draws what it lists."""
+    page, watch = visit
+    question = f"is this right? {time.monotonic()}"
+    assert site.ask(question).status_code == 200
+    assert site.ask(question).headers["x-nearhit-cache"] == "hit-exact"
+    sign_in(page)
+    page.goto("/ui/requests?cache=hit-exact")
+    page.get_by_role("link", name="why?").first.click()
+    expect(page.get_by_role("button", name="It was right")).to_be_visible()
+    page.get_by_role("button", name="It was wrong").click()
+    expect(page.get_by_role("status")).to_contain_text("out of the cache")
+    assert site.ask(question).headers["x-nearhit-cache"] == "miss"
+    page.goto("/ui/cache")
+    figures = page.locator("figure[data-chart]")
+    expect(figures.locator("svg")).to_have_count(4)
+    for name in ("trust-table", "hits-table", "found-table", "audits-table"):
+        expect(page.locator(f"figure[data-chart={name}] svg path").first).to_be_attached()
+        expect(page.locator(f"#{name} tbody tr").first).to_be_visible()
+    row = page.locator("#trust-table tbody tr", has_text="acme")
+    expect(row).to_contain_text("100.0 %")
+    expect(page.get_by_role("alert")).to_contain_text("1 of 1 judged hits were wrong")
+    told = next(one for one in site.api.get("/api/v1/cache/stats").json()["data"] if one["team"] == "acme")
+    expect(row.locator("td").nth(1)).to_have_attribute("data-v", f"{told['wrong_hits']['low'] * 100:.6f}")
     watch.clean()
 
 

@@ -39,25 +39,60 @@
 
   // Names, numbers and units are read from the table, so that chart and table cannot differ.
   function readTable(table) {
-    const heads = [...table.tHead.rows[0].cells].slice(1);
+    const heads = [...table.tHead.rows[0].cells].filter((head) => head.dataset.series);
     const rows = [...table.tBodies[0].rows];
     const cell = (row, place) => {
-      const found = row.cells[place + 1];
-      return Number(found.dataset.v ?? found.textContent.trim());
+      const found = row.cells[place];
+      const raw = found.dataset.v ?? found.textContent.trim();
+      return raw === "" ? NaN : Number(raw);
     };
     return {
       unit: table.dataset.unit,
       labels: rows.map((row) => row.cells[0].textContent.trim()),
-      series: heads.map((head, place) => ({
-        key: head.dataset.series, name: head.textContent.trim(), values: rows.map((row) => cell(row, place)),
+      interval: table.dataset.kind === "interval",
+      series: heads.map((head) => ({
+        key: head.dataset.series, name: head.textContent.trim(), values: rows.map((row) => cell(row, head.cellIndex)),
       })),
     };
   }
 
-  const hues = { exact: "--exact", semantic: "--semantic", shared: "--shared", fresh: "--fresh", refused: "--refused", cost: "--semantic", saved: "--exact" };
+  const hues = { exact: "--exact", semantic: "--semantic", shared: "--shared", fresh: "--fresh", refused: "--refused", cost: "--semantic", saved: "--exact", right: "--exact", wrong: "--refused", undecided: "--fresh", audits: "--semantic" };
+
+  const percents = (value) => Number(value.toPrecision(3)) + " %";
+  const units = { usd: dollars, percent: percents };
+
+  function bars(data) {
+    return data.series.map((series) => ({
+      name: series.name, type: "bar", stack: data.unit ? undefined : "all", data: series.values, barMaxWidth: 26,
+      itemStyle: { color: colour(hues[series.key] || "--accent"), borderRadius: data.unit ? [3, 3, 0, 0] : 0 },
+      emphasis: { focus: "series" },
+    }));
+  }
+
+  // From `low` to `high` as a bar on an invisible foot, the measured value as a dot, the budget as a stroke.
+  function spans(data) {
+    const of = Object.fromEntries(data.series.map((series) => [series.key, series]));
+    const known = of.rate.values.map((value) => !Number.isNaN(value));
+    const plain = { tooltip: { show: false }, silent: true };
+    return [
+      { type: "bar", stack: "span", data: of.low.values, itemStyle: { color: "transparent" }, barMaxWidth: 22, ...plain },
+      {
+        name: "95 % interval", type: "bar", stack: "span", barMaxWidth: 22, ...plain,
+        data: of.high.values.map((high, place) => high - of.low.values[place]), itemStyle: { color: colour("--line-strong") },
+      },
+      {
+        name: of.rate.name, type: "scatter", symbolSize: 9, itemStyle: { color: colour("--semantic") },
+        data: of.rate.values.map((value, place) => known[place] ? value : null),
+      },
+      {
+        name: of.budget.name, type: "scatter", symbol: "rect", symbolSize: [34, 3], itemStyle: { color: colour("--refused") },
+        data: of.budget.values,
+      },
+    ];
+  }
 
   function options(data) {
-    const money = data.unit === "usd";
+    const form = units[data.unit];
     const text = { color: colour("--soft"), fontFamily: getComputedStyle(document.body).fontFamily, fontSize: 12 };
     return {
       animation: !matchMedia("(prefers-reduced-motion: reduce)").matches,
@@ -69,15 +104,11 @@
       tooltip: {
         trigger: "axis", renderMode: "richText", axisPointer: { type: "shadow" }, confine: true,
         backgroundColor: colour("--surface"), borderColor: colour("--line-strong"), textStyle: { ...text, color: colour("--ink") },
-        valueFormatter: (value) => money ? dollars(value) : String(value),
+        valueFormatter: (value) => value == null ? "–" : form ? form(value) : String(value),
       },
       xAxis: { type: "category", data: data.labels, axisTick: { show: false }, axisLine: { lineStyle: { color: colour("--line-strong") } }, axisLabel: { ...text, hideOverlap: true } },
-      yAxis: { type: "value", minInterval: money ? undefined : 1, splitLine: { lineStyle: { color: colour("--line") } }, axisLabel: { ...text, formatter: money ? dollars : undefined } },
-      series: data.series.map((series) => ({
-        name: series.name, type: "bar", stack: money ? undefined : "all", data: series.values, barMaxWidth: 26,
-        itemStyle: { color: colour(hues[series.key] || "--accent"), borderRadius: money ? [3, 3, 0, 0] : 0 },
-        emphasis: { focus: "series" },
-      })),
+      yAxis: { type: "value", minInterval: form ? undefined : 1, splitLine: { lineStyle: { color: colour("--line") } }, axisLabel: { ...text, formatter: form } },
+      series: data.interval ? spans(data) : bars(data),
     };
   }
 

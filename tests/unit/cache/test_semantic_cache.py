@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from cache.embedder import Encoded, EncoderDown, HashEncoder
+from cache.partition import Sizes
 from cache.scope import Identity, scope_query
 from cache.semantic import SemanticCache
 from cache.store import StoreDown
@@ -515,7 +516,7 @@ async def test_a_slow_partition_is_a_miss_and_there_next_time(clock: FrozenClock
 
 async def test_large_partitions_are_searched_aside(clock: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search of milliseconds would hold up every stream of the worker; additions meanwhile are not lost."""
-    monkeypatch.setattr("cache.partitions.INLINE_BELOW", 0)
+    monkeypatch.setattr("cache.partitions.SIZES", Sizes(inline=0))
     cache = Rig(clock, embed_timeout=5.0).open()
     await cache.start()
     for number in range(30):

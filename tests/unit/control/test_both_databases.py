@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from gateway.audit import Change, broken, note
 from gateway.auth import ADMIN, Keyring, NewKey
+from gateway.db.decisions import audits_by_day, decisions
 from gateway.db.queries import Queries
 from gateway.db.session import Database
 from gateway.services import Services
@@ -18,7 +19,7 @@ from gateway.settings import Settings
 from gateway.web.reads import first_piece, series
 from gateway.web.sessions import IDLE, Sessions
 from tests.clock import FrozenClock
-from tests.unit.control.house import happened, hit_row, request_row
+from tests.unit.control.house import explained, happened, hit_row, request_row
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -119,3 +120,28 @@ async def test_series_and_percentiles(services: Services, clock: FrozenClock) ->
     days = await series(Queries(services.database), clock.now() - 6 * 86_400, end, {"team": "zeta"})
     assert sum(bucket.total for bucket in days) == 1
     assert len(days) in (7, 8)
+
+
+async def test_decisions_and_audits_are_read_alike(services: Services, clock: FrozenClock) -> None:
+    """JSON, days and pages of the log come from SQL that two databases write differently."""
+    hits = [hit_row(clock, number) for number in range(1, 601)]
+    missed, other = request_row(clock, 601), request_row(clock, 602, team="zeta")
+    checks = [request_row(clock, 700 + number, cache="audit", cost_nano=5) for number in range(3)]
+    await happened(services.database, [*hits, missed, other, *checks])
+    near: dict[str, object] = {"looked": [{"entry": 7, "confidence": 0.99}], "entry": 7, "judged": {"same": False}}
+    for row in (*hits, missed):
+        await explained(
+            services.database, row["id"], row["at"], {**near, "reason": "shadow" if row is missed else None}
+        )
+    log = await decisions(services.database, 0.0, team="acme")
+    assert (log.requests, len(log.decisions), log.bounded) == (601, 601, False)
+    assert [one.id for one in log.decisions] == sorted(one.id for one in log.decisions)
+    assert log.decisions[-1].seen.risk == pytest.approx(0.01)
+    assert log.decisions[-1].seen.wrong is True
+    watched = await decisions(services.database, 0.0, reason="shadow")
+    assert [one.id for one in watched.decisions] == [missed["id"]]
+    assert (await decisions(services.database, 0.0, most=10)).bounded
+    days = await audits_by_day(services.database, 0.0, "acme")
+    assert (sum(day.audits for day in days.values()), sum(day.cost_nano for day in days.values())) == (3, 15)
+    assert days == {day.day: day for day in days.values()}
+    assert await audits_by_day(services.database, 0.0, "zeta") == {}

@@ -13,7 +13,7 @@ from cache.types import CacheConfig, Kept, Query
 from gateway.auth import ROLES
 from gateway.routes.access import admin_socket
 from gateway.routes.admin import undeclared
-from gateway.routes.cache_admin import interval
+from gateway.routes.cache_stats import interval
 from policies.reuse import load as load_policy
 from tests.clock import FrozenClock
 from tests.unit.control.house import House, charged, explained, happened, hit_row, house, request_row
@@ -38,7 +38,7 @@ async def cached(clock: FrozenClock) -> AsyncGenerator[SemanticCache, None]:
             text=f"what does {team} sell?",
             team=team,
             project="web",
-            model="chat",
+            model="local/demo",
         )
         await found.keep(query, Kept(answer=b"{}", cost_nano=213_000, origin="r1"))
     yield found

@@ -1,0 +1,111 @@
+"""`bench cache`: one stream or one file of pairs under a budget, as figures.
+
+Knows the order: read, embed, decide, count; and the names under which figures are told. Prints nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from cache.bench.data import Pair, Row, read_pairs, read_stream
+from cache.bench.figures import Rate, figures, share
+from cache.bench.minds import hindsight, mind
+from cache.bench.replay import Options, replay
+from cache.bench.vectors import Embedder, Matrix
+from policies.reuse import Budget, Neighbour, Serve
+
+Told = dict[str, Any]
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """One run. `artefact`: the prior to use instead of the shipped one; `folder`: where embeddings are kept."""
+
+    budget: Budget
+    folder: Path
+    policy: str = "learned"
+    seed: int = 0
+    limit: int | None = None
+    flip: float = 0.0
+    artefact: Path | None = None
+
+    def told(self) -> Told:
+        return {
+            "policy": self.policy,
+            "budget": self.budget.max_error_rate,
+            "max_wrong_hit_rate": self.budget.max_wrong_hit_rate,
+            "artefact": self.artefact.name if self.artefact else "shipped",
+        }
+
+
+def run_stream(path: Path, setting: Setting) -> Told:
+    """Raises Unreadable, LookupError or priors.Unfit for what cannot be used."""
+    stream = read_stream(path, seed=setting.seed, limit=setting.limit)
+    embedder = Embedder(setting.folder)
+    decider = mind(setting.policy, encoder=embedder.digest, artefact=setting.artefact)
+    vectors = embedder.embed([row.text for row in stream.rows])
+    options = Options(budget=setting.budget, seed=setting.seed, flip=setting.flip)
+    steps = replay(stream.rows, vectors, decider, options)
+    found = figures(stream.rows, steps, budget=setting.budget, seed=setting.seed)
+    head = {"stream": path.name, **setting.told(), "seed": setting.seed, "flip": setting.flip}
+    return {**head, "exact_repeats": stream.repeats, **found}
+
+
+def best_fixed(path: Path, setting: Setting) -> Told:
+    """The hindsight-best fixed threshold for the same requests."""
+    rows, vectors = _loaded(path, setting)
+    return hindsight(rows, vectors, setting.budget)
+
+
+def _loaded(path: Path, setting: Setting) -> tuple[list[Row], Matrix]:
+    rows = read_stream(path, seed=setting.seed, limit=setting.limit).rows
+    return rows, Embedder(setting.folder).embed([row.text for row in rows])
+
+
+class Tally(Struct, kw_only=True):
+    """Pairs served and pairs in all, by what would have been right; `near`: at cosine 0.9 and above."""
+
+    true: int = 0
+    false: int = 0
+    served_true: int = 0
+    served_false: int = 0
+    true_near: int = 0
+    served_true_near: int = 0
+
+    def add(self, pair: Pair, *, served: bool, near: bool) -> None:
+        self.true += pair.same
+        self.false += not pair.same
+        self.served_true += served and pair.same
+        self.served_false += served and not pair.same
+        self.true_near += near and pair.same
+        self.served_true_near += served and near and pair.same
+
+    def told(self) -> Told:
+        rates: Mapping[str, Rate] = {
+            "served_true_rate": share(self.served_true, self.true),
+            "served_false_rate": share(self.served_false, self.false),
+            "served_true_near_rate": share(self.served_true_near, self.true_near),
+        }
+        counts = {name: getattr(self, name) for name in self.__struct_fields__}
+        return counts | {name: part for label, rate in rates.items() for name, part in rate.told(label).items()}
+
+
+def run_pairs(path: Path, setting: Setting) -> Told:
+    """Would `b` be served the answer of `a` in a scope that holds nothing else and has learned nothing?"""
+    pairs = read_pairs(path, limit=setting.limit)
+    embedder = Embedder(setting.folder)
+    first, second = embedder.embed([pair.a for pair in pairs]), embedder.embed([pair.b for pair in pairs])
+    decider = mind(setting.policy, encoder=embedder.digest, artefact=setting.artefact)
+    total, tags = Tally(), {tag: Tally() for tag in dict.fromkeys(pair.tag for pair in pairs)}
+    for pair, similarity in zip(pairs, _cosines(first, second), strict=True):
+        near = [Neighbour(entry_id=1, text=pair.a, similarity=similarity)]
+        served = isinstance(decider.decide(pair.b, near, setting.budget), Serve)
+        for tally in (total, tags[pair.tag]):
+            tally.add(pair, served=served, near=similarity >= 0.9)
+    by_tag = {tag: tally.told() for tag, tally in tags.items()}
+    return {"pairs": path.name, **setting.told(), **total.told(), "tags": by_tag}
+
+
+def _cosines(first: Matrix, second: Matrix) -> Sequence[float]:
+    return [min(1.0, float(a @ b)) for a, b in zip(first, second, strict=True)]

@@ -1,0 +1,279 @@
+"""What a scope has learned, kept and shared: the policy's state, each answer's record, and what is quarantined.
+
+Knows how a learning policy's state is folded and written down, and how a policy that learns nothing is treated alike.
+Does not know entries, texts, or who judges. A state of another policy or version begins anew.
+"""
+
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from cache.vectors import Vector, pack, unpack
+from policies.reuse import (
+    Budget,
+    Evidence,
+    Explore,
+    LearningPolicy,
+    Neighbour,
+    Outcome,
+    Regenerate,
+    ReusePolicy,
+    Serve,
+    Verdict,
+)
+from policies.reuse.pairs import NAMES
+
+# So many answers' records are kept in each scope, those judged last; and so many neighbourhoods are shut.
+_MOST_RECORDS = 512
+MOST_SPOTS = 32
+# A fixed policy's audits: nothing is doubted before so many hits were checked.
+_FEWEST = 20
+_MOST_CHECKED = 2_000  # then old ones count half
+_Z = 1.644854
+# A spot reaches at most so far, and a little beyond what half precision blurs.
+_WIDEST, _SLACK = 0.6, 1e-3
+
+
+class Spot(Struct, frozen=True, array_like=True):
+    """A neighbourhood in which nothing is served by meaning: all within `reach` (cosine) of `vector` (packed).
+
+    `firm`: a person shut it; it never gives way to others.
+    """
+
+    vector: bytes
+    reach: float
+    firm: bool = False
+
+
+class Record(Struct, frozen=True):
+    """All that is kept of one scope. `answers`: right and wrong reuses by answer. `shut`: people shut all of it."""
+
+    policy: str = ""
+    state: bytes = b""
+    answers: dict[int, tuple[float, float]] = {}
+    spots: tuple[Spot, ...] = ()
+    shut: bool = False
+
+
+class Counted(Struct, frozen=True):
+    """A verdict was given, and this is how it ended."""
+
+    verdict: Verdict
+    served: bool
+
+
+class Judged(Struct, frozen=True):
+    """Somebody has said whether answers were the same. `near`: where that was; `verified`: it opens what was shut."""
+
+    outcomes: tuple[Outcome, ...]
+    near: bytes = b""
+    verified: bool = False
+
+
+class Shut(Struct, frozen=True):
+    """Nothing near is to be served until newly verified."""
+
+    spot: Spot
+
+
+Event = Counted | Judged | Shut
+
+
+class Scope(Struct, frozen=True):
+    """A record with its state decoded, ready to decide with."""
+
+    state: Any
+    record: Record
+    vectors: Any = None
+
+    def shuts(self, vector: Vector) -> bool:
+        """Whether `vector` lies in a quarantined neighbourhood."""
+        if self.record.shut:
+            return True
+        if self.vectors is None:
+            return False
+        reaches = np.asarray([spot.reach for spot in self.record.spots], np.float32)
+        return bool(np.any(self.vectors @ vector >= reaches))
+
+
+class Fixed:
+    """A policy that learns nothing, as one that does: its state counts audits, and it stops where they prove it wrong.
+
+    The state: hits checked, and found wrong.
+    """
+
+    aliases = False
+
+    def __init__(self, policy: ReusePolicy) -> None:
+        self._policy = policy
+
+    @property
+    def floor(self) -> float:
+        return self._policy.floor
+
+    def fresh(self) -> tuple[int, int]:
+        return 0, 0
+
+    def judge(self, text: str, neighbours: "list[Neighbour]", budget: Budget) -> Verdict:
+        return self._policy.judge(text, neighbours, budget)
+
+    def decide(self, state: tuple[int, int], text: str, neighbours: "list[Neighbour]", budget: Budget) -> Verdict:
+        verdict = self._policy.judge(text, neighbours, budget)
+        if not isinstance(verdict, Serve):
+            return verdict
+        served = next(item for item in neighbours if item.entry_id == verdict.entry_id)
+        confidence = verdict.confidence
+        seen = Evidence(
+            entry_id=served.entry_id, answer_id=served.answer, probability=confidence, risk=1 - confidence, wanted=True
+        )
+        if _proven(*state, budget.max_wrong_hit_rate):
+            return Explore(entry_id=verdict.entry_id, notes=verdict.notes, reason="brake", evidence=(seen,))
+        return replace(verdict, evidence=(seen,))
+
+    def count(self, state: tuple[int, int], verdict: Verdict, *, served: bool) -> tuple[int, int]:
+        del verdict, served
+        return state
+
+    def learn(self, state: tuple[int, int], outcome: Outcome) -> tuple[int, int]:
+        """What would have been served counts, also while it is not; what people report is no sample of that."""
+        if outcome.kind == "feedback" or not outcome.evidence.wanted:
+            return state
+        checked, wrong = state[0] + 1, state[1] + (not outcome.same)
+        return (checked, wrong) if checked < _MOST_CHECKED else (checked // 2, wrong // 2)
+
+    def brief(self, state: tuple[int, int], budget: Budget) -> dict[str, float]:
+        braked = float(_proven(*state, budget.max_wrong_hit_rate))
+        return {"audited": state[0], "audited_wrong": state[1], "braked": braked}
+
+
+def _proven(checked: int, wrong: int, allowed: float) -> bool:
+    """Whether so many wrong ones of those checked mean more than `allowed` (Wilson's lower bound, one-sided 95 %)."""
+    if checked < _FEWEST:
+        return False
+    share, spread = wrong / checked, _Z * _Z / checked
+    half = _Z * (share * (1 - share) / checked + spread / (4 * checked)) ** 0.5
+    return (share + spread / 2 - half) / (1 + spread) > allowed
+
+
+def learning(policy: ReusePolicy) -> LearningPolicy[Any]:
+    """`policy` if it learns, else in the clothes of one that does."""
+    if hasattr(policy, "decide"):
+        return cast("LearningPolicy[Any]", policy)
+    return cast("LearningPolicy[Any]", Fixed(policy))
+
+
+class ScopeForm:
+    """Implements `cache.folded.Form` for scopes."""
+
+    def __init__(self, policy: LearningPolicy[Any]) -> None:
+        self._policy = policy
+        self._name = type(policy).__module__
+        self._learns = not isinstance(policy, Fixed)
+        self._kind = type(policy.fresh())
+        self._state = msgspec.msgpack.Decoder(self._kind if self._learns else tuple[int, int])
+        self._record = msgspec.msgpack.Decoder(Record)
+
+    def fresh(self) -> Scope:
+        return Scope(self._policy.fresh(), Record())
+
+    def fold(self, value: Scope, event: Event) -> Scope:
+        match event:
+            case Counted():
+                state = self._policy.count(value.state, event.verdict, served=event.served)
+                return value if state is value.state else replace(value, state=state)
+            case Judged():
+                return self._judged(value, event)
+            case Shut():
+                return _scope(value.state, _shut(value.record, event.spot))
+
+    def _judged(self, value: Scope, event: Judged) -> Scope:
+        state, answers = value.state, dict(value.record.answers)
+        for outcome in event.outcomes:
+            state = self._policy.learn(state, outcome)
+            answer = outcome.evidence.answer_id
+            right, wrong = answers.pop(answer, (0.0, 0.0))
+            answers[answer] = (right + outcome.same, wrong + (not outcome.same))
+        while len(answers) > _MOST_RECORDS:
+            del answers[next(iter(answers))]
+        record = replace(value.record, answers=answers)
+        if event.verified and (record.spots or record.shut):
+            record = _opened(value, record, event.near)
+        return _scope(state, record)
+
+    def encode(self, value: Scope) -> bytes:
+        state = msgspec.msgpack.encode(value.state)
+        return msgspec.msgpack.encode(replace(value.record, policy=self._name, state=state))
+
+    def decode(self, blob: bytes) -> Scope | None:
+        """None for bytes of nobody. Another policy's state is left behind; what is quarantined stays so."""
+        try:
+            record = self._record.decode(blob)
+        except msgspec.DecodeError:
+            return None
+        state = self._policy.fresh()
+        if record.policy == self._name:
+            try:
+                found = self._state.decode(record.state)
+            except msgspec.DecodeError:
+                found = state
+            if getattr(found, "version", None) == getattr(state, "version", None):
+                state = found
+        return _scope(state, record)
+
+
+def _scope(state: Any, record: Record) -> Scope:
+    if not record.spots:
+        return Scope(state, record)
+    try:
+        return Scope(state, record, np.stack([unpack(spot.vector) for spot in record.spots]))
+    except ValueError:
+        return Scope(state, replace(record, shut=True))
+
+
+def _shut(record: Record, spot: Spot) -> Record:
+    """One more spot. Where there are too many, the oldest that no person shut gives way, else the whole scope is."""
+    spots = record.spots
+    if len(spots) >= MOST_SPOTS:
+        loose = next((i for i, held in enumerate(spots) if not held.firm), None)
+        if loose is None:
+            return replace(record, shut=True) if spot.firm else record
+        spots = spots[:loose] + spots[loose + 1 :]
+    return replace(record, spots=(*spots, spot))
+
+
+def _opened(value: Scope, record: Record, near: bytes) -> Record:
+    """Reuse was found right there: the spots around it are open again. Once all are, the scope is."""
+    vector = unpack(near)
+    kept = tuple(
+        spot
+        for spot, held in zip(record.spots, value.vectors if value.vectors is not None else (), strict=False)
+        if float(held @ vector) < spot.reach
+    )
+    return replace(record, spots=kept, shut=record.shut and len(kept) >= MOST_SPOTS)
+
+
+def shut(vector: Vector, similarity: float, *, firm: bool) -> Shut:
+    """Around a question that was answered wrongly by a key this near: what is as near to that key is inside as well."""
+    return Shut(Spot(pack(vector), max(_WIDEST, 2.0 * similarity * similarity - 1.0 - _SLACK), firm))
+
+
+def guarded(verdict: Verdict, scope: Scope, vector: Vector) -> Verdict:
+    """`verdict`, unless it would serve in a neighbourhood that is shut."""
+    if isinstance(verdict, Serve) and scope.shuts(vector):
+        return Explore(entry_id=verdict.entry_id, notes=verdict.notes, reason="quarantine", evidence=verdict.evidence)
+    return verdict
+
+
+def evidence_of(verdict: Verdict) -> tuple[Evidence, ...]:
+    return () if isinstance(verdict, Regenerate) else verdict.evidence
+
+
+def named(features: bytes) -> dict[str, float]:
+    """Features by name, zeros left out; empty for a layout this version does not know."""
+    if len(features) != 4 * len(NAMES):
+        return {}
+    values = np.frombuffer(features, "<f4")
+    return {name: round(float(value), 4) for name, value in zip(NAMES, values, strict=True) if value}

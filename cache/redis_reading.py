@@ -1,0 +1,147 @@
+"""What is read of Redis: entries with the mark of the present, records, vectors, orders.
+
+Does not write but for ranks, which are hints. Does not know listeners, budgets of entries or who asks.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from typing import cast
+
+from redis.asyncio import Redis
+
+from cache.redis_batch import Meta, meta_of, read_entry, read_metas, read_vector
+from cache.redis_era import Era
+from cache.redis_link import WRITE_BUDGET, Link
+from cache.store import VectorRow
+from cache.touches import Used
+from cache.types import Entry
+from policies import eviction
+
+PAGE = 200
+_Raws = list[bytes | None]
+
+
+class Reader:
+    """Every method may raise StoreDown."""
+
+    def __init__(self, link: Link, era: Era) -> None:
+        self._link = link
+        self._era = era
+        self._slow = link.slow
+
+    async def look(self) -> None:
+        """What the stream does not tell: a flush of the whole server, a purge whose word was lost."""
+        keys = await self._era.begin()
+        generation, cut = await self._link.ask(
+            lambda: cast("Awaitable[_Raws]", self._slow.mget([keys.generation, keys.cut]))
+        )
+        await self._era.is_present(generation, cut)
+
+    async def entries(
+        self, client: "Redis", exacts: Sequence[bytes], budget: float = WRITE_BUDGET
+    ) -> list[Entry | None]:
+        if not exacts:
+            return []
+        keys = await self._era.begin(budget)
+        names = [keys.generation, keys.cut, *(keys.entry(exact) for exact in exacts)]
+        generation, cut, *raws = await self._link.ask(lambda: cast("Awaitable[_Raws]", client.mget(names)), budget)
+        if not await self._era.is_present(generation, cut, budget):
+            return [None] * len(exacts)
+        found = (read_entry(exact, raw) for exact, raw in zip(exacts, raws, strict=True))
+        return [one[0] if one is not None and self._era.lives(*one) else None for one in found]
+
+    async def members(self) -> AsyncGenerator[list[bytes], None]:
+        """Digests of what is held, in pages; what is removed meanwhile does not hide what stays."""
+        await self.look()
+        cursor = 0
+        while True:
+            at = cursor
+            page: list[tuple[bytes, float]]
+            cursor, page = await self._link.ask(
+                lambda at=at: cast(
+                    "Awaitable[tuple[int, list[tuple[bytes, float]]]]",
+                    self._slow.zscan(self._era.keys.used, at, count=PAGE),
+                )
+            )
+            yield [exact for exact, _ in page]
+            if cursor == 0:
+                return
+
+    async def metas(self, exacts: Sequence[bytes]) -> dict[bytes, Meta]:
+        if not exacts:
+            return {}
+        names = cast("list[str]", list(exacts))
+        raws = await self._link.ask(lambda: cast("Awaitable[_Raws]", self._slow.hmget(self._era.keys.meta, names)))
+        return read_metas(exacts, raws)
+
+    async def known(self, exacts: Sequence[bytes]) -> dict[bytes, Meta]:
+        """The same, from the entries themselves where Redis has lost a record."""
+        metas = await self.metas(exacts)
+        lost = [exact for exact in exacts if exact not in metas]
+        for entry in await self.entries(self._slow, lost):
+            if entry is not None:
+                metas[entry.exact] = meta_of(entry)
+        return metas
+
+    async def is_listed(self, root: int, exact: bytes) -> bool:
+        return (
+            await self._link.ask(lambda: as_count(self._slow.sismember(self._era.keys.answer(root), as_text(exact))))
+            == 1
+        )
+
+    async def vectors(self, scope: bytes, encoder: str) -> AsyncGenerator[list[VectorRow], None]:
+        """In pages, so that neither the server nor this loop stands still for a large scope."""
+        await self.look()
+        cursor, partition = 0, self._era.keys.partition(scope, encoder)
+        while True:
+            at = cursor
+            page: dict[bytes, bytes]
+            cursor, page = await self._link.ask(
+                lambda at=at: cast(
+                    "Awaitable[tuple[int, dict[bytes, bytes]]]", self._slow.hscan(partition, at, count=PAGE)
+                )
+            )
+            yield [row for exact, raw in page.items() if (row := read_vector(exact, raw)) is not None]
+            if cursor == 0:
+                return
+
+    async def worth_least(self, count: int, but: bytes | None = None) -> list[bytes]:
+        found = await self._link.ask(lambda: as_list(self._slow.zrange(self._era.keys.used, 0, count)))
+        return [exact for exact in found if exact != but][:count]
+
+    async def raise_ranks(self, touched: dict[bytes, Used]) -> None:
+        """Raise the rank of what was used and still is there. Two workers at once may lose a use: it is only a hint."""
+        metas = await self.metas(list(touched))
+
+        async def ranks() -> list[float | None]:
+            pipe = self._slow.pipeline(transaction=False)
+            for exact in metas:
+                pipe.zscore(self._era.keys.used, exact)
+            return cast("list[float | None]", await pipe.execute())
+
+        if not metas:
+            return
+        raised = {
+            exact: eviction.again(rank, meta.worth, touched[exact].at, touched[exact].times)
+            for (exact, meta), rank in zip(metas.items(), await self._link.ask(ranks), strict=True)
+            if rank is not None
+        }
+        if raised:
+            await self._link.ask(lambda: as_count(self._slow.zadd(self._era.keys.used, raised, xx=True)))
+
+
+def as_bytes(reply: object) -> Awaitable[bytes | None]:
+    """redis-py types its replies for sync and async, text and bytes at once; this client is async and bytes."""
+    return cast("Awaitable[bytes | None]", reply)
+
+
+def as_count(reply: object) -> Awaitable[int]:
+    return cast("Awaitable[int]", reply)
+
+
+def as_text(raw: bytes) -> str:
+    """redis-py's set commands are typed for text, yet take bytes as they are."""
+    return cast("str", raw)
+
+
+def as_list(reply: object) -> Awaitable[list[bytes]]:
+    return cast("Awaitable[list[bytes]]", reply)

@@ -1,0 +1,173 @@
+"""The tables of the cache's SQLite file, how a file is opened, and the states kept beside the entries.
+
+Knows SQL and versions. A file of a version before is brought up to date; any other raises sqlite3.DatabaseError.
+Does not know threads, listeners or what a state means.
+"""
+
+import sqlite3
+from collections.abc import Container, Sequence
+from pathlib import Path
+
+from cache.store import Selection, Stored, VectorRow
+from cache.types import Entry
+from policies import eviction
+
+VERSION = 3
+_MOST_STATES = 10_000
+_STATES = """
+CREATE TABLE state (name BLOB PRIMARY KEY, version INTEGER NOT NULL, written REAL NOT NULL, blob BLOB NOT NULL);
+CREATE INDEX state_written ON state (written);
+"""
+_SCHEMA = f"""
+CREATE TABLE entry (
+    id INTEGER PRIMARY KEY, exact BLOB NOT NULL UNIQUE, scope BLOB NOT NULL, encoder TEXT NOT NULL,
+    team TEXT NOT NULL, project TEXT NOT NULL, model TEXT NOT NULL, text TEXT NOT NULL,
+    created REAL NOT NULL, expires REAL NOT NULL, rank REAL NOT NULL, vector BLOB NOT NULL, body BLOB NOT NULL,
+    answer INTEGER NOT NULL DEFAULT 0, worth REAL NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX entry_scope ON entry (scope, encoder);
+CREATE INDEX entry_rank ON entry (rank, bytes);
+CREATE INDEX entry_created ON entry (created);
+CREATE INDEX entry_group ON entry (team, project, model);
+CREATE INDEX entry_expires ON entry (expires);
+CREATE INDEX entry_answer ON entry (answer);
+{_STATES}
+"""
+# What the versions before lack. One: answers had one key each. Two: the least recently used went first.
+_FROM_1 = f"""
+ALTER TABLE entry ADD COLUMN answer INTEGER NOT NULL DEFAULT 0;
+UPDATE entry SET answer = id;
+CREATE INDEX entry_answer ON entry (answer);
+{_STATES}
+"""  # noqa: S608 - this file's own literals
+_FROM_2 = f"""
+CREATE INDEX entry_created ON entry (created);
+CREATE INDEX entry_group ON entry (team, project, model);
+DROP INDEX entry_used;
+ALTER TABLE entry RENAME COLUMN used TO rank;
+ALTER TABLE entry ADD COLUMN worth REAL NOT NULL DEFAULT 0;
+ALTER TABLE entry ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+UPDATE entry SET rank = rank / {eviction.HALF_LIFE}, bytes = length(body) + length(vector) + length(text);
+CREATE INDEX entry_rank ON entry (rank, bytes);
+"""  # noqa: S608 - a number of ours
+INSERT = (
+    "INSERT INTO entry (id, exact, scope, encoder, team, project, model, text, created, expires, answer, vector, body,"
+    " bytes, worth, rank) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+TOUCH = "UPDATE entry SET rank = again(rank, worth, ?, ?) WHERE exact = ?"
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """The open file, in this version's form."""
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if version == VERSION:
+            database.execute("SELECT id, body, answer, rank FROM entry LIMIT 1").fetchone()
+        elif version in (1, 2):
+            _run(database, (_FROM_1 if version == 1 else "") + _FROM_2)
+        elif version != 0 or database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            raise sqlite3.DatabaseError(f"schema version {version}")
+        else:
+            _run(database, _SCHEMA)
+    except sqlite3.Error:
+        database.close()
+        raise
+    database.create_function("again", 4, eviction.again)
+    return database
+
+
+def size_of(entry: Entry, body: bytes) -> int:
+    """Bytes an entry takes, roughly: what the store's bound is held against."""
+    return len(body) + len(entry.vector) + len(entry.text.encode("utf-8", "surrogatepass"))
+
+
+def columns(entry: Entry, body: bytes, now: float) -> tuple[object, ...]:
+    """What INSERT wants."""
+    size = size_of(entry, body)
+    worth = eviction.worth(entry.cost_nano, entry.latency_ms, size)
+    return (
+        *(entry.id, entry.exact, entry.scope, entry.encoder, entry.team, entry.project, entry.model),
+        *(entry.text, entry.created, entry.expires, entry.root, entry.vector, body),
+        *(size, worth, eviction.first(worth, now)),
+    )
+
+
+def page(
+    database: sqlite3.Connection, key: tuple[bytes, str], after: int, most: int, known: Container[int]
+) -> tuple[list[VectorRow], int | None]:
+    """The next rows of a scope with ids above `after`, and where to go on; None at the end.
+
+    The index on scope and encoder is in the order of ids, so each page costs the same.
+    """
+    wanted = (*key, after, most)
+    sql = "SELECT id, exact, expires FROM entry WHERE scope = ? AND encoder = ? AND id > ? ORDER BY id LIMIT ?"
+    found = database.execute(sql, wanted).fetchall()
+    rows = [VectorRow(row[0], row[1], row[2], b"") for row in found if row[0] in known]
+    fresh = [row[0] for row in found if row[0] not in known]
+    marks = ",".join("?" * len(fresh))
+    sql = f"SELECT id, exact, expires, vector FROM entry WHERE id IN ({marks}) AND length(vector) > 0"  # noqa: S608
+    rows += [VectorRow(*row) for row in database.execute(sql, fresh)]
+    return rows, found[-1][0] if len(found) == most else None
+
+
+def selected(database: sqlite3.Connection, selection: Selection) -> tuple[str, tuple[object, ...]]:
+    """A purge's condition and its values."""
+    terms: list[tuple[str, object]] = [
+        (f"{name} = ?", value)
+        for name in ("team", "project", "model")
+        if (value := getattr(selection, name)) is not None
+    ]
+    if selection.contains is not None:
+        # SQLite folds ASCII only, and LIKE has wildcards: the function is the one other stores use.
+        wanted = selection.contains.casefold()
+
+        def holds(text: str) -> bool:
+            return wanted in text.casefold()
+
+        database.create_function("holds", 1, holds)
+        terms.append(("holds(text) = ?", 1))
+    return " AND ".join(term for term, _ in terms), tuple(value for _, value in terms)
+
+
+def set_aside(path: Path) -> None:
+    """Keep what cannot be read for whoever wants to look, and leave its place to a new file."""
+    for suffix in ("", "-wal", "-shm"):
+        part = path.with_name(path.name + suffix)
+        if part.exists():
+            part.replace(path.with_name(f"{path.name}.unreadable{suffix}"))
+    path.touch(mode=0o600)
+
+
+def row_of(entry: Entry) -> VectorRow:
+    return VectorRow(entry.id, entry.exact, entry.expires, entry.vector)
+
+
+def states(database: sqlite3.Connection, names: Sequence[bytes]) -> list[Stored | None]:
+    found = (database.execute("SELECT version, blob FROM state WHERE name = ?", (name,)).fetchone() for name in names)
+    return [None if row is None else Stored(*row) for row in found]
+
+
+def put_state(database: sqlite3.Connection, name: bytes, stored: Stored, now: float) -> bool:
+    """`stored` carries the version that must be there now."""
+    if stored.version:
+        sql = "UPDATE state SET version = version + 1, written = ?, blob = ? WHERE name = ? AND version = ?"
+        return database.execute(sql, (now, stored.blob, name, stored.version)).rowcount == 1
+    sql = "INSERT OR IGNORE INTO state (name, version, written, blob) VALUES (?, 1, ?, ?)"
+    made = database.execute(sql, (name, now, stored.blob)).rowcount == 1
+    if made and database.execute("SELECT count(*) FROM state").fetchone()[0] > _MOST_STATES:
+        oldest = "(SELECT name FROM state ORDER BY written LIMIT ?)"
+        database.execute("DELETE FROM state WHERE name IN " + oldest, (_MOST_STATES // 100,))  # noqa: S608 - a literal
+    return made
+
+
+def keys_of(database: sqlite3.Connection, entry: Entry) -> int:
+    """How many keys the answer has, besides `entry`."""
+    sql = "SELECT count(*) FROM entry WHERE answer = ? AND exact != ?"
+    return database.execute(sql, (entry.root, entry.exact)).fetchone()[0]
+
+
+def _run(database: sqlite3.Connection, statements: str) -> None:
+    database.executescript(f"BEGIN; {statements} PRAGMA user_version = {VERSION}; COMMIT;")

@@ -1,0 +1,1 @@
+"""Makes the shipped prior of the reuse boundary from labelled data, offline: `python -m cache.training`."""

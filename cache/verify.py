@@ -1,0 +1,273 @@
+"""What becomes of a kept answer once a fresh one is known: compared, learned from, made a key, or taken back.
+
+    compare    a fresh answer beside the kept ones the policy looked at: a label for each, a key for the first
+    feedback   a person's word on a hit: learned, and where it was wrong, nothing near is served
+
+Knows the judge, what each scope has learned and what is measured of each group. Does not know how entries are found,
+where fresh answers come from, or money.
+"""
+
+import base64
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from cache.folded import Folded
+from cache.judging import Judge, Judgement, Pair, text_of
+from cache.learning import Judged, shut
+from cache.scopes import Scopes
+from cache.store import Store, StoreDown
+from cache.trust import TrustForm, broken, measured, name_of
+from cache.types import CacheConfig, Entry, Group, Hit, Kept, Miss, Query, Trust, Weighed
+from cache.vectors import unpack
+from policies.reuse import Evidence, Outcome
+
+log = logging.getLogger("nearhit.cache")
+
+_MOST_GROUPS = 2_000
+
+
+class Alert(Struct, frozen=True, kw_only=True):
+    """Hits of a group are wrong more often than allowed: even the lower bound of what was measured is above."""
+
+    group: Group
+    rate: float
+    low: float
+    high: float
+    budget: float
+
+
+class Watch(Struct, frozen=True, kw_only=True):
+    """Whoever wants to know: of every measurement of a group, and of alerts."""
+
+    measured: Callable[[Group, Trust], None] = lambda _group, _trust: None
+    alert: Callable[[Alert], None] = lambda _: None
+
+
+class Compared(Struct, frozen=True, kw_only=True):
+    """`result`: of the answer that was served, or would have been; `none` when nothing could be compared.
+
+    `key`: the answer that has the text as one more key now.
+    """
+
+    result: Literal["same", "different", "undecided", "none"] = "none"
+    judgements: tuple[Judgement, ...] = ()
+    key: int | None = None
+
+
+class _Ticket(Struct, array_like=True):
+    """What feedback needs long after: kept with the request's explanation, opaque to whoever shows that."""
+
+    scope: bytes
+    encoder: str
+    vector: bytes
+    similarity: float
+    evidence: Evidence
+    group: Group
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_ticket = msgspec.msgpack.Decoder(_Ticket)
+
+
+class Verifier:
+    """One per cache."""
+
+    def __init__(
+        self,
+        store: Store,
+        scopes: Scopes,
+        judge: Judge | None,
+        *,
+        config: CacheConfig,
+        watch: Watch,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._scopes = scopes
+        self._judge = judge
+        self._config = config
+        self._watch = watch
+        self._trust = Folded[Trust, Trust](store, TrustForm(), most=_MOST_GROUPS, monotonic=monotonic)
+        self._alarmed: set[Group] = set()
+
+    async def compare(
+        self, query: Query, fresh: Kept, found: Hit | Miss, make: Callable[[Entry, Weighed], Entry | None]
+    ) -> Compared:
+        """Judge the answers in `found.sight` beside `fresh`. `make` makes the entry of a further key, or None.
+
+        Raises StoreDown when nothing can be learned now.
+        """
+        sight = found.sight
+        if sight is None or self._judge is None:
+            return Compared()
+        entries = await self._entries(query, sight.weighed)
+        told = text_of(fresh.answer)
+        pairs = [(held, entry, text) for held, entry in entries if (text := text_of(entry.answer)) is not None]
+        if told is None or not pairs:
+            return Compared()
+        judged = await self._judge.compare([Pair(question=query.text, kept=text, fresh=told) for *_, text in pairs])
+        rows = [(held, entry, said) for (held, entry, _), said in zip(pairs, judged, strict=True)]
+        kind: Literal["audit", "explore"] = "audit" if isinstance(found, Hit) else "explore"
+        result = _result(found, rows)
+        await self._learn(query, found, kind, rows, result)
+        key = await self._add_key(rows, make) if self._scopes.policy.aliases else None
+        await self._count(query, kind, rows, result, key)
+        return Compared(result=result, judgements=tuple(judged), key=key)
+
+    async def feedback(self, ticket: str | None, right: bool, *, undo: bool) -> None:
+        """Learn a person's verdict on a hit by meaning; `undo`: it takes back the opposite one. Raises StoreDown."""
+        read = _read(ticket)
+        if read is None:
+            return
+        # A label like any other, but no sample of the hits: people speak up when something is wrong.
+        outcome = Outcome(evidence=replace(read.evidence, wanted=False), same=right, kind="feedback")
+        key = (read.scope, read.encoder)
+        await self._scopes.learn(key, Judged((outcome,), near=read.vector, verified=right), soon=True)
+        if not right:
+            await self._scopes.learn(key, shut(unpack(read.vector), read.similarity, firm=True), soon=True)
+        back = int(undo)
+        wrong, confirmed = (-back, 1) if right else (1, -back)
+        told = Trust(reported_wrong=wrong, confirmed=confirmed, quarantines=int(not right))
+        await self._measure(read.group, told, soon=True)
+
+    async def served(self, query: Query) -> None:
+        """Count a hit by meaning."""
+        with suppress(StoreDown):
+            await self._trust.add(name_of(_group(query)), Trust(hits=1))
+
+    async def trust(self, groups: Sequence[Group]) -> dict[Group, Trust]:
+        """What was measured of each group so far; groups without any are left out. Raises StoreDown."""
+        names = {group: name_of(group) for group in groups[:_MOST_GROUPS]}
+        await self._trust.preload(list(names.values()))
+        found = {group: self._trust.peek(name) or Trust() for group, name in names.items()}
+        budget = self._config.max_wrong_hit_rate
+        return {
+            group: replace(measured(held, budget), braked=broken(held, budget))
+            for group, held in found.items()
+            if held != Trust()
+        }
+
+    async def flush(self) -> None:
+        await self._trust.flush()
+
+    async def close(self) -> None:
+        await self._trust.close()
+
+    async def _entries(self, query: Query, weighed: Sequence[Weighed]) -> list[tuple[Weighed, Entry]]:
+        """Those that are still there, and still the asker's own."""
+        entries = await self._store.get_many([item.exact for item in weighed])
+        return [
+            (item, entry)
+            for item, entry in zip(weighed, entries, strict=True)
+            if entry is not None and entry.scope == query.scope and entry.root == item.evidence.answer_id
+        ]
+
+    async def _learn(
+        self,
+        query: Query,
+        found: Hit | Miss,
+        kind: Literal["audit", "explore"],
+        rows: Sequence[tuple[Weighed, Entry, Judgement]],
+        result: str,
+    ) -> None:
+        assert found.sight is not None
+        outcomes = tuple(
+            Outcome(evidence=held.evidence, same=said.verdict == "same", kind=kind, flip=said.flip)
+            for held, _, said in rows
+            if said.verdict != "unsure"
+        )
+        if not outcomes:
+            return
+        key, wrong = (query.scope, found.sight.encoder), kind == "audit" and result == "different"
+        verified = any(outcome.same for outcome in outcomes)
+        await self._scopes.learn(key, Judged(outcomes, near=found.sight.vector, verified=verified), soon=wrong)
+        if wrong and isinstance(found, Hit):
+            spot = shut(unpack(found.sight.vector), found.similarity, firm=False)
+            await self._scopes.learn(key, spot, soon=True)
+
+    async def _add_key(
+        self, rows: Sequence[tuple[Weighed, Entry, Judgement]], make: Callable[[Entry, Weighed], Entry | None]
+    ) -> int | None:
+        """The text of the request as one more key of the likeliest answer that is the same."""
+        for held, entry, said in sorted(rows, key=lambda row: -row[0].evidence.probability):
+            if said.verdict == "same":
+                made = make(entry, held)
+                if made is not None and await self._store.put_key(made, entry.exact, self._config.keys):
+                    return entry.root
+                return None
+        return None
+
+    async def _count(
+        self,
+        query: Query,
+        kind: str,
+        rows: Sequence[tuple[Weighed, Entry, Judgement]],
+        result: str,
+        key: int | None,
+    ) -> None:
+        decided, same = result in {"same", "different"}, result == "same"
+        flips = max((said.flip for *_, said in rows if said.verdict != "unsure"), default=0.0)
+        told = Trust(undecided=int(not decided), aliases=int(key is not None))
+        if decided and kind == "audit":
+            told = replace(told, audited=1, audited_wrong=int(not same), flips=flips, quarantines=int(not same))
+        elif decided:
+            told = replace(told, explored=1, explored_same=int(same), undecided=0)
+        else:
+            told = replace(told, undecided=int(kind == "audit"))
+        await self._measure(_group(query), told, soon=kind == "audit" and result == "different")
+
+    async def _measure(self, group: Group, told: Trust, *, soon: bool) -> None:
+        """Add to what is measured, and raise the alarm once where it exceeds the budget."""
+        name = name_of(group)
+        found = measured(await self._trust.add(name, told, soon=soon), self._config.max_wrong_hit_rate)
+        self._watch.measured(group, found)
+        if not broken(found, found.budget):
+            self._alarmed.discard(group)
+        elif group not in self._alarmed:
+            self._alarmed.add(group)
+            await self._trust.add(name, Trust(alerts=1))
+            rate, low, high = found.rate or 0.0, found.low or 0.0, found.high or 1.0
+            self._watch.alert(Alert(group=group, rate=rate, low=low, high=high, budget=found.budget))
+
+
+def ticket(query: Query, hit: Hit) -> str | None:
+    """What feedback on this hit needs to be learned from; None for an exact hit."""
+    if hit.sight is None:
+        return None
+    served = next((item for item in hit.sight.weighed if item.evidence.entry_id == hit.entry.id), None)
+    if served is None:
+        return None
+    sight = hit.sight
+    made = _Ticket(query.scope, sight.encoder, sight.vector, hit.similarity, served.evidence, _group(query))
+    return base64.b64encode(_encode(made)).decode()
+
+
+def _read(written: str | None) -> _Ticket | None:
+    if written is None:
+        return None
+    try:
+        return _decode_ticket.decode(base64.b64decode(written, validate=True))
+    except (ValueError, msgspec.DecodeError):
+        log.warning("a ticket for feedback cannot be read")
+        return None
+
+
+def _group(query: Query) -> Group:
+    return Group(query.team, query.project, query.model)
+
+
+def _result(
+    found: Hit | Miss, rows: Sequence[tuple[Weighed, Entry, Judgement]]
+) -> Literal["same", "different", "undecided", "none"]:
+    """Of the answer that was served or, after a miss, of the one that the policy would have liked best."""
+    wanted = found.entry.id if isinstance(found, Hit) else found.explore
+    said = next((said for held, _, said in rows if held.evidence.entry_id == wanted), None)
+    if said is None:
+        return "none"
+    return "undecided" if said.verdict == "unsure" else said.verdict

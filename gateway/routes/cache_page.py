@@ -1,0 +1,92 @@
+"""`/ui/cache`: how far the cache can be trusted, what it is worth, and for operators what is in it.
+
+Knows: which numbers the page shows and when one is an alarm. Does not know: SQL, how numbers come about
+(`gateway.routes.cache_stats`), how they are written.
+"""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from litestar import Response, get, post
+from litestar.params import QueryParameter
+from litestar.types import ControllerRouterHandler
+from msgspec import Struct
+
+from gateway.audit import Change, note
+from gateway.auth import ORG_WIDE, may
+from gateway.db.decisions import AuditDay, audits_by_day
+from gateway.db.queries import Queries
+from gateway.routes.cache_admin import cache_of, found_entries
+from gateway.routes.cache_stats import DAY, DAYS, ScopeView, statistics
+from gateway.routes.usage import reach
+from gateway.routes.visitor import Visitor, VisitorDep, page_router
+from gateway.web.pages import HEADERS
+from gateway.web.reads import series
+
+_ENTRIES = 50
+_CHARTED = 12
+Text = Annotated[str, QueryParameter(max_length=200)]
+
+
+class Alarm(Struct, frozen=True, kw_only=True):
+    """A scope that serves, or served, more wrong answers than allowed beyond doubt."""
+
+    scope: ScopeView
+    braked: bool
+
+
+def alarms(scopes: list[ScopeView]) -> list[Alarm]:
+    """Those whose brake is on, or whose interval lies above the budget as a whole."""
+    return [
+        Alarm(scope=scope, braked=scope.braked)
+        for scope in scopes
+        if scope.braked or (scope.wrong_hits.low is not None and scope.wrong_hits.low > scope.max_wrong_hit_rate)
+    ]
+
+
+@get("/cache", opt={"role": "viewer"})
+async def cache_page(visitor: VisitorDep, contains: Text = "", purged: Text = "") -> Response[bytes]:
+    """How the cache does, and for operators what is in it."""
+    services, principal = visitor.services, visitor.principal
+    told = await statistics(services, principal)
+    may_look = services.cache is not None and may(principal, "operator")
+    now = services.now()
+    return visitor.page(
+        "cache.html",
+        told=told,
+        total=told.total,
+        scopes=told.data,
+        charted=sorted(told.data, key=lambda scope: -scope.wrong_hits.judged)[:_CHARTED],
+        alarms=alarms(told.data),
+        days=int(DAYS),
+        series=await series(Queries(services.database), now - DAYS * DAY, now + 1, reach(principal)),
+        audits=await _audits(visitor, now),
+        may_look=may_look,
+        contains=contains,
+        entries=await found_entries(services, principal, contains, _ENTRIES) if may_look else [],
+        notice=f"{purged} kept answers are gone." if purged.isdigit() else "",
+    )
+
+
+async def _audits(visitor: Visitor, now: float) -> list[AuditDay]:
+    """One per day, those without any too."""
+    start = now - DAYS * DAY
+    found = await audits_by_day(visitor.services.database, start, reach(visitor.principal).get("team"))
+    days = [datetime.fromtimestamp(start + place * DAY, UTC).strftime("%Y-%m-%d") for place in range(int(DAYS) + 1)]
+    return [found.get(day, AuditDay(day=day, audits=0, cost_nano=0)) for day in days]
+
+
+@post("/cache/purge", opt={"role": "operator"}, status_code=200)
+async def purge(visitor: VisitorDep) -> Response[bytes]:
+    """Take kept answers out: those that contain the words, or all within reach."""
+    contains = (await visitor.form()).get("contains") or None
+    team = None if visitor.principal.team == ORG_WIDE else visitor.principal.team
+    count = await cache_of(visitor.services).purge(team=team, contains=contains)
+    after: dict[str, object] = {"team": team, "contains": contains is not None, "purged": count}
+    await note(visitor.services, visitor.principal, Change("cache.purge", "cache", after=after), ip=visitor.ip)
+    headers = {**HEADERS, "location": f"/ui/cache?purged={count}"}
+    return Response(b"", status_code=303, headers=headers)
+
+
+def route_handlers() -> list[ControllerRouterHandler]:
+    return [page_router("/ui", [cache_page, purge])]

@@ -1,0 +1,170 @@
+"""A question and a kept answer as numbers: what a learned boundary looks at.
+
+Knows the two texts' facts, which guards speak, and how the answer's keys stand among the other neighbours. Does not
+know weights: whether a number is good or bad news is learned. Every feature is bounded, so nobody can shout.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from policies.reuse import Neighbour
+from policies.reuse.facts import Facts, analyse
+from policies.reuse.guards import GUARDS, unmatched
+
+Vector = NDArray[np.float32]
+
+# How fast a neighbour's say fades with its distance from the nearest.
+_REACH = 0.03
+# What stands in for "the best other answer" while there is none.
+_NOBODY = 0.45
+_CLOSE = 0.06
+_DENSE = (
+    "bias",
+    "cosine",
+    "above_70",
+    "above_80",
+    "above_90",
+    "above_95",
+    "margin",
+    "behind",
+    "alone",
+    "share",
+    "keys",
+    "second_key",
+    "crowd",
+    "jaccard",
+    "containment",
+    "trigrams",
+    "missing_here",
+    "missing_there",
+    "novel",
+    "same_content",
+    "same_words",
+    "one_each",
+    "longer",
+    "shorter",
+    "length",
+    "same_question",
+    "names_shared",
+    "numbers_shared",
+    "record",
+    "known",
+    "objections",
+)
+GUARD_NAMES = tuple(GUARDS)
+# Guards over what an encoder cannot see: nearness alone must not outvote them.
+HARD = frozenset(GUARDS) - {"substitution"}
+NAMES = (*_DENSE, *(f"guard_{name}" for name in GUARD_NAMES))
+WIDTH = len(NAMES)
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """One answer near the question, with its nearest key."""
+
+    nearest: Neighbour
+    features: Vector
+    guards: tuple[str, ...]
+
+
+def candidates(text: str, neighbours: Sequence[Neighbour], limit: int) -> list[Candidate]:
+    """The nearest `limit` answers, nearest first; ties in the order of their ids, so that any order gives the same."""
+    ordered = sorted(neighbours, key=lambda item: (-item.similarity, item.entry_id))
+    groups: dict[int, list[Neighbour]] = {}
+    for neighbour in ordered:
+        groups.setdefault(neighbour.answer, []).append(neighbour)
+    if not groups:
+        return []
+    asked = analyse(text)
+    weights = {answer: _weight(keys, ordered[0].similarity) for answer, keys in groups.items()}
+    total = sum(weights.values())
+    found: list[Candidate] = []
+    for answer, keys in list(groups.items())[:limit]:
+        other = max((held[0].similarity for name, held in groups.items() if name != answer), default=None)
+        crowd = sum(held[0].similarity > keys[0].similarity - _CLOSE for held in groups.values()) - 1
+        kept = analyse(keys[0].text)
+        guards = _speaking(asked, kept)
+        features = [
+            *_nearness(keys, other, weights[answer] / total, crowd),
+            *_wording(asked, kept, keys),
+            *_record(keys[0]),
+            min(sum(name in HARD for name in guards), 2) / 2,
+            *(float(name in guards) for name in GUARD_NAMES),
+        ]
+        found.append(Candidate(nearest=keys[0], features=np.asarray(features, np.float32), guards=guards))
+    return found
+
+
+def _weight(keys: Sequence[Neighbour], best: float) -> float:
+    return sum(math.exp((key.similarity - best) / _REACH) for key in keys)
+
+
+def _speaking(asked: Facts, kept: Facts) -> tuple[str, ...]:
+    """All guards that forbid, in their order; none for the same words."""
+    if asked.words == kept.words and asked.text.casefold() == kept.text.casefold():
+        return ()
+    return tuple(name for name, guard in GUARDS.items() if guard(asked, kept))
+
+
+def _nearness(keys: Sequence[Neighbour], other: float | None, share: float, crowd: int) -> list[float]:
+    top = min(1.0, max(-1.0, keys[0].similarity))
+    lead = top - (_NOBODY if other is None else other)
+    second = keys[1].similarity if len(keys) > 1 else 0.0
+    return [
+        1.0,
+        top,
+        max(0.0, top - 0.7),
+        max(0.0, top - 0.8),
+        max(0.0, top - 0.9),
+        max(0.0, top - 0.95),
+        min(0.3, max(0.0, lead)),
+        min(0.3, max(0.0, -lead)),
+        float(other is None),
+        share,
+        math.log2(len(keys)),
+        max(0.0, second - top + 0.1) if len(keys) > 1 else 0.0,
+        min(crowd, 5) / 5,
+    ]
+
+
+def _wording(asked: Facts, kept: Facts, keys: Sequence[Neighbour]) -> list[float]:
+    here, there = asked.content_set, kept.content_set
+    both = len(here & there)
+    missing_here, missing_there = unmatched(asked, kept), unmatched(kept, asked)
+    held = frozenset[str]().union(*(analyse(key.text).stem_set for key in keys))
+    words_a, words_b = len(asked.words), len(kept.words)
+    return [
+        both / max(1, len(here | there)),
+        both / max(1, min(len(here), len(there))),
+        _overlap(_trigrams(asked), _trigrams(kept)),
+        min(len(missing_here), 4) / 4,
+        min(len(missing_there), 4) / 4,
+        min(len(missing_here - held), 4) / 4,
+        float(not missing_here and not missing_there),
+        float(asked.stem_set == kept.stem_set),
+        float(len(missing_here) == 1 and len(missing_there) == 1),
+        min(1.0, max(0, words_a - words_b) / max(words_a, 1)),
+        min(1.0, max(0, words_b - words_a) / max(words_b, 1)),
+        min(1.0, math.log2(1 + min(words_a, words_b)) / 6),
+        float(asked.question == kept.question),
+        float(bool(asked.names & kept.stem_set)),
+        float(bool(asked.numbers) and len(asked.numbers) == len(kept.numbers)),
+    ]
+
+
+def _record(key: Neighbour) -> list[float]:
+    """What became of this answer before: even is 0, and how much is known."""
+    count = key.good + key.bad
+    return [math.log((key.good + 1.0) / (key.bad + 1.0)), min(1.0, count / 5)]
+
+
+def _trigrams(facts: Facts) -> frozenset[str]:
+    joined = f" {' '.join(facts.words)} "
+    return frozenset(joined[i : i + 3] for i in range(len(joined) - 2))
+
+
+def _overlap(a: frozenset[str], b: frozenset[str]) -> float:
+    return len(a & b) / max(1, len(a | b))

@@ -1,0 +1,48 @@
+"""Near-identical requests at the same time: one upstream call where the policy would serve one from the other."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from tests.flow.test_audits import ASKED, SIMILAR, opened, say
+from tests.live import Live
+
+
+def slow(gateway: Live, ms: float) -> Any:
+    up: Any = gateway.services.providers["up"]
+    up._config = up._config.__class__(ttft_ms=ms)
+    return up
+
+
+async def test_the_second_wording_waits_for_the_first_ones_answer(tmp_path: Path) -> None:
+    """A question that many ask at once in their own words should be bought once."""
+    async with opened(tmp_path, audit_share=None) as gateway:
+        up = slow(gateway, 300)
+        first = asyncio.get_running_loop().create_task(say(gateway, ASKED))
+        await asyncio.sleep(0.1)
+        second = await say(gateway, SIMILAR)
+        assert (await first).headers["x-nearhit-cache"] == "miss"
+        assert second.headers["x-nearhit-cache"] == "hit-semantic"
+        assert up.calls == 1
+
+
+async def test_the_wait_is_bounded(tmp_path: Path) -> None:
+    """A slow leader must not hold up those behind it for longer than the operator allows."""
+    async with opened(tmp_path, audit_share=None, herd_wait="100ms") as gateway:
+        up = slow(gateway, 1_000)
+        first = asyncio.get_running_loop().create_task(say(gateway, ASKED))
+        await asyncio.sleep(0.1)
+        second = await say(gateway, SIMILAR)
+        assert second.headers["x-nearhit-cache"] == "miss"
+        await first
+        assert up.calls == 2
+
+
+async def test_what_a_guard_forbids_is_not_waited_for(tmp_path: Path) -> None:
+    """A near question with another number has another answer: waiting for it would be time lost."""
+    async with opened(tmp_path, audit_share=None) as gateway:
+        up = slow(gateway, 300)
+        asked = [say(gateway, f"how do i bake {number} loaves of bread at home today") for number in (2, 3)]
+        told = await asyncio.gather(*asked)
+        assert [one.headers["x-nearhit-cache"] for one in told] == ["miss", "miss"]
+        assert up.calls == 2

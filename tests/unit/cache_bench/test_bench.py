@@ -1,0 +1,136 @@
+"""The bench of the reuse decision: it must count right, or every figure is a story."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cache.bench.data import Row, Unreadable, read_pairs, read_stream
+from cache.bench.figures import by_class, figures, share
+from cache.bench.minds import FIXED, hindsight, mind
+from cache.bench.replay import Options, Step, replay
+from cache.embedder import HashEncoder
+from cache.training.frames import frames, pairs
+from policies.reuse import Budget
+
+TOPICS = ("reset my password", "cancel the order", "track a parcel", "renew the licence", "print an invoice")
+WAYS = ("how do i {}", "how can i {}", "please {}", "help me {}", "i want to {}", "{} now", "{} please", "can you {}")
+
+
+def stream() -> list[Row]:
+    rows = [Row(way.format(topic), topic) for topic in TOPICS for way in WAYS]
+    return [rows[i * 7 % len(rows)] for i in range(len(rows))]
+
+
+async def vectors(rows: list[Row]) -> np.ndarray:
+    return await HashEncoder().embed([row.text for row in rows])
+
+
+async def test_a_fixed_threshold_is_counted_as_by_hand() -> None:
+    """GPTCache's default on toy vectors: hits and wrong hits follow from the cosines alone."""
+    rows = stream()
+    found = await vectors(rows)
+    options = Options(budget=Budget(max_wrong_hit_rate=1.0))
+    steps = replay(rows, found, mind("gptcache-default", encoder=""), options)
+    kept: list[int] = []
+    for i, step in enumerate(steps):
+        best = max(kept, key=lambda j: float(found[i] @ found[j]), default=None)
+        hit = best is not None and float(found[i] @ found[best]) >= FIXED["gptcache-default"]
+        assert step.hit == hit
+        assert step.wrong == (hit and best is not None and rows[best].kind != rows[i].kind)
+        if not hit:
+            kept.append(i)
+
+
+@pytest.mark.parametrize("name", ["learned", "cold", "verified", "guarded", "threshold", "cosine-90"])
+async def test_every_policy_runs_and_accounts_for_each_request(name: str) -> None:
+    """hits + explored + audited + plain misses = requests, for whatever policy is named."""
+    rows = stream()
+    options = Options(budget=Budget(max_error_rate=0.05, max_wrong_hit_rate=0.5), flip=0.1)
+    steps = replay(rows, await vectors(rows), mind(name, encoder=""), options)
+    assert len(steps) == len(rows)
+    assert all(step.hit + step.explored + step.audited <= 1 for step in steps)
+    assert not any(step.wrong and not step.hit for step in steps)
+
+
+async def test_the_same_seed_gives_the_same_run() -> None:
+    """A figure nobody can reproduce is none."""
+    rows = stream()
+    found = await vectors(rows)
+    options = Options(budget=Budget(max_error_rate=0.05), seed=3, flip=0.1)
+    assert replay(rows, found, mind("cold", encoder=""), options) == replay(
+        rows, found, mind("cold", encoder=""), options
+    )
+
+
+async def test_hindsight_is_the_best_of_the_fixed() -> None:
+    """The oracle line must bound every fixed threshold that keeps the budgets."""
+    rows = stream()
+    found = await vectors(rows)
+    budget = Budget(max_error_rate=0.1, max_wrong_hit_rate=1.0)
+    best = hindsight(rows, found, budget)
+    steps = replay(rows, found, mind("cosine-90", encoder=""), Options(budget=budget))
+    told = figures(rows, steps, budget=budget, seed=0)
+    if told["wrong_per_request"] <= 0.1:
+        assert best["hit_rate"] >= told["hit_rate"] - 1e-9
+
+
+def test_intervals_hold_the_value_and_widen_by_class() -> None:
+    """Requests of one class hang together: ten wrong ones of one class say less than ten of ten."""
+    rows = [Row(str(i), str(i // 10)) for i in range(200)]
+    clumped = [i < 10 for i in range(200)]
+    spread = [i % 20 == 0 for i in range(200)]
+    everything = [True] * 200
+    one, other = (by_class(rows, top, everything, seed=0) for top in (clumped, spread))
+    assert one.value == other.value == 0.05
+    assert one.high - one.low > other.high - other.low
+    assert share(0, 0).high == 1.0
+    assert share(3, 100).low < 0.03 < share(3, 100).high
+
+
+def test_a_broken_budget_is_called_so() -> None:
+    """A run beyond its budget must not look like a good one."""
+    rows = [Row(str(i), str(i)) for i in range(100)]
+    steps = [Step(hit=True, wrong=i < 20, explored=False, audited=False, judged=0) for i in range(100)]
+    told = figures(rows, steps, budget=Budget(max_error_rate=0.01, max_wrong_hit_rate=0.05), seed=0)
+    assert told["violated"] == ["max_error_rate", "max_wrong_hit_rate"]
+    assert told["wrong_per_hit_95"][0] > 0.05
+
+
+def test_streams_lose_their_literal_repeats(tmp_path: Path) -> None:
+    """They belong to the exact tier and would flatter every policy."""
+    path = tmp_path / "s.tsv.gz"
+    path.write_bytes(gzip.compress(b"text\tclass_id\ttag\nHi there\ta\tx\nhi there \ta\tx\nBye\tb\tx\n"))
+    read = read_stream(path)
+    assert len(read.rows) == 2
+    assert read.repeats == 1
+    assert read_stream(path, seed=5, limit=1).rows[0].text
+
+
+@pytest.mark.parametrize("content", [b"a\tb\nx\ty\n", b"\xff\xfe\x00", b""])
+def test_files_that_are_not_data_are_named(tmp_path: Path, content: bytes) -> None:
+    """A wrong path must end in a sentence."""
+    path = tmp_path / "p.tsv"
+    path.write_bytes(content)
+    with pytest.raises(Unreadable, match=r"p\.tsv"):
+        read_pairs(path)
+    with pytest.raises(Unreadable, match="missing"):
+        read_stream(tmp_path / "missing.tsv")
+
+
+def test_the_halves_of_our_frames_share_nothing() -> None:
+    """What is learned from one half is tested on the other."""
+    train, test = ({pair.a for pair in pairs(half)} for half in ("train", "test"))
+    assert not train & test
+    tags = {frame.tag for frame in frames()}
+    assert len(tags) == 10
+    for tag in tags:
+        for same in (True, False):
+            assert sum(pair.tag == tag and pair.same == same for pair in pairs("all")) >= 100
+
+
+def test_the_test_half_lies_beside_the_tests() -> None:
+    """`nearhit bench cache --pairs tests/data/near_misses.tsv` must measure what the frames say."""
+    path = Path(__file__).parents[2] / "data" / "near_misses.tsv"
+    assert read_pairs(path) == pairs("test")

@@ -1,0 +1,182 @@
+"""What operators see of the cache: stats, tune and the cache page, over requests that happened."""
+
+import re
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cache.semantic import SemanticCache
+from cache.store.memory import MemoryStore
+from cache.types import CacheConfig, Kept, Query, ScopeStats, Trust
+from gateway.auth import ADMIN
+from gateway.routes.cache_page import alarms
+from gateway.routes.cache_stats import Names, statistics
+from gateway.settings import ModelSettings, Settings
+from policies.reuse import load as load_policy
+from tests.clock import FrozenClock
+from tests.unit.control.house import House, explained, happened, hit_row, house, request_row
+
+MEASURED = Trust(
+    hits=400,
+    audited=40,
+    audited_wrong=8,
+    undecided=2,
+    reported_wrong=1,
+    confirmed=3,
+    explored=90,
+    explored_same=30,
+    flips=0.8,
+    quarantines=4,
+    aliases=12,
+    alerts=1,
+    braked=True,
+    rate=0.19,
+    low=0.09,
+    high=0.33,
+    budget=0.05,
+)
+
+
+class Measured(SemanticCache):
+    """A cache that was audited."""
+
+    async def stats(self) -> list[ScopeStats]:
+        rows = await super().stats()
+        return [msgspec.structs.replace(row, trust=MEASURED) if row.team == "acme" else row for row in rows]
+
+
+@pytest.fixture
+async def home(tmp_path: Path, clock: FrozenClock) -> AsyncGenerator[House, None]:
+    cache = Measured(
+        MemoryStore(),
+        None,
+        load_policy("guarded").Policy(),
+        config=CacheConfig(mode="exact"),
+        now=clock.now,
+        monotonic=clock.monotonic,
+    )
+    await cache.start()
+    for team in ("acme", "zeta"):
+        query = Query(
+            scope=team.encode() * 8, exact=team.encode() * 8, text="x", team=team, project="web", model="local/demo"
+        )
+        await cache.keep(query, Kept(answer=b"{}", cost_nano=213_000))
+    async with house(tmp_path, clock, cache=cache) as found:
+        yield found
+    await cache.close()
+
+
+async def log(home: House, clock: FrozenClock) -> None:
+    """Hits judged right, a miss that a scope only watched, one that was guarded, one that said nothing."""
+    rows = [hit_row(clock, 1), hit_row(clock, 2), request_row(clock, 3), request_row(clock, 4), request_row(clock, 5)]
+    await happened(home.services.database, rows)
+    near = {"entry": 7, "similarity": 0.95, "confidence": 0.999, "risk": 0.0004, "guard": None}
+    for row in rows[:2]:
+        told: dict[str, object] = {"entry": 7, "looked": [near], "scope": "s", "judged": {"same": True, "entry": 7}}
+        await explained(home.services.database, row["id"], row["at"], told)
+    watched: dict[str, object] = {"reason": "shadow", "looked": [near], "scope": "s", "judged": {"same": None}}
+    await explained(home.services.database, rows[2]["id"], rows[2]["at"], watched)
+    guarded: dict[str, object] = {"reason": "guard", "looked": [{**near, "guard": "number"}], "scope": "s"}
+    await explained(home.services.database, rows[3]["id"], rows[3]["at"], guarded)
+
+
+async def test_stats_tell_what_was_measured_and_what_it_is_worth(home: House, clock: FrozenClock) -> None:
+    """One answer holds the rate, its interval, the budget it is held against, and the money on both sides."""
+    await log(home, clock)
+    async with home.client() as admin:
+        told = (await admin.get("/api/v1/cache/stats")).json()
+    acme = next(row for row in told["data"] if row["team"] == "acme")
+    assert acme["wrong_hits"] == {"judged": 40, "wrong": 8, "rate": 0.19, "low": 0.09, "high": 0.33}
+    assert (acme["max_wrong_hit_rate"], acme["braked"]) == (0.05, True)
+    assert acme["trust"]["quarantined"] == 4
+    assert acme["trust"]["judge_flip_rate"] == pytest.approx(0.02)
+    assert acme["money"]["saved_usd"] == "0.000426"
+    # One miss was only watched; at a risk of 0.0004 it fits a budget of 1 % of five requests.
+    assert (acme["money"]["shadow_hits"], acme["money"]["shadow_usd"]) == (1, "0.000213")
+    zeta = next(row for row in told["data"] if row["team"] == "zeta")
+    assert zeta["wrong_hits"]["rate"] is None
+    assert told["total"]["trust"]["audited"] == 40
+    assert told["total"]["money"]["saved_usd"] == "0.000426"
+
+
+async def test_a_team_sees_its_own_figures_only(home: House, clock: FrozenClock) -> None:
+    """Totals too: a sum over other teams tells what they do."""
+    await log(home, clock)
+    await happened(home.services.database, [hit_row(clock, 9, team="zeta", saved_nano=10**9)])
+    async with home.client(await home.key("viewer", "acme")) as viewer:
+        told = (await viewer.get("/api/v1/cache/stats")).json()
+        tuned = (await viewer.get("/api/v1/cache/tune")).json()
+    assert {row["team"] for row in told["data"]} == {"acme"}
+    assert told["total"]["money"]["saved_usd"] == "0.000426"
+    assert tuned["requests"] == 5
+
+
+async def test_tune_replays_the_log_and_says_how_much_there_was(home: House, clock: FrozenClock) -> None:
+    """A figure without its data would be taken for a measurement."""
+    await log(home, clock)
+    async with home.client() as admin:
+        told = (await admin.get("/api/v1/cache/tune?budget=0.05,0.01&since=2d")).json()
+        for bad in ("budget=x", "budget=2", "budget=", "since=yesterday", "max_wrong_hit_rate=7"):
+            assert (await admin.get(f"/api/v1/cache/tune?{bad}")).status_code == 400, bad
+        before = (await admin.get("/api/v1/cache/stats")).json()
+        assert before == (await admin.get("/api/v1/cache/stats")).json()
+    assert (told["requests"], told["explained"], told["weighed"], told["judged"]) == (5, 4, 3, 2)
+    assert [row["max_error_rate"] for row in told["data"]] == [0.01, 0.05]
+    assert (told["as_it_was"]["hits"], told["as_it_was"]["judged"]) == (2, 2)
+    assert told["as_it_was"]["wrong_per_hit"]["rate"] == 0
+    assert told["as_it_was"]["wrong_per_hit"]["high"] > 0.5
+    assert told["as_it_was"]["saved_usd"] == "0.000426"
+    assert any("left out" in warning for warning in told["warnings"])
+    assert any("Only 2 near answers were judged" in warning for warning in told["warnings"])
+
+
+async def test_an_unreadable_explanation_is_left_out(home: House, clock: FrozenClock) -> None:
+    """An older or newer version wrote other shapes; the page must still come."""
+    row = hit_row(clock, 1)
+    await happened(home.services.database, [row])
+    await explained(home.services.database, row["id"], row["at"], {"looked": "nonsense"})
+    async with home.client() as admin:
+        assert (await admin.get("/api/v1/cache/tune")).json()["explained"] == 0
+
+
+async def test_the_page_shows_the_alarm_the_tables_and_their_charts(home: House, clock: FrozenClock) -> None:
+    """Who looks at the page must see a broken budget before anything else, and every chart has its table."""
+    await log(home, clock)
+    await happened(home.services.database, [request_row(clock, 8, cache="audit", tags={"nearhit/audit": "1"})])
+    async with home.client(None) as visitor:
+        from tests.unit.control.test_pages import sign_in
+
+        await sign_in(visitor)
+        page = (await visitor.get("/ui/cache")).text
+    assert 'role="alert"' in page
+    assert "8 of 40 judged hits were wrong" in page
+    assert "braked" in page
+    charts = re.findall(r'data-chart="([\w-]+)"', page)
+    assert charts == ["trust-table", "hits-table", "found-table", "audits-table"]
+    for name in charts:
+        table = page.split(f'id="{name}"')[1].split("</table>")[0]
+        assert table.count("<tr>") > 1, name
+    audits = page.split('id="audits-table"')[1].split("</table>")[0]
+    assert sum(map(int, re.findall(r'<td class="n">(\d+)</td>', audits))) == 1
+
+
+async def test_an_alarm_needs_proof(home: House) -> None:
+    """One wrong hit of three lies above the budget, but its interval does not."""
+    told = await statistics(home.services, ADMIN)
+    assert [alarm.scope.team for alarm in alarms(told.data)] == ["acme"]
+    (acme,) = [row for row in told.data if row.team == "acme"]
+    doubtful = msgspec.structs.replace(
+        acme, braked=False, wrong_hits=msgspec.structs.replace(acme.wrong_hits, low=0.01)
+    )
+    assert alarms([doubtful]) == []
+
+
+def test_the_log_and_the_cache_name_one_model_alike(tmp_path: Path) -> None:
+    """`chat` in the log is `local/demo` in the cache; money under the wrong name would be nobody's."""
+    settings = Settings(home=tmp_path, models={"smart": ModelSettings(route=["a/b", "c/d"])})
+    names = Names(settings)
+    assert names.key("acme", "web", "chat") == ("acme", "web", "local/demo")
+    assert names.key("acme", "web", "smart") == ("acme", "web", "a/b,c/d")
+    assert names.key("", "", "x/y") == ("admin", "", "x/y")

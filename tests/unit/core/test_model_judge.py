@@ -1,0 +1,100 @@
+"""A configured model as the judge: batches, odd replies, and an error rate that is measured before it is believed."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cache.judging import Pair, gold
+from gateway.errors import UpstreamFailed
+from gateway.judging import ModelJudge
+
+_ITEMS = re.compile(r"\[.*\]", re.DOTALL)
+
+
+class Model:
+    """Knows the gold answers, calls every `wrong_each`-th of them wrongly, and counts what it was asked."""
+
+    def __init__(self, wrong_each: int = 0) -> None:
+        self.truth = {(item.question, item.a, item.b): item.same for item in gold()}
+        self.wrong_each = wrong_each
+        self.seen = 0
+        self.batches: list[int] = []
+        self.reply: str | None = None
+        self.down = False
+
+    async def ask(self, model: str, messages: list[dict[str, object]]) -> str:
+        if self.down:
+            raise UpstreamFailed("away")
+        found = _ITEMS.search(str(messages[1]["content"]))
+        assert found is not None
+        items = msgspec.json.decode(found[0])
+        self.batches.append(len(items))
+        if self.reply is not None:
+            return self.reply
+        return f"Here you are:\n{msgspec.json.encode([self._say(item) for item in items]).decode()}"
+
+    def _say(self, item: dict[str, str]) -> str:
+        self.seen += 1
+        same = self.truth.get((item["question"], item["first"], item["second"]), False)
+        if self.wrong_each and self.seen % self.wrong_each == 0:
+            same = not same
+        return "same" if same else "different"
+
+
+def pair(number: int) -> Pair:
+    return Pair(question="q", kept=f"kept {number}", fresh=f"fresh {number}")
+
+
+async def test_the_flip_rate_is_measured_once_and_kept(tmp_path: Path) -> None:
+    """One label in ten wrong must show as one in ten, also after a restart, without asking again."""
+    model = Model(wrong_each=10)
+    judge = ModelJudge("lab/judge", model.ask, tmp_path, batch=8)
+    (found,) = await judge.compare([pair(1)])
+    assert found.verdict == "different"
+    assert 0.08 < found.flip < 0.13
+    asked = len(model.batches)
+    again = ModelJudge("lab/judge", model.ask, tmp_path, batch=8)
+    await again.compare([pair(2)])
+    assert again.flip == judge.flip
+    assert len(model.batches) == asked + 1
+    assert max(model.batches) == 8
+
+
+async def test_those_who_ask_at_once_share_a_prompt(tmp_path: Path) -> None:
+    """A prompt per pair would cost the instructions each time."""
+    model = Model()
+    judge = ModelJudge("lab/judge", model.ask, tmp_path, batch=8)
+    await judge.measure()
+    model.batches.clear()
+    await asyncio.gather(*(judge.compare([pair(number)]) for number in range(6)))
+    assert model.batches == [6]
+
+
+@pytest.mark.parametrize("reply", ["", "no idea", '["same"', '["same","same","same"]', "[1]", '{"a": "same"}'])
+async def test_a_reply_that_is_not_what_was_asked_for_is_unsure(tmp_path: Path, reply: str) -> None:
+    """Models ramble, and answers may try to talk them into it: nothing but one clear word per item counts."""
+    model = Model()
+    judge = ModelJudge("lab/judge", model.ask, tmp_path, batch=8)
+    await judge.measure()
+    model.reply = reply
+    assert [found.verdict for found in await judge.compare([pair(1), pair(2)])] == ["unsure", "unsure"]
+
+
+async def test_a_model_that_is_away_is_unsure_and_stays_unmeasured(tmp_path: Path) -> None:
+    """No label at all is better than one from nowhere."""
+    model = Model()
+    model.down = True
+    judge = ModelJudge("lab/judge", model.ask, tmp_path, batch=8)
+    assert [found.verdict for found in await judge.compare([pair(1)])] == ["unsure"]
+    assert not (tmp_path / "judges.json").exists()
+
+
+async def test_equal_answers_cost_nothing(tmp_path: Path) -> None:
+    """The commonest case needs no model."""
+    model = Model()
+    judge = ModelJudge("lab/judge", model.ask, tmp_path, batch=8)
+    (found,) = await judge.compare([Pair(question="q", kept="Paris.", fresh="paris")])
+    assert (found.verdict, model.batches) == ("same", [])

@@ -1,0 +1,172 @@
+"""The learned boundary as a whole: it serves what is safe, keeps its budgets on hostile traffic, and forgets nothing
+but what it must."""
+
+import random
+
+import msgspec
+import pytest
+
+from cache import priors
+from cache.weights import PINNED
+from policies.reuse import Budget, Explore, Neighbour, Outcome, Regenerate, Serve, learned
+from policies.reuse.learned import Params, Policy, State
+from tests.unit.policies.scope import asked, reworded, traffic
+
+PRIOR = priors.shipped(PINNED["model.safetensors"])
+POLICY = Policy(prior=PRIOR)
+BUDGET = Budget(max_error_rate=0.01, max_wrong_hit_rate=0.05)
+
+
+def near(text: str, similarity: float = 0.97, entry_id: int = 1, answer_id: int | None = None) -> Neighbour:
+    return Neighbour(entry_id=entry_id, text=text, similarity=similarity, answer_id=answer_id)
+
+
+def live(policy: Policy, right: float, count: int, seed: int = 0) -> tuple[State, int, int]:
+    """A scope asked `count` times: its state, hits, wrong hits."""
+    state, hits, wrong = policy.fresh(), 0, 0
+    coin = random.Random(seed)
+    for text, neighbour, same in traffic(seed, right=right, count=count):
+        verdict = policy.decide(state, text, [neighbour], BUDGET)
+        audited = isinstance(verdict, Serve) and coin.random() < verdict.audit
+        served = isinstance(verdict, Serve) and not audited
+        state = policy.count(state, verdict, served=served)
+        hits, wrong = hits + served, wrong + (served and not same)
+        if not served and isinstance(verdict, Serve | Explore):
+            for item in verdict.evidence:
+                state = policy.learn(state, Outcome(evidence=item, same=same, kind="audit" if audited else "explore"))
+    return state, hits, wrong
+
+
+def test_the_shipped_prior_names_its_seed_data_and_licences() -> None:
+    """What ships must say where it comes from, and only from what may be used."""
+    assert PRIOR is not None
+    assert PRIOR.about["seed"] == "0"
+    assert {"banking77", "hwu64_slots", "gptcache_mock", "own_frames"} <= set(PRIOR.about["data"].split())
+    assert "CC BY 4.0" in PRIOR.about["data"]
+    assert not {"qqp", "covidq"} & set(PRIOR.about["data"].lower().replace("(", " ").split())
+
+
+def test_a_new_scope_serves_a_plain_paraphrase() -> None:
+    """A fresh gateway must show what it is for at the second question."""
+    verdict = POLICY.judge(
+        "Please tell me: what is time to first token?", [near("What is time to first token?", 0.95)], Budget()
+    )
+    assert isinstance(verdict, Serve)
+    assert 1.0 - verdict.confidence <= verdict.risk <= 0.2
+    assert 0.0 < verdict.audit < 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "guard"),
+    [
+        ("Convert 1000 USD to EUR", "Convert 100 USD to EUR", "number"),
+        ("Subtract x from y", "Subtract y from x", "order"),
+        ("Replace butter with oil in a recipe", "Replace oil with butter in a recipe", "order"),
+        ("What did Newton say about him?", "What did Newton say about himself?", "person"),
+        ("Can I use my card without a pin?", "Can I use my card with a pin?", "antonym"),
+    ],
+)
+def test_near_misses_are_explored_and_say_why(text: str, kept: str, guard: str) -> None:
+    """Nearness must not outvote what an encoder cannot see, and the label is wanted all the same."""
+    verdict = POLICY.judge(text, [near(kept, 0.99)], Budget(max_error_rate=0.05, max_wrong_hit_rate=0.2))
+    assert isinstance(verdict, Explore)
+    assert verdict.evidence[0].veto is not None
+    assert guard in verdict.evidence[0].guards
+
+
+def test_without_a_prior_a_scope_learns_before_it_serves() -> None:
+    """No knowledge, no hits: then its own labels suffice."""
+    state, hits, wrong = live(Policy(), right=0.98, count=3_000)
+    assert isinstance(Policy().judge(asked(1), [near(asked(1))], BUDGET), Explore)
+    assert state.labels > 80
+    assert hits > 200
+    assert wrong <= 0.05 * hits + 5
+
+
+def test_hostile_traffic_is_hardly_served() -> None:
+    """Nearness that means nothing: nine of ten nearest texts have another answer, at any cosine."""
+    for seed in range(3):
+        _, _hits, wrong = live(POLICY, right=0.1, count=1_500, seed=seed)
+        assert wrong <= 0.01 * 1_500 + 8
+
+
+def test_safe_traffic_is_served_within_the_budget() -> None:
+    """Where nearness is always right, shadowing would be a waste."""
+    _, hits, wrong = live(POLICY, right=1.0, count=1_000)
+    assert hits > 600
+    assert wrong == 0
+
+
+def test_a_state_travels_and_stays_small() -> None:
+    """It is kept in a store and read by other processes: equal bytes, equal mind, and a bound however long it lives."""
+    state, _, _ = live(POLICY, right=0.9, count=400)
+    sent = msgspec.msgpack.encode(state)
+    assert len(sent) < 16_000
+    back = msgspec.msgpack.decode(sent, type=State)
+    assert back == state
+    verdict = POLICY.decide(state, asked(3), [near(reworded(3))], BUDGET)
+    assert POLICY.decide(back, asked(3), [near(reworded(3))], BUDGET) == verdict
+
+
+def test_deciding_changes_nothing_and_learning_is_a_fold() -> None:
+    """N workers fold the same outcomes; the order of two that do not meet must not decide who serves what."""
+    state = POLICY.fresh()
+    verdict = POLICY.decide(state, asked(5), [near(reworded(5), 0.9), near(asked(6), 0.88, 2)], BUDGET)
+    assert POLICY.decide(state, asked(5), [near(reworded(5), 0.9), near(asked(6), 0.88, 2)], BUDGET) == verdict
+    assert isinstance(verdict, Serve | Explore)
+    first, second = (Outcome(evidence=item, same=i == 0) for i, item in enumerate(verdict.evidence[:2]))
+    one = POLICY.learn(POLICY.learn(state, first), second)
+    other = POLICY.learn(POLICY.learn(state, second), first)
+    risks = [POLICY.decide(learned_state, asked(7), [near(reworded(7), 0.9)], BUDGET) for learned_state in (one, other)]
+    assert all(isinstance(found, Serve | Explore) for found in risks)
+    a, b = (found.evidence[0].risk for found in risks if isinstance(found, Serve | Explore))
+    assert a == pytest.approx(b, abs=0.02)
+
+
+def test_evidence_of_another_version_teaches_nothing() -> None:
+    """Labels can come back after an upgrade that changed the features."""
+    state = POLICY.fresh()
+    verdict = POLICY.judge(asked(1), [near(reworded(1))], BUDGET)
+    assert isinstance(verdict, Serve | Explore)
+    stale = msgspec.structs.replace(verdict.evidence[0], features=b"\0" * 8)
+    assert POLICY.learn(state, Outcome(evidence=stale, same=False)) == state
+
+
+def test_a_guard_that_is_wrong_here_is_excused_by_labels() -> None:
+    """A scope where numbers never matter must not pay for that veto for ever; one where they do keeps it."""
+    policy = Policy(Params(excuse_labels=10), PRIOR)
+
+    def taught(same: bool) -> State:
+        state = policy.fresh()
+        for i in range(40):
+            verdict = policy.decide(
+                state, f"What does order {i} cost me?", [near(f"What does order {i + 1} cost me?", 0.985)], BUDGET
+            )
+            state = policy.count(state, verdict, served=False)
+            assert isinstance(verdict, Serve | Explore)
+            state = policy.learn(state, Outcome(evidence=verdict.evidence[0], same=same))
+        return state
+
+    def veto(state: State) -> str | None:
+        verdict = policy.decide(
+            state, "What does order 77 cost me?", [near("What does order 78 cost me?", 0.985)], BUDGET
+        )
+        assert isinstance(verdict, Serve | Explore)
+        return verdict.evidence[0].veto
+
+    assert veto(policy.fresh()) == veto(taught(same=False)) == "number"
+    assert veto(taught(same=True)) is None
+
+
+def test_a_prior_for_other_features_is_refused() -> None:
+    """An artefact from another version would be read as nonsense weights."""
+    assert PRIOR is not None
+    with pytest.raises(ValueError, match="train it again"):
+        Policy(prior=msgspec.structs.replace(PRIOR, names=PRIOR.names[1:]))
+
+
+def test_an_exact_only_budget_learns_nothing_either() -> None:
+    """Budget 0 is a promise, not a tendency."""
+    verdict = POLICY.judge(asked(1), [near(asked(1), 1.0)], Budget(max_wrong_hit_rate=0.0))
+    assert verdict == Regenerate(reason="budget")
+    assert POLICY.count(POLICY.fresh(), verdict, served=False).version == learned.VERSION
