@@ -31,6 +31,8 @@ from policies.reuse import Budget, ReusePolicy
 _MAX_REFUSED = 10_000
 # Ids fit a JavaScript number, for pages and clients that read JSON with one.
 _ID_BITS = 53
+# What is kept of a prompt, for pages and purges; by meaning only far shorter ones are matched.
+_LONGEST_TEXT = 16_384
 
 
 class SemanticCache:
@@ -227,7 +229,7 @@ class SemanticCache:
             id=self._draw(_ID_BITS),
             scope=query.scope,
             exact=query.exact,
-            text=query.text,
+            text=query.text[:_LONGEST_TEXT],
             answer=kept.answer,
             prompt_tokens=kept.prompt_tokens,
             completion_tokens=kept.completion_tokens,

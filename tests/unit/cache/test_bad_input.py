@@ -113,7 +113,7 @@ def test_text_that_is_no_text_is_not_cacheable() -> None:
 
 
 async def test_ten_megabytes_are_answered_in_bounded_time(clock: FrozenClock) -> None:
-    """A prompt of the size of a book must not hold the worker; it is exact-only."""
+    """A prompt of the size of a book must not hold the worker, nor fill the store; it is exact-only."""
     found = cache(MemoryStore(), clock)
     await found.start()
     huge = query("word " * 2_000_000)
@@ -122,6 +122,8 @@ async def test_ten_megabytes_are_answered_in_bounded_time(clock: FrozenClock) ->
     await found.keep(huge, Kept(answer=b"{}"))
     await found.find(huge)
     assert time.monotonic() - started < 5.0
+    (kept,) = await found.entries(1)
+    assert len(kept.text) < 20_000
     await found.close()
 
 
