@@ -122,7 +122,11 @@ def _gateway(
 
 
 def _config(mode: str, upstreams: list[Target]) -> str:
-    """The upstream as the provider `openai`, so that the bundled price list applies; no engine."""
+    """The upstream as the provider `openai`, so that the bundled price list applies; no engine.
+
+    The policy is `guarded`: scripted answers would teach one that learns that nothing may be reused. What its decision
+    takes more is measured by `nearhit bench cache`.
+    """
     return f"""
 providers:
   openai: {{kind: openai, base_url: "http://{HOST}:{upstreams[0].port}/v1", api_key: none}}
@@ -130,7 +134,7 @@ providers:
 models:
   paced: {{route: [paced/gpt-4o-mini]}}
 engines: {{}}
-cache: {{mode: {mode}, embed_timeout: 2s}}
+cache: {{mode: {mode}, policy: guarded, embed_timeout: 2s}}
 """
 
 
