@@ -14,7 +14,8 @@ from msgspec import Struct
 from engine.demo.facts import REFUSAL, Fact, Frames, Refusals, lines, load_facts, load_frames, load_refusals, load_tails
 from engine.demo.wording import Wording
 
-REFUSED = 0.43  # the share of questions to refuse
+_COMPARED = ("{first} or {}", "{first} vs {}", "is {first} better than {}", "difference between {first} and {}")
+REFUSED = 0.42  # the share of questions to refuse
 _SYLLABLES = re.findall(
     r"\w+", "ba co di fu ga hel jo ka lum mi no pra qui ro sta tur vel wex yo zin dex tron ify ora lix quo bly sten"
 )
@@ -108,23 +109,31 @@ class Corpus:
 
     def _foreign(self) -> str:
         """A question to refuse; half of them fill the same frames as the facts do, so a frame alone says nothing."""
-        rng, frames, refusals = self._rng, self._material.frames, self._material.refusals
+        rng, frames, refusals, tails = self._rng, self._material.frames, self._material.refusals, self._tails
         draw = rng.random()
-        if draw < 0.42:
+        if draw < 0.39:
             return rng.choice(refusals.questions)
-        if draw < 0.73:
-            return rng.choice(frames.define).replace("{}", rng.choice(refusals.names))
-        if draw < 0.86:
-            return rng.choice(frames.howto).replace("{}", rng.choice(refusals.actions))
-        if draw < 0.91:
-            return rng.choice(frames.define).replace("{}", self._invented())
-        if draw < 0.97:
-            filling, endings, patterns = rng.choice(self._fillings)
-            return rng.choice(patterns).replace("{}", f"{filling} {rng.choice(endings)}")
-        first, second = rng.choice(refusals.names), rng.choice(refusals.names)
-        return rng.choice(["{} or {}", "{} vs {}", "is {} better than {}", "difference between {} and {}"]).format(
-            first, second
-        )
+        if draw < 0.67:
+            pattern, filling = rng.choice(frames.define), rng.choice(refusals.names)
+        elif draw < 0.79:
+            pattern, filling = rng.choice(frames.howto), rng.choice(refusals.actions)
+        elif draw < 0.83:
+            pattern, filling = rng.choice(frames.define), self._invented()
+        elif draw < 0.88:
+            known, endings, patterns = rng.choice(self._fillings)
+            pattern, filling = rng.choice(patterns), f"{known} {rng.choice(endings)}"
+        elif draw < 0.92:
+            pattern, filling = rng.choice(tails.beside), rng.choice((rng.choice(refusals.names), self._name()))
+        elif draw < 0.97:
+            pattern, filling = rng.choice(tails.foreign), rng.choice(refusals.names)
+        else:
+            first, filling = rng.choice(refusals.names), rng.choice(refusals.names)
+            pattern = rng.choice(_COMPARED).replace("{first}", first)
+        return pattern.replace("{}", filling)
+
+    def _name(self) -> str:
+        """The name of some fact."""
+        return self._rng.choice([name for fact in self._material.facts for name in fact.names])
 
     def _invented(self) -> str:
         """A word that means nothing, so that unknown names are refused rather than guessed at."""

@@ -45,12 +45,17 @@ class Frames(Struct, frozen=True):
 
 
 class Tails(Struct, frozen=True):
-    """Endings after a name ("in gardening") or a verb phrase ("in Excel") that lead away, or (`own_`) not."""
+    """Endings after a name ("in gardening") or a verb phrase ("in Excel") that lead away, or (`own_`) not.
+
+    `beside` are questions about a name that no fact answers, and `foreign` those where a name must be foreign.
+    """
 
     field: tuple[str, ...]
     place: tuple[str, ...]
     own_field: tuple[str, ...]
     own_place: tuple[str, ...]
+    beside: tuple[str, ...]
+    foreign: tuple[str, ...]
 
 
 def lines(name: str) -> list[str]:
@@ -96,7 +101,9 @@ def load_refusals() -> Refusals:
 def load_tails() -> Tails:
     """The endings of `tails.txt`."""
     found = sections("tails")
-    return Tails(found["field"], found["place"], found["own_field"], found["own_place"])
+    return Tails(
+        found["field"], found["place"], found["own_field"], found["own_place"], found["beside"], found["foreign"]
+    )
 
 
 def load_frames() -> Frames:

@@ -42,7 +42,7 @@ class Recipe(Struct, frozen=True):
     """Every number the result depends on."""
 
     seed: int = 20261121
-    stages: tuple[Stage, ...] = (Stage(20261121, 8000, 4e-3),)
+    stages: tuple[Stage, ...] = (Stage(20261121, 7500, 4e-3),)
     vocabulary: int = 3072
     hidden: int = 128
     feed_forward: int = 384
@@ -55,7 +55,7 @@ class Recipe(Struct, frozen=True):
     batch: int = 48
     warmup: int = 100
     decay: float = 0.1
-    dropout: float = 0.1
+    dropout: float = 0.15
     processes: int = 2
 
 

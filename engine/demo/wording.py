@@ -34,7 +34,7 @@ class Wording:
         """A new wording of `question`; about one in ten comes back as it was, apart from case and final mark."""
         rng = self._rng
         text = question
-        if rng.random() < 0.35:
+        if rng.random() < 0.5:
             text = self.synonyms(text, 0.3)
         if rng.random() < 0.18:
             text = f"{rng.choice(self._before)} {text}"
@@ -42,7 +42,7 @@ class Wording:
             text = self._append(text)
         if rng.random() < 0.15:
             text = self._drop_small(text)
-        if rng.random() < 0.06:
+        if rng.random() < 0.12:
             text = self._drop_one(text)
         if rng.random() < 0.18:
             text = typing_error(rng, text)

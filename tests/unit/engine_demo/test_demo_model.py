@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from engine.demo.card import WEIGHTS, Card, data_counts, data_digest, sha256
 from engine.demo.corpus import load_material
 from engine.demo.evaluate import TEST, evaluate, expected_answers, read_test
-from engine.demo.facts import FOLDER, REFUSAL
+from engine.demo.facts import FOLDER, REFUSAL, load_tails
 
 CARD = json.decode((FOLDER / "card.json").read_bytes(), type=Card)
 WANTED = {"unseen_frames": 0.97, "free_wordings": 0.85, "refusals": 0.95}
@@ -163,6 +163,9 @@ def test_no_test_wording_is_in_the_training_data():
     known.update(plain(text) for text in (*refusals.questions, *refusals.names, *refusals.actions))
     known.update(plain(frame.replace("{}", name)) for frame in material.frames.define for name in refusals.names)
     known.update(plain(frame.replace("{}", task)) for frame in material.frames.howto for task in refusals.actions)
+    tails = load_tails()
+    names = [*refusals.names, *(name for fact in material.facts for name in fact.names)]
+    known.update(plain(frame.replace("{}", name)) for frame in (*tails.beside, *tails.foreign) for name in names)
     assert [line.question for line in read_test() if plain(line.question) in known] == []
 
 
