@@ -108,7 +108,7 @@ def page(
     rows = [VectorRow(row[0], row[1], row[2], b"") for row in found if row[0] in known]
     fresh = [row[0] for row in found if row[0] not in known]
     marks = ",".join("?" * len(fresh))
-    sql = f"SELECT id, exact, expires, vector FROM entry WHERE id IN ({marks}) AND length(vector) > 0"  # noqa: S608
+    sql = f"SELECT id, exact, expires, vector FROM entry WHERE id IN ({marks}) AND length(vector) > 0"  # noqa: S608 - only "?"
     rows += [VectorRow(*row) for row in database.execute(sql, fresh)]
     return rows, found[-1][0] if len(found) == most else None
 

@@ -6,9 +6,8 @@ Knows ASGI's receive(), HTTP's content headers and JSON. Does not know what a re
 import asyncio
 import re
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
-from types import CoroutineType, coroutine
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 import msgspec
 
@@ -102,36 +101,13 @@ def _check_content_type(value: bytes) -> None:
 
 
 async def _receive_all(receive: Receive, limit: int, timeout: float, monotonic: Callable[[], float]) -> bytes:
-    """The usual body is there already: it is taken without arming a timer, which would cost more than decoding it."""
     began = monotonic()
-    waiting = receive()
-    if not isinstance(waiting, CoroutineType):
-        return await _receive_slowly(receive, waiting, limit, timeout, began, monotonic)
-    begun = cast("Coroutine[Any, Any, Any]", waiting)
-    try:
-        blocked_on = begun.send(None)
-    except StopIteration as arrived:
-        message = arrived.value
-        if message["type"] == "http.request" and not message.get("more_body", False):
-            return _bounded(message.get("body", b""), limit)
-        return await _receive_slowly(receive, _at_once(message), limit, timeout, began, monotonic)
-    return await _receive_slowly(receive, _resume(begun, blocked_on), limit, timeout, began, monotonic)
-
-
-async def _receive_slowly(
-    receive: Receive,
-    first: Awaitable[Any],
-    limit: int,
-    timeout: float,
-    began: float,
-    monotonic: Callable[[], float],
-) -> bytes:
     pieces: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(timeout) as bound:
             while True:
-                message = await (receive() if pieces else first)
+                message = await receive()
                 if message["type"] != "http.request":
                     raise InvalidRequest("The connection was closed before the request body was complete.")
                 pieces.append(message.get("body", b""))
@@ -144,26 +120,6 @@ async def _receive_slowly(
                 bound.reschedule(asyncio.get_running_loop().time() + left)
     except TimeoutError:
         raise RequestTimeout(f"The request body did not arrive within {timeout:g} s.") from None
-
-
-async def _at_once(message: Any) -> Any:
-    return message
-
-
-@coroutine
-def _resume(begun: Coroutine[Any, Any, Any], blocked_on: Any) -> Generator[Any, Any, Any]:
-    """Await a coroutine whose first step was taken already; a cancellation goes to it as it would have."""
-    while True:
-        try:
-            sent = yield blocked_on
-        except BaseException as error:  # noqa: BLE001 - handed to the coroutine, whose answer decides
-            step, value = begun.throw, error
-        else:
-            step, value = begun.send, sent
-        try:
-            blocked_on = step(value)
-        except StopIteration as ended:
-            return ended.value
 
 
 def _bounded(body: bytes, limit: int) -> bytes:

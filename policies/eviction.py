@@ -12,8 +12,6 @@ import math
 HALF_LIFE = 6 * 3_600.0
 # Waiting costs too: an answer of a model that is free saves its seconds. Nano-USD per millisecond, a dollar an hour.
 NANO_PER_MS = 278.0
-# Smaller than any entry's rank: it goes first.
-WORTHLESS = -math.inf
 _LEAST_NANO = 1_000.0
 # Above any price there is: a million USD, or longer than a year.
 _MOST = 1e15

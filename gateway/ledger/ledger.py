@@ -203,7 +203,7 @@ class Ledger:
         if not self._pools:
             return None
         asker = (principal.team, principal.project, principal.key_id, None, (), ())
-        pools = self._pools.drawn_on_by(asker, self._pulse.instant())
+        pools = self._pools.drawn_on(asker, self._pulse.instant())
         return min([pool.headroom for pool in pools if pool.hard], default=None)
 
     # -- budgets ---------------------------------------------------------------------------------------------------
@@ -296,8 +296,8 @@ class Ledger:
         who, asked = call.principal, call.directives
         models = (call.model, attempt.model, f"{attempt.provider}/{attempt.model}")
         if not call.charged:
-            return self._pools.drawn_on_by(("", "", "", None, models, asked.tags), instant)
-        return self._pools.drawn_on_by((who.team, who.project, who.key_id, asked.user, models, asked.tags), instant)
+            return self._pools.drawn_on(("", "", "", None, models, asked.tags), instant)
+        return self._pools.drawn_on((who.team, who.project, who.key_id, asked.user, models, asked.tags), instant)
 
     async def _promised(self, hold: Hold) -> None:
         """Wait until the dispatch has survived a power cut; give it back when that fails or nobody waits any more."""

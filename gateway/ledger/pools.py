@@ -6,7 +6,7 @@ A pool is this process's lease on one window. `left` is what requests may still 
 compared and lowered in one step of the event loop, so concurrent requests cannot both take the last cent.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from zoneinfo import ZoneInfo
 
 from gateway.errors import BudgetExhausted
@@ -165,22 +165,17 @@ class Pools:
         found = self._standing.get(scope)
         return None if found is None else found.budget
 
-    def drawn_on(self, scopes: Sequence[str], instant: float) -> list[Pool]:
-        """The pools of every budget among `scopes`, each for the window that holds `instant`."""
-        standing = self._standing
-        return self._current([standing[scope] for scope in scopes if scope in standing], instant)
+    def drawn_on(self, asker: Asker, instant: float) -> list[Pool]:
+        """The pools of every budget that `asker` falls under (`policies.budget.scopes_of`), in the window now.
 
-    def drawn_on_by(self, asker: Asker, instant: float) -> list[Pool]:
-        """The same for whoever asks, in the terms of `policies.budget.scopes_of`; remembered while budgets stand."""
+        Which budgets those are is remembered while they stand.
+        """
         entries = self._of.get(asker)
         if entries is None:
             if len(self._of) >= _MOST_ASKERS:
                 self._of.clear()
             entries = [self._standing[scope] for scope in scopes_of(*asker) if scope in self._standing]
             self._of[asker] = entries
-        return self._current(entries, instant)
-
-    def _current(self, entries: "list[_Standing]", instant: float) -> list[Pool]:
         found: list[Pool] = []
         for entry in entries:
             pool = entry.pool

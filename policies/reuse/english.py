@@ -253,10 +253,6 @@ def _spelled(sequence: Sequence[Word], i: int) -> tuple[float, int]:
     return total + current, max(1, used)
 
 
-def _scales(sequence: Sequence[Word], at: int) -> bool:
-    return at < len(sequence) and sequence[at].text in _SCALES
-
-
 def _adds_up(current: float, value: float) -> bool:
     """`twenty` + `one` and `hundred` + `five` are one number; `nineteen` + `eighty` are two."""
     return (

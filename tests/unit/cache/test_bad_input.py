@@ -8,13 +8,13 @@ import pytest
 
 from cache import codec
 from cache.embedder import HashEncoder
-from cache.scope import Identity, scope_query
 from cache.semantic import SemanticCache
 from cache.store import Store, VectorRow
 from cache.store.memory import MemoryStore
-from cache.types import CacheConfig, Entry, Hit, Kept, Miss, Query, Uncacheable
+from cache.types import CacheConfig, Entry, Hit, Kept, Miss, Uncacheable
 from policies.reuse.threshold import Params, Policy
 from tests.clock import FrozenClock
+from tests.unit.cache.asking import asked, query
 
 LANGUAGES = [
     "How do I bake bread?",
@@ -57,21 +57,6 @@ ODD = [
 ]
 
 
-def query(text: str, team: str = "acme") -> Query:
-    body: dict[str, object] = {"messages": [{"role": "user", "content": text}]}
-    found = scope_query(
-        body,
-        "chat",
-        identity=Identity(team=team),
-        secret=b"0123456789abcdef",
-        model="m",
-        max_temperature=1.0,
-        encoder="hash",
-    )
-    assert isinstance(found, Query)
-    return found
-
-
 def cache(store: Store, clock: FrozenClock) -> SemanticCache:
     return SemanticCache(
         store,
@@ -99,17 +84,7 @@ async def test_any_text_is_kept_and_found_for_its_own_tenant_only(clock: FrozenC
 
 def test_text_that_is_no_text_is_not_cacheable() -> None:
     """Half a surrogate pair has no bytes to make a digest of."""
-    body: dict[str, object] = {"messages": [{"role": "user", "content": "\ud800"}]}
-    found = scope_query(
-        body,
-        "chat",
-        identity=Identity(team="acme"),
-        secret=b"0123456789abcdef",
-        model="m",
-        max_temperature=1.0,
-        encoder="hash",
-    )
-    assert isinstance(found, Uncacheable)
+    assert isinstance(asked("\ud800"), Uncacheable)
 
 
 async def test_ten_megabytes_are_answered_in_bounded_time(clock: FrozenClock) -> None:

@@ -8,31 +8,16 @@ import pytest
 from redis.asyncio import Redis
 
 from cache.embedder import HashEncoder
-from cache.scope import Identity, scope_query
 from cache.semantic import SemanticCache
 from cache.store import Change, Selection, StoreDown
 from cache.store.redis import RedisStore
-from cache.types import CacheConfig, Entry, Hit, Kept, Query
+from cache.types import CacheConfig, Entry, Hit, Kept
 from policies.reuse.threshold import Params, Policy
 from tests.services import redis_server
+from tests.unit.cache.asking import query
 
 ASKED = "how do i bake bread at home"
 SIMILAR = "how do i bake good bread at home"
-
-
-def query(text: str, team: str = "acme") -> Query:
-    body: dict[str, object] = {"messages": [{"role": "user", "content": text}]}
-    found = scope_query(
-        body,
-        "chat",
-        identity=Identity(team=team),
-        secret=b"0123456789abcdef",
-        model="m",
-        max_temperature=1.0,
-        encoder="hash",
-    )
-    assert isinstance(found, Query)
-    return found
 
 
 def entry(number: int, **fields: object) -> Entry:

@@ -11,32 +11,17 @@ import pytest
 from redis.asyncio import Redis
 
 from cache.embedder import HashEncoder
-from cache.scope import Identity, scope_query
 from cache.semantic import SemanticCache
 from cache.store import Change
 from cache.store.redis import RedisStore
-from cache.types import CacheConfig, Hit, Kept, Miss, Query
+from cache.types import CacheConfig, Hit, Kept, Miss
 from policies.reuse.threshold import Params, Policy
 from tests.services import redis_server
+from tests.unit.cache.asking import query
 
 Workers = tuple[SemanticCache, SemanticCache]
 ASKED = "how do i bake bread at home"
 SIMILAR = "how do i bake good bread at home"
-
-
-def query(text: str) -> Query:
-    body: dict[str, object] = {"messages": [{"role": "user", "content": text}]}
-    found = scope_query(
-        body,
-        "chat",
-        identity=Identity(team="acme"),
-        secret=b"0123456789abcdef",
-        model="m",
-        max_temperature=1.0,
-        encoder="hash",
-    )
-    assert isinstance(found, Query)
-    return found
 
 
 class Listening(RedisStore):

@@ -92,8 +92,9 @@ def window_at_settle(patch: pytest.MonkeyPatch) -> None:
     """Spending falls into the day on which it ends, not the one on which it was admitted."""
 
     def late(self: ledger.Ledger, hold: Any, end: Any) -> int:
-        scopes = [pool.budget.scope for pool in hold.pools]  # the windows of now, not of the admission
-        now = self._pools.drawn_on(scopes, self._pulse.instant())
+        record = hold.dispatch  # the windows of now, not of the admission
+        asker = (record.team, record.project, record.key_id, record.user, (record.asked,), ())
+        now = self._pools.drawn_on(asker, self._pulse.instant())
         hold.dispatch = structs.replace(hold.dispatch, windows=tuple(sorted(pool.id for pool in now)))
         return original(self, hold, end)
 
