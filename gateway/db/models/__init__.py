@@ -1,0 +1,36 @@
+"""Every table, typed.
+
+Knows: columns, keys, checks. Does not know: who writes them, dialects beyond what SQLAlchemy hides, migrations.
+
+Amounts are BIGINT nano-USD (10^-9), prices BIGINT pico-USD per token, instants seconds since the epoch (UTC) as
+doubles, window bounds whole seconds. Ids are text made before the row is written, so that a retried write is a no-op.
+"""
+
+from gateway.db.models.base import Base
+from gateway.db.models.happened import Explain, RequestRow, SavingCorrection
+from gateway.db.models.limits import Boot, BudgetAlert, BudgetRow, BudgetVersion, BudgetWindow, Lease
+from gateway.db.models.spent import Entry, EntryConflict, PriceOverride, PriceVersion
+from gateway.db.models.who import ApiKey, Audit, LoginSession, Project, Setting, Team
+
+__all__ = [
+    "ApiKey",
+    "Audit",
+    "Base",
+    "Boot",
+    "BudgetAlert",
+    "BudgetRow",
+    "BudgetVersion",
+    "BudgetWindow",
+    "Entry",
+    "EntryConflict",
+    "Explain",
+    "Lease",
+    "LoginSession",
+    "PriceOverride",
+    "PriceVersion",
+    "Project",
+    "RequestRow",
+    "SavingCorrection",
+    "Setting",
+    "Team",
+]

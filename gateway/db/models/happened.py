@@ -1,0 +1,78 @@
+"""What happened: a row per request, corrections of savings, explanations that are kept for a few days."""
+
+from sqlalchemy import Index, Integer, String
+from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.types import JSON
+
+from gateway.db.models.base import Base
+
+
+class RequestRow(Base):
+    """One row per request, answered, refused or broken off. `source` is upstream, exact, semantic, shared or none.
+
+    `model` is the name asked for, `model_used` what answered. Durations in milliseconds.
+    """
+
+    __tablename__ = "request"
+    __table_args__ = (Index("ix_request_team_at", "team", "at"), Index("ix_request_key_id_at", "key_id", "at"))
+    id: Mapped[str] = mapped_column(primary_key=True)
+    at: Mapped[float] = mapped_column(index=True)
+    key_id: Mapped[str]
+    team: Mapped[str]
+    project: Mapped[str]
+    user: Mapped[str | None]
+    model: Mapped[str]
+    provider: Mapped[str]
+    model_used: Mapped[str]
+    operation: Mapped[str]
+    stream: Mapped[bool]
+    source: Mapped[str]
+    cache: Mapped[str]
+    status: Mapped[int] = mapped_column(Integer)
+    error: Mapped[str | None]
+    prompt: Mapped[int]
+    cached: Mapped[int]
+    cache_write: Mapped[int]
+    completion: Mapped[int]
+    reasoning: Mapped[int]
+    cost_nano: Mapped[int]
+    saved_nano: Mapped[int]
+    cost_status: Mapped[str] = mapped_column(String(16))
+    similarity: Mapped[float | None]
+    confidence: Mapped[float | None]
+    ttft_ms: Mapped[float | None]
+    tpot_ms: Mapped[float | None]
+    total_ms: Mapped[float]
+    overhead_ms: Mapped[float | None]
+    attempts: Mapped[int] = mapped_column(Integer)
+    finish: Mapped[str | None]
+    complete: Mapped[bool]
+    client_gone: Mapped[bool]
+    tags: Mapped[dict[str, str] | None] = mapped_column(JSON(none_as_null=True))
+
+
+class SavingCorrection(Base):
+    """What feedback takes back of a saving, or gives back: a hit that was wrong saved nothing. Never changed.
+
+    `id` is `<request id>#<n>`; `amount_nano` is added to what the request saved.
+    """
+
+    __tablename__ = "saving_correction"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    request_id: Mapped[str] = mapped_column(index=True)
+    at: Mapped[float] = mapped_column(index=True)
+    team: Mapped[str]
+    project: Mapped[str]
+    model: Mapped[str]
+    amount_nano: Mapped[int]
+    reason: Mapped[str]
+    actor: Mapped[str]
+
+
+class Explain(Base):
+    """Why a request went the way it went; kept for a few days."""
+
+    __tablename__ = "explain"
+    request_id: Mapped[str] = mapped_column(primary_key=True)
+    at: Mapped[float] = mapped_column(index=True)
+    data: Mapped[dict[str, object]] = mapped_column(JSON)

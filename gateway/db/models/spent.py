@@ -1,0 +1,91 @@
+"""What was spent: entries that never change, contradictions, and the prices charges were made at."""
+
+from sqlalchemy import Index
+from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.types import JSON
+
+from gateway.db.models.base import Base
+
+
+class Entry(Base):
+    """One terminal line per attempt (`id` = attempt id) or one correction (`attempt#adj.k`); never changed or deleted.
+
+    `source` says what the amount rests on: provider, engine, estimated, upper_bound, void, adjust. `windows` is the
+    sorted JSON list of window ids it was drawn from, fixed at admission. `digest` tells a repeat from a contradiction.
+    """
+
+    __tablename__ = "entry"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    request_id: Mapped[str] = mapped_column(index=True)
+    admitted: Mapped[float]
+    at: Mapped[float] = mapped_column(index=True)
+    boot: Mapped[str]
+    windows: Mapped[str]
+    team: Mapped[str]
+    project: Mapped[str]
+    key_id: Mapped[str]
+    user: Mapped[str | None]
+    provider: Mapped[str]
+    model: Mapped[str]
+    provider_id: Mapped[str | None]
+    price: Mapped[str]
+    prompt: Mapped[int]
+    cached: Mapped[int]
+    cache_write: Mapped[int]
+    completion: Mapped[int]
+    reasoning: Mapped[int]
+    amount_nano: Mapped[int]
+    reserved_nano: Mapped[int]
+    source: Mapped[str]
+    ended: Mapped[str]
+    note: Mapped[str | None]
+    digest: Mapped[str]
+
+
+class EntryConflict(Base):
+    """A second, different terminal line for the same attempt: kept for a person, never applied."""
+
+    __tablename__ = "entry_conflict"
+    entry_id: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    at: Mapped[float]
+    amount_nano: Mapped[int]
+    source: Mapped[str]
+
+
+class PriceVersion(Base):
+    """Each price a charge was ever made at, so that any charge can be recomputed. Rows never change.
+
+    `tiers`: `[start, input, output, cached, cache_write]` in pico-USD, for prompts longer than `start` tokens.
+    """
+
+    __tablename__ = "price_version"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    input_pico: Mapped[int]
+    output_pico: Mapped[int]
+    cached_pico: Mapped[int]
+    cache_write_pico: Mapped[int]
+    request_pico: Mapped[int]
+    tiers: Mapped[list[list[int]]] = mapped_column(JSON)
+    status: Mapped[str]
+    first_used: Mapped[float]
+
+
+class PriceOverride(Base):
+    """A price set by the operator, in force from `effective_from` until the next row of the same provider and model."""
+
+    __tablename__ = "price_override"
+    __table_args__ = (Index("uq_price_override_model", "provider", "model", "effective_from", unique=True),)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    provider: Mapped[str]
+    model: Mapped[str]
+    input_pico: Mapped[int]
+    output_pico: Mapped[int]
+    cached_pico: Mapped[int]
+    cache_write_pico: Mapped[int]
+    request_pico: Mapped[int]
+    status: Mapped[str]
+    effective_from: Mapped[float]
+    source: Mapped[str]
+    actor: Mapped[str]
+    created: Mapped[float]

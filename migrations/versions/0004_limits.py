@@ -1,0 +1,14 @@
+"""Rate limits, alert deliveries, cheaper models."""
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    pass
+
+
+def downgrade() -> None:
+    pass
