@@ -232,7 +232,7 @@ async def test_a_full_redis_lets_go_and_takes_back(rule: str) -> None:
             except StoreDown:
                 continue
             assert await other.get(kept.exact) is None
-        assert await one.purge(Selection()) > 0
+        await one.purge(Selection())  # its count may be 0: what leads to the entries may be what Redis let go
         assert await other.get_many([kept.exact for kept in found]) == [None] * len(found)
         await raw.aclose()
         await one.close()
