@@ -14,7 +14,7 @@ from cache.learning import evidence_of, guarded, named
 from cache.partitions import Candidate, Key, NotReady, Partitions
 from cache.scopes import Scopes
 from cache.store import Store, StoreDown
-from cache.types import CacheConfig, Entry, Looked, Query, Sight, Weighed
+from cache.types import CacheConfig, Entry, Looked, Query, Sight, Uncounted, Weighed
 from cache.vectors import Vector, pack
 from policies.reuse import Budget, Explore, Neighbour, Regenerate, Serve, Verdict
 
@@ -25,7 +25,7 @@ _LOAD_WAIT = 0.05
 class Found(Struct, kw_only=True):
     """`entry` when it may be served, else `reason`. `vector` as soon as the text has one that covers all of it.
 
-    `audit`: the chance with which the policy wants this hit checked.
+    `audit`: the chance with which the policy wants this hit checked. `uncounted`: the verdict, where it was on hold.
     """
 
     entry: Entry | None = None
@@ -37,6 +37,7 @@ class Found(Struct, kw_only=True):
     explore: int | None = None
     sight: Sight | None = None
     audit: float = 0.0
+    uncounted: Uncounted | None = None
 
 
 class Meaning:
@@ -59,8 +60,11 @@ class Meaning:
         self._config = config
         self._now = now
 
-    async def find(self, query: Query, budget: Budget, alive: Callable[[Entry], bool]) -> Found:
-        """What the policy says about the nearest kept texts. Trouble becomes a reason, never an exception."""
+    async def find(self, query: Query, budget: Budget, alive: Callable[[Entry], bool], *, hold: bool = False) -> Found:
+        """What the policy says about the nearest kept texts. Trouble becomes a reason, never an exception.
+
+        `hold`: a verdict that serves nothing is not counted yet.
+        """
         found = Found()
         try:
             found.vector = await self.embed(query.text, self._config.embed_timeout)
@@ -71,7 +75,11 @@ class Meaning:
         try:
             key = (query.scope, self._encoder.name)
             near = await self._partitions.search(key, found.vector, self._config.neighbours, wait=_LOAD_WAIT)
-            await self._judge(query, budget, found, await self._fetch(key, near, alive))
+            verdict = await self._judge(query, budget, found, await self._fetch(key, near, alive))
+            if hold and found.entry is None:
+                found.uncounted = Uncounted(key, verdict)
+            else:
+                self._scopes.count(key, verdict, served=found.entry is not None and self._config.mode != "shadow")
         except NotReady:
             found.reason = "index-loading"
         except StoreDown:
@@ -115,14 +123,13 @@ class Meaning:
                 real.append((entry, candidate.similarity))
         return real
 
-    async def _judge(self, query: Query, budget: Budget, found: Found, real: list[tuple[Entry, float]]) -> None:
-        """Fill `found` with the verdict, and have it counted. Raises StoreDown."""
+    async def _judge(self, query: Query, budget: Budget, found: Found, real: list[tuple[Entry, float]]) -> Verdict:
+        """Fill `found` with the verdict. Raises StoreDown."""
         assert found.vector is not None
         key, policy = (query.scope, self._encoder.name), self._scopes.policy
         if not real:
             found.reason = "far"
-            self._scopes.count(key, Regenerate(reason="far"), served=False)
-            return
+            return Regenerate(reason="far")
         scope, now = await self._scopes.get(key), self._now()
         neighbours = [_neighbour(entry, similarity, now, scope.record.answers) for entry, similarity in real]
         verdict = guarded(policy.decide(scope.state, query.text, neighbours, budget), scope, found.vector)
@@ -138,7 +145,6 @@ class Meaning:
                     for item in evidence
                 ),
             )
-        self._scopes.count(key, verdict, served=isinstance(verdict, Serve) and self._config.mode != "shadow")
         match verdict:
             case Serve():
                 found.entry, found.similarity = entries[verdict.entry_id]
@@ -147,6 +153,7 @@ class Meaning:
                 found.reason, found.explore = verdict.reason, verdict.entry_id
             case Regenerate():
                 found.reason = verdict.reason
+        return verdict
 
 
 def _neighbour(entry: Entry, similarity: float, now: float, answers: Mapping[int, tuple[float, float]]) -> Neighbour:

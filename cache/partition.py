@@ -1,8 +1,9 @@
 """One scope's vectors in memory: a main index, a small one for what is new, and which of them are dead.
 
 While small, all happens at once on the event loop. Above that the main index is searched and changed in threads only:
-new vectors wait in a small flat index and are folded in, removed ones are filtered out until they are a fifth, and a
-partition that has outgrown exact search is rebuilt as clusters beside the one that serves, then swapped.
+new vectors wait in arrays and are folded in, removed ones are filtered out until they are a fifth, and a partition that
+has outgrown exact search is rebuilt as clusters beside the one that serves, then swapped. What took a thread to build
+takes one to throw away. Measured at a million: `cache.bench.index`.
 Does not know stores, scopes or files; its owner says when to `tend`.
 """
 
@@ -14,10 +15,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 from msgspec import Struct
 
+from cache.fresh import Fresh
 from cache.gate import Gate
 from cache.index import Index, Near
 from cache.index import load as load_index
 from cache.store import Change, VectorRow
+from cache.table import Table
 from cache.vectors import Vector, is_sound, unpack_all
 
 log = logging.getLogger("nearhit.cache")
@@ -30,6 +33,10 @@ _FOLD_SLICE = 64
 _COMPACT_SLICE = 4_096
 # Neighbours asked for beyond those wanted, because some may be dead; more only where that was not enough.
 _SPARE = 32
+# Fewer rows than that are added sooner than a thread begins.
+_FILL_INLINE = 16
+# Above so many waiting vectors they are searched in the thread too.
+_WAITING_INLINE = 2_048
 
 
 class Candidate(NamedTuple):
@@ -91,12 +98,13 @@ class Partition:
         self._kind: Kind = "flat"
         self._main = make()
         self._learned = 0
-        self._layers: list[Index] = []
-        self._dead: set[int] = set()
+        self._layers: list[Fresh] = []
+        self._dead = Table()
+        self._leaving = Table()
         self._gate = Gate()
         self._tending = False
         self._warned = False
-        self.exact_of: dict[int, bytes] = {}
+        self.exact_of = Table()
         self.changed = 0
 
     def __len__(self) -> int:
@@ -120,39 +128,38 @@ class Partition:
         """What happened to an entry. Twice the same is no harm."""
         if change.kind == "add":
             self.add([change.row])
-        elif self.exact_of.pop(change.row.entry_id, None) is not None:
-            self._dead.add(change.row.entry_id)
+        elif self.exact_of.pop(change.row.entry_id) is not None:
+            self._dead.put(change.row.entry_id, b"")
             self.changed += 1
             if self.is_small and not self._layers and len(self._dead) >= self._sizes.dead_least:
                 self._main.remove(list(self._dead))
-                self._dead.clear()
+                self._dead = Table()
 
     def add(self, rows: Sequence[VectorRow]) -> None:
         """Those not known yet whose vector is sound; on the loop, so a few at a time."""
         ids, exacts, vectors = self._new(rows)
         if not ids:
             return
-        revived = self._dead.intersection(ids)
+        revived = [entry_id for entry_id in ids if self._dead.pop(entry_id) is not None]
         if self.is_small and not self._layers:
-            self._main.remove(list(revived))
+            self._main.remove(revived)
             self._main.add(ids, vectors)
         else:
             # A revived one is there twice then; that is seen when it is found.
             if not self._layers:
-                self._layers.append(self._make())
+                self._layers.append(Fresh(self.dimension))
             self._layers[0].add(ids, vectors)
-        self._dead -= revived
         self.exact_of.update(zip(ids, exacts, strict=True))
         self.changed += len(ids)
 
     async def fill(self, rows: Sequence[VectorRow]) -> None:
         """`add` while nobody searches yet: any number, straight into the main index."""
-        if self._kind == "flat" and len(self._main) + len(rows) < self._sizes.inline:
+        if len(rows) <= _FILL_INLINE:
             self.add(rows)
         else:
             await asyncio.to_thread(self._fill, rows)
 
-    def restore(self, kind: Kind, index: Index, exact_of: dict[int, bytes], dead: set[int]) -> None:
+    def restore(self, kind: Kind, index: Index, exact_of: Table, dead: Table) -> None:
         """Begin with what was saved."""
         self._kind, self._main, self._learned = kind, index, len(index)
         self.exact_of, self._dead, self.changed = exact_of, dead, 0
@@ -161,13 +168,17 @@ class Partition:
         """The nearest live ones, closest first; none for a vector that is not sound."""
         if not is_sound(vector, self.dimension):
             return []
-        main, spare = self._main, min(len(self._dead), _SPARE)
+        main, spare = self._main, min(len(self._dead) + len(self._leaving), _SPARE)
         while True:
-            near = [near for layer in self._layers for near in layer.search(vector, k + spare)]
+            layers, late = self._layers, list[Fresh]()
+            if sum(map(len, layers)) > _WAITING_INLINE and not self.is_small:
+                layers, late = late, list(layers)
+            near = [near for layer in layers for near in layer.search(vector, k + spare)]
             if self.is_small:
                 near += main.search(vector, k + spare)
             else:
-                near += await self._gate.look(lambda wanted=k + spare: main.search(vector, wanted))
+                parts: list[Index | Fresh] = [main, *late]
+                near += await self._gate.look(lambda wanted=k + spare, parts=parts: _search(parts, vector, wanted))
             found = self._live(near, k)
             if len(found) >= k or len(near) < k + spare or k + spare >= len(main):
                 return found
@@ -225,12 +236,11 @@ class Partition:
         if not self._layers:
             return
         folding = self._layers[0]
-        self._layers.insert(0, self._make())
-        for ids, vectors in folding.blocks():
-            wanted = [at for at, entry_id in enumerate(ids.tolist()) if entry_id in self.exact_of]
-            for start in range(0, len(wanted), _FOLD_SLICE):
-                at = wanted[start : start + _FOLD_SLICE]
-                some, rows = ids[at].tolist(), vectors[at]
+        self._layers.insert(0, Fresh(self.dimension))
+        for ids, vectors in folding.slices(_FOLD_SLICE):
+            at = [at for at, entry_id in enumerate(ids) if entry_id in self.exact_of]
+            if at:
+                some, rows = [ids[place] for place in at], vectors[at]
                 async with self._gate.alone():
                     await asyncio.to_thread(self._main.add, some, rows)
         self._layers.remove(folding)
@@ -238,42 +248,58 @@ class Partition:
             self._layers.clear()
 
     async def _compact(self) -> None:
-        """Take the dead out for good."""
-        dead = list(self._dead)
-        self._dead.difference_update(dead)
-        for start in range(0, len(dead), _COMPACT_SLICE):
-            some = dead[start : start + _COMPACT_SLICE]
-            for layer in self._layers:
-                layer.remove([entry_id for entry_id in some if entry_id not in self.exact_of])
-            async with self._gate.alone():
-                await asyncio.to_thread(self._main.remove, some)
+        """Take the dead out for good. Those that still wait in arrays go when these are folded in."""
+        self._leaving, self._dead = self._dead, Table()
+        try:
+            dead = await asyncio.to_thread(list, self._leaving)
+            for start in range(0, len(dead), _COMPACT_SLICE):
+                some = dead[start : start + _COMPACT_SLICE]
+                async with self._gate.alone():
+                    await asyncio.to_thread(self._main.remove, some)
+        finally:
+            await self._forget_leaving()
 
     async def _rebuild(self, kind: Kind) -> None:
         """The live rows in an index of `kind`, made beside the one that serves."""
-        main, before = self._main, frozenset(self._dead)
-        built = await asyncio.to_thread(self._build, kind, main, before)
-        self._main, self._kind, self._learned = built, kind, len(built)
-        self._dead -= before
+        self._leaving, self._dead = self._dead, Table()
+        try:
+            built = await asyncio.to_thread(self._build, kind, self._main, self._leaving)
+        except BaseException:
+            self._dead.update(self._leaving.items())
+            raise
+        old, self._main = [self._main], built
+        self._kind, self._learned = kind, len(built)
+        async with self._gate.alone():
+            pass  # whoever still looks into the old one
+        await asyncio.to_thread(old.clear)
+        await self._forget_leaving()
         await self._fold()
 
-    def _build(self, kind: Kind, main: Index, dead: frozenset[int]) -> Index:
+    async def _forget_leaving(self) -> None:
+        gone, self._leaving = [self._leaving], Table()
+        await asyncio.to_thread(gone.clear)
+
+    def _build(self, kind: Kind, main: Index, dead: Table) -> Index:
         """In a thread, while others read `main` too."""
         if kind == "flat":
             built = self._make()
         else:
             built = load_index("ivf").Index(main.dimension)
             built.train(_sample(main), len(main))
+        # Whole arrays at once: a thread stopped in the midst of a Python loop keeps the interpreter from all others.
+        gone = np.sort(np.fromiter(dead, np.int64, len(dead)))
         for ids, rows in main.blocks():
-            kept = [at for at, entry_id in enumerate(ids.tolist()) if entry_id not in dead]
-            if kept:
-                built.add(ids[kept].tolist(), rows[kept])
+            kept = slice(None) if not len(gone) else gone[np.searchsorted(gone, ids).clip(max=len(gone) - 1)] != ids
+            if len(ids[kept]):
+                built.add(ids[kept], rows[kept])
         return built
 
     def _fill(self, rows: Sequence[VectorRow]) -> None:
         ids, exacts, vectors = self._new(rows)
         if ids:
             self._main.add(ids, vectors)
-            self._dead.difference_update(ids)
+            for entry_id in ids:
+                self._dead.pop(entry_id)
             self.exact_of.update(zip(ids, exacts, strict=True))
             self.changed += len(ids)
 
@@ -295,6 +321,10 @@ class Partition:
                 if len(found) == k:
                     break
         return list(found.values())
+
+
+def _search(parts: Sequence[Index | Fresh], vector: Vector, k: int) -> list[Near]:
+    return [near for part in parts for near in part.search(vector, k)]
 
 
 def _sample(index: Index) -> Vector:

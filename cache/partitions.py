@@ -15,6 +15,7 @@ from cache.index import Index
 from cache.partition import Candidate, Kind, Partition, Sizes
 from cache.snapshots import Saved, Snapshots
 from cache.store import Change, Store, StoreDown, VectorRow
+from cache.table import Table
 from cache.vectors import Vector
 
 __all__ = ["Candidate", "Key", "NotReady", "Partitions", "Saving"]
@@ -23,6 +24,8 @@ log = logging.getLogger("nearhit.cache")
 
 Key = tuple[bytes, str]
 SIZES = Sizes()
+# So many vectors are not freed on the event loop.
+_LARGE = 10_000
 
 
 class NotReady(Exception):
@@ -77,6 +80,7 @@ class Partitions:
         # Rebuilding takes a core: one partition at a time.
         self._tending = asyncio.Semaphore(1)
         self._held = 0
+        self._warned = False
 
     def __len__(self) -> int:
         return len(self._resident)
@@ -111,10 +115,11 @@ class Partitions:
 
     def clear(self) -> None:
         """Forget everything; what is being loaded is loaded again on its next use."""
-        for resident in self._resident.values():
-            if resident.tended is not None:
-                resident.tended.cancel()
+        gone = list(self._resident.values())
+        for task in [one.tended for one in gone if one.tended is not None]:
+            task.cancel()
         self._resident.clear()
+        _free(gone)
         self._loading.clear()
         self._held = 0
 
@@ -173,12 +178,13 @@ class Partitions:
                     if (change.scope, change.encoder) == key:
                         partition.take(change)
                 return
-        stale = set(partition.exact_of)
+        stale = await asyncio.to_thread(partition.exact_of.copy) if len(partition) else Table()
         async for page in self._store.pages(*key, known=partition.exact_of):
             now = self._now()
             alive = [row for row in page if row.expires > now]
             if stale:
-                stale.difference_update(row.entry_id for row in alive)
+                for row in alive:
+                    stale.pop(row.entry_id)
             await partition.fill(alive)
         for entry_id in stale:
             partition.take(Change("drop", key[0], key[1], VectorRow(entry_id, b"", 0.0, b"")))
@@ -226,7 +232,7 @@ class Partitions:
 
         def write(kind: Kind, index: Index) -> None:
             try:
-                snapshots.save(key, Saved(kind, index, exact_of, set(), position))
+                snapshots.save(key, Saved(kind, index, exact_of, Table(), position))
             except OSError as error:
                 log.warning("cache snapshot not written: %s", error)
 
@@ -248,3 +254,14 @@ class Partitions:
             self._held -= gone.counted
             if gone.tended is not None:
                 gone.tended.cancel()
+            if self._held + gone.counted > self._max_vectors and not self._warned:
+                self._warned = True
+                log.warning("cache index: %d vectors in memory is the bound; scopes take turns", self._max_vectors)
+            _free([gone])
+            del gone
+
+
+def _free(residents: list[_Resident]) -> None:
+    """Give back what they hold in a thread: that of a million vectors takes a while. The list is emptied."""
+    if sum(resident.counted for resident in residents) >= _LARGE:
+        asyncio.get_running_loop().run_in_executor(None, residents.clear)

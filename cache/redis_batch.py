@@ -15,7 +15,8 @@ from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import WatchError
 
-from cache import codec, feed
+from cache import feed
+from cache.codec import Codec
 from cache.store import Change, Stored, VectorRow
 from cache.types import Entry, Group
 from policies import eviction
@@ -94,8 +95,9 @@ class Batch:
     `whole=False`: one command after the other, since a full Redis queues none, while it still removes.
     """
 
-    def __init__(self, client: "Redis", keys: Keys, worker: str, *, whole: bool = True) -> None:
+    def __init__(self, client: "Redis", keys: Keys, worker: str, codec: Codec, *, whole: bool = True) -> None:
         self._client = client
+        self._codec = codec
         self._keys = keys
         self._worker = worker
         self._pipe = client.pipeline(transaction=whole)
@@ -107,7 +109,7 @@ class Batch:
         keys, pipe = self._keys, self._pipe
         life = max(1, int((entry.expires - now) * 1_000))
         group = (entry.team, entry.project, entry.model)
-        body = stamp.to_bytes(_STAMP, "big") + codec.encode(entry)
+        body = stamp.to_bytes(_STAMP, "big") + self._codec.encode(entry)
         worth = eviction.worth(entry.cost_nano, entry.latency_ms, len(body) + len(entry.vector) + _OVERHEAD)
         pipe.set(keys.entry(entry.exact), body, px=life)
         pipe.set(keys.pointer(entry.id), entry.exact, px=life)
@@ -191,7 +193,7 @@ def read_metas(exacts: Sequence[bytes], raws: Sequence[bytes | None]) -> dict[by
     return metas
 
 
-def read_entry(exact: bytes, raw: bytes | None) -> tuple[Entry, int] | None:
+def read_entry(codec: Codec, exact: bytes, raw: bytes | None) -> tuple[Entry, int] | None:
     """The entry kept under `exact` and the cut it was written at; None where it is damaged or another's."""
     if raw is None or len(raw) < _STAMP:
         return None

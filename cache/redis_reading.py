@@ -8,6 +8,7 @@ from typing import cast
 
 from redis.asyncio import Redis
 
+from cache.codec import Codec
 from cache.redis_batch import Meta, meta_of, read_entry, read_metas, read_vector
 from cache.redis_era import Era
 from cache.redis_link import WRITE_BUDGET, Link
@@ -23,8 +24,9 @@ _Raws = list[bytes | None]
 class Reader:
     """Every method may raise StoreDown."""
 
-    def __init__(self, link: Link, era: Era) -> None:
+    def __init__(self, link: Link, era: Era, codec: Codec) -> None:
         self._link = link
+        self._codec = codec
         self._era = era
         self._slow = link.slow
 
@@ -46,7 +48,7 @@ class Reader:
         generation, cut, *raws = await self._link.ask(lambda: cast("Awaitable[_Raws]", client.mget(names)), budget)
         if not await self._era.is_present(generation, cut, budget):
             return [None] * len(exacts)
-        found = (read_entry(exact, raw) for exact, raw in zip(exacts, raws, strict=True))
+        found = (read_entry(self._codec, exact, raw) for exact, raw in zip(exacts, raws, strict=True))
         return [one[0] if one is not None and self._era.lives(*one) else None for one in found]
 
     async def members(self) -> AsyncGenerator[list[bytes], None]:
@@ -108,22 +110,26 @@ class Reader:
         found = await self._link.ask(lambda: as_list(self._slow.zrange(self._era.keys.used, 0, count)))
         return [exact for exact in found if exact != but][:count]
 
-    async def raise_ranks(self, touched: dict[bytes, Used]) -> None:
-        """Raise the rank of what was used and still is there. Two workers at once may lose a use: it is only a hint."""
-        metas = await self.metas(list(touched))
+    async def ranks(self, exacts: Sequence[bytes]) -> dict[bytes, float]:
+        """Of those that have one."""
+        if not exacts:
+            return {}
 
-        async def ranks() -> list[float | None]:
+        async def ask() -> list[float | None]:
             pipe = self._slow.pipeline(transaction=False)
-            for exact in metas:
+            for exact in exacts:
                 pipe.zscore(self._era.keys.used, exact)
             return cast("list[float | None]", await pipe.execute())
 
-        if not metas:
-            return
+        found = zip(exacts, await self._link.ask(ask), strict=True)
+        return {exact: rank for exact, rank in found if rank is not None}
+
+    async def raise_ranks(self, touched: dict[bytes, Used]) -> None:
+        """Raise the rank of what was used and still is there. Two workers at once may lose a use: it is only a hint."""
+        metas = await self.metas(list(touched))
         raised = {
-            exact: eviction.again(rank, meta.worth, touched[exact].at, touched[exact].times)
-            for (exact, meta), rank in zip(metas.items(), await self._link.ask(ranks), strict=True)
-            if rank is not None
+            exact: eviction.again(rank, metas[exact].worth, touched[exact].at, touched[exact].times)
+            for exact, rank in (await self.ranks(list(metas))).items()
         }
         if raised:
             await self._link.ask(lambda: as_count(self._slow.zadd(self._era.keys.used, raised, xx=True)))

@@ -6,10 +6,8 @@ Does not know HTTP, models or money; the store is the truth, the front and the i
 
 import hmac
 import random
-import secrets
 from collections.abc import Callable
 from functools import partial
-from random import Random
 
 import msgspec
 
@@ -17,22 +15,19 @@ from cache.embedder import Encoder, EncoderDown
 from cache.front import Front
 from cache.index import load as load_index
 from cache.judging import Judge
+from cache.making import Maker
 from cache.meaning import Found, Meaning
 from cache.partitions import Partitions, Saving
 from cache.scopes import Scopes
 from cache.store import Change, Selection, Store, StoreDown
 from cache.tally import Tally
 from cache.types import CacheConfig, Entry, Group, Hit, Kept, Miss, Query, ScopeStats, Tier, Weighed
-from cache.vectors import Vector, from_bytes, pack, to_bytes
+from cache.vectors import Vector, from_bytes, to_bytes
 from cache.verify import Compared, Verifier, Watch
 from policies.reuse import Budget, ReusePolicy
 
 # Entries taken back while the store was away; they are refused here and taken out as soon as it answers.
 _MAX_REFUSED = 10_000
-# Ids fit a JavaScript number, for pages and clients that read JSON with one.
-_ID_BITS = 53
-# What is kept of a prompt, for pages and purges; by meaning only far shorter ones are matched.
-_LONGEST_TEXT = 16_384
 
 
 class SemanticCache:
@@ -85,9 +80,8 @@ class SemanticCache:
             else None
         )
         self._tally = Tally()
+        self._maker = Maker(config, lambda: encoder.name if encoder is not None else "", now)
         self._refused: dict[int, None] = {}
-        # Seeded by the system once; ids must not collide, nobody needs to be unable to guess them.
-        self._draw = Random(secrets.randbits(128)).getrandbits  # noqa: S311 - see above
 
     async def start(self) -> None:
         """Open the store and begin connecting to the encoder. A store that cannot be opened means misses, no error."""
@@ -117,21 +111,25 @@ class SemanticCache:
         tier: Tier = "semantic",
         max_age: float | None = None,
         max_error_rate: float | None = None,
+        again: Miss | None = None,
+        hold: bool = False,
     ) -> Hit | Miss:
         """An answer for `query`, or why there is none.
 
         `tier="exact"` looks for the very same request only; `max_age` (seconds) and `max_error_rate` make it stricter.
+        `again`: the miss of an earlier look-up for the same request, which then counts once, by how it ends. `hold`: a
+        verdict that serves nothing counts in what the scope learns only when `count` is told of the miss.
         """
         started = self._monotonic()
+        if again is not None:
+            self._tally.again(query, again.reason)
         counts = self._tally.of(query)
         counts.lookups += 1
         entry = self._front.get(query.exact)
         if entry is not None and self._config.mode != "off" and self._may_serve(entry, query, max_age):
-            counts.hits_exact += 1
-            self._store.touch(entry.exact)
-            took = (self._monotonic() - started) * 1_000
-            return Hit(entry=entry, tier="exact", similarity=1.0, confidence=1.0, lookup_ms=took)
-        found = await self._find_apart(query, tier, max_age, max_error_rate, started)
+            found = self._hit(entry, query, started)
+        else:
+            found = await self._find_apart(query, tier, max_age, max_error_rate, (started, hold))
         if isinstance(found, Miss):
             self._tally.miss(query, found.reason)
             return found
@@ -140,8 +138,14 @@ class SemanticCache:
             counts.hits_exact += 1
         else:
             counts.hits_semantic += 1
+        if found.tier == "semantic" or found.entry.answer_id:
             await self._verifier.served(query)
         return found
+
+    def count(self, miss: Miss) -> None:
+        """Count the verdict behind a miss that was on hold. Once."""
+        if miss.uncounted is not None:
+            self._scopes.count(miss.uncounted.key, miss.uncounted.verdict, served=False)
 
     async def would_serve(
         self, query: Query, vector: Vector, text: str, similarity: float, max_error_rate: float | None
@@ -160,12 +164,18 @@ class SemanticCache:
         """Have a fresh answer to `query` compared with the kept ones that `found` considered, and learn from it.
 
         Where one is the same, the text becomes a further key of it, in place of a fresh answer kept meanwhile; not
-        when `keep` is False. A hit that was wrong has its neighbourhood shut. Raises StoreDown.
+        when `keep` is False. A hit that was wrong has its neighbourhood shut; was it exact, on a text that was only
+        judged to have that answer, the text is no key any more. Raises StoreDown.
         """
+
+        if isinstance(found, Hit) and found.tier == "exact":
+            if not found.entry.answer_id:
+                return Compared()  # its own answer: nothing was taken for the same
+            return await self._verifier.recheck(query, fresh, found, partial(self._vector, query, None))
 
         def make(entry: Entry, held: Weighed) -> Entry | None:
             vector = found.sight.vector if found.sight is not None else b""
-            made = self._entry(query, fresh, None, ttl) if keep and query.exact != entry.exact else None
+            made = self._maker.entry(query, fresh, None, ttl) if keep and query.exact != entry.exact else None
             if made is None or held.evidence.entry_id in self._refused:
                 return None
             return msgspec.structs.replace(
@@ -193,7 +203,7 @@ class SemanticCache:
         """`keep` without waiting, where nothing has to be waited for; False where `keep` must be awaited instead."""
         if self._refused or (vector is None and self._wants_vector(query)):
             return False
-        entry = self._entry(query, kept, None if vector is None else from_bytes(vector), ttl)
+        entry = self._maker.entry(query, kept, None if vector is None else from_bytes(vector), ttl)
         if entry is None:
             return True
         if not self._store.put_soon(entry):
@@ -208,7 +218,7 @@ class SemanticCache:
 
         `vector`: the one a `Miss` for the same query carried. `ttl` (seconds) can only shorten the configured one.
         """
-        entry = self._entry(query, kept, await self._vector(query, vector), ttl)
+        entry = self._maker.entry(query, kept, await self._vector(query, vector), ttl)
         if entry is None:
             return None
         try:
@@ -218,32 +228,6 @@ class SemanticCache:
             return None
         self._kept(query, entry)
         return entry.id
-
-    def _entry(self, query: Query, kept: Kept, embedding: Vector | None, ttl: float | None) -> Entry | None:
-        """What would be kept; None when it must not be."""
-        life = min(limit for limit in (self._config.ttl, ttl, query.max_ttl) if limit is not None)
-        if self._config.mode == "off" or life <= 0 or len(kept.answer) > self._config.max_answer:
-            return None
-        now = self._now()
-        return Entry(
-            id=self._draw(_ID_BITS),
-            scope=query.scope,
-            exact=query.exact,
-            text=query.text[:_LONGEST_TEXT],
-            answer=kept.answer,
-            prompt_tokens=kept.prompt_tokens,
-            completion_tokens=kept.completion_tokens,
-            cost_nano=kept.cost_nano,
-            latency_ms=kept.latency_ms,
-            created=now,
-            expires=now + life,
-            origin=kept.origin,
-            team=query.team,
-            project=query.project,
-            model=query.model,
-            vector=b"" if embedding is None else pack(embedding),
-            encoder=self._encoder.name if self._encoder is not None and embedding is not None else "",
-        )
 
     def _kept(self, query: Query, entry: Entry) -> None:
         self._front.put(entry)
@@ -294,9 +278,10 @@ class SemanticCache:
         return [entry for entry in await self._store.recent(limit) if entry.expires > now]
 
     async def _find_apart(
-        self, query: Query, tier: Tier, max_age: float | None, max_error_rate: float | None, started: float
+        self, query: Query, tier: Tier, max_age: float | None, max_error_rate: float | None, how: tuple[float, bool]
     ) -> Hit | Miss:
-        """What the front does not have: the store's exact entry, else the semantic tier."""
+        """What the front does not have: the store's exact entry, else the semantic tier. `how`: since when, on hold."""
+        started, hold = how
         miss = partial(self._miss, started)
         if self._config.mode == "off":
             return miss("off")
@@ -306,12 +291,14 @@ class SemanticCache:
             return miss("store-down")
         if entry is not None and self._may_serve(entry, query, max_age):
             self._front.put(entry)
-            took = (self._monotonic() - started) * 1_000
-            return Hit(entry=entry, tier="exact", similarity=1.0, confidence=1.0, lookup_ms=took)
+            return self._hit(entry, query, started)
         if tier == "exact" or self._config.mode == "exact" or self._meaning is None or query.semantic_bar is not None:
             return miss(query.semantic_bar or "not-kept")
         found = await self._meaning.find(
-            query, self._budget(max_error_rate), partial(self._may_serve, query=query, max_age=max_age, exact=False)
+            query,
+            self._budget(max_error_rate),
+            partial(self._may_serve, query=query, max_age=max_age, exact=False),
+            hold=hold,
         )
         if found.entry is None or self._config.mode == "shadow":
             reason = found.reason if found.entry is None else "shadow"
@@ -322,6 +309,7 @@ class SemanticCache:
                 looked=found.looked,
                 explore=found.explore if found.entry is None else found.entry.id,
                 sight=found.sight,
+                uncounted=found.uncounted,
             )
         return Hit(
             entry=found.entry,
@@ -333,6 +321,15 @@ class SemanticCache:
             sight=found.sight,
             audit=self._is_audited(found),
         )
+
+    def _hit(self, entry: Entry, query: Query, started: float) -> Hit:
+        """The very same request. Where its text was only judged to have this answer, a coin says whether to check."""
+        audit = False
+        if entry.answer_id:
+            share = max(self._verifier.key_share(query), self._config.audit_share or 0.0)
+            audit = share > 0.0 and self._random() < share
+        took = (self._monotonic() - started) * 1_000
+        return Hit(entry=entry, tier="exact", similarity=1.0, confidence=1.0, lookup_ms=took, audit=audit)
 
     def _budget(self, max_error_rate: float | None) -> Budget:
         """The operator's, which a client may only tighten."""

@@ -23,6 +23,7 @@ from msgspec import Struct
 from cache.index import Index
 from cache.index import load as load_index
 from cache.partition import Kind
+from cache.table import Table
 
 log = logging.getLogger("nearhit.cache")
 
@@ -57,8 +58,8 @@ class Saved(Struct, frozen=True):
 
     kind: Kind
     index: Index
-    exact_of: dict[int, bytes]
-    dead: set[int]
+    exact_of: Table
+    dead: Table
     position: str
 
 
@@ -163,16 +164,14 @@ class Snapshots:
         raw = rows_path.read_bytes()
         if len(index) != manifest.count or len(raw) != manifest.count * _ROW.itemsize:
             raise ValueError("it has another number of rows than it says")
-        exact_of: dict[int, bytes] = {}
-        dead: set[int] = set()
+        exact_of, dead = Table(), Table()
         for start in range(0, len(raw), _ROWS_AT_ONCE * _ROW.itemsize):
             rows = np.frombuffer(raw[start : start + _ROWS_AT_ONCE * _ROW.itemsize], dtype=_ROW)
             for entry_id, exact in zip(rows["id"].tolist(), rows["exact"].tolist(), strict=True):
-                if exact == _NOTHING:
-                    dead.add(entry_id)
-                else:
-                    exact_of[entry_id] = exact
-        return Saved(manifest.kind, index, exact_of, dead - exact_of.keys(), manifest.position)
+                (dead if exact == _NOTHING else exact_of).put(entry_id, exact)
+        for entry_id in [entry_id for entry_id in dead if entry_id in exact_of]:
+            dead.pop(entry_id)
+        return Saved(manifest.kind, index, exact_of, dead, manifest.position)
 
     @contextmanager
     def _writing(self) -> Generator[bool]:
@@ -220,11 +219,11 @@ def _scope(key: Key) -> str:
     return hashlib.sha256(key[0]).hexdigest()
 
 
-def _packed(ids: list[int], exact_of: dict[int, bytes]) -> bytes:
+def _packed(ids: list[int], exact_of: Table) -> bytes:
     """Rows as they are written. A digest of another length cannot be: such an entry counts as dead and is read anew."""
     rows = np.zeros(len(ids), _ROW)
     rows["id"] = ids
-    exacts = (exact_of.get(entry_id, b"") for entry_id in ids)
+    exacts = (exact_of.get(entry_id) or b"" for entry_id in ids)
     joined = b"".join(exact if len(exact) == _DIGEST else _NOTHING for exact in exacts)
     rows["exact"] = np.frombuffer(joined, dtype=f"V{_DIGEST}")
     return rows.tobytes()

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Container, Sequence
 from pathlib import Path
 
+from cache.codec import SEALED, Codec
 from cache.store import Selection, Stored, VectorRow
 from cache.types import Entry
 from policies import eviction
@@ -79,18 +80,17 @@ def connect(path: Path) -> sqlite3.Connection:
     return database
 
 
-def size_of(entry: Entry, body: bytes) -> int:
+def size_of(entry: Entry, body: bytes, text: str) -> int:
     """Bytes an entry takes, roughly: what the store's bound is held against."""
-    return len(body) + len(entry.vector) + len(entry.text.encode("utf-8", "surrogatepass"))
+    return len(body) + len(entry.vector) + len(text.encode("utf-8", "surrogatepass"))
 
 
-def columns(entry: Entry, body: bytes, now: float) -> tuple[object, ...]:
-    """What INSERT wants."""
-    size = size_of(entry, body)
+def columns(entry: Entry, body: bytes, text: str, size: int, now: float) -> tuple[object, ...]:
+    """What INSERT wants. `text`: empty where prompts may stand in no column."""
     worth = eviction.worth(entry.cost_nano, entry.latency_ms, size)
     return (
         *(entry.id, entry.exact, entry.scope, entry.encoder, entry.team, entry.project, entry.model),
-        *(entry.text, entry.created, entry.expires, entry.root, entry.vector, body),
+        *(text, entry.created, entry.expires, entry.root, entry.vector, body),
         *(size, worth, eviction.first(worth, now)),
     )
 
@@ -113,8 +113,17 @@ def page(
     return rows, found[-1][0] if len(found) == most else None
 
 
-def selected(database: sqlite3.Connection, selection: Selection) -> tuple[str, tuple[object, ...]]:
-    """A purge's condition and its values."""
+def forget_plain(database: sqlite3.Connection) -> None:
+    """Take out what was kept before there was a key, and leave none of it in free pages."""
+    if database.execute("SELECT 1 FROM entry WHERE substr(body, 1, 1) != ? LIMIT 1", (SEALED,)).fetchone() is not None:
+        database.execute("PRAGMA secure_delete = ON")
+        database.execute("DELETE FROM entry WHERE substr(body, 1, 1) != ?", (SEALED,))
+        database.execute("VACUUM")
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def selected(database: sqlite3.Connection, selection: Selection, codec: Codec) -> tuple[str, tuple[object, ...]]:
+    """A purge's condition and its values. Where prompts stand in no column, `codec` reads them."""
     terms: list[tuple[str, object]] = [
         (f"{name} = ?", value)
         for name in ("team", "project", "model")
@@ -124,11 +133,12 @@ def selected(database: sqlite3.Connection, selection: Selection) -> tuple[str, t
         # SQLite folds ASCII only, and LIKE has wildcards: the function is the one other stores use.
         wanted = selection.contains.casefold()
 
-        def holds(text: str) -> bool:
-            return wanted in text.casefold()
+        def holds(text: str, body: bytes, exact: bytes) -> bool:
+            entry = codec.decode(body, exact) if codec.is_sealed else None
+            return wanted in (text if entry is None else entry.text).casefold()
 
-        database.create_function("holds", 1, holds)
-        terms.append(("holds(text) = ?", 1))
+        database.create_function("holds", 3, holds)
+        terms.append(("holds(text, body, exact) = ?", 1))
     return " AND ".join(term for term, _ in terms), tuple(value for _, value in terms)
 
 

@@ -19,6 +19,15 @@ class Tally:
         misses = self.of(query).misses
         misses[reason] = misses.get(reason, 0) + 1
 
+    def again(self, query: Query, reason: str) -> None:
+        """A look-up that missed for `reason` is looked up once more: it counts once, by how it ends."""
+        row = self.of(query)
+        if row.misses.get(reason, 0) > 0:
+            row.lookups -= 1
+            row.misses[reason] -= 1
+            if not row.misses[reason]:
+                del row.misses[reason]
+
     def rows(self, held: dict[Group, int] | None) -> list[ScopeStats]:
         """Every group that was asked for or holds entries; `held` None: the store cannot say."""
         for group in held or {}:

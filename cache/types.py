@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
 
-from policies.reuse import Evidence
+from policies.reuse import Evidence, Verdict
 
 Tier = Literal["exact", "semantic"]
 Mode = Literal["off", "exact", "shadow", "semantic"]
@@ -123,7 +123,8 @@ class Sight(Struct, frozen=True, kw_only=True):
 class Hit(Struct, frozen=True, kw_only=True):
     """An answer that may be served. `confidence`: estimated probability that it is right; 1.0 for an exact hit.
 
-    `audit`: it is to be compared with a fresh answer (the coin has been thrown).
+    `audit`: it is to be compared with a fresh answer (the coin has been thrown), also where it is exact but its text
+    was only judged to have this answer.
     """
 
     entry: Entry
@@ -136,11 +137,18 @@ class Hit(Struct, frozen=True, kw_only=True):
     audit: bool = False
 
 
+class Uncounted(NamedTuple):
+    """A verdict of a scope and encoder that is not counted in what the scope has learned yet."""
+
+    key: tuple[bytes, str]
+    verdict: Verdict
+
+
 class Miss(Struct, frozen=True, kw_only=True):
     """`vector` (float32 bytes, normalised) is kept so that storing the answer does not embed a second time.
 
     `explore`: the entry whose answer the fresh one should be compared with, when the policy asks for that; `sight`
-    holds all that should be compared.
+    holds all that should be compared. `uncounted`: what `SemanticCache.count` takes, of a look-up that was on hold.
     """
 
     reason: str
@@ -149,6 +157,7 @@ class Miss(Struct, frozen=True, kw_only=True):
     looked: tuple[Looked, ...] = ()
     explore: int | None = None
     sight: Sight | None = None
+    uncounted: Uncounted | None = None
 
 
 class CacheConfig(Struct, frozen=True, kw_only=True):
@@ -156,8 +165,9 @@ class CacheConfig(Struct, frozen=True, kw_only=True):
 
     `shadow`: decide and note, never serve by meaning. `front_entries`/`front_bytes` bound the in-process exact tier,
     `partitions`/`resident_vectors` the indexes kept in memory. `audit_share`: of hits by meaning, how many are checked
-    against a fresh answer at least; None leaves it to the policy. `keys`: an answer has at most. `learned_scopes`: how
-    many scopes' learning is kept in memory.
+    against a fresh answer at least; None leaves it to the policy. `keys`: an answer has at most; the one used least
+    lately gives way. `learned_scopes`: how many scopes' learning is kept in memory. `resident_vectors` below what the
+    store may hold means that large scopes push each other out of memory and are loaded anew, time and again.
     """
 
     mode: Mode = "semantic"

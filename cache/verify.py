@@ -1,6 +1,7 @@
 """What becomes of a kept answer once a fresh one is known: compared, learned from, made a key, or taken back.
 
     compare    a fresh answer beside the kept ones the policy looked at: a label for each, a key for the first
+    recheck    a fresh answer beside that of a key which was judged to have it: where it has not, the key goes
     feedback   a person's word on a hit: learned, and where it was wrong, nothing near is served
 
 Knows the judge, what each scope has learned and what is measured of each group. Does not know how entries are found,
@@ -9,7 +10,7 @@ where fresh answers come from, or money.
 
 import base64
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Literal
 
@@ -23,13 +24,15 @@ from cache.learning import Judged, shut
 from cache.scopes import Scopes
 from cache.store import Store, StoreDown
 from cache.trust import TrustForm, broken, measured, name_of
-from cache.types import CacheConfig, Entry, Group, Hit, Kept, Miss, Query, Trust, Weighed
-from cache.vectors import unpack
+from cache.types import CacheConfig, Entry, Group, Hit, Kept, Miss, Query, Sight, Trust, Weighed
+from cache.vectors import Vector, unpack
 from policies.reuse import Evidence, Outcome
 
 log = logging.getLogger("nearhit.cache")
 
 _MOST_GROUPS = 2_000
+# Of a group's hits by meaning so far: the chance that an exact hit on a judged key is checked. As the learned policy's.
+_KEY_AUDITS = ((500, 0.02), (50, 0.05), (0, 0.2))
 
 
 class Alert(Struct, frozen=True, kw_only=True):
@@ -43,10 +46,11 @@ class Alert(Struct, frozen=True, kw_only=True):
 
 
 class Watch(Struct, frozen=True, kw_only=True):
-    """Whoever wants to know: of every measurement of a group, and of alerts."""
+    """Whoever wants to know: of every measurement of a group, of alerts, and why a kept record could not be read."""
 
     measured: Callable[[Group, Trust], None] = lambda _group, _trust: None
     alert: Callable[[Alert], None] = lambda _: None
+    unreadable: Callable[[str], None] = lambda _: None
 
 
 class Compared(Struct, frozen=True, kw_only=True):
@@ -61,7 +65,10 @@ class Compared(Struct, frozen=True, kw_only=True):
 
 
 class _Ticket(Struct, array_like=True):
-    """What feedback needs long after: kept with the request's explanation, opaque to whoever shows that."""
+    """What feedback needs long after: kept with the request's explanation, opaque to whoever shows that.
+
+    `vector` is empty for an exact hit on a key that was only judged to have its answer.
+    """
 
     scope: bytes
     encoder: str
@@ -120,6 +127,42 @@ class Verifier:
         await self._count(query, kind, rows, result, key)
         return Compared(result=result, judgements=tuple(judged), key=key)
 
+    def key_share(self, query: Query) -> float:
+        """The chance with which an exact hit on a key that was only judged to have its answer is to be checked."""
+        if self._judge is None:
+            return 0.0
+        hits = (self._trust.peek(name_of(_group(query))) or Trust()).hits
+        return next(share for least, share in _KEY_AUDITS if hits >= least)
+
+    async def recheck(
+        self, query: Query, fresh: Kept, hit: Hit, embed: Callable[[], Awaitable[Vector | None]]
+    ) -> Compared:
+        """Judge the answer of a key that was hit exactly beside `fresh`. A wrong one is removed, and counts as a wrong
+        hit; `embed` then says around what nothing is served by meaning. Raises StoreDown.
+        """
+        (entry,) = await self._store.get_many([hit.entry.exact])
+        told = text_of(fresh.answer)
+        if entry is None or entry.id != hit.entry.id or entry.scope != query.scope or self._judge is None:
+            return Compared()  # gone, or replaced, meanwhile
+        held = text_of(entry.answer)
+        if told is None or held is None:
+            return Compared()
+        (said,) = await self._judge.compare([Pair(question=query.text, kept=held, fresh=told)])
+        result = "undecided" if said.verdict == "unsure" else said.verdict
+        wrong = result == "different"
+        if wrong:
+            await self._store.drop_key(entry.exact, entry.id)
+        if result != "undecided":
+            # Its features are those of a text beside itself, which teach nothing: only the answer's record changes.
+            evidence = Evidence(entry_id=entry.id, answer_id=entry.root)
+            outcome = Outcome(evidence=evidence, same=not wrong, kind="audit", flip=said.flip)
+            key = (query.scope, entry.encoder)
+            await self._scopes.learn(key, Judged((outcome,)), soon=wrong)
+            if wrong and (vector := await embed()) is not None:
+                await self._scopes.learn(key, shut(vector, 1.0, firm=False), soon=True)
+        await self._tell(query, "audit", result, said.flip)
+        return Compared(result=result, judgements=(said,))
+
     async def feedback(self, ticket: str | None, right: bool, *, undo: bool) -> None:
         """Learn a person's verdict on a hit by meaning; `undo`: it takes back the opposite one. Raises StoreDown."""
         read = _read(ticket)
@@ -127,13 +170,14 @@ class Verifier:
             return
         # A label like any other, but no sample of the hits: people speak up when something is wrong.
         outcome = Outcome(evidence=replace(read.evidence, wanted=False), same=right, kind="feedback")
-        key = (read.scope, read.encoder)
-        await self._scopes.learn(key, Judged((outcome,), near=read.vector, verified=right), soon=True)
-        if not right:
+        key, shuts = (read.scope, read.encoder), bool(read.vector) and not right
+        verified = bool(read.vector) and right
+        await self._scopes.learn(key, Judged((outcome,), near=read.vector, verified=verified), soon=True)
+        if shuts:
             await self._scopes.learn(key, shut(unpack(read.vector), read.similarity, firm=True), soon=True)
         back = int(undo)
         wrong, confirmed = (-back, 1) if right else (1, -back)
-        told = Trust(reported_wrong=wrong, confirmed=confirmed, quarantines=int(not right))
+        told = Trust(reported_wrong=wrong, confirmed=confirmed, quarantines=int(shuts))
         await self._measure(read.group, told, soon=True)
 
     async def served(self, query: Query) -> None:
@@ -211,9 +255,13 @@ class Verifier:
         result: str,
         key: int | None,
     ) -> None:
-        decided, same = result in {"same", "different"}, result == "same"
         flips = max((said.flip for *_, said in rows if said.verdict != "unsure"), default=0.0)
-        told = Trust(undecided=int(not decided), aliases=int(key is not None))
+        await self._tell(query, kind, result, flips, aliases=int(key is not None))
+
+    async def _tell(self, query: Query, kind: str, result: str, flips: float, *, aliases: int = 0) -> None:
+        """Measure one comparison."""
+        decided, same = result in {"same", "different"}, result == "same"
+        told = Trust(undecided=int(not decided), aliases=aliases)
         if decided and kind == "audit":
             told = replace(told, audited=1, audited_wrong=int(not same), flips=flips, quarantines=int(not same))
         elif decided:
@@ -237,14 +285,14 @@ class Verifier:
 
 
 def ticket(query: Query, hit: Hit) -> str | None:
-    """What feedback on this hit needs to be learned from; None for an exact hit."""
-    if hit.sight is None:
+    """What feedback on this hit needs to be learned from; None for an exact hit on an answer of its own."""
+    sight, entry = hit.sight or Sight(encoder=hit.entry.encoder), hit.entry
+    seen = next((item.evidence for item in sight.weighed if item.evidence.entry_id == entry.id), None)
+    if hit.sight is None and entry.answer_id:
+        seen = Evidence(entry_id=entry.id, answer_id=entry.root)
+    if seen is None:
         return None
-    served = next((item for item in hit.sight.weighed if item.evidence.entry_id == hit.entry.id), None)
-    if served is None:
-        return None
-    sight = hit.sight
-    made = _Ticket(query.scope, sight.encoder, sight.vector, hit.similarity, served.evidence, _group(query))
+    made = _Ticket(query.scope, sight.encoder, sight.vector, hit.similarity, seen, _group(query))
     return base64.b64encode(_encode(made)).decode()
 
 

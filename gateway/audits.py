@@ -190,7 +190,7 @@ def watch_of(telemetry: Telemetry) -> Watch:
             allowed=found.budget,
         )
 
-    return Watch(measured=telemetry.measured, alert=alert)
+    return Watch(measured=telemetry.measured, alert=alert, unreadable=telemetry.unreadable)
 
 
 def _judged(compared: Compared, answer: int | None, kind: str) -> dict[str, object]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from cache.semantic import SemanticCache
-from cache.types import Query
+from cache.types import Query, Uncacheable
 from cache.vectors import Vector, from_bytes
 from gateway.flights import Flight
 from gateway.journey import Journey
@@ -36,6 +36,10 @@ class Herds:
     def __len__(self) -> int:
         return sum(len(leads) for leads in self._leads.values())
 
+    def is_near(self, query: Query | Uncacheable) -> bool:
+        """Whether answers are being made in this scope, so that `wait` may lead to a second look-up."""
+        return isinstance(query, Query) and query.scope in self._leads
+
     def lead(self, journey: Journey, flight: Flight) -> None:
         """An answer is being made that others may want to wait for."""
         query, miss = journey.query, journey.miss
@@ -50,7 +54,19 @@ class Herds:
         flight.at_end(lambda: self._ended(query.scope, mine))
 
     async def wait(self, journey: Journey, watch: Callable[[], None]) -> bool:
-        """True when a near answer has been made meanwhile, so that looking again is worth it."""
+        """True when a near answer has been made meanwhile, so that looking again is worth it.
+
+        Whoever does not look again has had its look-up, and that counts in what the scope learns.
+        """
+        looks_again = False
+        try:
+            looks_again = await self._made_meanwhile(journey, watch)
+        finally:
+            if not looks_again and journey.miss is not None:
+                self._cache.count(journey.miss)
+        return looks_again
+
+    async def _made_meanwhile(self, journey: Journey, watch: Callable[[], None]) -> bool:
         query, miss = journey.query, journey.miss
         directives = journey.call.directives
         if not isinstance(query, Query) or miss is None or miss.vector is None or not directives.write:

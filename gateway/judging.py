@@ -24,6 +24,7 @@ Ask = Callable[[str, list[dict[str, object]]], Awaitable[str]]
 _LONGEST = 3_000  # characters of each text that are shown
 _GATHER = 0.2  # seconds in which pairs come together
 _UNKNOWN_FLIP = 0.1  # until it has been measured
+_AGAIN = 3_600.0  # seconds until a model that could not be measured is asked all of it once more
 _EQUAL = Judgement(verdict="same", probability=0.998, flip=0.002, by="equal")
 _ARRAY = re.compile(r"\[[^\[\]]*\]")
 _SYSTEM = (
@@ -62,18 +63,21 @@ class ModelJudge:
         self._path = home / "judges.json"
         self._worth = _kept(self._path).get(model)
         self._measuring = False
+        self._not_before = 0.0
         self._waiting: list[tuple[Pair, asyncio.Future[Opinion]]] = []
-        self._timer: asyncio.Task[None] | None = None
 
     @property
     def flip(self) -> float:
         return self._worth.flip if self._worth else _UNKNOWN_FLIP
 
     async def compare(self, pairs: Sequence[Pair]) -> list[Judgement]:
-        """Equal texts need no model. The first comparison ever has it measured on the gold pairs before."""
+        """Equal texts need no model. The first comparison ever has it measured on the gold pairs before; one that could
+        not be measured costs that once an hour at most.
+        """
         found = {i: _EQUAL for i, pair in enumerate(pairs) if equal(pair)}
         rest = [pair for i, pair in enumerate(pairs) if i not in found]
-        if rest and self._worth is None and not self._measuring:
+        may_measure = not self._measuring and asyncio.get_running_loop().time() >= self._not_before
+        if rest and self._worth is None and may_measure:
             await self.measure()
         said = iter(await self._opinions(rest) if rest else ())
         return [found.get(i) or self._judgement(next(said)) for i in range(len(pairs))]
@@ -88,6 +92,7 @@ class ModelJudge:
             self._measuring = False
         sure = [(item, opinion) for item, opinion in zip(items, said, strict=True) if opinion != "unsure"]
         if 2 * len(sure) < len(items):
+            self._not_before = asyncio.get_running_loop().time() + _AGAIN
             log.warning("the judging model could not be measured", model=self._model, judged=len(sure), of=len(items))
             return None
         wrong = sum((opinion == "same") != item.same for item, opinion in sure)

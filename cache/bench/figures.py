@@ -6,6 +6,7 @@ resampled by class; where nothing happened at all, the interval is that of a pla
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -50,15 +51,18 @@ def by_class(rows: Sequence[Row], top: Sequence[bool], bottom: Sequence[bool], *
     under = np.bincount(at, weights=np.asarray(bottom, float), minlength=len(names))
     if not over.sum() or over.sum() == under.sum():
         return plain
-    drawn: NDArray[np.float64] = (
-        np.random.default_rng(seed)
-        .multinomial(len(names), np.full(len(names), 1 / len(names)), size=_DRAWS)
-        .astype(float)
-    )
+    drawn = _drawn(len(names), seed)
     below = drawn @ under
     ratios = (drawn @ over)[below > 0] / below[below > 0]
     low, high = np.quantile(ratios, (0.025, 0.975))
     return Rate(plain.value, min(plain.low, float(low)), max(plain.high, float(high)))
+
+
+@lru_cache(maxsize=1)
+def _drawn(classes: int, seed: int) -> NDArray[np.float32]:
+    """How often each class is drawn, `(draws, classes)`: the same for all rates of a stream."""
+    drawn = np.random.default_rng(seed).multinomial(classes, np.full(classes, 1 / classes), size=_DRAWS)
+    return drawn.astype(np.float32)
 
 
 def figures(rows: Sequence[Row], steps: Sequence[Step], *, budget: Budget, seed: int) -> dict[str, Any]:

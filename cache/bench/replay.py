@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from cache.bench.data import Row
-from cache.index import load as load_index
+from cache.bench.nearest import Nearest, Picked, Searched, Table
 from policies.reuse import Budget, Evidence, Explore, LearningPolicy, Neighbour, Outcome, ReusePolicy, Serve, Verdict
 
 
@@ -96,18 +96,20 @@ class Learning:
 
 
 class Replay:
-    """A cache from empty on. `ask` answers one request."""
+    """A cache from empty on. `ask` answers one request. `nearest`: how its keys are found; default: by the index."""
 
-    def __init__(self, mind: Mind, dimension: int, options: Options) -> None:
+    def __init__(self, mind: Mind, dimension: int, options: Options, nearest: Nearest | None = None) -> None:
         self._mind = mind
         self._options = options
         self._random = random.Random(options.seed)  # noqa: S311 - coins of a simulation
-        self._index = load_index("flat").Index(dimension)
+        self._nearest = nearest or Searched(dimension)
         self._texts: dict[int, tuple[str, int]] = {}
         self._answers: dict[int, Answer] = {}
+        self._place = -1
         self._next = 0
 
     def ask(self, row: Row, vector: NDArray[np.float32]) -> Step:
+        self._place += 1
         verdict = self._mind.decide(row.text, self._near(vector), self._options.budget)
         audited = isinstance(verdict, Serve) and self._random.random() < verdict.audit
         served = isinstance(verdict, Serve) and not audited
@@ -124,7 +126,7 @@ class Replay:
 
     def _near(self, vector: NDArray[np.float32]) -> list[Neighbour]:
         found: list[Neighbour] = []
-        for near in self._index.search(vector, self._options.neighbours):
+        for near in self._nearest.search(self._place, vector, self._options.neighbours):
             text, answer = self._texts[near.entry_id]
             held = self._answers[answer]
             found.append(
@@ -162,16 +164,18 @@ class Replay:
         key = self._next
         self._next += 1
         self._texts[key] = (row.text, answer)
-        self._index.add([key], vector[None])
+        self._nearest.add(key, self._place, vector)
         keys = self._answers[answer].keys
         keys.append(key)
         if len(keys) > self._options.keys:
             oldest = keys.pop(0)
-            self._index.remove([oldest])
+            self._nearest.remove(oldest)
             del self._texts[oldest]
 
 
-def replay(rows: Sequence[Row], vectors: NDArray[np.float32], mind: Mind, options: Options) -> list[Step]:
-    """Every request in order, the cache empty before the first."""
-    cache = Replay(mind, vectors.shape[1], options)
+def replay(
+    rows: Sequence[Row], vectors: NDArray[np.float32], mind: Mind, options: Options, table: Table | None = None
+) -> list[Step]:
+    """Every request in order, the cache empty before the first. `table`: of these vectors, for many runs over them."""
+    cache = Replay(mind, vectors.shape[1], options, Picked(table) if table else None)
     return [cache.ask(row, vector) for row, vector in zip(rows, vectors, strict=True)]

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from cache.bench.data import Pair, Row, read_pairs, read_stream
 from cache.bench.figures import Rate, figures, share
-from cache.bench.minds import hindsight, mind
+from cache.bench.minds import hindsight, mind, sweep
+from cache.bench.nearest import Table
 from cache.bench.replay import Options, replay
 from cache.bench.vectors import Embedder, Matrix
 from policies.reuse import Budget, Neighbour, Serve
@@ -39,28 +40,53 @@ class Setting(Struct, frozen=True, kw_only=True):
         }
 
 
-def run_stream(path: Path, setting: Setting) -> Told:
-    """Raises Unreadable, LookupError or priors.Unfit for what cannot be used."""
+class Prepared(Struct, frozen=True, kw_only=True):
+    """A stream in one order, read, embedded and searched once for many runs. `encoder`: digest of the model."""
+
+    name: str
+    rows: list[Row]
+    repeats: int
+    seed: int
+    vectors: Matrix
+    encoder: str
+    table: Table | None = None
+
+
+def prepare(path: Path, setting: Setting, *, often: bool = False) -> Prepared:
+    """`often`: many runs will follow. Raises Unreadable or weights.Unusable."""
     stream = read_stream(path, seed=setting.seed, limit=setting.limit)
     embedder = Embedder(setting.folder)
-    decider = mind(setting.policy, encoder=embedder.digest, artefact=setting.artefact)
     vectors = embedder.embed([row.text for row in stream.rows])
-    options = Options(budget=setting.budget, seed=setting.seed, flip=setting.flip)
-    steps = replay(stream.rows, vectors, decider, options)
-    found = figures(stream.rows, steps, budget=setting.budget, seed=setting.seed)
-    head = {"stream": path.name, **setting.told(), "seed": setting.seed, "flip": setting.flip}
-    return {**head, "exact_repeats": stream.repeats, **found}
+    return Prepared(
+        name=path.name,
+        rows=stream.rows,
+        repeats=stream.repeats,
+        seed=setting.seed,
+        vectors=vectors,
+        encoder=embedder.digest,
+        table=Table(vectors) if often and stream.rows else None,
+    )
+
+
+def run_stream(path: Path, setting: Setting) -> Told:
+    """Raises Unreadable, LookupError or priors.Unfit for what cannot be used."""
+    return run_prepared(prepare(path, setting), setting)
+
+
+def run_prepared(made: Prepared, setting: Setting) -> Told:
+    """`setting` may differ from the one it was prepared with in all but order and limit."""
+    decider = mind(setting.policy, encoder=made.encoder, artefact=setting.artefact)
+    options = Options(budget=setting.budget, seed=made.seed, flip=setting.flip)
+    steps = replay(made.rows, made.vectors, decider, options, made.table)
+    found = figures(made.rows, steps, budget=setting.budget, seed=made.seed)
+    head = {"stream": made.name, **setting.told(), "seed": made.seed, "flip": setting.flip}
+    return {**head, "exact_repeats": made.repeats, **found}
 
 
 def best_fixed(path: Path, setting: Setting) -> Told:
     """The hindsight-best fixed threshold for the same requests."""
-    rows, vectors = _loaded(path, setting)
-    return hindsight(rows, vectors, setting.budget)
-
-
-def _loaded(path: Path, setting: Setting) -> tuple[list[Row], Matrix]:
-    rows = read_stream(path, seed=setting.seed, limit=setting.limit).rows
-    return rows, Embedder(setting.folder).embed([row.text for row in rows])
+    made = prepare(path, setting, often=True)
+    return hindsight(len(made.rows), sweep(made.rows, made.vectors, made.table), setting.budget)
 
 
 class Tally(Struct, kw_only=True):

@@ -30,7 +30,7 @@ class Index(Protocol):
 
     def __len__(self) -> int: ...
 
-    def add(self, ids: Sequence[int], vectors: Vector) -> None:
+    def add(self, ids: Sequence[int] | Ids, vectors: Vector) -> None:
         """`vectors`: `(len(ids), dimension)`. Raises ValueError for another shape, NaN, zero, or another length."""
         ...
 

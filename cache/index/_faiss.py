@@ -22,25 +22,32 @@ BLOCK = 8_192
 
 
 class FaissIndex:
-    """Implements what `cache.index.Index` asks of any kind; `_index` takes ids with its vectors."""
+    """Implements what `cache.index.Index` asks of any kind; `_index` takes ids with its vectors.
+
+    It counts by itself: asking FAISS gives the interpreter away, and lengths are asked for all the time.
+    """
 
     def __init__(self, dimension: int, index: Any) -> None:
         self.dimension = dimension
         self._index = index
+        self._count = int(index.ntotal)
 
     def __len__(self) -> int:
-        return int(self._index.ntotal)
+        return self._count
 
-    def add(self, ids: Sequence[int], vectors: Vector) -> None:
+    def add(self, ids: Sequence[int] | Ids, vectors: Vector) -> None:
         matrix = checked(vectors, len(ids), self.dimension)
         if len(ids):
             one_thread()
             self._index.add_with_ids(matrix, np.asarray(ids, dtype=np.int64))
+            self._count += len(ids)
 
     def remove(self, ids: Sequence[int]) -> int:
         if not len(ids) or not len(self):
             return 0
-        return int(self._index.remove_ids(faiss.IDSelectorBatch(np.asarray(ids, dtype=np.int64))))
+        removed = int(self._index.remove_ids(faiss.IDSelectorBatch(np.asarray(ids, dtype=np.int64))))
+        self._count -= removed
+        return removed
 
     def search(self, vector: Vector, k: int) -> list[Near]:
         query = checked(np.reshape(vector, (1, -1)), 1, self.dimension)

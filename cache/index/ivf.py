@@ -29,7 +29,7 @@ class Index(FaissIndex):
     def __init__(self, dimension: int, index: Any = None) -> None:
         super().__init__(dimension, index or _empty(dimension, 1))
 
-    def add(self, ids: Sequence[int], vectors: Vector) -> None:
+    def add(self, ids: Sequence[int] | Ids, vectors: Vector) -> None:
         if len(ids) and not self._index.is_trained:
             self.train(vectors, len(ids))
         super().add(ids, vectors)

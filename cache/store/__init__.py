@@ -100,8 +100,13 @@ class Store(Protocol):
     async def put_key(self, entry: Entry, beside: bytes, most: int) -> bool:
         """Keep `entry` as one more key of the answer held under the digest `beside`, in place of what is under its own.
 
-        False, and nothing is kept, when that answer is not there any more or has `most` keys already.
+        Where the answer has `most` keys already, the one used least lately goes; never the answer's own, nor `beside`.
+        False, and nothing is kept, when that answer is not there any more or none of its keys may go.
         """
+        ...
+
+    async def drop_key(self, exact: bytes, entry_id: int) -> bool:
+        """Remove this entry and no other key of its answer. False when another, or none, is under that digest."""
         ...
 
     async def drop(self, entry_id: int) -> Entry | None:

@@ -67,10 +67,20 @@ class MemoryStore:
 
     async def put_key(self, entry: Entry, beside: bytes, most: int) -> bool:
         held = self._entries.get(beside)
-        keys = self._keys_of.get(entry.root, set())
-        if held is None or held.root != entry.root or len(keys - {entry.exact}) >= most:
+        if held is None or held.root != entry.root:
             return False
+        keys = self._keys_of[entry.root] - {entry.exact}
+        surplus = max(0, len(keys) - most + 1)
+        may_go = [key for key in keys if key != beside and self._entries[key].id != entry.root]
+        if len(may_go) < surplus:
+            return False
+        for key in sorted(may_go, key=self._ranks.of)[:surplus]:
+            self._remove(key)
         return self.put_soon(entry)
+
+    async def drop_key(self, exact: bytes, entry_id: int) -> bool:
+        held = self._entries.get(exact)
+        return held is not None and held.id == entry_id and self._remove(exact) is not None
 
     async def drop(self, entry_id: int) -> Entry | None:
         exact = self._exact_of.get(entry_id)
@@ -204,6 +214,9 @@ class _Ranks:
             self._heap = sorted((rank, exact) for exact, rank in self._rank_of.items())
         if len(self._expiries) > 2 * len(self._rank_of) + _PAGE:
             self._expiries = sorted((expires, exact) for exact, expires in self._expires_of.items())
+
+    def of(self, exact: bytes) -> float:
+        return self._rank_of[exact]
 
     def used(self, entry: Entry, now: float) -> None:
         self._rank_of[entry.exact] = eviction.again(self._rank_of[entry.exact], _worth(entry), now)

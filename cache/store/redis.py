@@ -15,6 +15,7 @@ from redis.exceptions import WatchError
 
 from cache import feed
 from cache.background import Background
+from cache.codec import Codec
 from cache.redis_batch import (
     Batch,
     Done,
@@ -46,7 +47,9 @@ _REPLAY_BUDGET = 10.0
 
 
 class RedisStore:
-    """Implements `cache.store.Store`. `now`: wall clock for expiry, `monotonic`: for the breaker."""
+    """Implements `cache.store.Store`. `now`: wall clock for expiry, `monotonic`: for the breaker, `codec`: how entries
+    are written.
+    """
 
     def __init__(
         self,
@@ -56,13 +59,15 @@ class RedisStore:
         monotonic: Callable[[], float],
         max_entries: int = 100_000,
         prefix: str = "nearhit:cache:",
+        codec: Codec | None = None,
     ) -> None:
+        self._codec = codec or Codec()
         self._now = now
         self._max_entries = max_entries
         self._link = Link(url, monotonic=monotonic)
         self._slow = self._link.slow
         self._era = Era(self._link, prefix, self._lost)
-        self._read = Reader(self._link, self._era)
+        self._read = Reader(self._link, self._era, self._codec)
         self._background = Background()
         self._worker = secrets.token_hex(8)
         self._listen: Callable[[Change], None] = _ignore
@@ -118,6 +123,7 @@ class RedisStore:
     async def put_key(self, entry: Entry, beside: bytes, most: int) -> bool:
         await self._era.begin()
         old = await self._read.metas([entry.exact])
+        old |= await self._used_least(entry, beside, most)
         batch = self._batch()
         done = await self._link.ask(lambda: self._add_key(batch, old, entry, beside, most))
         if done is None:
@@ -127,6 +133,19 @@ class RedisStore:
             self._listen(change)
         return True
 
+    async def _used_least(self, entry: Entry, beside: bytes, most: int) -> dict[bytes, Meta]:
+        """The keys of the answer that go to make room for one more; none where they would not make enough."""
+        keys = [key for key in await self._keys_of(entry.root, None) if key != entry.exact]
+        surplus = len(keys) - most + 1
+        if surplus <= 0:
+            return {}
+        await self._read.raise_ranks(self._touches.take())
+        metas = {key: meta for key, meta in (await self._read.known(keys)).items() if meta.entry_id != entry.root}
+        metas.pop(beside, None)
+        ranks = await self._read.ranks(list(metas))
+        least = sorted(metas, key=lambda key: ranks.get(key, 0.0))[:surplus]
+        return {key: metas[key] for key in least} if len(least) == surplus else {}
+
     async def _add_key(
         self, batch: Batch, old: dict[bytes, Meta], entry: Entry, beside: bytes, most: int
     ) -> Done | None:
@@ -134,8 +153,8 @@ class RedisStore:
         try:
             await batch.watch(self._keys.entry(beside), self._keys.answer(entry.root))
             raw, keys = await batch.look(beside, entry.root)
-            held = read_entry(beside, raw)
-            if held is None or held[0].root != entry.root or len(keys - {entry.exact}) >= most:
+            held = read_entry(self._codec, beside, raw)
+            if held is None or held[0].root != entry.root or len(keys - old.keys() - {entry.exact}) >= most:
                 return None
             if not self._era.lives(*held):
                 return None
@@ -169,6 +188,14 @@ class RedisStore:
             # Redis may have lost what leads to an entry that it still has.
             await self._with_room(lambda: self._era.refuse(*{entry_id, root}))
         return first
+
+    async def drop_key(self, exact: bytes, entry_id: int) -> bool:
+        await self._read.look()
+        meta = (await self._read.known([exact])).get(exact)
+        if meta is None or meta.entry_id != entry_id:
+            return False
+        await self._take_out([exact])
+        return True
 
     async def _take_out(self, exacts: Sequence[bytes]) -> None:
         """Also when there is no memory left to tell the others; raises StoreFull then."""
@@ -281,7 +308,7 @@ class RedisStore:
     async def _remove(self, exacts: Sequence[bytes], *, tell: bool = True, whole: bool = True) -> int:
         metas = await self._read.known(exacts)
         if metas:
-            batch = Batch(self._slow, self._keys, self._worker, whole=whole)
+            batch = self._batch(whole=whole)
             for exact, meta in metas.items():
                 batch.remove(exact, meta, tell=tell)
             await self._execute(batch)
@@ -295,8 +322,8 @@ class RedisStore:
         )
         await self._remove(due)
 
-    def _batch(self) -> Batch:
-        return Batch(self._slow, self._keys, self._worker)
+    def _batch(self, *, whole: bool = True) -> Batch:
+        return Batch(self._slow, self._keys, self._worker, self._codec, whole=whole)
 
     async def _tell(self, change: Change) -> None:
         batch = self._batch()

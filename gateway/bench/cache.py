@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from cache import priors, weights
+from cache.bench.arms import ARMS, run_arm
 from cache.bench.data import Unreadable
 from cache.bench.run import Setting, best_fixed, run_pairs, run_stream
 from gateway.cli.wrong import Wrong
@@ -23,11 +24,16 @@ _SHOWN_PAIRS = ("served_true_rate", "served_true_near_rate", "served_false_rate"
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """One of `stream` and `pairs`. `baselines`: also what others do."""
+    """One of `stream` and `pairs`, or an `arm`, with a stream or on the project's own texts.
+
+    `baselines`: also what others do. `quiet`: only the JSON.
+    """
 
     stream: Path | None = None
     pairs: Path | None = None
+    arm: str | None = None
     baselines: bool = False
+    quiet: bool = False
 
 
 def run(wanted: Wanted, setting: Setting) -> int:
@@ -35,7 +41,10 @@ def run(wanted: Wanted, setting: Setting) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         placed = setting if setting.folder != Path() else replace(setting, folder=Path(scratch))
         try:
-            result = _pairs(wanted.pairs, placed) if wanted.pairs else _stream(wanted, placed)
+            if wanted.arm is not None:
+                result = _arms(wanted, placed)
+            else:
+                result = _pairs(wanted, placed) if wanted.pairs else _stream(wanted, placed)
         except (Unreadable, LookupError, priors.Unfit, weights.Unusable) as error:
             raise Wrong(f"bench cache: {error}") from error
     sys.stdout.write(f"{msgspec.json.encode(result).decode()}\n")
@@ -45,24 +54,43 @@ def run(wanted: Wanted, setting: Setting) -> int:
 def _stream(wanted: Wanted, setting: Setting) -> dict[str, Any]:
     assert wanted.stream is not None
     result = run_stream(wanted.stream, setting)
-    _show(setting.policy, result, _SHOWN)
+    show = _silent if wanted.quiet else _show
+    show(setting.policy, result, _SHOWN)
     if not wanted.baselines:
         return result
     others: dict[str, Any] = {}
     for name in BASELINES:
         others[name] = run_stream(wanted.stream, replace(setting, policy=name, artefact=None))
-        _show(name, others[name], _SHOWN)
+        show(name, others[name], _SHOWN)
     others["hindsight-best"] = best_fixed(wanted.stream, setting)
-    _show("hindsight-best", others["hindsight-best"], _SHOWN)
+    show("hindsight-best", others["hindsight-best"], _SHOWN)
     return {**result, "baselines": others}
 
 
-def _pairs(path: Path, setting: Setting) -> dict[str, Any]:
-    result = run_pairs(path, setting)
+def _pairs(wanted: Wanted, setting: Setting) -> dict[str, Any]:
+    assert wanted.pairs is not None
+    result = run_pairs(wanted.pairs, setting)
+    show = _silent if wanted.quiet else _show
     for tag, tally in result["tags"].items():
-        _show(tag, tally, _SHOWN_PAIRS)
-    _show("all", result, _SHOWN_PAIRS)
+        show(tag, tally, _SHOWN_PAIRS)
+    show("all", result, _SHOWN_PAIRS)
     return result
+
+
+def _arms(wanted: Wanted, setting: Setting) -> dict[str, Any]:
+    """One arm, or all of them."""
+    told: dict[str, Any] = {}
+    for name in ARMS if wanted.arm == "all" else [wanted.arm or ""]:
+        ran = run_arm(name, wanted.stream, setting)
+        told[name] = ran.told()
+        if not wanted.quiet:
+            sys.stdout.write(f"{name:8} {ran.shown.line()}\n")
+            sys.stdout.flush()
+    return {"arms": told} if wanted.arm == "all" else told[wanted.arm or ""]
+
+
+def _silent(name: str, told: dict[str, Any], shown: tuple[str, ...]) -> None:
+    """For machines."""
 
 
 def _show(name: str, told: dict[str, Any], shown: tuple[str, ...]) -> None:

@@ -52,8 +52,9 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """What a learning policy saw of one answer, kept until it is known whether that answer was right.
 
     `probability` that it is right and `risk` = 1 - the cautious bound of that. `features`: float32, as the policy
-    laid them out. `guards`: those that spoke against it, `veto`: the one that forbids it. `wanted`: it was, or would
-    have been, the one to serve; only these tell how often hits are wrong. `chance`: how likely a label was. No text.
+    laid them out. `guards`: those that spoke against it, `veto`: the one that forbids it. `best`: the least risky of
+    its request, served or not. `wanted`: it was, or would have been, the one to serve; only these tell how often hits
+    are wrong. `chance`: how likely a label was. No text.
     """
 
     entry_id: int
@@ -65,6 +66,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     veto: str | None = None
     wanted: bool = False
     chance: float = 1.0
+    best: bool = False
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -162,7 +164,7 @@ class LearningPolicy(ReusePolicy, Protocol[S]):
 
 def known() -> list[str]:
     """Policies have a module of their own with a class `Policy`; the others are what they are made of."""
-    parts = {"guards", "english", "facts", "lexicon", "roles", "pairs", "logistic", "prior", "spending"}
+    parts = {"guards", "english", "facts", "lexicon", "roles", "pairs", "logistic", "curve", "prior", "spending"}
     return sorted(module.name for module in iter_modules(__path__) if module.name not in parts)
 
 

@@ -1,7 +1,8 @@
 """The boundary that learns: a calibrated probability that a kept answer is right, and two error budgets that hold.
 
 Each answer near the question becomes features (`pairs`), the features a probability with its uncertainty (`logistic`,
-pooled over the scope, started from a shipped `prior`), and the probabilities a verdict under both budgets (`spending`).
+pooled over the scope, started from a shipped `prior`), the probability of the best one a risk by what became of others
+with that probability (`curve`), and the risks a verdict under both budgets (`spending`).
 Knows one scope's state, which is handed in and handed back. No memory, clock, chance or I/O of its own.
 
 What is promised, per scope, for budgets d (wrong per request) and r (wrong per hit):
@@ -9,7 +10,7 @@ What is promised, per scope, for budgets d (wrong per request) and r (wrong per 
 * d = 0 or r = 0: nothing is served by meaning. Always.
 * Estimated spending: at any time the sum of estimated risks of what was served, scaled by what audits found, is at most
   d x requests + slack and r x hits + slack over the window. Where a hit's true risk is at most its estimate on average,
-  so are the wrong answers expected. The estimate is the upper bound of the model, `caution` deviations above its mean.
+  so are the wrong answers expected. The estimate is the upper bound of the curve, `caution` deviations above its mean.
 * Audits: each would-be hit is checked with a known chance that does not depend on its being right. When the checked
   ones prove (anytime-valid, false alarm with chance `alarm` at most) that more are wrong than allowed, serving stops
   until the window says otherwise. With every would-be hit audited with chance q at least, the wrong answers served
@@ -25,20 +26,34 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from policies.reuse import Budget, Evidence, Explore, Neighbour, Note, Outcome, Regenerate, Serve, Verdict, logistic
+from policies.reuse import (
+    Budget,
+    Evidence,
+    Explore,
+    Neighbour,
+    Note,
+    Outcome,
+    Regenerate,
+    Serve,
+    Verdict,
+    curve,
+    logistic,
+)
+from policies.reuse.curve import Curve
 from policies.reuse.logistic import Belief
 from policies.reuse.pairs import GUARD_NAMES, HARD, NAMES, WIDTH, Candidate, candidates
 from policies.reuse.prior import Prior
 from policies.reuse.spending import Limits, Window, add, affordable, alarmed, check, scale, threshold
 
-VERSION = 1
+VERSION = 2
 
 
 class Params(Struct, frozen=True, kw_only=True):
     """`floor`: cosine below which nothing is looked at; `compared`: answers considered, and compared with a fresh one.
 
-    `caution`: deviations between the mean and the cautious bound; `first_caution`: the same as long as the prior's
-    bounds decide, which were measured with it. `memory`: how much of a label is left per label that follows. `labels`,
+    `caution`: deviations of the curve between its mean and the cautious bound; `first_caution`: of the model, as long
+    as the prior's bounds decide, which were measured with it. `memory`: how much of a label is left per label that
+    follows, `curve_memory`: to the curve. `labels`,
     `requests`: how many a scope needs before its own window decides. `audits`: (hits so far, chance of an audit), the
     last that applies counts; `heaviest`: most labels an audit may count as. `excuse_labels`: pairs a guard spoke
     against in vain before it is no veto any more; those count that look right with `excuse_from` without it.
@@ -49,9 +64,10 @@ class Params(Struct, frozen=True, kw_only=True):
     caution: float = 0.5
     first_caution: float = 0.5
     memory: float = 0.9999
+    curve_memory: float = 0.9995
     labels: int = 80
     requests: float = 100.0
-    audits: tuple[tuple[int, float], ...] = ((0, 0.2), (50, 0.05), (500, 0.02))
+    audits: tuple[tuple[int, float], ...] = ((0, 0.2), (50, 0.1), (1_000, 0.03), (5_000, 0.02))
     heaviest: float = 1.0
     excuse_labels: int = 10
     excuse_from: float = 0.7
@@ -68,6 +84,7 @@ class State(Struct, frozen=True, kw_only=True):
     """
 
     belief: Belief
+    curve: Curve = Curve()
     window: Window = Window()
     excused: bytes = bytes(12 * len(GUARD_NAMES))
     labels: int = 0
@@ -116,9 +133,12 @@ class Policy:
         notes = tuple(Note(entry_id=item.entry_id, guard=item.veto, confidence=item.probability) for item in evidence)
         reason = self._objection(state, best, limit, budget)
         audit = self._audit(state)
-        if best.risk <= limit:
-            chance = audit if reason is None else 1.0
-            evidence = tuple(replace(item, wanted=item is best, chance=chance) for item in evidence)
+        wanted = best.risk <= limit
+        chance = audit if wanted and reason is None else 1.0
+        evidence = tuple(
+            replace(item, best=True, wanted=wanted, chance=chance) if item is best else replace(item, chance=chance)
+            for item in evidence
+        )
         if reason is not None:
             return Explore(entry_id=best.entry_id, notes=notes, reason=reason, evidence=evidence)
         return Serve(
@@ -161,9 +181,16 @@ class Policy:
         belief = logistic.learn(
             state.belief, x, outcome.same, flip=outcome.flip, memory=self._params.memory, weight=weight
         )
-        window = check(state.window, seen.risk, wrong=not outcome.same) if seen.wanted else state.window
+        window = state.window
+        if seen.wanted:
+            window = check(window, seen.risk, wrong=not outcome.same, flip=outcome.flip)
         return replace(
-            state, belief=belief, window=window, excused=self._excuse(state.excused, outcome), labels=state.labels + 1
+            state,
+            belief=belief,
+            curve=self._bend(state.curve, outcome),
+            window=window,
+            excused=self._excuse(state.excused, outcome),
+            labels=state.labels + 1,
         )
 
     def brief(self, state: State, budget: Budget) -> dict[str, float]:
@@ -177,6 +204,7 @@ class Policy:
             "audited_wrong": window.wrong,
             "feared_wrong": window.feared,
             "doubt": scale(window, self._params.limits),
+            "steepness": state.curve.slope,
             "braked": float(alarmed(window, budget, self._params.limits)),
         }
 
@@ -207,8 +235,18 @@ class Policy:
         )
 
     def _risk(self, state: State, guessed: logistic.Guess) -> float:
-        caution = self._params.caution if self._is_grown(state) else self._params.first_caution
-        return logistic.sigmoid(caution * guessed.spread - guessed.logit)
+        if self._is_grown(state):
+            return curve.risk(state.curve, guessed.logit, self._params.caution)
+        return logistic.sigmoid(self._params.first_caution * guessed.spread - guessed.logit)
+
+    def _bend(self, held: Curve, outcome: Outcome) -> Curve:
+        """One more label for the curve. What people report is no sample of what was likely to be right."""
+        seen = outcome.evidence
+        if not seen.best or seen.veto is not None or outcome.kind == "feedback":
+            return held
+        p = min(max(seen.probability, 1e-9), 1.0 - 1e-9)
+        said = math.log(p / (1.0 - p))
+        return curve.learn(held, said, outcome.same, flip=outcome.flip, memory=self._params.curve_memory)
 
     def _is_grown(self, state: State) -> bool:
         """Whether the scope has labels and requests enough to decide by its own."""

@@ -19,6 +19,8 @@ Row = NDArray[np.float32]
 
 BINS = 96
 _LEAST, _MOST = 1e-4, 0.5
+# A judge who errs as often as this tells next to nothing, and is not corrected for more.
+_BLIND = 0.45
 _STEP = math.log(_MOST / _LEAST) / (BINS - 1)
 EDGES = _LEAST * np.exp(_STEP * np.arange(BINS))
 
@@ -28,8 +30,8 @@ class Window(Struct, frozen=True, kw_only=True):
 
     `counts`, `risks`: per bin of risk, float32: requests, and the sum of their risks. `requests`: all of them, also
     those with nothing near. `served`, `spent`: what was served, and the risk taken by that, as it was estimated then.
-    `checked`, `wrong`, `feared`: would-be hits that were compared with a fresh answer, how many were wrong, and how
-    many had to be feared wrong.
+    `checked`, `wrong`, `feared`: would-be hits that were compared with a fresh answer, how many were called wrong, and
+    how many had to be feared wrong; `flips`: how many of these verdicts the judge is known to get wrong.
     """
 
     counts: bytes = bytes(4 * BINS)
@@ -40,6 +42,7 @@ class Window(Struct, frozen=True, kw_only=True):
     checked: float = 0.0
     wrong: float = 0.0
     feared: float = 0.0
+    flips: float = 0.0
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -54,7 +57,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     audit_span: float = 12_000.0
     catch_up: float = 1_000.0
     slack: float = 0.25
-    reserve: float = 0.15
+    reserve: float = 0.1
     hit_reserve: float = 0.05
     trust: float = 0.8
     doubt: float = 10.0
@@ -83,11 +86,12 @@ def add(window: Window, risk: float, *, served: bool, limits: Limits) -> Window:
         checked=window.checked * slower,
         wrong=window.wrong * slower,
         feared=window.feared * slower,
+        flips=window.flips * slower,
     )
 
 
-def check(window: Window, risk: float, *, wrong: bool) -> Window:
-    """The window after a would-be hit was compared with a fresh answer."""
+def check(window: Window, risk: float, *, wrong: bool, flip: float = 0.0) -> Window:
+    """The window after a would-be hit was compared with a fresh answer by a judge who errs with chance `flip`."""
     return Window(
         counts=window.counts,
         risks=window.risks,
@@ -97,12 +101,21 @@ def check(window: Window, risk: float, *, wrong: bool) -> Window:
         checked=window.checked + 1.0,
         wrong=window.wrong + wrong,
         feared=window.feared + risk,
+        flips=window.flips + flip,
     )
 
 
+def _flip(window: Window) -> float:
+    """How often the judge errs, over what was checked."""
+    return min(_BLIND, window.flips / window.checked) if window.checked > 0.0 else 0.0
+
+
 def scale(window: Window, limits: Limits) -> float:
-    """How many wrong answers audits found for each that was feared."""
-    found = (window.wrong + limits.weight) / (window.feared + limits.weight)
+    """How many wrong answers audits found for each that was feared, without those that only the judge's errors made
+    (Rogan and Gladen 1978)."""
+    flip = _flip(window)
+    wrong = max(0.0, (window.wrong - flip * window.checked) / (1.0 - 2.0 * flip))
+    found = (wrong + limits.weight) / (window.feared + limits.weight)
     return min(max(found, limits.trust), limits.doubt)
 
 
@@ -136,9 +149,12 @@ def affordable(window: Window, risk: float, budget: Budget, limits: Limits) -> b
 def alarmed(window: Window, budget: Budget, limits: Limits) -> bool:
     """Whether audits prove, at the level of `alarm` however often one looks, that more hits are wrong than allowed.
 
-    A bet against "at most the allowed share is wrong", spread over all greater shares (Ville's inequality).
+    A bet against "at most the allowed share is wrong", spread over all greater shares (Ville's inequality). What a
+    judge calls wrong is allowed his errors on top: with many of them little can be proved either way.
     """
-    allowed = min(budget.max_wrong_hit_rate, budget.max_error_rate * window.requests / max(window.served, 1.0))
+    flip = _flip(window)
+    allowed = min(budget.max_wrong_hit_rate, budget.max_error_rate * window.requests / max(window.served, 1.0), 1.0)
+    allowed += flip * (1.0 - 2.0 * allowed)
     if window.checked < 1.0 or window.wrong <= allowed * window.checked:
         return False
     if allowed <= 0.0:

@@ -508,13 +508,47 @@ async def test_a_key_needs_its_answer(opened: Opened, clock: FrozenClock) -> Non
 
 async def test_an_answer_has_so_many_keys_at_most(opened: Opened, clock: FrozenClock) -> None:
     """One popular answer must not fill the store with its wordings; the same wording again takes no second place."""
-    await opened.store.put(entry(1, clock))
-    assert await opened.store.put_key(entry(2, clock, answer_id=1), entry(1, clock).exact, most=2)
-    assert not await opened.store.put_key(entry(3, clock, answer_id=1), entry(1, clock).exact, most=2)
-    assert await opened.store.put_key(
-        entry(4, clock, exact=entry(2, clock).exact, answer_id=1), entry(1, clock).exact, 2
-    )
-    assert {row.entry_id for row in await opened.store.vectors(SCOPE, "hash-8")} == {1, 4}
+    store, root = opened.store, entry(1, clock)
+    await store.put(root)
+    assert await store.put_key(entry(2, clock, answer_id=1), root.exact, most=2)
+    assert await store.put_key(entry(4, clock, exact=entry(2, clock).exact, answer_id=1), root.exact, 2)
+    assert {row.entry_id for row in await store.vectors(SCOPE, "hash-8")} == {1, 4}
+    assert not await store.put_key(entry(3, clock, answer_id=1), root.exact, most=1)
+    assert {row.entry_id for row in await store.vectors(SCOPE, "hash-8")} == {1, 4}
+
+
+async def test_the_wording_used_least_lately_gives_way_to_a_new_one(opened: Opened, clock: FrozenClock) -> None:
+    """A popular answer's first wordings must not shut out those people use now; its own key stays whatever happens."""
+    store, root = opened.store, entry(1, clock)
+    await store.put(root)
+    for number in (2, 3, 4):
+        assert await store.put_key(entry(number, clock, answer_id=1), root.exact, most=4)
+    clock.advance(600.0)
+    for number in (2, 4):
+        store.touch(entry(number, clock).exact)
+    assert await store.put_key(entry(5, clock, answer_id=1), root.exact, most=4)
+    assert {row.entry_id for row in await store.vectors(SCOPE, "hash-8")} == {1, 2, 4, 5}
+    assert {change.row.entry_id for change in opened.told if change.kind == "drop"} == {3}
+    assert sum((await store.counts()).values()) == 4
+    # What the new wording was found beside was used just now.
+    assert await store.put_key(entry(6, clock, answer_id=1), entry(2, clock).exact, most=3)
+    assert {row.entry_id for row in await store.vectors(SCOPE, "hash-8")} == {1, 2, 6}
+
+
+async def test_one_key_goes_alone(opened: Opened, clock: FrozenClock) -> None:
+    """A wording that turned out to mean something else must not take the answer from all others."""
+    store = opened.store
+    await store.put(entry(1, clock))
+    for number in (2, 3):
+        assert await store.put_key(entry(number, clock, answer_id=1), entry(1, clock).exact, most=8)
+    assert not await store.drop_key(entry(2, clock).exact, 3)  # replaced meanwhile
+    assert await store.drop_key(entry(2, clock).exact, 2)
+    assert not await store.drop_key(entry(2, clock).exact, 2)
+    assert await store.get(entry(2, clock).exact) is None
+    assert {row.entry_id for row in await store.vectors(SCOPE, "hash-8")} == {1, 3}
+    assert {change.row.entry_id for change in opened.told if change.kind == "drop"} == {2}
+    assert await store.drop(3) is not None
+    assert sum((await store.counts()).values()) == 0
 
 
 async def test_a_key_takes_the_place_of_the_entry_it_was(opened: Opened, clock: FrozenClock) -> None:

@@ -26,6 +26,23 @@ async def test_the_second_wording_waits_for_the_first_ones_answer(tmp_path: Path
         assert up.calls == 1
 
 
+async def test_who_waits_for_anothers_answer_is_counted_once(tmp_path: Path) -> None:
+    """Two look-ups for one request would halve the hit rate people see, and stretch the budget per request."""
+    async with opened(tmp_path, audit_share=None) as gateway:
+        slow(gateway, 300)
+        first = asyncio.get_running_loop().create_task(say(gateway, ASKED))
+        await asyncio.sleep(0.1)
+        second = await say(gateway, SIMILAR)
+        await first
+        assert second.headers["x-nearhit-cache"] == "hit-semantic"
+        cache = gateway.services.cache
+        assert cache is not None
+        (row,) = await cache.stats()
+        assert (row.lookups, row.hits_exact, row.hits_semantic, row.misses) == (2, 0, 1, {"far": 1})
+        assert row.trust is not None
+        assert row.trust.hits == 1
+
+
 async def test_the_wait_is_bounded(tmp_path: Path) -> None:
     """A slow leader must not hold up those behind it for longer than the operator allows."""
     async with opened(tmp_path, audit_share=None, herd_wait="100ms") as gateway:

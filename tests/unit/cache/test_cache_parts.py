@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache import codec
 from cache.breaker import Breaker
+from cache.codec import Codec
 from cache.front import Front
 from cache.tally import MAX_GROUPS, OTHERS, Tally
 from cache.types import Entry, Group, Query
 from cache.vectors import from_bytes, pack, to_bytes, unpack
 from cache.wording import is_time_sensitive
 from tests.clock import FrozenClock
+
+codec = Codec()
 
 
 def entry(number: int, answer: bytes = b"{}") -> Entry:

@@ -8,11 +8,14 @@ import pytest
 
 from cache.bench.data import Row, Unreadable, read_pairs, read_stream
 from cache.bench.figures import by_class, figures, share
-from cache.bench.minds import FIXED, hindsight, mind
+from cache.bench.memo import remembered
+from cache.bench.minds import FIXED, hindsight, mind, sweep
+from cache.bench.nearest import Picked, Searched, Table
 from cache.bench.replay import Options, Step, replay
 from cache.embedder import HashEncoder
 from cache.training.frames import frames, pairs
 from policies.reuse import Budget
+from policies.reuse import pairs as pair_features
 
 TOPICS = ("reset my password", "cancel the order", "track a parcel", "renew the licence", "print an invoice")
 WAYS = ("how do i {}", "how can i {}", "please {}", "help me {}", "i want to {}", "{} now", "{} please", "can you {}")
@@ -69,11 +72,48 @@ async def test_hindsight_is_the_best_of_the_fixed() -> None:
     rows = stream()
     found = await vectors(rows)
     budget = Budget(max_error_rate=0.1, max_wrong_hit_rate=1.0)
-    best = hindsight(rows, found, budget)
+    best = hindsight(len(rows), sweep(rows, found), budget)
     steps = replay(rows, found, mind("cosine-90", encoder=""), Options(budget=budget))
     told = figures(rows, steps, budget=budget, seed=0)
     if told["wrong_per_request"] <= 0.1:
         assert best["hit_rate"] >= told["hit_rate"] - 1e-9
+
+
+@pytest.mark.parametrize("name", ["learned", "cold", "verified", "guarded", "cosine-80"])
+@pytest.mark.parametrize("depth", [4, 128])
+async def test_a_fast_run_decides_as_a_slow_one(name: str, depth: int) -> None:
+    """The table of neighbours and what is remembered of texts may save time only: every step must be the same."""
+    rows = stream()
+    found = await vectors(rows)
+    options = Options(budget=Budget(max_error_rate=0.05, max_wrong_hit_rate=0.5), flip=0.05, keys=3)
+    slow = replay(rows, found, mind(name, encoder="minilm"), options)
+    table = Table(found, depth)
+    with remembered():
+        for _ in range(2):
+            assert replay(rows, found, mind(name, encoder="minilm"), options, table) == slow
+
+
+async def test_the_table_finds_what_the_index_finds() -> None:
+    """Equal vectors, removed keys and a table that is not deep enough are where a short cut goes wrong."""
+    rows = stream()
+    found = await vectors(rows)
+    found[1], found[2], found[3] = found[0], found[0], found[0]
+    picked, searched = Picked(Table(found, 6)), Searched(found.shape[1])
+    for place, vector in enumerate(found):
+        for k in (1, 3, 8):
+            assert list(picked.search(place, vector, k)) == list(searched.search(place, vector, k))
+        for kept in (picked, searched):
+            kept.add(100 + place, place, vector)
+            if place % 5 == 4:
+                kept.remove(98 + place)
+
+
+def test_memory_ends_with_its_block() -> None:
+    """Nothing that serves may go on with functions that keep every text."""
+    before = pair_features.analyse, pair_features.unmatched, pair_features.GUARDS
+    with remembered():
+        assert pair_features.analyse is not before[0]
+    assert (pair_features.analyse, pair_features.unmatched, pair_features.GUARDS) == before
 
 
 def test_intervals_hold_the_value_and_widen_by_class() -> None:

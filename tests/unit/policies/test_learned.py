@@ -123,6 +123,19 @@ def test_deciding_changes_nothing_and_learning_is_a_fold() -> None:
     assert a == pytest.approx(b, abs=0.02)
 
 
+def test_only_a_sample_of_the_best_bends_the_curve() -> None:
+    """It speaks for what is served: others of the same request, and what people choose to report, are no sample."""
+    state = POLICY.fresh()
+    verdict = POLICY.decide(state, asked(5), [near(reworded(5), 0.9), near(asked(6), 0.8, 2)], BUDGET)
+    assert isinstance(verdict, Serve | Explore)
+    (best,) = (item for item in verdict.evidence if item.best)
+    other = next(item for item in verdict.evidence if not item.best)
+    assert best.risk <= other.risk
+    assert POLICY.learn(state, Outcome(evidence=best, same=False)).curve != state.curve
+    assert POLICY.learn(state, Outcome(evidence=other, same=False)).curve == state.curve
+    assert POLICY.learn(state, Outcome(evidence=best, same=False, kind="feedback")).curve == state.curve
+
+
 def test_evidence_of_another_version_teaches_nothing() -> None:
     """Labels can come back after an upgrade that changed the features."""
     state = POLICY.fresh()

@@ -75,3 +75,20 @@ def test_audits_scale_what_is_feared() -> None:
         better = check(better, 0.05, wrong=False)
     assert scale(worse, LIMITS) > 1.5
     assert scale(better, LIMITS) == LIMITS.trust < 1.0
+
+
+def test_a_judge_who_errs_is_not_taken_for_wrong_hits() -> None:
+    """One in twenty called wrong by a judge who errs that often proves nothing; the same from a judge who does not is
+    an alarm. And a judge who errs must not hide hits that really are wrong."""
+    budget = Budget(max_error_rate=0.01, max_wrong_hit_rate=0.01)
+    known = unknown = worse = Window(requests=1_000.0, served=900.0)
+    for i in range(600):
+        unknown = check(unknown, 0.005, wrong=i % 20 == 0)
+        known = check(known, 0.005, wrong=i % 20 == 0, flip=0.05)
+        worse = check(worse, 0.005, wrong=i % 5 == 0, flip=0.05)
+    assert alarmed(unknown, budget, LIMITS)
+    assert not alarmed(known, budget, LIMITS)
+    assert alarmed(worse, budget, LIMITS)
+    assert scale(known, LIMITS) == LIMITS.trust
+    assert scale(unknown, LIMITS) > 3.0
+    assert scale(worse, LIMITS) > 3.0

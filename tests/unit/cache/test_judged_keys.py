@@ -1,0 +1,168 @@
+"""Exact hits on a text that was only judged to have its answer: checked like hits by meaning, and taken back alone."""
+
+import time
+
+import pytest
+
+from cache.semantic import SemanticCache
+from cache.types import Hit, Miss
+from cache.verify import ticket
+from policies.reuse import learned
+from tests.clock import FrozenClock
+from tests.unit.cache.test_learning import Rig, hit, kept, miss, put, trust
+from tests.unit.cache.test_semantic_cache import SIMILAR, query
+
+THIRD = "how do i bake brown bread at home"
+
+
+async def opened(clock: FrozenClock, *, coin: float = 0.0, **config: float) -> tuple[Rig, SemanticCache, int]:
+    """A cache in which SIMILAR and THIRD are judged keys of one answer."""
+    rig = Rig(clock, learned.Policy(), embed_timeout=5.0, **config)
+    rig.coin = coin
+    cache = await rig.open()
+    root = await put(cache, query(), "in the oven")
+    for text in (SIMILAR, THIRD):
+        found = await miss(cache, text)
+        assert (await cache.compare(query(text), kept("in the oven"), found)).key == root
+    return rig, cache, root
+
+
+async def test_a_judged_key_is_drawn_for_audit_and_an_answers_own_key_never(clock: FrozenClock) -> None:
+    """The judge errs: without a second look its mistake would answer that text for ever."""
+    rig, cache, root = await opened(clock, coin=0.19)
+    judged = await hit(cache, SIMILAR)
+    assert (judged.tier, judged.entry.root, judged.audit) == ("exact", root, True)
+    own = await cache.find(query())
+    assert isinstance(own, Hit)
+    assert not own.audit
+    rig.coin = 0.21
+    assert not (await hit(cache, SIMILAR)).audit
+    assert (await trust(cache)).hits == 2  # those on judged keys; an answer's own text is no hit by meaning
+    await cache.close()
+
+
+async def test_the_more_hits_the_fewer_are_checked_but_never_fewer_than_the_operator_wants(clock: FrozenClock) -> None:
+    """Audits cost money; what holds for hits by meaning holds here."""
+    rig, cache, _ = await opened(clock)
+    for _ in range(60):
+        await hit(cache, SIMILAR)
+    rig.coin = 0.1
+    assert not (await hit(cache, SIMILAR)).audit
+    await cache.close()
+    rig, cache, _ = await opened(clock, coin=0.1, audit_share=0.15)
+    for _ in range(60):
+        assert (await hit(cache, SIMILAR)).audit
+    await cache.close()
+
+
+async def test_a_wrong_key_goes_alone_and_counts_as_a_wrong_hit(clock: FrozenClock) -> None:
+    """The other wordings keep the answer; this one is asked anew, by meaning too, until that is verified."""
+    rig, cache, root = await opened(clock)
+    served = await hit(cache, SIMILAR)
+    compared = await cache.compare(query(SIMILAR), kept("in a pan"), served)
+    assert (compared.result, compared.key) == ("different", None)
+    await miss(cache, SIMILAR)
+    (spot,) = (await cache._scopes.get((query().scope, "hash-384"))).record.spots
+    assert not spot.firm
+    assert (await hit(cache, THIRD)).entry.root == root
+    found = await trust(cache)
+    assert (found.audited, found.audited_wrong, found.quarantines) == (1, 1, 1)
+    assert rig.measured[-1].audited_wrong == 1
+    await cache.close()
+    again = await rig.open()
+    assert isinstance(await again.find(query(SIMILAR)), Miss)
+    await again.close()
+
+
+async def test_a_right_key_stays_and_counts(clock: FrozenClock) -> None:
+    """What was confirmed is the evidence that reuse is right here."""
+    _, cache, _ = await opened(clock)
+    assert (await cache.compare(query(SIMILAR), kept("in the oven"), await hit(cache, SIMILAR))).result == "same"
+    assert (await hit(cache, SIMILAR)).tier == "exact"
+    found = await trust(cache)
+    assert (found.audited, found.audited_wrong) == (1, 0)
+    await cache.close()
+
+
+async def test_a_judge_that_cannot_tell_changes_nothing(clock: FrozenClock) -> None:
+    """Undecided is neither right nor wrong."""
+    rig, cache, _ = await opened(clock)
+    rig.judge.unsure = True
+    assert (await cache.compare(query(SIMILAR), kept("in a pan"), await hit(cache, SIMILAR))).result == "undecided"
+    assert (await hit(cache, SIMILAR)).tier == "exact"
+    found = await trust(cache)
+    assert (found.audited, found.undecided) == (0, 1)
+    await cache.close()
+
+
+async def test_what_was_replaced_while_the_judge_thought_is_left_alone(clock: FrozenClock) -> None:
+    """A refreshed answer is the text's own; a verdict on the old key must not take it."""
+    _, cache, _ = await opened(clock)
+    served = await hit(cache, SIMILAR)
+    mine = await put(cache, query(SIMILAR), "in a pan")
+    assert (await cache.compare(query(SIMILAR), kept("in a pan"), served)).result == "none"
+    assert (await hit(cache, SIMILAR)).entry.id == mine
+    await cache.close()
+
+
+async def test_an_answers_own_text_is_never_compared(clock: FrozenClock) -> None:
+    """Models vary: another answer to the very same request proves nothing."""
+    rig, cache, _ = await opened(clock)
+    rig.judge.asked.clear()
+    own = await cache.find(query())
+    assert (await cache.compare(query(), kept("in a pan"), own)).result == "none"
+    assert rig.judge.asked == []
+    await cache.close()
+
+
+async def test_without_a_judge_nothing_is_drawn(clock: FrozenClock) -> None:
+    """A fresh answer nobody can compare is money for nothing."""
+    rig, cache, _ = await opened(clock)
+    await cache.close()
+    blind = SemanticCache(
+        rig.store, None, rig.policy, config=rig.config, now=clock.now, monotonic=time.monotonic, random=lambda: 0.0
+    )
+    await blind.start()
+    found = await blind.find(query(SIMILAR))
+    assert isinstance(found, Hit)
+    assert not found.audit
+    await blind.close()
+
+
+async def test_a_persons_word_on_a_judged_key_counts(clock: FrozenClock) -> None:
+    """Such a hit rests on a judgement, so a report of it is a wrong hit by meaning."""
+    _, cache, root = await opened(clock)
+    served = await hit(cache, SIMILAR)
+    written = ticket(query(SIMILAR), served)
+    assert written is not None
+    assert await cache.feedback(served.entry.id, right=False, ticket=written) is not None
+    assert isinstance(await cache.find(query()), Miss)  # the whole answer went
+    found = await trust(cache)
+    assert (found.reported_wrong, found.quarantines) == (1, 0)
+    again = await put(cache, query(), "in the oven")
+    assert again != root
+    own = await cache.find(query())
+    assert isinstance(own, Hit)
+    assert ticket(query(), own) is None
+    await cache.close()
+
+
+async def test_a_request_that_looks_again_counts_once(clock: FrozenClock) -> None:
+    """Who waits for a near answer in the making asks the cache twice; it is one request, in figures and in spending."""
+    cache = await Rig(clock, learned.Policy(), embed_timeout=5.0).open()
+    await put(cache, query("something else entirely"), "x")
+    near = "something else entirely please"
+    first = await cache.find(query(near), hold=True)
+    assert isinstance(first, Miss)
+    key = (query().scope, "hash-384")
+    before = (await cache._scopes.get(key)).state.window.requests
+    second = await cache.find(query(near), again=first)
+    assert (await cache._scopes.get(key)).state.window.requests == pytest.approx(before + 1, abs=0.01)  # old ones fade
+    (row,) = await cache.stats()
+    assert (row.lookups, row.hits_exact + row.hits_semantic + sum(row.misses.values())) == (1, 1)
+    assert isinstance(second, Miss)
+    held = await cache.find(query(near), hold=True)
+    assert isinstance(held, Miss)
+    cache.count(held)
+    assert (await cache._scopes.get(key)).state.window.requests == pytest.approx(before + 2, abs=0.01)
+    await cache.close()
