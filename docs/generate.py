@@ -53,7 +53,9 @@ ABOUT: dict[str, str] = {
     "providers.<name>.billing": "What a connection closed early costs there: the tokens so far, or the whole answer.",
     "engines.<name>.model": "`demo`, `tiny-random:<arch>`, `sim`, or a folder with config.json and safetensors.",
     "engines.<name>.hour_usd": "Price of an hour of its hardware, from which its tokens get a price.",
-    "engines.<name>.tokens_per_second": "Measured throughput for that price; left out: assumed, and labelled so.",
+    "engines.<name>.tokens_per_second": "Tokens written a second, for that price; left out: assumed, and labelled so.",
+    "engines.<name>.prefill_tokens_per_second": "Tokens read a second; left out: ten times those written.",
+    "engines.<name>.busy_share": "Of its paid hours, the share it is expected to work; idle hours make tokens dearer.",
     "engines.<name>.threads": "CPU threads; left out: torch decides.",
     "engines.<name>.max_queue": "Requests that may wait; more are refused with `retry-after`.",
     "models.<name>.route": "Candidates as `provider/model`, tried in order until one answers.",
@@ -76,18 +78,42 @@ ABOUT: dict[str, str] = {
     "cache.judge.model": "The configured model that says whether two answers are the same; null: no model, no network.",
     "cache.judge.batch": "Pairs of answers a judging model is asked about at once.",
     "cache.encoder": "The embedding model: `minilm`, which is bundled, or a folder.",
+    "cache.encryption_key_file": "Keys of 32 bytes, newest first: it seals kept answers, all of them open; null: none.",
     "budgets[].scope": "`org`, `team:<t>`, `project:<t>/<p>`, `key:<id>`, `user:<id>`, `model:<m>` or `tag:<k>=<v>`.",
-    "budgets[].limit_usd": "The limit as a decimal string.",
+    "budgets[].limit_usd": "The limit as a decimal string; left out: only rates are limited.",
     "budgets[].window": "What the limit is per.",
     "budgets[].timezone": "Where a window begins at midnight.",
     "budgets[].mode": "`hard` refuses what would exceed it, `soft` only warns.",
     "budgets[].alerts": "Shares of the limit at which a warning is due.",
+    "budgets[].rpm": "Requests per minute, with or without a limit in money; hits count too.",
+    "budgets[].tpm": "Tokens per minute; hits do not count.",
+    "budgets[].on_exhausted": "`refuse`, or `degrade:<model>`: that model answers instead.",
+    "budgets[].degrade_at": "Share of the limit from which it does; 1: only instead of a refusal.",
+    "alerts.webhook.url": "Gets a signed POST for each alert; nothing else is ever called. `https://`, or loopback.",
+    "alerts.webhook.secret": "Signs each POST (Standard Webhooks): `whsec_` and base64, or at least 16 characters.",
+    "alerts.webhook.plain_http": "Allows `http://` to another machine.",
+    "alerts.email.host": "The mail server.",
+    "alerts.email.port": "Its port.",
+    "alerts.email.security": "TLS from the first byte, by STARTTLS, or none.",
+    "alerts.email.username": "Login at the mail server, with `password`; left out: none.",
+    "alerts.email.password": "Its password; never sent without TLS, except to loopback.",
+    "alerts.email.sender": "The address that alerts come from.",
+    "alerts.email.to": "Everybody who gets each alert.",
     "ledger.durability": "What survives: `fsync` a power cut, `write` a kill, `off` nothing (throw-away runs only).",
     "ledger.max_output_tokens": "Output limit that is put in when the request has none, so that a hold has a bound.",
     "telemetry.otlp": "Collector of OTLP over HTTP, e.g. `http://localhost:4318`; left out: nothing is exported.",
     "telemetry.capture_content": "Puts prompts (never answers) into exported traces.",
     "telemetry.sample": "Share of requests whose trace is kept. Errors and slow requests are always kept.",
     "telemetry.slow": "From this duration on a request counts as slow.",
+    "retention.requests": "Days that rows of single requests are kept; their sums, the ledger and closed months stay.",
+    "retention.hours": "Days that sums of usage by hour are kept; after that a span must be whole days (UTC).",
+    "retention.days": "Days that sums of usage by day are kept.",
+    "exports[].name": "Begins the names of its files: small letters, digits and dashes.",
+    "exports[].what": "`focus`: charges as FOCUS. `entries`: the ledger. `statement`: what each team owes.",
+    "exports[].format": "`csv`; `parquet` for `focus` and `entries`; `jsonl` for `entries`.",
+    "exports[].every": "`day`: each day that is over (`focus`, `statement`: of the month so far). `month`: each month.",
+    "exports[].folder": "Where the files are put; each is complete or not there.",
+    "exports[].focus_version": "Of the FOCUS specification.",
     "telemetry.explain_days": "How long the reasons for hits and misses are kept; 0 keeps none.",
 }
 
@@ -104,6 +130,7 @@ OTHER_FILES = {
     "docs/decisions.md": "dated log of decisions and of experiments, failed ones too",
     "docs/configuration.md": "every setting (generated)",
     "docs/request-life.md": "one request from socket to ledger, with the names in the code",
+    "docs/months.md": "closing a month, statements, FOCUS and other exports, invoices",
     "docs/cache.md": "the cache for operators: what is matched, the two budgets, audits, feedback, tune, warm, limits",
     "docs/telemetry.md": "metrics, spans, how traces are chosen",
     "docs/containers.md": "the image and the stack, and the record of their proof",
@@ -124,6 +151,8 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str,
 
 
 def section_of(annotation: Any) -> tuple[type[BaseModel], str] | None:
+    if type(None) in get_args(annotation):  # a section that may be left out
+        annotation = next(one for one in get_args(annotation) if one is not type(None))
     origin, inner = get_origin(annotation), get_args(annotation)
     candidates = {None: (annotation, ""), dict: (inner[-1:] or (None,))[0], list: (inner[:1] or (None,))[0]}
     if origin is None:
@@ -187,7 +216,7 @@ def configuration() -> str:
     if missing or gone:
         sys.exit(f"docs/generate.py: ABOUT lacks {missing}, and describes {gone}, which are no settings")
     rows = [
-        f"| `{path}` | {kind_of(field)} | {default_of(field)} | {ABOUT[path]} |"
+        f"| `{path}` | {'file' if path.endswith('_file') else kind_of(field)} | {default_of(field)} | {ABOUT[path]} |"
         for path, field in sorted(found.items(), key=lambda item: list(ABOUT).index(item[0]))
     ]
     keys = "".join(f"`{variable}` ({name}), " for name, (variable, _) in settings.WELL_KNOWN.items()).rstrip(", ")

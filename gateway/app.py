@@ -17,25 +17,32 @@ from msgspec import Struct
 from cache.embedder import EncoderClient
 from cache.semantic import SemanticCache
 from engine.api import Engine
+from gateway.alert_channels import channels
+from gateway.alerts import Courier
 from gateway.asking import Asking
 from gateway.audits import Audits, watch_of
 from gateway.auth import Keyring
 from gateway.catalog import Catalog
+from gateway.cheaper import Cheaper
 from gateway.db.session import Database
 from gateway.dispatch import Dispatcher, Means
 from gateway.errands import Errands
 from gateway.errands import Means as ErrandMeans
+from gateway.exports.schedule import Scheduler
+from gateway.fetching import Parts
 from gateway.firstrun import AdminKey, first_api_key, installation_secret
 from gateway.flights import Flights
 from gateway.herds import Herds
 from gateway.journey import Answer, Recorder
 from gateway.ledger import Ledger
 from gateway.parts import aliases, build_cache, build_encoder, build_engines, build_judge, build_providers, offers
-from gateway.pipeline import Parts, Pipeline
+from gateway.pipeline import Pipeline
 from gateway.planting import Ground, Planter
 from gateway.prices import PriceBook
 from gateway.providers import Provider
 from gateway.pump import Pumps
+from gateway.rate_leases import Keeper
+from gateway.rates import Rates, configured, names_of
 from gateway.repeats import Repeats
 from gateway.routes.access import EXCEPTION_HANDLERS
 from gateway.routes.admin import control_plane, openapi_config
@@ -43,6 +50,7 @@ from gateway.routes.health import route_handlers as health_routes
 from gateway.routes.models import route_handlers as model_routes
 from gateway.routes.openai import Edge, data_plane
 from gateway.routes.openai import route_handlers as openai_routes
+from gateway.routes.statements import statement_file
 from gateway.serve_home import leave_first_key
 from gateway.services import Services
 from gateway.settings import Settings
@@ -61,6 +69,9 @@ class Worker(Struct, kw_only=True):
     background: Tasks
     database: Database
     ledger: Ledger
+    rates: Rates
+    courier: Courier
+    exports: Scheduler
     prices: PriceBook
     keyring: Keyring
     encoder: EncoderClient
@@ -79,6 +90,11 @@ class Worker(Struct, kw_only=True):
         await self.prices.load()
         await self.ledger.start()
         self.ledger.follow(self.prices.refresh)
+        await self.rates.start(configured(self.settings))
+        self.ledger.follow(self.rates.refresh)
+        self.ledger.follow(self.rates.tend)
+        self.background.spawn(self.courier.run(), "alerts")
+        self.background.spawn(self.exports.run(), "exports")
         await self.encoder.start()
         await self.cache.start()
         for engine in self.engines.values():
@@ -94,6 +110,8 @@ class Worker(Struct, kw_only=True):
         """Answers in the making are finished or given up, then the books are closed, then the rest."""
         if self.audits is not None:
             await self.audits.close()
+        self.courier.stop()
+        self.exports.stop()
         await self.answering.finish(self.settings.server.drain_timeout)
         await self.ledger.close()
         for provider in self.providers.values():
@@ -150,6 +168,9 @@ def build(settings: Settings) -> Worker:
         background=background,
         database=database,
         ledger=ledger,
+        courier=Courier(database, channels(settings.alerts, time.time), now=time.time, random=random.random),
+        exports=Scheduler(database, settings.exports, statement_file, now=time.time),
+        rates=_rates(database, ledger, catalog, background),
         prices=PriceBook(database, settings=settings, now=time.time),
         keyring=Keyring(database, secret, now=time.time, monotonic=time.monotonic, admin_key=AdminKey(settings)),
         encoder=encoder,
@@ -161,6 +182,22 @@ def build(settings: Settings) -> Worker:
         telemetry=telemetry,
     )
     return worker
+
+
+def _rates(database: Database, ledger: Ledger, catalog: Catalog, tasks: Tasks) -> Rates:
+    """Where other workers may share the database, limits per minute are shared in it."""
+    keeper = None
+    if database.dialect == "postgresql":
+        keeper = Keeper(
+            database, now=time.time, monotonic=time.monotonic, processes=lambda: ledger.processes, tasks=tasks
+        )
+    return Rates(
+        database,
+        names=lambda model: names_of(catalog, model),
+        now=time.time,
+        monotonic=time.monotonic,
+        keeper=keeper,
+    )
 
 
 def pipeline_of(worker: Worker) -> Pipeline:
@@ -188,6 +225,8 @@ def pipeline_of(worker: Worker) -> Pipeline:
             flights=Flights(),
             pumps=pumps,
             recorder=recorder,
+            rates=worker.rates,
+            cheaper=Cheaper(worker.ledger, worker.catalog),
             herds=Herds(worker.cache, wait=worker.settings.cache.herd_wait),
             audits=worker.audits,
             telemetry=worker.telemetry,
@@ -220,6 +259,7 @@ def create_app(settings: Settings) -> App:
         pipeline=pipeline_of(worker),
         keyring=worker.keyring,
         ledger=worker.ledger,
+        rates=worker.rates,
         tasks=worker.answering,
         server=settings.server,
         repeats=Repeats(),
@@ -262,6 +302,7 @@ def _services(worker: Worker) -> Services:
         keyring=worker.keyring,
         ledger=worker.ledger,
         prices=worker.prices,
+        rates=worker.rates,
         now=time.time,
         cache=worker.cache,
         engines=worker.engines,

@@ -106,6 +106,7 @@ class Outcome(Struct, kw_only=True):
     cost_nano: int = 0
     cost_status: CostStatus = "exact"
     saved_nano: int = 0
+    discount_nano: int = 0
     similarity: float | None = None
     confidence: float | None = None
     ttft_ms: float | None = None

@@ -7,12 +7,12 @@ Every attempt is held, journalled and ended on its own. Does not know: who waits
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gateway import errors
 from gateway.call import Body, Call, Chunk
 from gateway.catalog import Route, Target
-from gateway.estimate import Bound, bound
+from gateway.estimate import Bound, bound, within
 from gateway.flights import Ended, Landing, Step
 from gateway.ledger import AttemptPlan, Hold, Ledger, Settlement
 from gateway.prices import PriceBook
@@ -23,6 +23,7 @@ from policies.retry import RetryBudget, pause, worth_retrying
 from policies.routing import rank
 
 _MOST_ATTEMPTS = 3
+_MOST_SHORTER = 3  # budgets that may each allow less than the one before
 
 
 class Live(Struct, kw_only=True):
@@ -171,7 +172,8 @@ class Dispatcher:
         self, call: Call, plan: AttemptPlan, provider: Provider, price: Price, limits: Bound, landing: Landing
     ) -> Live:
         step = Step(id=plan.id, provider=plan.provider, model=plan.model, held_at=self._monotonic())
-        hold = await self._ledger.hold(call, plan)
+        hold, limits = await self._hold(call, plan, limits, landing)
+        plan = hold.plan
         landing.steps.append(step)
         landing.billing = provider.billing
         landing.capped = limits.injected
@@ -204,6 +206,24 @@ class Dispatcher:
             rest=chunks,
             step=step,
         )
+
+    async def _hold(self, call: Call, plan: AttemptPlan, limits: Bound, landing: Landing) -> tuple[Hold, Bound]:
+        """Reserve; where the budget is too small for an answer of the usual length, as long a one as it can pay for.
+
+        Only where the client named no length itself.
+        """
+        landing.short = ""
+        for _ in range(_MOST_SHORTER):
+            try:
+                return await self._ledger.hold(call, plan), limits
+            except errors.BudgetExhausted as refusal:
+                shorter = within(limits, plan.price, refusal.headroom)
+                if shorter is None:
+                    raise
+                limits, landing.short = shorter, refusal.scope
+                reserve = bound_nano(limits.input, limits.output, plan.price)
+                plan = structs.replace(plan, reserve_nano=reserve, max_output=limits.output)
+        return await self._ledger.hold(call, plan), limits
 
     def _sending(self, call: Call, plan: AttemptPlan, limits: Bound, now: float) -> Sending:
         found = self._settings.providers.get(plan.provider)

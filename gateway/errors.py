@@ -3,7 +3,7 @@
     GatewayError
     |- InvalidRequest            400  the client's mistake, `param` names where
     |  |- Unauthorized           401   |- NotAllowed 403   |- NotFound 404   |- MethodNotAllowed 405
-    |  |- RequestTimeout         408   |- TooLarge 413     |- UnsupportedMedia 415
+    |  |- RequestTimeout         408   |- Conflict 409     |- TooLarge 413     |- UnsupportedMedia 415
     |- NotPriced                 402  no price: the message names the command that sets one
     |- BudgetExhausted           429  insufficient_quota, never worth a retry
     |- RateLimited               429  with retry-after
@@ -78,6 +78,10 @@ class NotAllowed(InvalidRequest):
     code = "model_not_allowed"
 
 
+class Conflict(InvalidRequest):
+    status = 409
+
+
 class NotFound(InvalidRequest):
     status = 404
     code = "model_not_found"
@@ -111,17 +115,28 @@ class NotPriced(GatewayError):
 
 
 class BudgetExhausted(GatewayError):
+    """`scope`: of the budget; `headroom`: nano-USD it still has; `degrade_to`: the model it wants asked instead."""
+
     status = 429
     type = "insufficient_quota"
     code = "insufficient_quota"
     level = "info"
+    scope: str = ""
+    headroom: int = 0
+    degrade_to: str | None = None
 
 
 class RateLimited(GatewayError):
+    """`kind` is told as the error's type, as OpenAI does: `requests` or `tokens`."""
+
     status = 429
     type = "requests"
     code = "rate_limit_exceeded"
     level = "info"
+    kind: str = "requests"
+
+    def detail(self) -> dict[str, str | None]:
+        return super().detail() | {"type": self.kind}
 
 
 class Overloaded(GatewayError):

@@ -1,18 +1,20 @@
 """The most a call can cost in tokens, before anything is sent.
 
 An upper bound by construction: a byte-level tokenizer never makes more than one token of a byte, and the output is
-capped by a number that is always sent upstream. Does not know: prices, tokenizers, providers.
+capped by a number that is always sent upstream. Does not know: budgets, tokenizers, providers.
 """
 
 from typing import Literal, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gateway.call import Body, Call
+from policies.money import Price, bound_nano
 
 _PER_MESSAGE = 16  # tokens a chat template may add around a message
 _PER_ATTACHMENT = 4_000  # images and files count by their size in pixels, which the body does not tell
 _EMBEDDED_OVERHEAD = 8
+_LEAST_OUTPUT = 16  # tokens; a shorter answer is not worth the prompt
 
 
 class Bound(Struct, frozen=True, kw_only=True):
@@ -45,6 +47,36 @@ def bound(call: Call, default_output: int) -> Bound:
     if isinstance(asked, int):
         return Bound(input=call.size + extra, output=asked * choices, field=field)
     return Bound(input=call.size + extra, output=injected * choices, field=field, injected=injected)
+
+
+def within(limits: Bound, price: Price, headroom: int) -> Bound | None:
+    """The same with an injected cap that `headroom` nano-USD can pay for; None where that is no answer any more.
+
+    Only a cap of ours may be lowered: what the client asked for is its own.
+    """
+    if limits.injected is None or limits.output <= 0:
+        return None
+    choices = limits.output // limits.injected
+    low, high = 0, limits.injected - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if bound_nano(limits.input, middle * choices, price) <= headroom:
+            low = middle
+        else:
+            high = middle - 1
+    if low < _LEAST_OUTPUT:
+        return None
+    return structs.replace(limits, output=low * choices, injected=low)
+
+
+def asked_output(call: Call, default: int) -> int:
+    """Output tokens the client allows in all; `default` per choice where it says nothing. A guess, not a bound."""
+    if call.operation == "embedding":
+        return 0
+    asked = call.body.get("max_completion_tokens")
+    if asked is None:
+        asked = call.body.get("max_tokens")
+    return _whole(asked, default) * _whole(call.body.get("n"), 1)
 
 
 def _inputs(value: object) -> int:

@@ -4,9 +4,11 @@ Knows: which verdict was there before (the last one counts, the same one again c
 Does not know: who may judge (routes do), how an answer is taken back or what is learned (`cache`).
 """
 
+from contextlib import suppress
 from typing import Literal
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, select
+from sqlalchemy.engine import Connection
 
 from cache.semantic import SemanticCache
 from gateway.audit import Change, note
@@ -14,6 +16,7 @@ from gateway.call import Principal
 from gateway.db.decisions import FEEDBACK
 from gateway.db.models import Audit, SavingCorrection
 from gateway.db.rows import RequestDetail, RequestLine
+from gateway.ledger.request_rows import RequestRows
 from gateway.services import Services
 
 Verdict = Literal["wrong", "right"]
@@ -68,19 +71,21 @@ async def _correct(
     amount = -row.saved_nano if verdict == "wrong" else row.saved_nano if before == "wrong" else 0
     if not amount:
         return
-    held = select(func.count()).select_from(SavingCorrection).where(SavingCorrection.request_id == row.id)
-    async with services.database.begin() as connection:
-        number = (await connection.scalar(held) or 0) + 1
-        await connection.execute(
-            insert(SavingCorrection).values(
-                id=f"{row.id}#{number}",
-                request_id=row.id,
-                at=services.now(),
-                team=row.team,
-                project=row.project,
-                model=row.model,
-                amount_nano=amount,
-                reason=f"feedback: {verdict}",
-                actor=actor.key_id,
-            )
-        )
+    rows = RequestRows(services.database.dialect)
+    known: dict[str, object] = {"request_id": row.id, "team": row.team, "project": row.project, "model": row.model}
+    said: dict[str, object] = {
+        "at": services.now(),
+        "amount_nano": amount,
+        "reason": f"feedback: {verdict}",
+        "actor": actor.key_id,
+    }
+    await services.database.transact(_insert, rows, known | said)
+
+
+def _insert(connection: Connection, rows: RequestRows, correction: dict[str, object]) -> None:
+    """The next correction of its request, with the sums that follow."""
+    request_id = str(correction["request_id"])
+    held = select(func.count()).select_from(SavingCorrection).where(SavingCorrection.request_id == request_id)
+    number = (connection.scalar(held) or 0) + 1
+    with suppress(LookupError):  # its row was pruned since the verdict came in: there is no saving left to correct
+        rows.correct(connection, request_id, correction | {"id": f"{request_id}#{number}"})

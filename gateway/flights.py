@@ -36,13 +36,15 @@ class Step(Struct, kw_only=True):
 class Landing(Struct, kw_only=True):
     """What is known of an answer besides its chunks; fills up while it is made, complete once the flight has ended.
 
-    `billing`: of the upstream being asked now. `capped`: the output cap added because the client named none.
+    `billing`: of the upstream being asked now. `capped`: the output cap added because the client named none;
+    `short`: the scope of the budget that made it smaller than usual.
     `consumed`: what a broken answer is known to have used.
     """
 
     steps: list[Step] = []
     billing: str = "stops-on-close"
     capped: int | None = None
+    short: str = ""
     provider: str = ""
     model: str = ""
     price: Price | None = None

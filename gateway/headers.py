@@ -38,6 +38,11 @@ def of_answer(answer: Answer, *, now: float, at: float, remaining: int | None) -
     )
     if landing.capped is not None:
         lines += f"x-nearhit-max-tokens: {landing.capped}\r\n"
+        if landing.short:
+            lines += f"x-nearhit-max-tokens-reason: budget {printable(landing.short)}\r\n"
+    if (less := journey.degraded) is not None:
+        names = f"from={printable(less.asked)}; to={printable(less.model)}"
+        lines += f"x-nearhit-degraded: {printable(less.scope)}; {names}\r\n"
     if remaining is not None:
         lines += f"x-nearhit-budget-remaining-usd: {usd(remaining)}\r\n"
     if hit is not None:

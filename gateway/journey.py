@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from cache.types import Hit, Looked, Miss, Query, Uncacheable
 from cache.verify import ticket
@@ -16,14 +17,24 @@ from gateway.flights import Flight, Landing, Step
 from gateway.ledger import Ledger
 from gateway.reading import Reading
 from gateway.telemetry import Attempt, Telemetry, Timings
+from policies.money import cost_nano
 
 _SCOPE_SHOWN = 12
+
+
+class Degraded(Struct, frozen=True, kw_only=True):
+    """A cheaper `model` is asked than the one `asked` for: the fraction `used` of the budget `scope` is gone."""
+
+    scope: str
+    asked: str
+    model: str
+    used: float
 
 
 class Journey(Struct, kw_only=True):
     """`query`: as the cache sees the request. `flight`: the answer it reads, once it has joined one.
 
-    `told`: what else its explanation says.
+    `degraded`: another model is asked than the client named. `told`: what else its explanation says.
     """
 
     call: Call
@@ -35,6 +46,7 @@ class Journey(Struct, kw_only=True):
     hit: Hit | None = None
     flight: Flight | None = None
     recorded: bool = False
+    degraded: Degraded | None = None
     told: dict[str, object] = msgspec.field(default_factory=dict[str, object])
 
 
@@ -103,11 +115,20 @@ def _note(journey: Journey, landing: Landing) -> None:
     elif outcome.source == "upstream":
         outcome.attempts = len(landing.steps)
         outcome.cost_nano, outcome.cost_status = landing.cost_nano, landing.cost_status
+        outcome.discount_nano = _discount(landing)
         journey.timings.attempts = [_attempt(step) for step in landing.steps]
         if landing.steps:
             journey.timings.dispatched = landing.steps[0].held_at
             last = landing.steps[-1]
             outcome.upstream_ms = (last.ended_at - last.sent_at) * 1e3 if last.sent_at else 0.0
+
+
+def _discount(landing: Landing) -> int:
+    """What the provider's own prompt cache took off the cost, nano-USD; negative where writing to it cost more."""
+    usage, price = landing.usage, landing.price
+    if usage is None or price is None or not (usage.cached or usage.cache_write):
+        return 0
+    return cost_nano(replace(usage, cached=0, cache_write=0, cache_write_1h=0), price) - cost_nano(usage, price)
 
 
 def _attempt(step: Step) -> Attempt:
@@ -150,8 +171,17 @@ def explanation(journey: Journey) -> dict[str, object]:
             }
             for step in (journey.flight.landing.steps if journey.flight else ())
         ],
+        **_shortened(journey),
         **journey.told,
     }
+
+
+def _shortened(journey: Journey) -> dict[str, object]:
+    """Where a budget left room for a shorter answer only."""
+    landing = journey.flight.landing if journey.flight else None
+    if landing is None or not landing.short:
+        return {}
+    return {"max_tokens": {"limited_by": "budget", "budget": landing.short, "max_tokens": landing.capped}}
 
 
 def _candidate(one: Looked) -> dict[str, object]:

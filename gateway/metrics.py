@@ -107,6 +107,9 @@ class Metrics:
         )
         self._measured: set[tuple[str, str, str]] = set()
         self.alerts = Counter("nearhit_cache_alerts", "Alarms raised by the cache.", ("kind",), registry=registry)
+        self.unreadable = Counter(
+            "nearhit_cache_unreadable", "Kept records that could not be read.", ("why",), registry=registry
+        )
         self.audits = Counter("nearhit_cache_audits", "Hits that were to be checked.", ("result",), registry=registry)
         self.compared = Counter(
             "nearhit_cache_compared", "Misses that were compared with kept answers.", ("result",), registry=registry

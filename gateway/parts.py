@@ -4,10 +4,11 @@ Knows constructors and defaults. Does not start, stop or call anything.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cache import priors, weights
+from cache.codec import Codec, read_keys
 from cache.embedder import EncoderClient
 from cache.judging import Judge
 from cache.judging.offline import OfflineJudge
@@ -33,7 +34,13 @@ from policies.reuse import load as load_policy
 ENCODER = "minilm"  # the name under which the bundled encoder is asked for
 
 
-def build_store(settings: Settings) -> Store:
+def build_codec(settings: Settings, unreadable: Callable[[str], None] | None = None) -> Codec:
+    """How entries are written: sealed where there is a file of keys. Raises ValueError and OSError as `read_keys`."""
+    path = settings.cache.encryption_key_file
+    return Codec(() if path is None else read_keys(path), unreadable)
+
+
+def build_store(settings: Settings, unreadable: Callable[[str], None] | None = None) -> Store:
     """`auto` is Redis when one is configured, else a file in NEARHIT_HOME."""
     kind, most = settings.cache.store, settings.cache.max_entries
     if kind == "auto":
@@ -43,11 +50,13 @@ def build_store(settings: Settings) -> Store:
 
         if settings.redis is None:
             raise ValueError("cache.store: redis needs redis: redis://host:6379/0")
-        return RedisStore(settings.redis, now=time.time, monotonic=time.monotonic, max_entries=most)
+        codec = build_codec(settings, unreadable)
+        return RedisStore(settings.redis, now=time.time, monotonic=time.monotonic, max_entries=most, codec=codec)
     if kind == "sqlite":
         from cache.store.sqlite import SqliteStore
 
-        return SqliteStore(settings.home / "cache.db", now=time.time, max_entries=most)
+        codec = build_codec(settings, unreadable)
+        return SqliteStore(settings.home / "cache.db", now=time.time, max_entries=most, codec=codec)
     from cache.store.memory import MemoryStore
 
     return MemoryStore(max_entries=most, now=time.time)
@@ -145,6 +154,14 @@ def build_judge(settings: Settings, encoder: EncoderClient, ask: Ask) -> Judge:
     return ModelJudge(chosen.model, ask, settings.home, batch=chosen.batch)
 
 
+def resident(max_entries: int) -> int:
+    """How many vectors a worker may hold: all the store can, so that no scope pushes another out for want of room.
+
+    A partition also holds removed ones, until they are a fifth of it.
+    """
+    return max(CacheConfig().resident_vectors, max_entries + max_entries // 4)
+
+
 def build_cache(
     settings: Settings, encoder: EncoderClient, judge: Judge | None = None, watch: Watch | None = None
 ) -> SemanticCache:
@@ -156,9 +173,10 @@ def build_cache(
         max_error_rate=chosen.max_error_rate,
         max_wrong_hit_rate=chosen.max_wrong_hit_rate,
         audit_share=chosen.audit_share,
+        resident_vectors=resident(chosen.max_entries),
     )
     return SemanticCache(
-        build_store(settings),
+        build_store(settings, None if watch is None else watch.unreadable),
         encoder,
         build_policy(settings),
         config=config,

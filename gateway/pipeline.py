@@ -9,37 +9,14 @@ client stand in the files named by the calls. Until the first chunk errors are e
 import asyncio
 from collections.abc import Callable
 
-from msgspec import Struct
-
-from cache.semantic import SemanticCache
 from cache.types import Hit, Query
-from gateway.asking import Asking
-from gateway.audits import Audits
 from gateway.call import Call
-from gateway.catalog import Catalog
-from gateway.errors import CacheMissed, GatewayError, NotAllowed
-from gateway.flights import Flight, Flights
-from gateway.herds import Herds
-from gateway.journey import Answer, Journey, Recorder, begin, explanation, serve
+from gateway.errors import BudgetExhausted, CacheMissed, GatewayError, NotAllowed
+from gateway.fetching import Fetching, Parts
+from gateway.journey import Answer, Degraded, Journey, begin, explanation, serve
 from gateway.keeping import replayed
-from gateway.pump import Pumps
-from gateway.reading import Reading
-from gateway.telemetry import Telemetry
 
-
-class Parts(Struct, frozen=True, kw_only=True):
-    """What the pipeline is made of; put together in `gateway.app`."""
-
-    catalog: Catalog
-    asking: Asking
-    cache: SemanticCache
-    flights: Flights
-    pumps: Pumps
-    recorder: Recorder
-    herds: Herds
-    audits: Audits
-    telemetry: Telemetry
-    monotonic: Callable[[], float]
+_TRIES = 3  # flights whose leader may be refused before this request leads one itself
 
 
 class Pipeline:
@@ -47,6 +24,7 @@ class Pipeline:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._fetching = Fetching(parts)
 
     async def complete(self, call: Call, watch: Callable[[], None]) -> Answer:
         """Answer `call`; raises GatewayError until the first chunk.
@@ -57,11 +35,15 @@ class Pipeline:
         journey = begin(call)
         try:
             self._admit(journey)
+            if self._parts.rates:
+                await self._parts.rates.enter(call)
             kept = await self._find(journey)
             if kept is None and journey.miss is not None and journey.miss.vector is not None:
                 kept = await self._find(journey) if await self._parts.herds.wait(journey, watch) else None
+            if kept is None and (less := self._parts.cheaper.due(journey)) is not None:
+                kept = await self._turn(journey, less)
             if kept is None:
-                return await self._fetch(journey, watch)
+                return await self._fetch_or_degrade(journey, watch)
             if journey.hit is not None and journey.hit.audit:
                 self._parts.audits.check(journey)
             return kept
@@ -107,44 +89,36 @@ class Pipeline:
                 tier=self._parts.asking.tier(call),
                 max_age=call.directives.max_age,
                 max_error_rate=call.directives.max_error_rate,
+                again=journey.miss,
+                hold=journey.miss is None and self._parts.herds.is_near(query),
             )
             journey.timings.looked_up = self._parts.monotonic()
             if isinstance(found, Hit):
                 flight = replayed(found)
                 serve(journey, found, flight)
-                return self._answer(journey, flight)
+                return self._fetching.answer(journey, flight)
             journey.miss = found
         if call.directives.only_if_cached:
             raise CacheMissed("No kept answer may be served for this request, and only-if-cached was asked for.")
         return None
 
-    async def _fetch(self, journey: Journey, watch: Callable[[], None]) -> Answer:
-        """A fresh answer: led, or shared with an identical call that is already in flight."""
-        call = journey.call
-        key = self._parts.asking.shared_key(call, journey.query)
-        flight, leads = self._parts.flights.join(key, streamed=call.stream)
-        journey.flight = flight
-        journey.outcome.source = "upstream" if leads else "shared"
-        if leads:
-            self._parts.pumps.start(flight, call, journey.route)
-            self._parts.herds.lead(journey, flight)
-            flight.at_end(lambda: self._consider(journey, flight))
-        else:
-            journey.outcome.cache = "shared"
-        watch()
-        try:
-            await flight.begun()
-        except BaseException:
-            flight.leave()
-            raise
-        return self._answer(journey, flight)
+    async def _turn(self, journey: Journey, less: Degraded) -> Answer | None:
+        """Go on as a request for a cheaper model; a kept answer of that one, if there is any."""
+        self._parts.cheaper.turn(journey, less)
+        journey.query = self._parts.asking.query(journey.call, journey.route)
+        return await self._find(journey)
 
-    def _answer(self, journey: Journey, flight: Flight) -> Answer:
-        journey.timings.first_chunk = self._parts.monotonic()
-        reading = Reading(journey.call, flight, journey.outcome, lambda: self._parts.recorder.record(journey))
-        return Answer(journey=journey, flight=flight, reading=reading)
-
-    def _consider(self, journey: Journey, flight: Flight) -> None:
-        """Keep a whole answer that may be reused, and learn from it. Called once per flight, when it has ended."""
-        if isinstance(journey.query, Query) and self._parts.asking.may_keep(journey.call):
-            self._parts.audits.answered(journey, flight)
+    async def _fetch_or_degrade(self, journey: Journey, watch: Callable[[], None]) -> Answer:
+        """A fresh answer, by a cheaper model where the budget wants that instead of a refusal."""
+        for _ in range(_TRIES):
+            try:
+                return await self._fetching.fetch(journey, watch)
+            except BudgetExhausted as refusal:
+                if journey.outcome.source == "shared":
+                    continue  # refused was the one who led; this one has budgets of its own
+                less = self._parts.cheaper.instead(journey, refusal)
+                if less is None:
+                    raise
+                if (kept := await self._turn(journey, less)) is not None:
+                    return kept
+        return await self._fetching.fetch(journey, watch)

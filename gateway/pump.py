@@ -61,6 +61,8 @@ class Pumps:
         ended = False
         try:
             live = await self._dispatcher.begin(call, route, flight.landing)
+            if flight.landing.short:
+                flight.land()  # a short answer is no answer for somebody whose budget is larger
             error = await self._carry(flight, live)
             ended = True
         except errors.GatewayError as problem:

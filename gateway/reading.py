@@ -45,7 +45,7 @@ class Reading:
             pass
         chunks = self._flight.chunks
         body = fold([chunk.data for chunk in chunks]) if self._flight.streamed else chunks[0].data
-        return _encode({**self._identity, **body, **self._identity})
+        return _encode({**self._identity, **body, **self._identity, **self._why_short(body)})
 
     async def events(self) -> bytes:
         """The events that have come since the last time, as they go to the client; empty at the end.
@@ -135,8 +135,19 @@ class Reading:
             data["usage"] = None
         else:
             data["usage"] = {**_dict(chunk.data.get("usage")), "cost": self._cost(chunk.usage)}
+        if self._flight.landing.short:
+            data |= self._why_short(chunk.data)
         self._outcome.chunks += 1
         return encode_event(data)
+
+    def _why_short(self, data: Body) -> Body:
+        """Beside the finish reason `length`: that it was a budget which allowed no longer answer."""
+        landing = self._flight.landing
+        if not landing.short or not any(
+            _dict(choice).get("finish_reason") == "length" for choice in cast("list[object]", data.get("choices") or ())
+        ):
+            return {}
+        return {"nearhit": {"limited_by": "budget", "budget": landing.short, "max_tokens": landing.capped}}
 
     def _cost(self, usage: Usage) -> float:
         """USD of this answer for this reader: only the one who made it come about pays."""

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 FIRST_DELAY = 0.2  # seconds before the first restart, doubling
 LONGEST_DELAY = 10.0
+LONGEST_WORKER_DELAY = 2.0  # a worker carries traffic and may hold open journals: never long without one
 STEADY = 30.0  # seconds alive after which the back-off begins anew
 _PR_SET_PDEATHSIG = 1
 
@@ -89,7 +90,8 @@ class Child:
         self._process = None
         now = self._monotonic()
         self.failures = 1 if now - self._began >= STEADY else self.failures + 1
-        self.due = now + min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(self.failures - 1, 16))
+        longest = LONGEST_WORKER_DELAY if self.plan.kind == "worker" else LONGEST_DELAY
+        self.due = now + min(longest, FIRST_DELAY * 2 ** min(self.failures - 1, 16))
         return status
 
     def stop(self, sig: int = signal.SIGTERM) -> None:

@@ -17,11 +17,12 @@ if TYPE_CHECKING:  # heavy or optional parts; routes only ever call them
     from gateway.planting import Planter
     from gateway.prices import PriceBook
     from gateway.providers import Provider
+    from gateway.rates import Rates
     from gateway.telemetry import Telemetry
 
 
 class Services:
-    """`cache` is None where nothing is cached, `telemetry` and `planter` in short-lived processes.
+    """`cache` is None where nothing is cached; `telemetry`, `planter` and `rates` in short-lived processes.
 
     `now`: wall-clock seconds. `models` answers the names clients may ask for.
     A plain class: Litestar would take a dataclass apart to check it.
@@ -41,6 +42,7 @@ class Services:
         providers: "Mapping[str, Provider] | None" = None,
         telemetry: "Telemetry | None" = None,
         planter: "Planter | None" = None,
+        rates: "Rates | None" = None,
         models: Callable[[], list[str]] = list,
     ) -> None:
         self.settings = settings
@@ -54,4 +56,5 @@ class Services:
         self.providers = providers or {}
         self.telemetry = telemetry
         self.planter = planter
+        self.rates = rates
         self.models = models

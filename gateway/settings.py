@@ -17,6 +17,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from gateway.alert_settings import AlertSettings
 from policies.money import nano
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
@@ -47,6 +48,10 @@ def octets(value: object) -> object:
     if isinstance(value, str) and (found := _SIZE.match(value.strip())):
         return int(found[1]) * _BYTES[found[2]]
     return value
+
+
+def _amount(value: object) -> object:
+    return value if value is None else str(value)
 
 
 Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0)]
@@ -88,11 +93,17 @@ class ProviderSettings(Section):
 
 
 class EngineSettings(Section):
-    """A bundled engine. `tokens_per_second`: measured by `nearhit engine bench`; None prices by an assumed rate."""
+    """A bundled engine. Its tokens are priced from its hour.
+
+    `tokens_per_second` (written) and `prefill_tokens_per_second` (read): as `nearhit engine bench` measures them with
+    several requests at once; None prices by an assumed rate. `busy_share`: of its paid hours, those it should work.
+    """
 
     model: str = "demo"
     hour_usd: Annotated[str, BeforeValidator(str)] = "0.50"
     tokens_per_second: float | None = Field(default=None, gt=0)
+    prefill_tokens_per_second: float | None = Field(default=None, gt=0)
+    busy_share: float = Field(default=1.0, gt=0, le=1)
     threads: int | None = Field(default=None, ge=1)
     max_queue: int = Field(default=256, ge=1)
 
@@ -117,7 +128,8 @@ class CacheSettings(Section):
 
     `audit_budget_usd`: what audits and a judging model may cost a day, in all; never exceeded, 0 switches audits off.
     `audit_charge`: audits also draw on the budgets of the team, project and key whose hit they check. `audit_share`: of
-    hits by meaning, how many are audited at least; None leaves it to the policy.
+    hits by meaning, how many are audited at least; None leaves it to the policy. `encryption_key_file`: keys of 32
+    bytes, one per line, the newest first: it seals what is kept, all of them open.
     """
 
     mode: Literal["off", "exact", "shadow", "semantic"] = "semantic"
@@ -136,6 +148,19 @@ class CacheSettings(Section):
     audit_charge: bool = False
     audit_share: float | None = Field(default=None, ge=0, le=1)
     judge: JudgeSettings = JudgeSettings()
+    encryption_key_file: Path | None = None
+
+    @field_validator("encryption_key_file")
+    @classmethod
+    def _keys(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            from cache.codec import read_keys
+
+            try:
+                read_keys(value)
+            except OSError as error:
+                raise ValueError(f"cannot read {value}: {error.strerror}") from error
+        return value
 
     @field_validator("audit_budget_usd")
     @classmethod
@@ -146,14 +171,28 @@ class CacheSettings(Section):
 
 
 class BudgetSettings(Section):
-    """A limit kept in the file; limits set through the API live in the database."""
+    """A limit kept in the file; limits set through the API live in the database. Money, a rate, or both.
+
+    `rpm`, `tpm`: requests and tokens per minute. `on_exhausted`: `refuse`, or `degrade:<model>` once the share
+    `degrade_at` of the limit is used.
+    """
 
     scope: str
-    limit_usd: Annotated[str, BeforeValidator(str)]
+    limit_usd: Annotated[str | None, BeforeValidator(_amount)] = None
     window: Literal["day", "week", "month", "quarter", "year", "total"] = "month"
     timezone: str = "UTC"
     mode: Literal["hard", "soft"] = "hard"
     alerts: list[float] = [0.5, 0.8, 0.95]
+    rpm: int | None = Field(default=None, ge=0)
+    tpm: int | None = Field(default=None, ge=0)
+    on_exhausted: str = Field(default="refuse", pattern=r"^(refuse|degrade:.+)$")
+    degrade_at: float = Field(default=1.0, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> "BudgetSettings":
+        if self.limit_usd is None and self.rpm is None and self.tpm is None:
+            raise ValueError("a budget needs limit_usd, rpm or tpm")
+        return self
 
 
 class TelemetrySettings(Section):
@@ -171,6 +210,40 @@ class LedgerSettings(Section):
 
     durability: Literal["fsync", "write", "off"] = "fsync"
     max_output_tokens: int = Field(default=4_096, ge=1)
+
+
+class RetentionSettings(Section):
+    """Days that things are kept, 0 for ever: rows of requests, their sums by hour, their sums by day."""
+
+    requests: int = Field(default=90, ge=0)
+    hours: int = Field(default=400, ge=0)
+    days: int = Field(default=2_600, ge=0)
+
+    @model_validator(mode="after")
+    def _sums_outlive_rows(self) -> "RetentionSettings":
+        """A row whose sums are gone already could not be told any more."""
+        in_order = [value or 10**9 for value in (self.requests, self.hours, self.days)]
+        if in_order != sorted(in_order):
+            raise ValueError("`requests` must not be kept longer than `hours`, nor those longer than `days`")
+        return self
+
+
+class ExportSettings(Section):
+    """A file that is written by itself into `folder`, for each day or month that is over."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
+    what: Literal["focus", "entries", "statement"] = "focus"
+    format: Literal["csv", "parquet", "jsonl"] = "csv"
+    every: Literal["day", "month"] = "day"
+    folder: Path
+    focus_version: Literal["1.2", "1.3"] = "1.2"
+
+    @model_validator(mode="after")
+    def _of_that_kind(self) -> "ExportSettings":
+        forms = {"focus": ("csv", "parquet"), "entries": ("csv", "jsonl", "parquet"), "statement": ("csv",)}
+        if self.format not in forms[self.what]:
+            raise ValueError(f"`{self.what}` is written as {' or '.join(forms[self.what])}")
+        return self
 
 
 class Settings(BaseSettings):
@@ -195,14 +268,24 @@ class Settings(BaseSettings):
     models: dict[str, ModelSettings] = {}
     cache: CacheSettings = CacheSettings()
     budgets: list[BudgetSettings] = []
+    alerts: AlertSettings = AlertSettings()
     ledger: LedgerSettings = LedgerSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    retention: RetentionSettings = RetentionSettings()
+    exports: list[ExportSettings] = []
 
     @field_validator("database")
     @classmethod
     def _known_database(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("postgresql://", "postgresql+asyncpg://", "sqlite:///")):
             raise ValueError("expected postgresql://user@host/name (or leave it out for SQLite)")
+        return value
+
+    @field_validator("exports")
+    @classmethod
+    def _names_once(cls, value: list[ExportSettings]) -> list[ExportSettings]:
+        if len({export.name for export in value}) < len(value):
+            raise ValueError("every export needs a name of its own")
         return value
 
     @model_validator(mode="after")

@@ -89,12 +89,19 @@ def read_usage(body: Body) -> Usage | None:
     if not cached:
         # DeepSeek tells its prefix cache at the top level.
         cached = _part(usage, "prompt_cache_hit_tokens", prompt)
+    cache_write = _part(details, "cache_write_tokens", prompt - cached)
+    made = usage.get("completion_tokens_details")
     return Usage(
         prompt=prompt,
         cached=cached,
-        cache_write=_part(details, "cache_write_tokens", prompt - cached),
+        cache_write=cache_write,
         completion=completion,
-        reasoning=_part(usage.get("completion_tokens_details"), "reasoning_tokens", completion),
+        reasoning=_part(made, "reasoning_tokens", completion),
+        cache_write_1h=_part(usage.get("cache_creation"), "ephemeral_1h_input_tokens", cache_write),
+        audio_in=_part(details, "audio_tokens", prompt),
+        audio_out=_part(made, "audio_tokens", completion),
+        image_in=_part(details, "image_tokens", prompt),
+        image_out=_part(made, "image_tokens", completion),
     )
 
 

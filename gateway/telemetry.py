@@ -98,6 +98,10 @@ class Telemetry:
     def alerted(self, kind: str) -> None:
         self._metrics.alerts.labels(kind).inc()
 
+    def unreadable(self, why: str) -> None:
+        """Count a kept record that could not be read."""
+        self._metrics.unreadable.labels(why).inc()
+
     def watch_engine(self, name: str, stats: Callable[[], EngineStats]) -> None:
         """Show this engine's figures in every exposition."""
         self._engines[name] = stats

@@ -26,7 +26,10 @@ _SHARE = 4  # a lease is at most a quarter of an equal share
 
 
 class Budget(Struct, frozen=True, kw_only=True):
-    """One limit. `scope` identifies it; amounts in nano-USD; `alerts` are fractions of the limit."""
+    """One limit. `scope` identifies it; amounts in nano-USD; `alerts` are fractions of the limit.
+
+    `degrade_to`: the model that answers instead once the fraction `degrade_at` is used; None: requests are refused.
+    """
 
     scope: str
     limit_nano: int
@@ -35,6 +38,8 @@ class Budget(Struct, frozen=True, kw_only=True):
     mode: Mode = "hard"
     alerts: tuple[float, ...] = (0.5, 0.8, 0.95)
     version: int = 1
+    degrade_to: str | None = None
+    degrade_at: float | None = None
 
 
 class Period(Struct, frozen=True):

@@ -10,99 +10,227 @@ from msgspec import Struct
 
 PICO_PER_NANO = 1_000
 NANO_PER_USD = 1_000_000_000
+_MINUTES_PER_DAY = 1_440
+_THURSDAY = 3  # the epoch began on one
 
-PriceStatus = Literal["exact", "assumed", "free"]
+PriceStatus = Literal["exact", "measured", "assumed", "free"]
 
 
 class Usage(Struct, frozen=True, kw_only=True, gc=False):
-    """Tokens of one attempt. `cached` and `cache_write` are parts of `prompt`, `reasoning` of `completion`."""
+    """Tokens of one attempt, each token in one class.
+
+    `cached`, `cache_write`, `audio_in` and `image_in` are parts of `prompt`; `reasoning`, `audio_out` and `image_out`
+    of `completion`; `cache_write_1h` (kept for an hour instead of five minutes) is a part of `cache_write`.
+    """
 
     prompt: int = 0
     cached: int = 0
     cache_write: int = 0
     completion: int = 0
     reasoning: int = 0
+    cache_write_1h: int = 0
+    audio_in: int = 0
+    audio_out: int = 0
+    image_in: int = 0
+    image_out: int = 0
 
     @property
     def total(self) -> int:
         return self.prompt + self.completion
 
+    @property
+    def classes(self) -> tuple[int, int, int, int, int] | None:
+        """The rarer classes, in the order of the fields; None when there are none, as in nearly every attempt."""
+        if self.cache_write_1h or self.audio_in or self.audio_out or self.image_in or self.image_out:
+            return self.cache_write_1h, self.audio_in, self.audio_out, self.image_in, self.image_out
+        return None
 
-class Tier(Struct, frozen=True, kw_only=True):
+
+class Apart(Struct, frozen=True, kw_only=True):
+    """Rates of classes that are priced apart from their whole; None: at the rate of the whole.
+
+    The whole of `cache_write_1h` is `cache_write`, that of audio and images is input or output.
+    """
+
+    cache_write_1h: int | None = None
+    reasoning: int | None = None
+    audio_in: int | None = None
+    audio_out: int | None = None
+    image_in: int | None = None
+    image_out: int | None = None
+
+
+class Rates(Struct, frozen=True, kw_only=True):
+    """Pico-USD per token of each class."""
+
+    input: int
+    output: int
+    cached_input: int
+    cache_write: int
+    apart: Apart | None = None
+
+
+class Tier(Rates, frozen=True, kw_only=True):
     """Rates that replace a price's own, for every token of a request whose prompt is longer than `start` tokens."""
 
     start: int
-    input: int
-    output: int
-    cached_input: int
-    cache_write: int
 
 
-class Price(Struct, frozen=True, kw_only=True):
+class Band(Rates, frozen=True, kw_only=True):
+    """Rates in certain hours of the week: from minute `start` of the UTC day until before minute `end`.
+
+    `days`: bit 0 is Monday. With `end` <= `start` the hours run past midnight and belong to the day they began on.
+    `tiers` replace the price's own.
+    """
+
+    days: int
+    start: int
+    end: int
+    tiers: tuple[Tier, ...] = ()
+
+    def holds(self, at: float) -> bool:
+        """Whether these are the rates at an instant in seconds since the epoch."""
+        day, minute = divmod(int(at // 60), _MINUTES_PER_DAY)
+        weekday = (day + _THURSDAY) % 7
+        today, yesterday = self.days >> weekday & 1, self.days >> (weekday - 1) % 7 & 1
+        if self.start < self.end:
+            return bool(today) and self.start <= minute < self.end
+        return bool((today and minute >= self.start) or (yesterday and minute < self.end))
+
+
+class Price(Rates, frozen=True, kw_only=True):
     """What a token costs, in pico-USD per token (USD per million tokens x 1e6); `request` in pico-USD per call.
 
     `id` names the price version; with the token counts of a ledger row it recomputes the charge exactly.
-    `tiers` are long-prompt rates by ascending `start`.
+    `tiers` are long-prompt rates by ascending `start`. A price with `bands` is a contract: its own rates hold outside
+    their hours, and what is charged is a version without bands, that of the hour (`band`).
     """
 
     id: str
-    input: int
-    output: int
-    cached_input: int
-    cache_write: int
     request: int = 0
     status: PriceStatus = "exact"
     tiers: tuple[Tier, ...] = ()
+    bands: tuple[Band, ...] = ()
 
-    def rates(self, prompt: int) -> "Price | Tier":
+    def rates(self, prompt: int) -> Rates:
         """The rates for a request with that many prompt tokens."""
-        found: Price | Tier = self
-        for tier in self.tiers:
-            if prompt > tier.start:
-                found = tier
-        return found
+        return _tier(self, self.tiers, prompt)
+
+    def band(self, at: float) -> int:
+        """Which hours an instant falls into: 0 outside of all bands, else the first that holds, counted from 1."""
+        for number, band in enumerate(self.bands, start=1):
+            if band.holds(at):
+                return number
+        return 0
+
+
+def _tier(rates: Rates, tiers: tuple[Tier, ...], prompt: int) -> Rates:
+    found = rates
+    for tier in tiers:
+        if prompt > tier.start:
+            found = tier
+    return found
 
 
 def cost_nano(usage: Usage, price: Price) -> int:
-    """Nano-USD of one attempt, rounded up once (so a charge is never below the sum of its tokens)."""
-    rates = price.rates(usage.prompt) if price.tiers else price
+    """Nano-USD of one attempt, rounded up once (so a charge is never below the sum of its tokens).
+
+    A contract whose rates depend on the hour counts in its dearest one.
+    """
+    pico = _pico(usage, price.rates(usage.prompt) if price.tiers else price)
+    for band in price.bands:
+        pico = max(pico, _pico(usage, _tier(band, band.tiers, usage.prompt)))
+    return -(-(pico + price.request) // PICO_PER_NANO)
+
+
+def _pico(usage: Usage, rates: Rates) -> int:
     fresh = usage.prompt - usage.cached - usage.cache_write
     pico = (
         fresh * rates.input
         + usage.cached * rates.cached_input
         + usage.cache_write * rates.cache_write
         + usage.completion * rates.output
-        + price.request
     )
-    return -(-pico // PICO_PER_NANO)
+    return pico if rates.apart is None else pico + _beyond(usage, rates, rates.apart)
+
+
+def _beyond(usage: Usage, rates: Rates, apart: Apart) -> int:
+    """What classes priced apart cost more (or less) than as a part of their whole."""
+    return sum(
+        tokens * (rate - whole)
+        for tokens, rate, whole in (
+            (usage.cache_write_1h, apart.cache_write_1h, rates.cache_write),
+            (usage.audio_in, apart.audio_in, rates.input),
+            (usage.image_in, apart.image_in, rates.input),
+            (usage.reasoning, apart.reasoning, rates.output),
+            (usage.audio_out, apart.audio_out, rates.output),
+            (usage.image_out, apart.image_out, rates.output),
+        )
+        if tokens and rate is not None
+    )
 
 
 def bound_nano(input_bound: int, max_output: int, price: Price) -> int:
-    """The most an attempt can cost, nano-USD: every prompt token at its dearest class, in the dearest tier in reach.
+    """The most an attempt can cost, nano-USD: every token at its dearest class, in the dearest tier and hour in reach.
 
     `max_output` counts the tokens of all choices together.
     """
-    pico = input_bound * max(price.input, price.cached_input, price.cache_write) + max_output * price.output
-    for tier in price.tiers:
-        if input_bound > tier.start:
-            dearest = max(tier.input, tier.cached_input, tier.cache_write)
-            pico = max(pico, input_bound * dearest + max_output * tier.output)
+    if price.apart is None and not price.tiers and not price.bands:  # nearly every price, and on every request's way
+        pico = input_bound * max(price.input, price.cached_input, price.cache_write) + max_output * price.output
+        return -(-(pico + price.request) // PICO_PER_NANO)
+    pico = _worst(input_bound, max_output, price, price.tiers)
+    for band in price.bands:
+        pico = max(pico, _worst(input_bound, max_output, band, band.tiers))
     return -(-(pico + price.request) // PICO_PER_NANO)
 
 
-def checked(usage: Usage) -> Usage:
-    """`usage` with nonsense removed: no negative counts, parts never larger than their whole.
+def _worst(input_bound: int, max_output: int, rates: Rates, tiers: tuple[Tier, ...]) -> int:
+    pico = input_bound * _dearest_in(rates) + max_output * _dearest_out(rates)
+    for tier in tiers:
+        if input_bound > tier.start:
+            pico = max(pico, input_bound * _dearest_in(tier) + max_output * _dearest_out(tier))
+    return pico
 
-    An upstream's numbers are input like any other; they may cost its own customers nothing less than zero.
+
+def _dearest_in(rates: Rates) -> int:
+    found, apart = max(rates.input, rates.cached_input, rates.cache_write), rates.apart
+    if apart is None:
+        return found
+    return max(found, apart.cache_write_1h or 0, apart.audio_in or 0, apart.image_in or 0)
+
+
+def _dearest_out(rates: Rates) -> int:
+    apart = rates.apart
+    if apart is None:
+        return rates.output
+    return max(rates.output, apart.reasoning or 0, apart.audio_out or 0, apart.image_out or 0)
+
+
+def checked(usage: Usage) -> Usage:
+    """`usage` with nonsense removed: no negative counts, parts never larger than their whole, no token in two classes.
+
+    An upstream's numbers are input like any other; they may cost its own customers nothing less than zero. Where a
+    token may have been counted as cached and as audio or image, it stays cached only.
     """
     prompt, completion = max(0, usage.prompt), max(0, usage.completion)
     cached = min(max(0, usage.cached), prompt)
+    cache_write = min(max(0, usage.cache_write), prompt - cached)
+    reasoning = min(max(0, usage.reasoning), completion)
+    if usage.classes is None:
+        return Usage(prompt=prompt, cached=cached, cache_write=cache_write, completion=completion, reasoning=reasoning)
+    fresh, spoken = prompt - cached - cache_write, completion - reasoning
+    audio_in, audio_out = min(max(0, usage.audio_in), fresh), min(max(0, usage.audio_out), spoken)
     return Usage(
         prompt=prompt,
         cached=cached,
-        cache_write=min(max(0, usage.cache_write), prompt - cached),
+        cache_write=cache_write,
         completion=completion,
-        reasoning=min(max(0, usage.reasoning), completion),
+        reasoning=reasoning,
+        cache_write_1h=min(max(0, usage.cache_write_1h), cache_write),
+        audio_in=audio_in,
+        audio_out=audio_out,
+        image_in=min(max(0, usage.image_in), fresh - audio_in),
+        image_out=min(max(0, usage.image_out), spoken - audio_out),
     )
 
 

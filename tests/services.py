@@ -104,6 +104,9 @@ def postgres_server() -> Generator[str]:
         where = ["-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", folder]
         with _running([*as_user, initdb.with_name("postgres"), *where, *fast], Path(folder) / "log") as process:
             _await_port(port, process, Path(folder) / "log")
+            until = time.monotonic() + _PATIENCE  # it listens before it lets anybody in
+            while "ready to accept" not in (Path(folder) / "log").read_text() and time.monotonic() < until:
+                time.sleep(0.05)
             yield f"postgresql://nearhit@127.0.0.1:{port}/postgres"
 
 

@@ -59,6 +59,10 @@ class Machine(Struct, kw_only=True):
     load_average: tuple[float, float, float]
 
 
+def machine() -> Machine:
+    return Machine(cpu=_cpu_model(), cores=os.cpu_count(), load_average=os.getloadavg())
+
+
 class Result(Struct, kw_only=True):
     """The last line of standard output."""
 
@@ -79,7 +83,7 @@ class Result(Struct, kw_only=True):
     def sign(self) -> None:
         """Say when, where and with which versions this was measured."""
         self.date = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")  # noqa: TID251 - dates the result
-        self.machine = Machine(cpu=_cpu_model(), cores=os.cpu_count(), load_average=os.getloadavg())
+        self.machine = machine()
         self.versions = {name: version(name) for name in PACKAGES}
 
 

@@ -21,7 +21,14 @@ _GROUPS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "prices": (
         "What tokens cost.",
-        {"show": "The price of models.", "set": "Set a price.", "check": "Models in use without a price."},
+        {
+            "show": "The price of models.",
+            "set": "Set a price.",
+            "check": "Models in use without a price.",
+            "engine": "Price an engine by what was measured.",
+            "breakeven": "From which load on an engine is cheaper.",
+            "calculate": "What a use would cost.",
+        },
     ),
     "cache": (
         "Kept answers.",
@@ -36,7 +43,22 @@ _GROUPS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "ledger": (
         "Checks of the books.",
-        {"verify": "Rebuild every balance.", "reconcile": "Compare with a provider's bill."},
+        {
+            "verify": "Rebuild every balance.",
+            "reconcile": "Compare with a provider's bill.",
+            "invoice": "Compare with a provider's invoice, by model and day.",
+            "adjust": "Correct what an attempt cost.",
+        },
+    ),
+    "export": (
+        "Files for other tools.",
+        {
+            "focus": "A month as FOCUS 1.2 or 1.3.",
+            "entries": "The ledger's entries.",
+            "requests": "Every request.",
+            "usage": "Usage and cost by any dimension.",
+            "statement": "What each team owes for a month.",
+        },
     ),
     "db": ("The database.", {"upgrade": "Bring the schema up to date.", "current": "Which revision it is at."}),
     "config": (
@@ -57,7 +79,9 @@ _SINGLE = {
     "serve": ("gateway.cli.serve:serve", "Run the gateway."),
     "demo": ("gateway.cli.serve:demo", "Run the gateway in a throw-away folder."),
     "try": ("gateway.cli.trying:try_prompts", "Ask the running gateway and see what the cache did."),
-    "usage": ("gateway.cli.usage:usage", "What was used, spent and saved."),
+    "usage": ("gateway.cli.usage:app", "What was used, spent and saved."),
+    "months": ("gateway.cli.closing:months", "Every month and whether it is closed."),
+    "close": ("gateway.cli.closing:close", "Seal a month."),
     "scripted": ("gateway.cli.scripted:scripted", "Run the deterministic upstream for tests and benchmarks."),
     "init": ("gateway.cli.init:init", "Write a commented nearhit.yaml."),
     "doctor": ("gateway.cli.doctor:doctor", "Check everything and say how to mend what is wrong."),

@@ -28,6 +28,8 @@ class CacheRun:
         Prior to use instead of the shipped one: from python -m cache.training --leave-one-out.
     cache
         Folder that keeps embeddings between runs.
+    json
+        Only the line of JSON.
     """
 
     budget: float = 0.01
@@ -37,6 +39,7 @@ class CacheRun:
     flip: float = 0.0
     artefact: Path | None = None
     cache: Path | None = None
+    json: bool = False
 
 
 def gateway_bench(*, peer: list[str] | None = None, seconds: float = 3.0, save: Path | None = None) -> int:
@@ -60,6 +63,7 @@ def cache_bench(
     *,
     stream: Path | None = None,
     pairs: Path | None = None,
+    arm: str | None = None,
     max_wrong_hit_rate: str = "0.05",
     baselines: bool = False,
     setting: Annotated[CacheRun | None, Parameter(name="*")] = None,
@@ -72,6 +76,9 @@ def cache_bench(
         Requests (columns text, class_id, tag; TSV, maybe gzipped), asked one after another from an empty cache.
     pairs
         Pairs of texts (columns a, b, label, tag): would the second be served the answer of the first?
+    arm
+        A property to show, on the stream or on texts of our own: zero, drift, stale, poison, liars, tenants, delete,
+        crash, or all.
     max_wrong_hit_rate
         Allowed share of wrong answers among hits, or off.
     baselines
@@ -82,8 +89,8 @@ def cache_bench(
     from gateway.cli.wrong import Wrong
     from policies.reuse import Budget
 
-    if (stream is None) == (pairs is None):
-        raise Wrong("give either --stream FILE or --pairs FILE")
+    if (arm is None and (stream is None) == (pairs is None)) or (arm is not None and pairs is not None):
+        raise Wrong("give either --stream FILE or --pairs FILE, or --arm NAME with or without --stream FILE")
     given = setting or CacheRun()
     per_hit = 1.0 if max_wrong_hit_rate == "off" else _share(max_wrong_hit_rate)
     chosen = Setting(
@@ -95,7 +102,8 @@ def cache_bench(
         flip=given.flip,
         artefact=given.artefact,
     )
-    return run(Wanted(stream=stream, pairs=pairs, baselines=baselines), chosen)
+    wanted = Wanted(stream=stream, pairs=pairs, arm=arm, baselines=baselines, quiet=given.json)
+    return run(wanted, chosen)
 
 
 def _share(given: str) -> float:

@@ -8,11 +8,12 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import httpx
 import msgspec
 
+from gateway.cli.in_process import SINK, InProcess
 from gateway.cli.wrong import Wrong
 from gateway.settings import Settings
 
@@ -46,6 +47,22 @@ class Control:
         if answer.status_code >= 400:
             raise Wrong(_problem(answer))
         return _decode(answer.content) if answer.content else None
+
+    def save(self, path: str, params: dict[str, Any], file: BinaryIO) -> None:
+        """Write the answer's body into `file` as it comes. Raises Wrong with the gateway's own message."""
+        given = {name: value for name, value in params.items() if value is not None}
+        self._runner.run(self._save(path, given, file))
+
+    async def _save(self, path: str, params: dict[str, Any], file: BinaryIO) -> None:
+        try:
+            async with self._client.stream("GET", path, params=params, extensions={SINK: file}) as answer:
+                if answer.status_code >= 400:
+                    await answer.aread()
+                    raise Wrong(_problem(answer))
+                async for block in answer.aiter_bytes():
+                    file.write(block)
+        except httpx.HTTPError as error:
+            raise Wrong(f"the gateway broke off: {error!r}") from error
 
     async def _send(self, method: str, path: str, params: dict[str, Any], raw: bytes | None) -> httpx.Response:
         headers = {} if raw is None else {"content-type": "application/json"}
@@ -105,5 +122,5 @@ async def _opened(settings: Settings) -> AsyncGenerator[httpx.AsyncClient, None]
         yield client
 
 
-def _transport(app: "ASGIApp") -> httpx.ASGITransport:
-    return httpx.ASGITransport(app=app)  # pyright: ignore[reportArgumentType] - two spellings of the same ASGI types
+def _transport(app: "ASGIApp") -> httpx.AsyncBaseTransport:
+    return InProcess(app)

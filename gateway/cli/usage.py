@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from gateway.cli import show
 from gateway.cli.connection import control
@@ -55,3 +55,24 @@ def _row(row: dict[str, Any], groups: list[str]) -> list[str]:
         show.millis(row["p50_ms"]),
         show.millis(row["p95_ms"]),
     ]
+
+
+def rebuild_usage(*, options: ReadOptions = ReadOptions()) -> None:  # noqa: B008 - frozen
+    """Make the sums of usage anew from the rows of requests, as far back as those are kept."""
+    with control(settings_of(options)) as gateway:
+        found = gateway.ask("POST", "/api/v1/usage/rebuild")
+    if options.json:
+        show.json(found)
+    else:
+        show.line(f"sums of {found['days']} days were made anew")
+
+
+app = App(name="usage", help="What was used, spent and saved.")
+app.default(usage)
+for _name, _words in {
+    "recompute": "Every charge once more, from its own row.",
+    "coverage": "How much of the spend was counted.",
+    "whatif": "A month under other prices, models or another cache.",
+}.items():
+    app.command(f"gateway.cli.recomputing:{_name}_usage", name=_name, help=_words)
+app.command(rebuild_usage, name="rebuild", help="Make the sums anew.")

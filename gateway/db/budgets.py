@@ -1,20 +1,25 @@
-"""Setting and retiring budgets: the row, its version history, and the limit of the window that is running.
+"""Setting and retiring budgets: the row, its version history, and the window that is running.
 
 Knows: the budget tables. Does not know: leases, who is allowed to, the audit log (its writer is the control plane).
 Every edit is a new version with its author; lowering a limit below what is spent simply refuses from then on.
 """
 
+from collections.abc import Callable
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from msgspec import structs
 from sqlalchemy import func, insert, select, update
+from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.db.models import BudgetRow, BudgetVersion, BudgetWindow
+from gateway.db.models import BudgetRow, BudgetVersion
 from gateway.db.queries import budget_of
 from gateway.db.session import Database
-from policies.budget import KINDS, Budget, check_scope
+from policies.budget import KINDS, Budget, check_scope, period, window_id
 
+Opened = Callable[[Connection, str], None]
 _MOST_BUDGETS = 100_000
+_LONGEST_MODEL = 200
 
 
 def check(budget: Budget) -> Budget:
@@ -28,6 +33,12 @@ def check(budget: Budget) -> Budget:
         raise ValueError(f"unknown mode {budget.mode!r}. Known: hard, soft")
     if any(not 0 < share <= 10 for share in budget.alerts) or len(budget.alerts) > 20:
         raise ValueError("alerts are at most 20 fractions of the limit, such as 0.8")
+    if (budget.degrade_to is None) != (budget.degrade_at is None):
+        raise ValueError("degrade_to and degrade_at go together")
+    if budget.degrade_to is not None and not 0 < len(budget.degrade_to) <= _LONGEST_MODEL:
+        raise ValueError("on_exhausted is `refuse` or `degrade:<model>`")
+    if budget.degrade_at is not None and not 0 < budget.degrade_at <= 1:
+        raise ValueError("degrade_at is a fraction of the limit, above 0 and at most 1")
     try:
         ZoneInfo(budget.timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -51,8 +62,12 @@ async def stamp(database: Database) -> tuple[int, int]:
     return int(row[0]), int(row[1])
 
 
-async def put(database: Database, budget: Budget, *, actor: str, now: float) -> Budget:
-    """Set the budget of its scope; answers it with its new version. Raises ValueError when it makes no sense."""
+async def put(database: Database, budget: Budget, opened: Opened, *, actor: str, now: float) -> Budget:
+    """Set the budget of its scope; answers it with its new version. Raises ValueError when it makes no sense.
+
+    `opened` sees to it that the running window is there, with this limit and with what was spent in it before the
+    budget was known.
+    """
     check(budget)
     async with database.begin() as connection:
         before = await _latest(connection, budget.scope)
@@ -62,6 +77,8 @@ async def put(database: Database, budget: Budget, *, actor: str, now: float) -> 
             "timezone": budget.timezone,
             "mode": budget.mode,
             "alerts": sorted(budget.alerts),
+            "degrade_to": budget.degrade_to,
+            "degrade_at": budget.degrade_at,
             "version": before + 1,
             "actor": actor,
             "updated": now,
@@ -72,20 +89,9 @@ async def put(database: Database, budget: Budget, *, actor: str, now: float) -> 
         else:
             await connection.execute(insert(BudgetRow).values(values | {"scope": budget.scope, "created": now}))
         await _remember(connection, budget, before + 1, actor, now)
-        await connection.execute(
-            update(BudgetWindow)
-            .where(BudgetWindow.scope == budget.scope, BudgetWindow.ends > now)
-            .values(limit_nano=budget.limit_nano)
-        )
-    return Budget(
-        scope=budget.scope,
-        limit_nano=budget.limit_nano,
-        window=budget.window,
-        timezone=budget.timezone,
-        mode=budget.mode,
-        alerts=tuple(sorted(budget.alerts)),
-        version=before + 1,
-    )
+        name = window_id(budget, period(budget.window, ZoneInfo(budget.timezone), now))
+        await connection.run_sync(opened, name)
+    return structs.replace(budget, alerts=tuple(sorted(budget.alerts)), version=before + 1)
 
 
 async def retire(database: Database, scope: str, *, actor: str, now: float) -> bool:
@@ -125,5 +131,7 @@ async def _remember(
             retired=retired,
             actor=actor,
             at=now,
+            degrade_to=budget.degrade_to,
+            degrade_at=budget.degrade_at,
         )
     )

@@ -4,55 +4,42 @@ Knows: SQL for both dialects, through SQLAlchemy's expressions. Does not know: w
 that limits the answer), formatting, writing. Nothing here writes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, TypeVar, cast
 from zoneinfo import ZoneInfo
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, Select, Text, and_, case, func, select
-from sqlalchemy import cast as sql_cast
+from msgspec.structs import replace
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.db.models import (
-    BudgetAlert,
-    BudgetRow,
-    BudgetWindow,
-    Entry,
-    Explain,
-    PriceVersion,
-    RequestRow,
-    SavingCorrection,
-)
+from gateway.db.listing import PAGE, Wanted, newest, page
+from gateway.db.models import BudgetAlert, BudgetRow, BudgetWindow, Entry, Explain, PriceVersion, RequestRow, Setting
 from gateway.db.rows import BudgetState, EntryLine, Overview, PriceLine, RequestDetail, RequestLine, UsageRow
-from gateway.db.session import Database, Dialect
+from gateway.db.session import Database
+from gateway.db.sums import BUCKETS, DAYS_TO, HOUR, HOURS_FROM, MEASURES, ROWS_FROM, percentile
+from gateway.db.usage import DIMENSIONS, SPANS, Asked, cut, facet_of, statement
+from gateway.errors import InvalidRequest
 from policies.budget import Budget, Mode, WindowKind, period, runs_out, window_id
+
+__all__ = ["DIMENSIONS", "Pruned", "Queries", "budget_of"]
 
 T = TypeVar("T")
 
-_COLUMNS: dict[str, Any] = {
-    "team": RequestRow.team,
-    "project": RequestRow.project,
-    "key": RequestRow.key_id,
-    "user": RequestRow.user,
-    "model": RequestRow.model,
-    "model_used": RequestRow.model_used,
-    "provider": RequestRow.provider,
-    "operation": RequestRow.operation,
-    "source": RequestRow.source,
-    "cache": RequestRow.cache,
-    "status": RequestRow.status,
-}
-_SPANS = {"minute": 60, "hour": 3_600, "day": 86_400}
 _FORMS = {"minute": "%Y-%m-%dT%H:%M:00Z", "hour": "%Y-%m-%dT%H:00:00Z", "day": "%Y-%m-%d"}
-_HITS = ("exact", "semantic", "shared")
-_MOST_GROUPS = 10_000
+_MOST_BUCKETS = 400
 _MOST_ROWS = 1_000
 _SHORT = 2 * 86_400
 _PATIENCE = 30.0
 _strings = msgspec.json.Decoder(list[str]).decode
 
-DIMENSIONS = (*_COLUMNS, *_SPANS, "month", "tag:<name>")
+
+class Pruned(InvalidRequest):
+    """The answer rests on rows or hours that are not kept any more. The message says since when they are."""
+
+    code = "pruned"
 
 
 class Queries:
@@ -71,15 +58,55 @@ class Queries:
     ) -> list[UsageRow]:
         """Totals per group, dearest first (in order of time when grouped by it). `where`: dimension -> wanted value.
 
-        Dimensions are `DIMENSIONS`; raises ValueError that lists them for any other.
+        Exact, also at the edges of the span; "" as a value of `user` or a tag means requests without one. Dimensions
+        are `DIMENSIONS`; raises ValueError that lists them for any other, and Pruned where single rows were needed (a
+        span that cuts hours, or days by user or tag; minutes; two of user and tags) that are not kept any more.
         """
-        statement = _usage(self._database.dialect, list(group_by), (start, end), where or {}, latencies)
-        async with self._database.read(patience=_PATIENCE) as connection:
-            found = (await connection.execute(statement)).mappings().all()
-        rows = [_usage_row(row, group_by) for row in found]
-        if any(name in _SPANS or name == "month" for name in group_by):
-            rows.sort(key=lambda row: list(row.group.values()))
+        asked = Asked(group_by=tuple(group_by), buckets=[(start, end)], where=where or {}, durations=latencies)
+        (rows,) = await self._totals(asked)
         return rows
+
+    async def series(
+        self, bounds: Sequence[float], group_by: Sequence[str] = (), where: Mapping[str, str] | None = None
+    ) -> list[list[UsageRow]]:
+        """Totals per group in each `[bounds[i], bounds[i + 1])`, without latencies; empty where nothing happened.
+
+        Days of a zone that is whole hours from UTC, and anything made of such days, are read from sums alone. At most
+        400 buckets: ValueError beyond. Raises as `usage` does.
+        """
+        buckets = list(pairwise(bounds))
+        if len(buckets) > _MOST_BUCKETS:
+            raise ValueError(f"{len(buckets)} buckets are too many: at most {_MOST_BUCKETS}")
+        asked = Asked(group_by=tuple(group_by), buckets=buckets, where=where or {}, durations=False)
+        return await self._totals(asked) if buckets else []
+
+    async def first_piece(
+        self, start: float, end: float, where: Mapping[str, str]
+    ) -> tuple[float | None, float | None]:
+        """The median and the 95th percentile of the time to the first piece of answered requests, in ms.
+
+        Read off a histogram, see `gateway.db.sums.EDGES`; None without any request.
+        """
+        asked = Asked(group_by=(), buckets=[(start, end)], where=where, first=True)
+        async with self._database.read(patience=_PATIENCE) as connection:
+            asked = await _placed(connection, asked)
+            found = (await connection.execute(statement(self._database.dialect, asked))).mappings().one()
+        counts = [int(found[name]) for name in BUCKETS]
+        return percentile(counts, 50), percentile(counts, 95)
+
+    async def _totals(self, asked: Asked) -> list[list[UsageRow]]:
+        async with self._database.read(patience=_PATIENCE) as connection:
+            asked = await _placed(connection, asked)
+            found = (await connection.execute(statement(self._database.dialect, asked))).mappings().all()
+        totals: list[list[UsageRow]] = [[] for _ in asked.buckets]
+        for line in found:
+            row = usage_row(line, asked)
+            if row is not None:
+                totals[int(line["bucket"])].append(row)
+        if any(name in SPANS or name == "month" for name in asked.group_by):
+            for rows in totals:
+                rows.sort(key=lambda row: list(row.group.values()))
+        return totals
 
     async def overview(self, start: float, end: float, team: str | None = None) -> Overview:
         """One period at a glance, of everyone or of one team."""
@@ -103,14 +130,21 @@ class Queries:
         failed: bool = False,
     ) -> list[RequestLine]:
         """Newest first. `before`: the last id of the page before. `failed`: only those answered with 400 or more."""
-        statement = select(RequestRow).order_by(RequestRow.id.desc()).limit(min(limit, _MOST_ROWS))
-        statement = statement.where(*_conditions(self._database.dialect, where or {}))
-        if before is not None:
-            statement = statement.where(RequestRow.id < before)
-        if failed:
-            statement = statement.where(RequestRow.status >= 400)
-        async with self._database.read() as connection:
-            return [_line(RequestLine, row) for row in (await connection.execute(statement)).mappings()]
+        wanted = Wanted(limit=min(limit, _MOST_ROWS), before=before, where=where or {}, failed=failed)
+        async with self._database.read(patience=_PATIENCE) as connection:
+            return [_line(RequestLine, row) for row in await newest(connection, self._database.dialect, wanted)]
+
+    async def export(
+        self, start: float, end: float, where: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[list[RequestLine], None]:
+        """Every request of a span in order of time, some hundreds at once, each page a short read of its own."""
+        after: tuple[float, str] | None = (start, "")
+        while after is not None:
+            async with self._database.read(patience=_PATIENCE) as connection:
+                rows = await page(connection, self._database.dialect, (after, end), where or {})
+            if rows:
+                yield [_line(RequestLine, row) for row in rows]
+            after = (rows[-1]["at"], rows[-1]["id"]) if len(rows) == PAGE else None
 
     async def request(self, request_id: str) -> RequestDetail | None:
         """One request with its cost lines, their prices and its explanation; None when there is no trace of it."""
@@ -148,111 +182,42 @@ class Queries:
         return [_budget_state(row, balances, alerts, now) for row in rows]
 
 
-def _usage(
-    dialect: Dialect, group_by: list[str], span: tuple[float, float], where: Mapping[str, str], latencies: bool
-) -> Select[Any]:
-    """Sums per group; percentiles by numbering each group's rows in order of duration (both dialects can)."""
-    groups = [_dimension(dialect, name).label(f"g{i}") for i, name in enumerate(group_by)]
-    row = RequestRow
-    own = case((row.cache == "audit", 1), else_=0)  # the gateway's own: they cost, and are nobody's requests
-    hit = case((row.source.in_(_HITS), 1), else_=0)
-    failed = case((and_(row.status >= 400, row.cache != "audit"), 1), else_=0)
-    taken_back = (
-        select(SavingCorrection.request_id, func.sum(SavingCorrection.amount_nano).label("amount"))
-        .group_by(SavingCorrection.request_id)
-        .subquery()
-    )
-    guessed = case((row.cost_status == "estimated", row.cost_nano), else_=0)
-    inner = select(
-        *groups,
-        hit.label("hit"),
-        failed.label("failed"),
-        guessed.label("guessed"),
-        own.label("own"),
-        case((row.cache == "audit", row.cost_nano), else_=0).label("audit"),
-        func.coalesce(taken_back.c.amount, 0).label("corrected"),
-        *(getattr(row, name) for name in (*_TOKENS, "cost_nano", "saved_nano", "total_ms")),
-    ).outerjoin(taken_back, taken_back.c.request_id == row.id)
-    inner = inner.where(row.at >= span[0], row.at < span[1], *_conditions(dialect, where))
-    if latencies:
-        partition: list[Any] = [*groups, own]
-        inner = inner.add_columns(
-            func.row_number().over(partition_by=partition, order_by=row.total_ms).label("place"),
-            func.count().over(partition_by=partition).label("members"),
+async def _placed(connection: AsyncConnection, asked: Asked) -> Asked:
+    """With how far the sums reach. Raises Pruned when what the answer rests on is not there any more."""
+    wanted = select(Setting.name, Setting.value).where(Setting.name.in_((ROWS_FROM, HOURS_FROM, DAYS_TO)))
+    known = {row[0]: int(row[1]) for row in await connection.execute(wanted)}
+    rows, hours = known.get(ROWS_FROM, 0), known.get(HOURS_FROM, 0)
+    asked = replace(asked, days_to=known.get(DAYS_TO, 0), hours_from=hours, rows_from=rows)
+    found = cut(asked, facet_of(asked))
+    if any(part.start < rows for part in found.rows):
+        raise Pruned(
+            f"Single requests are kept since {_day(rows)}. Before that, ask for whole hours in UTC, "
+            "for whole days by user or by one tag, and not by minute."
         )
-    rows = inner.subquery()
-    keys = [rows.c[f"g{i}"] for i in range(len(groups))]
-    sums = [func.coalesce(func.sum(rows.c[name]), 0).label(name) for name in (*_TOKENS, "cost_nano", "saved_nano")]
-    totals = [
-        (func.count() - func.coalesce(func.sum(rows.c.own), 0)).label("requests"),
-        *(func.coalesce(func.sum(rows.c[name]), 0).label(name) for name in _SUMMED),
-        *sums,
-    ]
-    if latencies:
-        totals += [
-            func.min(
-                case((and_(rows.c.own == 0, rows.c.place * 100 >= share * rows.c.members), rows.c.total_ms))
-            ).label(f"p{share}")
-            for share in (50, 95, 99)
-        ]
-    return select(*keys, *totals).group_by(*keys).order_by(sums[-2].desc(), *keys).limit(_MOST_GROUPS)
+    if any(part.start * HOUR < hours for part in found.hours):
+        raise Pruned(f"Hours are kept since {_day(hours)}. Before that, ask for whole days in UTC, and not by hour.")
+    return asked
 
 
-_SUMMED = ("hit", "failed", "guessed", "audit", "corrected")
-_TOKENS = ("prompt", "cached", "cache_write", "completion", "reasoning")
+def _day(instant: int) -> str:
+    return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d")
 
 
-def _usage_row(row: Any, group_by: Sequence[str]) -> UsageRow:
-    group = {name: _shown(name, row[f"g{i}"]) for i, name in enumerate(group_by)}
-    return UsageRow(
-        group=group,
-        requests=int(row["requests"]),
-        hits=int(row["hit"]),
-        errors=int(row["failed"]),
-        prompt=int(row["prompt"]),
-        cached=int(row["cached"]),
-        cache_write=int(row["cache_write"]),
-        completion=int(row["completion"]),
-        reasoning=int(row["reasoning"]),
-        cost_nano=int(row["cost_nano"]),
-        estimated_nano=int(row["guessed"]),
-        saved_nano=int(row["saved_nano"]),
-        p50_ms=row.get("p50"),
-        p95_ms=row.get("p95"),
-        p99_ms=row.get("p99"),
-        audit_nano=int(row["audit"]),
-        corrected_nano=int(row["corrected"]),
-    )
+def usage_row(line: Any, asked: Asked) -> UsageRow | None:
+    """None for a group in which nothing happened, unless there is only the one."""
+    numbers = {name: int(line[name]) for name in MEASURES}
+    if (asked.group_by or len(asked.buckets) > 1) and not any(numbers.values()):
+        return None
+    group = {name: _shown(name, line[f"g{i}"]) for i, name in enumerate(asked.group_by)}
+    counts = [int(line[name]) for name in BUCKETS] if asked.durations else []
+    p50, p95, p99 = (percentile(counts, share) for share in (50, 95, 99))
+    return UsageRow(group=group, p50_ms=p50, p95_ms=p95, p99_ms=p99, **numbers)
 
 
 def _shown(name: str, value: Any) -> str:
-    if name in _SPANS:
-        return datetime.fromtimestamp(int(value) * _SPANS[name], UTC).strftime(_FORMS[name])
+    if name in SPANS:
+        return datetime.fromtimestamp(int(value) * SPANS[name], UTC).strftime(_FORMS[name])
     return "" if value is None else str(value)
-
-
-def _conditions(dialect: Dialect, where: Mapping[str, str]) -> list[ColumnElement[bool]]:
-    return [_dimension(dialect, name) == (int(value) if name == "status" else value) for name, value in where.items()]
-
-
-def _dimension(dialect: Dialect, name: str) -> ColumnElement[Any]:
-    if name in _COLUMNS:
-        return cast("ColumnElement[Any]", _COLUMNS[name])
-    if name in _SPANS:
-        return _whole(dialect, RequestRow.at / _SPANS[name])
-    if name == "month":
-        if dialect == "sqlite":
-            return func.strftime("%Y-%m", RequestRow.at, "unixepoch")
-        return func.to_char(func.timezone("UTC", func.to_timestamp(RequestRow.at)), "YYYY-MM")
-    if name.startswith("tag:"):
-        tags = cast("Any", RequestRow.tags)
-        return sql_cast(tags[name.removeprefix("tag:")].as_string(), Text)
-    raise ValueError(f"unknown dimension {name[:60]!r}. Known: {', '.join(DIMENSIONS)}")
-
-
-def _whole(dialect: Dialect, value: ColumnElement[float]) -> ColumnElement[int]:
-    """Rounded down; SQLite's cast does, PostgreSQL's rounds to the nearest."""
-    return sql_cast(value if dialect == "sqlite" else func.floor(value), BigInteger)
 
 
 def _line(kind: type[T], row: Any) -> T:
@@ -299,6 +264,9 @@ def _budget_state(row: Any, balances: Mapping[str, Any], alerts: Mapping[str, li
         ends=span.end,
         runs_out=runs_out(span, budget.limit_nano, spent, now),
         alerted=alerts.get(name, []),
+        opening_nano=0 if balance is None else balance["opening_nano"],
+        degrade_to=budget.degrade_to,
+        degrade_at=budget.degrade_at,
     )
 
 
@@ -312,4 +280,6 @@ def budget_of(row: Any) -> Budget:
         mode=cast("Mode", row["mode"]),
         alerts=tuple(row["alerts"]),
         version=row["version"],
+        degrade_to=row["degrade_to"],
+        degrade_at=row["degrade_at"],
     )

@@ -9,8 +9,12 @@ from msgspec import Struct
 class UsageRow(Struct, frozen=True, kw_only=True):
     """Totals of a group of requests. `group`: dimension -> value. Latencies are of whole requests, None without any.
 
+    They are read off a histogram: the request of that rank lies in the same bucket, whose edges are a factor of 1.41
+    apart (of 2 below 64 ms), so they are off by less than that; above 262 s only that is known.
     `estimated_nano` is the part of `cost_nano` that rests on no provider's count. `hits` were answered from the cache.
-    `audit_nano` is the part of `cost_nano` that was spent to check hits (those requests are not counted);
+    `estimated` counts the requests behind it. `discount_nano`: what providers' own prompt caches took off `cost_nano`
+    (negative where writing to them cost more). `audit_nano` is the part of `cost_nano` that was spent to check hits
+    (`audits` requests, which are not counted in `requests`);
     `corrected_nano` is what feedback took back of `saved_nano` (0 or less).
     """
 
@@ -31,6 +35,9 @@ class UsageRow(Struct, frozen=True, kw_only=True):
     p99_ms: float | None = None
     audit_nano: int = 0
     corrected_nano: int = 0
+    audits: int = 0
+    estimated: int = 0
+    discount_nano: int = 0
 
     @property
     def net_saved_nano(self) -> int:
@@ -98,7 +105,7 @@ class RequestLine(Struct, frozen=True, kw_only=True):
 
 
 class PriceLine(Struct, frozen=True, kw_only=True):
-    """The price version of a charge, pico-USD per token; `tiers` as in `PriceVersion`."""
+    """The price version of a charge, pico-USD per token; `tiers` and `terms` as in `PriceVersion`."""
 
     id: str
     input_pico: int
@@ -108,10 +115,11 @@ class PriceLine(Struct, frozen=True, kw_only=True):
     request_pico: int
     tiers: list[list[int]]
     status: str
+    terms: dict[str, object] | None = None
 
 
 class EntryLine(Struct, frozen=True, kw_only=True):
-    """One line of the ledger."""
+    """One line of the ledger; `classes` as in `Entry`."""
 
     id: str
     request_id: str
@@ -136,6 +144,7 @@ class EntryLine(Struct, frozen=True, kw_only=True):
     source: str
     ended: str
     note: str | None
+    classes: str | None = None
 
 
 class RequestDetail(Struct, frozen=True, kw_only=True):
@@ -148,7 +157,10 @@ class RequestDetail(Struct, frozen=True, kw_only=True):
 
 
 class BudgetState(Struct, frozen=True, kw_only=True):
-    """A budget and the balance of its current window. `runs_out`: at the pace so far, None if the window ends first."""
+    """A budget and the balance of its current window. `runs_out`: at the pace so far, None if the window ends first.
+
+    `opening_nano`: the part of what is spent that was spent before the budget was known.
+    """
 
     scope: str
     limit_nano: int
@@ -168,3 +180,6 @@ class BudgetState(Struct, frozen=True, kw_only=True):
     ends: int
     runs_out: float | None
     alerted: list[float]
+    opening_nano: int = 0
+    degrade_to: str | None = None
+    degrade_at: float | None = None

@@ -4,6 +4,7 @@ Knows: how a correction is numbered, and that it moves the balances its entry ha
 (the finance role, checked where the request arrives), or why.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from sqlalchemy.engine import Connection
 from gateway.db.models import Entry
 from gateway.db.session import Database
 from gateway.ledger.balances import Spending, Windows, spend, table
+from gateway.ledger.late import book as book_late
 from policies.money import usd
 
 _strings = msgspec.json.Decoder(list[str]).decode
@@ -36,7 +38,8 @@ def _adjust(
     if entry is None or entry["source"] == "adjust":
         raise ValueError(f"there is no entry {entry_id[:80]!r} to correct")
     names = _strings(entry["windows"])
-    windows.lock(connection, names)
+    unnamed = windows.unnamed(connection, SimpleNamespace(**entry), now)
+    windows.lock(connection, (*names, *unnamed))
     count, already = _corrections(connection, entry_id)
     if entry["amount_nano"] + already + delta < 0:
         cost = usd(entry["amount_nano"] + already)
@@ -51,11 +54,14 @@ def _adjust(
             "source": "adjust",
             "note": f"{note[0][:_LONGEST_REASON]} ({note[1]})",
             "digest": f"{delta}/adjust/{now}",
+            "classes": None,
         }
         | dict.fromkeys(("prompt", "cached", "cache_write", "completion", "reasoning"), 0)
     )
     connection.execute(insert(Entry).values(row))
-    spend(connection, "", [Spending(name, delta, 0, 0) for name in sorted(names)])
+    book_late(connection, [(str(row["id"]), entry["admitted"])], now)
+    changes = [Spending(name, delta, 0, 0) for name in names] + [Spending(name, delta, 0, 0, delta) for name in unnamed]
+    spend(connection, "", sorted(changes))
     return str(row["id"])
 
 

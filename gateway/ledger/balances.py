@@ -5,20 +5,25 @@ Everything here is blocking code that runs inside `Database.transact`. A transac
 not locked any other yet, so the order holds for those as well.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
+import msgspec
 from sqlalchemy import BindParameter, Table, bindparam, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from gateway.db.models import Base, BudgetRow, BudgetWindow, Lease
 from gateway.db.session import Dialect
+from gateway.ledger.openings import Opening, Openings, open_turn, opening, scopes_of_row
 from policies.budget import parse_window_id
 
 CHUNK = 500
+_strings = msgspec.json.Decoder(list[str]).decode
 T = TypeVar("T")
 _MOST_KNOWN = 100_000
+_HEARD_SECONDS = 86_400.0  # after a day every process has heard of a budget, or is no longer one of ours
 
 
 class Balance(NamedTuple):
@@ -49,12 +54,13 @@ class Standing(NamedTuple):
 
 
 class Spending(NamedTuple):
-    """What a posting adds to a window, nano-USD. `taken`: the part that the lease had held."""
+    """What a posting adds to a window, nano-USD. `taken`: what the lease had held; `opening`: see `openings`."""
 
     window: str
     spent: int
     estimated: int
     taken: int
+    opening: int = 0
 
 
 def table(model: type[Base]) -> Table:
@@ -79,9 +85,10 @@ def chunks(those: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 class Windows:
-    """Makes and locks window rows. Remembers which exist, so that the usual case is one statement."""
+    """Makes and locks window rows. Remembers which exist for good, so that the usual case is one statement."""
 
     def __init__(self, dialect: Dialect) -> None:
+        self._dialect: Dialect = dialect
         self._insert = insert_once(dialect, BudgetWindow)
         self._known: set[str] = set()
 
@@ -90,23 +97,71 @@ class Windows:
         wanted = sorted(set(names))
         if not wanted:
             return {}
-        if not self._known.issuperset(wanted):
-            self._make_missing(connection, wanted)
-        found = _locked(connection, wanted)
-        if len(found) < len(wanted):  # one was made in a transaction that was rolled back
-            self._make_missing(connection, wanted)
-            found = _locked(connection, wanted)
-        return found
+        self.make(connection, wanted)
+        return _locked(connection, wanted)
 
-    def _make_missing(self, connection: Connection, names: Sequence[str]) -> None:
-        pages = (connection.execute(_EXISTING, {"names": list(some)}) for some in chunks(names))
-        missing = sorted(set(names) - {row[0] for page in pages for row in page})
-        if missing:
-            limits = _limits(connection, missing)
-            connection.execute(self._insert, [_new_window(name, limits) for name in missing])
+    def make(self, connection: Connection, names: Iterable[str]) -> None:
+        """See to it that these windows exist; a new one begins with its opening. Before any row is locked."""
+        unknown = sorted(set(names) - self._known)
+        if not unknown:
+            return
+        there = self._existing(connection, unknown)
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
-        self._known.update(names)
+        self._known.update(there)  # not those made now: this transaction may still be rolled back
+        missing = [name for name in unknown if name not in there]
+        if not missing:
+            return
+        number = open_turn(connection, self._dialect)
+        there = self._existing(connection, missing)  # others may have made them while this one waited
+        missing = [name for name in missing if name not in there]
+        if missing:
+            budgets = _budgets(connection, missing)
+            rows = [self._new_window(connection, name, budgets, number) for name in missing]
+            connection.execute(self._insert, rows)
+
+    def limit(self, connection: Connection, name: str, now: float) -> None:
+        """Give a window, made where it is missing, and the others of its scope that have not ended, the limit in force.
+
+        Making comes first: whoever makes windows waits for those who post, and these wait for rows.
+        """
+        self.make(connection, [name])
+        scope = parse_window_id(name)[0]
+        limit = select(BudgetRow.limit_nano).where(BudgetRow.scope == scope).scalar_subquery()
+        running = update(BudgetWindow).where(BudgetWindow.scope == scope, BudgetWindow.ends > now)
+        connection.execute(running.values(limit_nano=limit))
+
+    def unnamed(self, connection: Connection, entry: Any, now: float) -> list[str]:
+        """The windows that count this row of `entry` though it does not name them. Before any row is locked."""
+        openings = Openings(self._dialect)
+        openings.enter(connection, now)
+        return openings.of(connection, scopes_of_row(entry), entry.admitted, _strings(entry.windows))
+
+    def _new_window(
+        self, connection: Connection, name: str, budgets: "dict[str, _Budget]", number: int
+    ) -> dict[str, Any]:
+        scope, kind, span = parse_window_id(name)
+        budget = budgets.get(scope, _Budget(0, math.inf))
+        # Where everybody has known the budget since before the window began, nobody has spent in it without naming it.
+        begins = Opening() if span.start >= budget.since else opening(connection, self._dialect, name)
+        return {
+            "id": name,
+            "scope": scope,
+            "window": kind,
+            "starts": span.start,
+            "ends": span.end,
+            "limit_nano": budget.limit,
+            "spent_nano": begins.spent,
+            "estimated_nano": begins.estimated,
+            "held_nano": 0,
+            "opening_nano": begins.spent,
+            "opened": number,
+        }
+
+    @staticmethod
+    def _existing(connection: Connection, names: Sequence[str]) -> set[str]:
+        pages = (connection.execute(_EXISTING, {"names": list(some)}) for some in chunks(names))
+        return {row[0] for page in pages for row in page}
 
 
 def _locked(connection: Connection, names: Sequence[str]) -> dict[str, Balance]:
@@ -143,29 +198,28 @@ def spend(connection: Connection, boot: str, changes: Sequence[Spending]) -> Non
             _ADD_SPENT,
             [{"name": c.window, "spent": c.spent, "estimated": c.estimated, "taken": c.taken} for c in changes],
         )
+    late = [{"name": c.window, "amount": c.opening} for c in changes if c.opening]
+    if late:
+        connection.execute(_ADD_OPENING, late)
     drawn = [{"of_boot": boot, "name": c.window, "taken": c.taken} for c in changes if c.taken]
     if drawn:
         connection.execute(_ADD_CONSUMED, drawn)
 
 
-def _limits(connection: Connection, missing: Sequence[str]) -> dict[str, int]:
+class _Budget(NamedTuple):
+    """What a new window has to know. `since`: from when on everybody has known the budget, infinity if they do not."""
+
+    limit: int
+    since: float
+
+
+def _budgets(connection: Connection, missing: Sequence[str]) -> dict[str, _Budget]:
     scopes = sorted({parse_window_id(name)[0] for name in missing})
     pages = (connection.execute(_SCOPE_LIMITS, {"scopes": list(some)}) for some in chunks(scopes))
-    return {row[0]: row[1] for page in pages for row in page}
-
-
-def _new_window(name: str, limits: dict[str, int]) -> dict[str, Any]:
-    scope, kind, span = parse_window_id(name)
     return {
-        "id": name,
-        "scope": scope,
-        "window": kind,
-        "starts": span.start,
-        "ends": span.end,
-        "limit_nano": limits.get(scope, 0),
-        "spent_nano": 0,
-        "estimated_nano": 0,
-        "held_nano": 0,
+        row[0]: _Budget(row[1], row[2] + _HEARD_SECONDS if row[3] is None else math.inf)
+        for page in pages
+        for row in page
     }
 
 
@@ -178,7 +232,9 @@ _LOCK = BALANCES.order_by(BudgetWindow.id).with_for_update()
 _LEASES = select(Lease.window_id, Lease.granted_nano, Lease.consumed_nano, Lease.closed).where(
     Lease.boot == bindparam("boot"), Lease.window_id.in_(_NAMES)
 )
-_SCOPE_LIMITS = select(BudgetRow.scope, BudgetRow.limit_nano).where(BudgetRow.scope.in_(parameters("scopes")))
+_SCOPE_LIMITS = select(BudgetRow.scope, BudgetRow.limit_nano, BudgetRow.updated, BudgetRow.retired).where(
+    BudgetRow.scope.in_(parameters("scopes"))
+)
 _ADD_HELD = (
     update(BudgetWindow)
     .where(BudgetWindow.id == bindparam("name"))
@@ -197,6 +253,11 @@ _ADD_SPENT = (
         estimated_nano=BudgetWindow.estimated_nano + bindparam("estimated"),
         held_nano=BudgetWindow.held_nano - bindparam("taken"),
     )
+)
+_ADD_OPENING = (
+    update(BudgetWindow)
+    .where(BudgetWindow.id == bindparam("name"))
+    .values(opening_nano=BudgetWindow.opening_nano + bindparam("amount"))
 )
 _ADD_CONSUMED = (
     update(Lease)

@@ -28,7 +28,7 @@ from gateway.ledger.balances import (
 )
 from policies.budget import lease_amount
 
-_ALIVE_SECONDS = 60.0
+_ALIVE_SECONDS = 90.0
 
 
 class BootClosed(Exception):
@@ -66,13 +66,16 @@ class Book:
         row = {"id": boot, "host": host, "journalled": journalled, "started": now, "seen": now}
         await self._database.transact(lambda connection: connection.execute(self._add_boot, [row]).close())
 
-    async def beat(self, boot: str, now: float) -> tuple[float, int]:
-        """Note that `boot` lives; answers the database's clock and how many boots live. Raises BootClosed."""
-        return await self._database.transact(self._beat, boot, now)
+    async def beat(self, boot: str, now: float, oldest: float | None = None) -> tuple[float, int]:
+        """Note that `boot` lives, and since when its oldest attempt waits to be posted.
 
-    def _beat(self, connection: Connection, boot: str, now: float) -> tuple[float, int]:
+        Answers the database's clock and how many boots live. Raises BootClosed.
+        """
+        return await self._database.transact(self._beat, boot, now, oldest)
+
+    def _beat(self, connection: Connection, boot: str, now: float, oldest: float | None) -> tuple[float, int]:
         instant = now if self._database.dialect == "sqlite" else float(connection.scalar(_CLOCK) or now)
-        alive = update(Boot).where(Boot.id == boot, Boot.closed.is_(None)).values(seen=instant)
+        alive = update(Boot).where(Boot.id == boot, Boot.closed.is_(None)).values(seen=instant, oldest=oldest)
         if connection.execute(alive).rowcount == 0:
             raise BootClosed(boot)
         living = select(func.count()).where(Boot.closed.is_(None), Boot.seen > instant - _ALIVE_SECONDS)

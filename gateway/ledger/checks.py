@@ -13,88 +13,118 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.models import BudgetWindow, Entry, EntryConflict, Lease, PriceVersion
 from gateway.db.session import Database
-from gateway.ledger.posts import UNCONFIRMED
+from gateway.ledger.openings import UNCONFIRMED, scopes_of_row
 from gateway.ledger.records import price_of
 from policies.money import Price, Usage, cost_nano, usd
 
 _PAGE = 5_000
 _MOST_FINDINGS = 1_000
+_RARE = ("cache_write_1h", "audio_in", "audio_out", "image_in", "image_out")
 _strings = msgspec.json.Decoder(list[str]).decode
+_counts = msgspec.json.Decoder(tuple[int, int, int, int, int]).decode
 
 
 async def verify(database: Database) -> list[str]:
     """Every difference, each in a sentence; empty when all is right."""
     found: list[str] = []
     async with database.snapshot() as connection:
-        spent, estimated = await _add_up(connection, found)
-        await _compare_windows(connection, spent, estimated, found)
+        sums = await _add_up(connection, found)
+        await _compare_windows(connection, sums, found)
         conflicts = await connection.scalar(select(func.count()).select_from(EntryConflict))
         if conflicts:
             found.append(f"{conflicts} entries contradict another one of the same attempt")
     return found[:_MOST_FINDINGS]
 
 
-async def _add_up(connection: AsyncConnection, found: list[str]) -> tuple[Counter[str], Counter[str]]:
-    """Spent and estimated per window, from the entries; recomputes each charge on the way."""
-    spent: Counter[str] = Counter()
-    estimated: Counter[str] = Counter()
+class _Sums:
+    """Per window, from the entries, nano-USD. `opening`: the part of `spent` by entries that do not name the window."""
+
+    def __init__(self, openings: dict[str, list[tuple[str, int, int]]]) -> None:
+        self.spent: Counter[str] = Counter()
+        self.estimated: Counter[str] = Counter()
+        self.opening: Counter[str] = Counter()
+        self._openings = openings
+
+    def add(self, row: Any) -> None:
+        named = _strings(row.windows)
+        unnamed: list[str] = []
+        if self._openings:
+            under = [window for scope in scopes_of_row(row) for window in self._openings.get(scope, ())]
+            unnamed = [name for name, starts, ends in under if starts <= row.admitted < ends and name not in named]
+        for name in (*named, *unnamed):
+            self.spent[name] += row.amount_nano
+            self.estimated[name] += row.amount_nano if row.source in UNCONFIRMED else 0
+        for name in unnamed:
+            self.opening[name] += row.amount_nano
+
+
+async def _add_up(connection: AsyncConnection, found: list[str]) -> _Sums:
+    """Adds up the entries; recomputes each charge on the way."""
+    openings: dict[str, list[tuple[str, int, int]]] = {}
+    opened = select(BudgetWindow.scope, BudgetWindow.id, BudgetWindow.starts, BudgetWindow.ends)
+    for scope, name, starts, ends in await connection.execute(opened.where(BudgetWindow.opened.is_not(None))):
+        openings.setdefault(scope, []).append((name, starts, ends))
+    sums = _Sums(openings)
     prices = await prices_by_id(connection)
     last = ""
     while True:
         page = select(*_COLUMNS).where(Entry.id > last).order_by(Entry.id).limit(_PAGE)
         rows = (await connection.execute(page)).all()
         for row in rows:
-            for name in _strings(row.windows):
-                spent[name] += row.amount_nano
-                estimated[name] += row.amount_nano if row.source in UNCONFIRMED else 0
+            sums.add(row)
             if (problem := _miscomputed(row, prices)) is not None and len(found) < _MOST_FINDINGS:
                 found.append(problem)
         if len(rows) < _PAGE:
-            return spent, estimated
+            return sums
         last = rows[-1].id
 
 
 def _miscomputed(row: Any, prices: dict[str, Price]) -> str | None:
-    if row.source == "adjust":
-        return None
-    if row.source == "void":
-        return None if row.amount_nano == 0 else f"entry {row.id} is void and yet charges {usd(row.amount_nano)} USD"
-    if row.source == "upper_bound":
-        same = row.amount_nano == row.reserved_nano
-        return (
-            None
-            if same
-            else f"entry {row.id} charges {usd(row.amount_nano)} USD, not its bound {usd(row.reserved_nano)}"
-        )
-    price = prices.get(row.price)
-    if price is None:
+    right = right_nano(row, prices)
+    if right is None:
         return f"entry {row.id} was charged at the price {row.price}, which is not known"
-    right = cost_nano(usage_of(row), price)
-    same = row.amount_nano == right
-    return None if same else f"entry {row.id} charges {usd(row.amount_nano)} USD; its tokens cost {usd(right)} USD"
+    if right == row.amount_nano:
+        return None
+    charged = f"entry {row.id} charges {usd(row.amount_nano)} USD"
+    if row.source == "void":
+        return f"{charged} and yet is void"
+    if row.source == "upper_bound":
+        return f"{charged}, not its bound {usd(right)} USD"
+    return f"{charged}; its tokens cost {usd(right)} USD"
 
 
-async def _compare_windows(
-    connection: AsyncConnection, spent: Counter[str], estimated: Counter[str], found: list[str]
-) -> None:
+def right_nano(row: Any, prices: dict[str, Price]) -> int | None:
+    """What an entry must charge by its own row; None when its price is not known. A correction is what it says."""
+    if row.source == "adjust":
+        return int(row.amount_nano)
+    if row.source == "void":
+        return 0
+    if row.source == "upper_bound":
+        return int(row.reserved_nano)
+    price = prices.get(row.price)
+    return None if price is None else cost_nano(usage_of(row), price)
+
+
+async def _compare_windows(connection: AsyncConnection, sums: _Sums, found: list[str]) -> None:
     held: Counter[str] = Counter()
     open_leases = select(Lease.window_id, Lease.granted_nano - Lease.consumed_nano).where(Lease.closed.is_(False))
     for window, amount in await connection.execute(open_leases):
         held[window] += amount
     wanted = select(
-        BudgetWindow.id, BudgetWindow.spent_nano, BudgetWindow.estimated_nano, BudgetWindow.held_nano
+        BudgetWindow.id,
+        BudgetWindow.spent_nano,
+        BudgetWindow.estimated_nano,
+        BudgetWindow.held_nano,
+        BudgetWindow.opening_nano,
     ).order_by(BudgetWindow.id)
     known: set[str] = set()
-    for name, its_spent, its_estimated, its_held in await connection.execute(wanted):
+    for name, *stored in await connection.execute(wanted):
         known.add(name)
-        for what, stored, right in (
-            ("spent", its_spent, spent[name]),
-            ("estimated", its_estimated, estimated[name]),
-            ("held", its_held, held[name]),
-        ):
-            if stored != right:
-                found.append(f"window {name}: {what} is {usd(stored)} USD and should be {usd(right)} USD")
-    found.extend(f"entries draw on a window that does not exist: {name}" for name in sorted(set(spent) - known))
+        right = (sums.spent[name], sums.estimated[name], held[name], sums.opening[name])
+        for what, its, should in zip(("spent", "estimated", "held", "opening"), stored, right, strict=True):
+            if its != should:
+                found.append(f"window {name}: {what} is {usd(its)} USD and should be {usd(should)} USD")
+    found.extend(f"entries draw on a window that does not exist: {name}" for name in sorted(set(sums.spent) - known))
 
 
 async def prices_by_id(connection: AsyncConnection) -> dict[str, Price]:
@@ -102,21 +132,38 @@ async def prices_by_id(connection: AsyncConnection) -> dict[str, Price]:
     found: dict[str, Price] = {}
     for row in await connection.execute(select(*PriceVersion.__table__.columns)):
         numbers = (row.input_pico, row.output_pico, row.cached_pico, row.cache_write_pico, row.request_pico)
-        found[row.id] = price_of(row.id, numbers, row.tiers)
+        found[row.id] = price_of(row.id, numbers, row.tiers, row.terms)
     return found
 
 
 def usage_of(row: Any) -> Usage:
-    return Usage(
+    """The tokens an entry was charged for."""
+    main = Usage(
         prompt=row.prompt,
         cached=row.cached,
         cache_write=row.cache_write,
         completion=row.completion,
         reasoning=row.reasoning,
     )
+    return main if row.classes is None else msgspec.structs.replace(main, **classes_of(row.classes))
+
+
+def classes_of(classes: str | None) -> dict[str, int]:
+    """The rarer classes of tokens by the name of their field in `Usage`."""
+    return {} if classes is None else dict(zip(_RARE, _counts(classes), strict=True))
 
 
 _COLUMNS = (
+    Entry.admitted,
+    Entry.team,
+    Entry.project,
+    Entry.key_id,
+    Entry.user,
+    Entry.provider,
+    Entry.model,
+    Entry.asked,
+    Entry.tags,
+    Entry.charged,
     Entry.id,
     Entry.windows,
     Entry.amount_nano,
@@ -128,4 +175,5 @@ _COLUMNS = (
     Entry.cache_write,
     Entry.completion,
     Entry.reasoning,
+    Entry.classes,
 )

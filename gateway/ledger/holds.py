@@ -49,4 +49,6 @@ def dispatch_record(call: Call, plan: AttemptPlan, pools: Sequence[Pool], instan
         cleaned(call.directives.user),
         call.operation,
         clean(call.model),
+        tuple([clean(f"{name}={value}") for name, value in call.directives.tags]) if call.directives.tags else (),
+        call.charged,
     )

@@ -22,7 +22,8 @@ from policies.budget import is_roomy
 
 log = structlog.get_logger("nearhit.ledger")
 
-_IDLE_SECONDS = 1.0  # a lease nobody drew on for that long goes back
+_IDLE_SECONDS = 1.0  # a lease nobody drew on for that long goes back, where little is left
+_IDLE_ROOMY_SECONDS = 15.0  # and where plenty is: others get it within moments when they want it
 _RECLAIM_SECONDS = 0.35  # other processes look every quarter second whether something is wanted
 _FRESH_SECONDS = 1.0  # how long a balance that other processes change too is good for a refusal
 _FRESH_ALONE_SECONDS = 30.0
@@ -144,7 +145,8 @@ class Leases:
             return True
         if self.processes > 1 and not is_roomy(pool.limit, pool.free):
             return True
-        return self._monotonic() - pool.last_used > _IDLE_SECONDS
+        patience = _IDLE_ROOMY_SECONDS if is_roomy(pool.limit, pool.free) else _IDLE_SECONDS
+        return self._monotonic() - pool.last_used > patience
 
     async def _wanted_elsewhere(self) -> set[str]:
         names = [pool.id for pool in self._pools.all.values() if pool.left > 0] if self.processes > 1 else []

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from msgspec import structs
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
 from gateway.call import Call, Outcome, Principal
@@ -25,10 +26,12 @@ from gateway.db.clean import clean
 from gateway.db.session import UNREACHABLE, Database
 from gateway.errors import InvalidRequest, Overloaded
 from gateway.ids import uuid7
-from gateway.ledger import checks
+from gateway.ledger import checks, seals, sums
 from gateway.ledger.adjust import adjust
+from gateway.ledger.alerting import Alerting
 from gateway.ledger.balances import Windows
-from gateway.ledger.book import Book
+from gateway.ledger.book import Book, BootClosed
+from gateway.ledger.configured import configured
 from gateway.ledger.holds import Hold, dispatch_record
 from gateway.ledger.journal import Journal, JournalFailed
 from gateway.ledger.leases import Leases
@@ -39,11 +42,12 @@ from gateway.ledger.reconcile import Reconciliation, reconcile
 from gateway.ledger.recorder import Recorder
 from gateway.ledger.records import Opened, Progress, Rates, Settle, rates, tokens
 from gateway.ledger.recovery import Recovery
+from gateway.ledger.retention import Retention, kept
 from gateway.ledger.shipper import Shipper
 from gateway.ledger.tending import Pulse, Tender
 from gateway.tasks import Tasks
 from policies.budget import Budget
-from policies.money import Price, Usage, nano
+from policies.money import Price, Usage
 
 if TYPE_CHECKING:  # settings bring pydantic, which nothing here needs at run time
     from gateway.settings import Settings
@@ -80,21 +84,22 @@ class Ledger:
         self._journal = Journal(journal_dir, Opened(self.boot, self._host, now()), settings.ledger.durability)
         self._windows = Windows(database.dialect)
         self._book = Book(database, self._windows)
-        posts = Posts(database, self._windows)
+        self._alerting = Alerting(database.dialect, settings.alerts.channels)
+        posts = Posts(database, self._windows, self._alerting)
         self._pools = Pools()
-        self._pulse = Pulse(self._book, self.boot, now=now, monotonic=monotonic)
+        self._pulse = Pulse(self._book, self.boot, self._oldest, now=now, monotonic=monotonic)
         self._leases = Leases(
             self._book, self.boot, self._pools, instant=self._pulse.instant, monotonic=monotonic, tasks=tasks
         )
         self._shipper = Shipper(posts, self.boot, self._journal, now=now)
         self._recorder = Recorder(database, explain_days=settings.telemetry.explain_days, now=now)
         self._recovery = Recovery(database, self._book, posts, journal_dir, now=now)
-        self._tender = Tender(
-            self._pulse, self._leases, self._recovery, self._recorder, self._refresh, monotonic=monotonic
-        )
+        self._retention = Retention(database, kept(settings), now=now)
+        self._tender = Tender(self._pulse, self._leases, self._recovery, self._refresh, monotonic=monotonic)
         self._rates: dict[str, Rates] = {}
         self._number = 0
         self._open = 0
+        self._begun: dict[str, float] = {}
         self._stamp = (0, 0)
         self._loops: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
@@ -106,6 +111,7 @@ class Ledger:
         """Recover what dead processes left, open the journal, read the budgets. Raises as database and disk do."""
         journalled = self._journal.durability != "off"
         await self._book.open_boot(self.boot, self._host, self._now(), journalled=journalled)
+        await sums.ensure(self._database)
         await self._recovery.recover()
         self._journal.open()
         await self._put_configured()
@@ -118,13 +124,24 @@ class Ledger:
                 self._tasks.spawn(self._shipper.run(self._stopping), "ledger-shipper"),
                 self._tasks.spawn(self._recorder.run(self._stopping), "ledger-recorder"),
                 self._tasks.spawn(self._tender.run(self._stopping), "ledger-tender"),
+                self._tasks.spawn(self._retention.run(self._stopping), "ledger-retention"),
             ]
 
-    async def flush(self) -> None:
+    async def catch_up(self) -> None:
         """Everything that has ended is in the database when this returns. Raises as an unreachable database does."""
         await self._shipper.ship_all()
         await self._recorder.write()
+
+    async def flush(self) -> None:
+        """`catch_up`, and leases are handed back: what the database then calls held, running requests hold."""
+        await self.catch_up()
         await self._leases.release_all()
+
+    async def report(self) -> None:
+        """Flush, and tell other processes what is still under way here. Raises as an unreachable database does."""
+        await self.flush()
+        with suppress(BootClosed):  # said by whoever took the leases over
+            await self._pulse.beat()
 
     async def close(self) -> None:
         """Write what is left, give back the leases; what cannot be written stays in the journal for the next start."""
@@ -154,7 +171,14 @@ class Ledger:
             raise _unavailable("The ledger cannot take on more at the moment.")
         if attempt.reserve_nano > _MOST_NANO:
             raise InvalidRequest("This request could cost more than any budget can hold; ask for fewer output tokens.")
-        instant = self._pulse.instant()
+        instant = self._begun[attempt.id] = self._pulse.instant()
+        try:
+            return await self._hold(call, attempt, instant)
+        except BaseException:
+            self._begun.pop(attempt.id, None)
+            raise
+
+    async def _hold(self, call: Call, attempt: AttemptPlan, instant: float) -> Hold:
         pools = self._drawn_on(call, attempt, instant)
         if pools:
             await self._pulse.require()
@@ -198,6 +222,20 @@ class Ledger:
         """Add to the explanation of a request that has ended, once it is known."""
         self._recorder.explain(request_id, more)
 
+    def degraded(self, call: Call, provider: str, model: str) -> tuple[str, str, float] | None:
+        """The budget (scope, model, fraction used) that has a cheaper model answer than the one about to be asked."""
+        if not self._pools.degrades:
+            return None
+        who, asked = call.principal, call.directives
+        models = (call.model, model, f"{provider}/{model}")
+        asker = (who.team, who.project, who.key_id, asked.user, models, asked.tags)
+        return self._pools.degraded(asker, self._pulse.instant())
+
+    @property
+    def processes(self) -> int:
+        """How many boots share this database."""
+        return self._pulse.processes
+
     def remaining(self, principal: Principal) -> int | None:
         """The smallest headroom of the hard budgets of a key, its project and team and the organization, nano-USD."""
         if not self._pools:
@@ -210,7 +248,7 @@ class Ledger:
 
     async def set_budget(self, budget: Budget, actor: str) -> Budget:
         """Put a budget in force at once. Raises ValueError when it makes no sense."""
-        made = await stored.put(self._database, budget, actor=actor, now=self._now())
+        made = await stored.put(self._database, budget, self._opened, actor=actor, now=self._pulse.instant())
         await self.reload_budgets()
         return made
 
@@ -255,8 +293,14 @@ class Ledger:
     # -- checks ----------------------------------------------------------------------------------------------------
 
     async def verify(self) -> list[str]:
-        """Rebuild every balance from the entries and recompute every charge; each difference in a sentence."""
-        return await checks.verify(self._database)
+        """Balances, closed months and charges from the entries, sums from the rows; each difference in a sentence."""
+        found = [*await checks.verify(self._database), *await seals.verify(self._database)]
+        return [*found, *await sums.differences(self._database)]
+
+    async def rebuild_sums(self) -> int:
+        """Make the sums of usage anew from the rows, as far back as rows are kept; answers how many days."""
+        await self.catch_up()
+        return await sums.rebuild(self._database)
 
     async def reconcile(self, bill: Path) -> Reconciliation:
         """Compare the entries with a provider's own bill."""
@@ -267,21 +311,18 @@ class Ledger:
     async def _put_configured(self) -> None:
         """The budgets of the configuration file are set at every start; others are left as they are."""
         known = {budget.scope: budget for budget in await stored.load(self._database)}
-        for given in self._settings.budgets:
-            wanted = stored.check(
-                Budget(
-                    scope=given.scope,
-                    limit_nano=nano(given.limit_usd),
-                    window=given.window,
-                    timezone=given.timezone,
-                    mode=given.mode,
-                    alerts=tuple(sorted(given.alerts)),
-                )
-            )
-            found = known.get(given.scope)
+        for wanted in configured(self._settings.budgets):
+            found = known.get(wanted.scope)
             if found is None or structs.replace(found, version=1) != wanted:
                 with suppress(IntegrityError):  # another worker that starts at the same time has put the same one
-                    await stored.put(self._database, wanted, actor="nearhit.yaml", now=self._now())
+                    await stored.put(
+                        self._database, wanted, self._opened, actor="nearhit.yaml", now=self._pulse.instant()
+                    )
+
+    def _opened(self, connection: Connection, window: str) -> None:
+        """A budget is being set: its running window is made if it has to be, and what it has reached is told."""
+        self._windows.limit(connection, window, self._now())
+        self._alerting.begun(connection, window, self._now())
 
     async def _refresh(self) -> None:
         """Follow what other processes do to budgets and balances."""
@@ -289,6 +330,10 @@ class Ledger:
             await self.reload_budgets()
         elif self._leases.processes > 1:
             await self._read_balances()
+
+    def _oldest(self) -> float | None:
+        """Admission of the oldest attempt that is not in the database yet."""
+        return min([*self._begun.values(), *self._shipper.admitted()], default=None)
 
     def _drawn_on(self, call: Call, attempt: AttemptPlan, instant: float) -> list[Pool]:
         if not self._pools:
@@ -312,6 +357,7 @@ class Ledger:
 
     def _end(self, hold: Hold, end: Posting) -> int:
         self._open -= 1
+        self._begun.pop(hold.plan.id, None)
         self._number += 1
         hold.ended, hold.amount = True, end.amount
         self._give_back(hold)

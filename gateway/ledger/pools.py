@@ -19,6 +19,7 @@ _MOST_ASKERS = 4_096
 _NEVER = -(1 << 62)
 _WORKING_SET = 32  # requests' worth that a process likes to have in hand to begin with
 _SOON_SECONDS = 2.0
+_OUTAGE_SECONDS = 60.0  # of spending that a process likes to have in hand: so long it may be without its database
 
 
 class Pool:
@@ -26,7 +27,8 @@ class Pool:
 
     `granted` and `consumed` mirror the lease row; `outstanding` is reserved by requests that run; `unshipped` is
     settled but not yet in the database. `spent`, `held`, `limit`: the window's balance when it was last read, at
-    `contact` (monotonic seconds). `size`, `enlarged`: how large the last addition was, and when.
+    `contact` (monotonic seconds). `size`, `enlarged`: how large the last addition was, and when; `passed` is what had
+    gone through this pool by then.
     """
 
     __slots__ = (
@@ -42,6 +44,7 @@ class Pool:
         "limit",
         "low",
         "outstanding",
+        "passed",
         "releasing",
         "size",
         "spent",
@@ -67,6 +70,7 @@ class Pool:
         self.low = _NEVER
         self.size = 0
         self.enlarged = float("-inf")
+        self.passed = 0
 
     @property
     def hard(self) -> bool:
@@ -87,6 +91,11 @@ class Pool:
         return max(0, self.left + self.free + self.releasing)
 
     @property
+    def used(self) -> float:
+        """The fraction of the limit that is spent or spoken for."""
+        return 1.0 - self.headroom / self.limit if self.limit else 1.0
+
+    @property
     def idle(self) -> bool:
         """Whether nothing here is waiting to end or to be shipped."""
         return self.outstanding == 0 and self.unshipped == 0
@@ -105,25 +114,36 @@ class Pool:
         self.limit, self.spent, self.held, self.contact = limit, spent, held, now
 
     def appetite(self, need: int, now: float) -> int:
-        """How much to ask for when little is left: twice as much each time that the last lease was used up soon."""
-        soon = now - self.enlarged <= _SOON_SECONDS
-        return max(_WORKING_SET * need, 2 * self.size if soon else self.size // 2)
+        """How much to ask for when little is left: a minute at the pace since the last time, at least some requests.
+
+        Used up within moments: at least twice as much as then, since a pace cannot be told from an instant.
+        """
+        since = now - self.enlarged
+        pace = (self._through() - self.passed) / since if since > _SOON_SECONDS else 0.0
+        return max(_WORKING_SET * need, int(pace * _OUTAGE_SECONDS), 2 * self.size if since <= _SOON_SECONDS else 0)
 
     def sized(self, amount: int, now: float) -> None:
         """Note the size of a fresh lease: at three tenths of it the next is fetched ahead, unless little is left."""
         self.low = amount * 3 // 10 if amount and is_roomy(self.limit, self.free) else _NEVER
-        self.size, self.enlarged = amount, now
+        self.size, self.enlarged, self.passed = amount, now, self._through()
+
+    def _through(self) -> int:
+        """What this process has spent or reserved here."""
+        return self.consumed + self.unshipped + self.outstanding
 
     def refusal(self, need: int) -> BudgetExhausted:
         """Why a request for `need` cannot be had: names the budget, what is spent and held, and when it starts anew."""
         others = max(0, self.held - (self.granted - self.consumed))
         held, spent = others + self.outstanding, self.spent + self.unshipped
-        return BudgetExhausted(
+        refusal = BudgetExhausted(
             f"The budget {self.budget.scope} of {usd(self.limit)} USD per {self.budget.window} is exhausted: "
             f"{usd(spent)} USD spent, {usd(held)} USD held for running requests, and this request may cost up to "
             f"{usd(need)} USD. It resets at {told(self.ends)}.",
             headers=(("x-should-retry", "false"), ("x-nearhit-budget-remaining-usd", usd(self.headroom))),
         )
+        refusal.scope, refusal.headroom = self.budget.scope, self.headroom
+        refusal.degrade_to = self.budget.degrade_to
+        return refusal
 
 
 class _Standing:
@@ -138,11 +158,15 @@ class _Standing:
 
 
 class Pools:
-    """Every pool of this process. Their number is bounded by budgets in force, plus windows that are ending."""
+    """Every pool of this process. Their number is bounded by budgets in force, plus windows that are ending.
+
+    `degrades`: whether any budget has a cheaper model asked instead.
+    """
 
     def __init__(self) -> None:
         self._standing: dict[str, _Standing] = {}
         self._of: dict[Asker, list[_Standing]] = {}
+        self.degrades = False
         self.all: dict[str, Pool] = {}
 
     def __bool__(self) -> bool:
@@ -158,6 +182,7 @@ class Pools:
             pool.limit = budget.limit_nano
             fresh[budget.scope] = _Standing(budget, zone, pool)
         self._standing = fresh
+        self.degrades = any(entry.budget.degrade_to is not None for entry in fresh.values())
         self._of.clear()
 
     def standing(self, scope: str) -> Budget | None:
@@ -183,6 +208,14 @@ class Pools:
                 pool = entry.pool = self._pool(entry.budget, entry.zone, instant)
             found.append(pool)
         return found
+
+    def degraded(self, asker: Asker, instant: float) -> tuple[str, str, float] | None:
+        """The first budget of `asker` that wants a cheaper model asked by now: its scope, the model, the part used."""
+        for pool in self.drawn_on(asker, instant):
+            to, at = pool.budget.degrade_to, pool.budget.degrade_at
+            if to is not None and at is not None and pool.used >= at:
+                return pool.budget.scope, to, pool.used
+        return None
 
     def drop_ended(self, instant: float) -> None:
         """Forget pools that no budget points to and that hold nothing."""

@@ -4,7 +4,7 @@ Knows: the entry's row, idempotence, alerts. Does not know: journals, when it is
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,8 +13,9 @@ from sqlalchemy import select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection
 
-from gateway.db.models import BudgetAlert, BudgetRow, Entry, EntryConflict, PriceVersion
+from gateway.db.models import Entry, EntryConflict, PriceVersion
 from gateway.db.session import Database
+from gateway.ledger.alerting import Alerting, Moved
 from gateway.ledger.balances import (
     NO_LEASE,
     Balance,
@@ -29,11 +30,13 @@ from gateway.ledger.balances import (
     spend,
     table,
 )
+from gateway.ledger.late import book as book_late
+from gateway.ledger.openings import UNCONFIRMED, Openings, told
 from gateway.ledger.records import Dispatch, Rates, Settle
-from policies.budget import crossed, parse_window_id
 
 _MOST_PRICES = 10_000
-UNCONFIRMED = ("estimated", "upper_bound")
+_NONE: Mapping[str, Sequence[str]] = {}
+_MAIN = 5  # token counts with a column of their own
 _encode = msgspec.json.Encoder().encode
 _COLUMNS = [column.name for column in table(Entry).columns]
 
@@ -48,13 +51,14 @@ class Line(Struct, frozen=True):
 class Posts:
     """Handle to the entries of one database."""
 
-    def __init__(self, database: Database, windows: Windows) -> None:
+    def __init__(self, database: Database, windows: Windows, alerting: Alerting) -> None:
         self._database = database
         self._windows = windows
+        self._alerting = alerting
+        self._openings = Openings(database.dialect)
         self._add_entries = insert_once(database.dialect, Entry).returning(table(Entry).c.id)
         self._add_entries_text = str(insert_once("sqlite", Entry).compile(dialect=sqlite.dialect()))
         self._add_conflicts = insert_once(database.dialect, EntryConflict)
-        self._add_alerts = insert_once(database.dialect, BudgetAlert)
         self._add_prices = insert_once(database.dialect, PriceVersion)
         self._known_prices: set[str] = set()
 
@@ -72,16 +76,27 @@ class Posts:
 
     def _post(self, connection: Connection, boot: str, lines: Sequence[Line], now: float) -> list[Standing]:
         by_id = {line.settle.id: line for line in lines}
-        balances = self._windows.lock(connection, (name for line in lines for name in line.dispatch.windows))
+        names = {name for line in lines for name in line.dispatch.windows}
+        self._windows.make(connection, names)
+        self._openings.enter(connection, now)
+        more = ((name, self._openings.unnamed(connection, line.dispatch)) for name, line in by_id.items())
+        unnamed = {name: found for name, found in more if found}
+        balances = self._windows.lock(connection, names.union(*unnamed.values()))
         leases = leases_of(connection, boot, list(balances))
         self._add_new_prices(connection, lines, now)
         new = self._insert(connection, boot, by_id)
+        book_late(connection, [(name, by_id[name].dispatch.admitted) for name in new], now)
         if len(new) < len(by_id):
             again = [line for name, line in by_id.items() if name not in new]
             self._keep_conflicts(connection, again, now)
-        changes = _spending((by_id[name] for name in new), leases)
+        changes = _spending([by_id[name] for name in new], leases, unnamed)
         spend(connection, boot, changes)
-        self._alert(connection, balances, changes, now)
+        moved = [
+            Moved(one.window, balances[one.window].limit, spent, spent + one.spent)
+            for one in changes
+            for spent in (balances[one.window].spent,)
+        ]
+        self._alerting.moved(connection, moved, now)
         return _after(balances, leases, changes)
 
     def _insert(self, connection: Connection, boot: str, lines: dict[str, Line]) -> set[str]:
@@ -126,42 +141,27 @@ class Posts:
         if rows:
             connection.execute(self._add_conflicts, rows)
 
-    def _alert(
-        self, connection: Connection, before: dict[str, Balance], changes: Sequence[Spending], now: float
-    ) -> None:
-        """Record each threshold that this posting went over, once per window."""
-        scopes = sorted({parse_window_id(change.window)[0] for change in changes})
-        if not scopes:
-            return
-        alerts: dict[str, list[float]] = {}
-        for some in chunks(scopes):
-            alerts |= {row[0]: row[1] for row in connection.execute(_ALERTS, {"scopes": list(some)})}
-        rows: list[dict[str, Any]] = []
-        for change in changes:
-            limit, spent, _ = before[change.window]
-            rows += [
-                {"window_id": change.window, "threshold": share, "spent_nano": spent + change.spent, "at": now}
-                for share in crossed(
-                    alerts.get(parse_window_id(change.window)[0], ()), limit, spent, spent + change.spent
-                )
-            ]
-        if rows:
-            connection.execute(self._add_alerts, rows)
 
-
-def _spending(fresh: Iterable[Line], leases: dict[str, LeaseRow]) -> list[Spending]:
-    """What new lines add to each window, and how much of it this boot's lease holds."""
+def _spending(
+    fresh: Iterable[Line], leases: dict[str, LeaseRow], unnamed: Mapping[str, Sequence[str]] = _NONE
+) -> list[Spending]:
+    """What new lines add to each window, how much of it this boot's lease holds, and the windows it does not name."""
     spent: Counter[str] = Counter()
     estimated: Counter[str] = Counter()
+    opening: Counter[str] = Counter()
     for line in fresh:
-        for name in line.dispatch.windows:
+        also = unnamed.get(line.settle.id, ())
+        for name in (*line.dispatch.windows, *also):
             spent[name] += line.settle.amount
             estimated[name] += line.settle.amount if line.settle.source in UNCONFIRMED else 0
+        for name in also:
+            opening[name] += line.settle.amount
     changes: list[Spending] = []
     for name in sorted(name for name, amount in spent.items() if amount):
         lease = leases.get(name, NO_LEASE)
-        taken = 0 if lease.closed else max(0, min(spent[name], lease.granted - lease.consumed))
-        changes.append(Spending(name, spent[name], estimated[name], taken))
+        mine = spent[name] - opening[name]
+        taken = 0 if lease.closed else max(0, min(mine, lease.granted - lease.consumed))
+        changes.append(Spending(name, spent[name], estimated[name], taken, opening[name]))
     return changes
 
 
@@ -200,14 +200,23 @@ def entry_row(boot: str, line: Line) -> tuple[Any, ...]:
         begun.model,
         ended.provider_id,
         begun.price.id,
-        *ended.tokens,
+        *ended.tokens[:_MAIN],
         ended.amount,
         begun.reserve,
         ended.source,
         ended.ended,
         ended.note,
         digest(ended),
+        classes_text(ended.tokens[_MAIN:]),
+        begun.asked,
+        told(begun.tags),
+        begun.charged,
     )
+
+
+def classes_text(classes: Sequence[int]) -> str | None:
+    """What stands in `entry.classes`: None when there are none."""
+    return _encode(classes).decode() if classes else None
 
 
 def _price_row(price: Rates, now: float) -> dict[str, Any]:
@@ -221,8 +230,8 @@ def _price_row(price: Rates, now: float) -> dict[str, Any]:
         "tiers": [list(tier) for tier in price.tiers],
         "status": price.status,
         "first_used": now,
+        "terms": None if price.terms is None else msgspec.to_builtins(price.terms),
     }
 
 
 _DIGESTS = select(Entry.id, Entry.digest).where(Entry.id.in_(parameters("names")))
-_ALERTS = select(BudgetRow.scope, BudgetRow.alerts).where(BudgetRow.scope.in_(parameters("scopes")))

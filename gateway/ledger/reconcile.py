@@ -17,7 +17,7 @@ from gateway.db.models import Entry
 from gateway.db.session import Database
 from gateway.ledger.balances import CHUNK, parameters
 from gateway.ledger.checks import prices_by_id, usage_of
-from gateway.ledger.posts import UNCONFIRMED
+from gateway.ledger.openings import UNCONFIRMED
 from policies.money import Price, Usage, cost_nano, usd
 
 _MOST_PROBLEMS = 1_000

@@ -1,6 +1,7 @@
 """Rows about requests: taken at once, written a few times a second, together.
 
-Knows: the columns of `request` and `explain`. Does not know: money (entries go another way and are never dropped).
+Knows: the columns of `request` and `explain`. Does not know: money (entries go another way and are never dropped), how
+rows are counted (`gateway.ledger.request_rows`), how long anything is kept (`gateway.ledger.retention`).
 When the database is away for long the newest rows are dropped and counted; a stop writes what is left.
 """
 
@@ -11,16 +12,18 @@ from typing import Any
 import msgspec
 import structlog
 from msgspec import Struct
-from sqlalchemy import delete, select, update
+from sqlalchemy import select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DataError, IntegrityError
 
 from gateway.call import Outcome
 from gateway.db.clean import clean, cleaned
-from gateway.db.models import Explain, RequestRow
+from gateway.db.models import Explain
 from gateway.db.session import UNREACHABLE, Database
-from gateway.ledger.balances import insert_once, table
+from gateway.db.sums import COLUMNS
+from gateway.ledger.balances import insert_once
+from gateway.ledger.request_rows import Repeated, RequestRows
 from gateway.ledger.shipper import set_within
 
 log = structlog.get_logger("nearhit.ledger")
@@ -34,7 +37,6 @@ _LARGEST_EXPLANATION = 64_000
 _MOST_LATER = 5_000
 _TRIES = 20
 _encode = msgspec.json.Encoder().encode
-_COLUMNS = [column.name for column in table(RequestRow).columns]
 
 
 class _More(Struct):
@@ -55,8 +57,8 @@ class Recorder:
         self._told: list[tuple[Any, ...]] = []
         self._more: dict[str, _More] = {}
         self._turn = asyncio.Lock()
-        self._insert = _statement(database, RequestRow)
-        self._insert_told = _statement(database, Explain)
+        self._request_rows = RequestRows(database.dialect)
+        self._insert_told = _statement(database)
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -83,7 +85,11 @@ class Recorder:
             while self._rows or self._told:
                 rows, told = self._rows[:_BATCH], self._told[:_BATCH]
                 try:
-                    await self._database.transact(self._write, rows, told)
+                    try:
+                        await self._database.transact(self._write, rows, told, new=True)
+                    except Repeated:  # the reply to an earlier try was lost
+                        await self._database.transact(self._write, rows, told)
+                    self._request_rows.committed()
                 except (DataError, IntegrityError) as error:
                     await self._write_singly(rows, told, error)
                 del self._rows[: len(rows)]
@@ -116,9 +122,11 @@ class Recorder:
             except (DataError, IntegrityError):
                 self.dropped += 1
 
-    def _write(self, connection: Connection, rows: list[tuple[Any, ...]], told: list[tuple[Any, ...]]) -> None:
+    def _write(
+        self, connection: Connection, rows: list[tuple[Any, ...]], told: list[tuple[Any, ...]], new: bool = False
+    ) -> None:
         if rows:
-            connection.exec_driver_sql(self._insert, rows)
+            self._request_rows.add(connection, rows, new=new)
         if told:
             connection.exec_driver_sql(self._insert_told, told)
 
@@ -134,17 +142,11 @@ class Recorder:
                 told = {"pending": len(self._rows), "dropped": self.dropped, "error": repr(error)[:300]}
                 log.warning("request rows wait for the database", **told)
 
-    async def forget_explanations(self) -> None:
-        """Delete explanations that were kept their time."""
-        oldest = self._now() - self._explain_days * 86_400
-        async with self._database.begin() as connection:
-            await connection.execute(delete(Explain).where(Explain.at < oldest))
 
-
-def _statement(database: Database, model: type[RequestRow] | type[Explain]) -> str:
+def _statement(database: Database) -> str:
     """The text of the insert for the driver itself: a row costs a fifth of what it does through the compiler."""
     dialect = sqlite.dialect() if database.dialect == "sqlite" else postgresql.asyncpg.dialect()
-    compiled = insert_once(database.dialect, model).compile(dialect=dialect)
+    compiled = insert_once(database.dialect, Explain).compile(dialect=dialect)
     return str(compiled)
 
 
@@ -188,6 +190,7 @@ def request_row(outcome: Outcome) -> tuple[Any, ...]:
         usage.reasoning,
         outcome.cost_nano,
         outcome.saved_nano,
+        outcome.discount_nano,
         outcome.cost_status,
         outcome.similarity,
         outcome.confidence,
@@ -203,4 +206,4 @@ def request_row(outcome: Outcome) -> tuple[Any, ...]:
     )
 
 
-assert len(_COLUMNS) == 34, "request_row follows the table's columns"
+assert len(COLUMNS) == 35, "request_row follows the table's columns"

@@ -27,7 +27,10 @@ class Opened(Struct, array_like=True, frozen=True, tag="O"):
 
 
 class Rates(Struct, array_like=True, frozen=True):
-    """A price, compactly; `tiers` are (start, input, output, cached, cache_write)."""
+    """A price, compactly; `tiers` are (start, input, output, cached, cache_write).
+
+    `terms`: the whole price, where it has more than these: classes priced apart.
+    """
 
     id: str
     input: int
@@ -37,10 +40,14 @@ class Rates(Struct, array_like=True, frozen=True):
     request: int
     status: str
     tiers: tuple[tuple[int, int, int, int, int], ...] = ()
+    terms: Price | None = None
 
 
 class Dispatch(Struct, array_like=True, frozen=True, tag="D"):
-    """About to send: on disk before the first byte leaves. `windows` are pinned here, whenever it settles."""
+    """About to send: on disk before the first byte leaves. `windows` are pinned here, whenever it settles.
+
+    `tags` are `name=value`; `charged` as in `Call`.
+    """
 
     id: str
     request_id: str
@@ -58,6 +65,8 @@ class Dispatch(Struct, array_like=True, frozen=True, tag="D"):
     user: str | None
     operation: str
     asked: str
+    tags: tuple[str, ...] = ()
+    charged: bool = True
 
 
 class Progress(Struct, array_like=True, frozen=True, tag="P"):
@@ -69,13 +78,16 @@ class Progress(Struct, array_like=True, frozen=True, tag="P"):
 
 
 class Settle(Struct, array_like=True, frozen=True, tag="S"):
-    """The end of an attempt; `number` counts ends in the order they are shipped. `tokens` as in `Usage`."""
+    """The end of an attempt; `number` counts ends in the order they are shipped.
+
+    `tokens`: prompt, cached, cache_write, completion, reasoning; then, where there are any, the classes of `Usage`.
+    """
 
     number: int
     id: str
     at: float
     amount: int
-    tokens: tuple[int, int, int, int, int]
+    tokens: tuple[int, ...]
     source: str
     ended: str
     provider_id: str | None
@@ -131,15 +143,32 @@ def _sound(body: memoryview, check: int) -> Record | None:
 
 def rates(price: Price) -> Rates:
     tiers = tuple((tier.start, tier.input, tier.output, tier.cached_input, tier.cache_write) for tier in price.tiers)
+    plain = price.apart is None and not price.bands and all(tier.apart is None for tier in price.tiers)
     return Rates(
-        price.id, price.input, price.output, price.cached_input, price.cache_write, price.request, price.status, tiers
+        price.id,
+        price.input,
+        price.output,
+        price.cached_input,
+        price.cache_write,
+        price.request,
+        price.status,
+        tiers,
+        None if plain else price,
     )
 
 
 def price_of(
-    name: str, numbers: tuple[int, int, int, int, int], tiers: "list[list[int]] | tuple[tuple[int, ...], ...]"
+    name: str,
+    numbers: tuple[int, int, int, int, int],
+    tiers: "list[list[int]] | tuple[tuple[int, ...], ...]",
+    terms: object = None,
 ) -> Price:
-    """A price from its stored form: `numbers` are input, output, cached, cache_write, request."""
+    """A price from its stored form: `numbers` are input, output, cached, cache_write, request.
+
+    `terms`, where there are any, say it all. Raises msgspec.ValidationError for terms that are no price.
+    """
+    if terms is not None:
+        return msgspec.convert(terms, Price)
     return Price(
         id=name,
         input=numbers[0],
@@ -151,5 +180,7 @@ def price_of(
     )
 
 
-def tokens(usage: Usage) -> tuple[int, int, int, int, int]:
-    return usage.prompt, usage.cached, usage.cache_write, usage.completion, usage.reasoning
+def tokens(usage: Usage) -> tuple[int, ...]:
+    told = usage.prompt, usage.cached, usage.cache_write, usage.completion, usage.reasoning
+    classes = usage.classes
+    return told if classes is None else told + classes

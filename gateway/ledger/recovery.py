@@ -18,11 +18,14 @@ from sqlalchemy.engine import Connection
 from gateway.call import AUDIT_SCOPE
 from gateway.db.models import Entry, RequestRow
 from gateway.db.session import Database
+from gateway.db.sums import COLUMNS, Row
 from gateway.ledger import segments
-from gateway.ledger.balances import chunks, insert_once, parameters
+from gateway.ledger.balances import chunks, parameters
 from gateway.ledger.book import Book
-from gateway.ledger.posts import UNCONFIRMED, Line, Posts
+from gateway.ledger.openings import UNCONFIRMED
+from gateway.ledger.posts import Line, Posts
 from gateway.ledger.records import Dispatch, Progress, Settle, Shipped
+from gateway.ledger.request_rows import RequestRows
 
 log = structlog.get_logger("nearhit.ledger")
 
@@ -72,7 +75,7 @@ class Recovery:
         self._posts = posts
         self._root = root
         self._now = now
-        self._add_requests = insert_once(database.dialect, RequestRow)
+        self._request_rows = RequestRows(database.dialect)
 
     async def recover(self) -> int:
         """Bring every dead journal into the database and delete it; answers how many. Raises as the database does."""
@@ -120,7 +123,7 @@ class Recovery:
         for entry in connection.execute(_ENTRIES, {"names": sorted(spent)}).mappings():
             spent[entry["request_id"]].append(entry)
         lost = [_lost_request(begun[name], entries) for name, entries in sorted(spent.items())]
-        connection.execute(self._add_requests, lost)
+        self._request_rows.add(connection, lost)
 
 
 def _unended(record: Dispatch, progress: Progress | None, now: float) -> Line:
@@ -142,9 +145,9 @@ def _unended(record: Dispatch, progress: Progress | None, now: float) -> Line:
     )
 
 
-def _lost_request(record: Dispatch, entries: list[Any]) -> dict[str, Any]:
+def _lost_request(record: Dispatch, entries: list[Any]) -> Row:
     estimated = any(entry["source"] in UNCONFIRMED for entry in entries)
-    return {
+    known: dict[str, Any] = {
         "id": record.request_id,
         "at": record.admitted,
         "key_id": record.key_id,
@@ -163,12 +166,14 @@ def _lost_request(record: Dispatch, entries: list[Any]) -> dict[str, Any]:
         **{name: sum(entry[name] for entry in entries) for name in _TOKENS},
         "cost_nano": sum(entry["amount_nano"] for entry in entries),
         "saved_nano": 0,
+        "discount_nano": 0,
         "cost_status": "estimated" if estimated else "exact",
         "total_ms": 0.0,
         "attempts": len(entries),
         "complete": False,
         "client_gone": True,
     }
+    return tuple(known.get(name) for name in COLUMNS)
 
 
 _TOKENS = ("prompt", "cached", "cache_write", "completion", "reasoning")

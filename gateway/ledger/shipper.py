@@ -6,7 +6,7 @@ Until an entry is in the database its journal segment stays, so nothing here can
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
@@ -64,6 +64,10 @@ class Shipper:
         """Whether so much waits for the database that nothing new may be begun."""
         return len(self._pending) >= MOST_PENDING
 
+    def admitted(self) -> Iterator[float]:
+        """When each of those was admitted that is not in the database yet."""
+        return (item.line.dispatch.admitted for item in self._pending)
+
     def add(self, line: Line, pools: Sequence[Pool], segment: Segment | None) -> None:
         self._pending.append(_Item(line, pools, segment))
         if not self._news.is_set():
@@ -85,7 +89,9 @@ class Shipper:
                     self._journal.done(item.segment)
             pools = {pool.id: pool for item in batch for pool in item.pools}
             for standing in standings:
-                pool = pools[standing.window]
+                pool = pools.get(standing.window)
+                if pool is None:  # a budget set since they were admitted; its pool learns of it with the next lease
+                    continue
                 pool.consumed = standing.lease.consumed
                 pool.balance(*standing.balance, pool.contact)
             self._journal.append(Shipped(batch[-1].line.settle.number))

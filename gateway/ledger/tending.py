@@ -12,7 +12,6 @@ from gateway.db.session import UNREACHABLE
 from gateway.errors import Overloaded
 from gateway.ledger.book import Book, BootClosed
 from gateway.ledger.leases import Leases
-from gateway.ledger.recorder import Recorder
 from gateway.ledger.recovery import Recovery
 from gateway.ledger.shipper import set_within
 
@@ -22,15 +21,27 @@ _TURN_SECONDS = 0.25
 _BEAT_SECONDS = 20.0
 _RECOVER_SECONDS = 2.0
 _REFRESH_SECONDS = 2.0
-_SWEEP_SECONDS = 3_600.0
-_LEASE_SECONDS = 48.0  # four fifths of the minute after which a silent boot counts as lost
+_LEASE_SECONDS = 72.0  # four fifths of the time after which a silent boot counts as lost
 
 
 class Pulse:
-    """The life sign of one boot, and the database's clock as last heard."""
+    """The life sign of one boot, and the database's clock as last heard.
 
-    def __init__(self, book: Book, boot: str, *, now: Callable[[], float], monotonic: Callable[[], float]) -> None:
+    `oldest` answers the admission of its oldest attempt that is not in the database yet: a month is closed only when
+    every process has said that it has none of that month left.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        boot: str,
+        oldest: Callable[[], float | None] = lambda: None,
+        *,
+        now: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
         self.processes = 1
+        self._oldest = oldest
         self._book = book
         self._boot = boot
         self._now = now
@@ -45,7 +56,7 @@ class Pulse:
     async def beat(self) -> None:
         """Raises BootClosed, and what an unreachable database raises."""
         asked = self._now()
-        there, self.processes = await self._book.beat(self._boot, asked)
+        there, self.processes = await self._book.beat(self._boot, asked, self._oldest())
         self._offset = there - asked
         self._good_until = self._monotonic() + _LEASE_SECONDS
 
@@ -72,7 +83,6 @@ class Tender:
         pulse: Pulse,
         leases: Leases,
         recovery: Recovery,
-        recorder: Recorder,
         refresh: Callable[[], Awaitable[None]],
         *,
         monotonic: Callable[[], float],
@@ -86,7 +96,6 @@ class Tender:
             (_BEAT_SECONDS, self._beat),
             (_REFRESH_SECONDS, refresh),
             (_RECOVER_SECONDS, recovery.recover),
-            (_SWEEP_SECONDS, recorder.forget_explanations),
         ]
         self._due = [started + every for every, _ in self._duties]
 

@@ -25,27 +25,62 @@ from gateway.db.migrate import current_of
 from gateway.db.models import Audit
 from gateway.errors import NotAllowed
 from gateway.routes import (
+    alerts,
+    anomalies_page,
     budgets,
+    budgets_page,
     cache_admin,
     cache_page,
     cache_tune,
     cache_warm,
+    calculator_page,
     console,
     dashboard,
+    exports,
+    exports_page,
+    invoices,
     keys,
     ledger,
+    months,
     organization,
+    price_tools,
     prices,
+    prices_page,
+    recompute,
+    request_export,
     requests,
+    savings_page,
     shapes,
+    shared_costs_page,
     sheets,
+    spend_page,
+    statements,
+    statements_page,
     usage,
+    whatif_page,
 )
 from gateway.routes.access import CallerDep, control_router
 from gateway.web.pages import HEADERS, render
 from gateway.web.reference import data_plane, sections
 
 _KIND = re.compile(r":[a-z]+\}")
+
+_PAGES = (
+    dashboard,
+    console,
+    spend_page,
+    savings_page,
+    whatif_page,
+    budgets_page,
+    statements_page,
+    shared_costs_page,
+    anomalies_page,
+    calculator_page,
+    prices_page,
+    exports_page,
+    cache_page,
+    sheets,
+)
 
 
 class Who(Struct, kw_only=True):
@@ -158,9 +193,26 @@ def control_plane() -> list[ControllerRouterHandler]:
     cache = (cache_admin, cache_tune, cache_warm)
     modules = (
         sys_module.route_handlers()
-        for sys_module in (keys, budgets, usage, requests, *cache, prices, ledger, organization)
+        for sys_module in (
+            keys,
+            alerts,
+            budgets,
+            usage,
+            requests,
+            request_export,
+            *cache,
+            prices,
+            price_tools,
+            recompute,
+            ledger,
+            organization,
+            months,
+            statements,
+            exports,
+            invoices,
+        )
     )
-    pages = [handler for page in (dashboard, console, cache_page, sheets) for handler in page.route_handlers()]
+    pages = [handler for page in _PAGES for handler in page.route_handlers()]
     return [*route_handlers(), *(handler for handlers in modules for handler in handlers), *pages]
 
 

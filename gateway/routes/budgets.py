@@ -1,95 +1,45 @@
-"""`/api/v1/budgets`: set, read and retire limits.
+"""`/api/v1/budgets`: set, read and retire limits, in money and per minute.
 
-Knows: JSON in and out, who may set which scope. Does not know: how a limit is held (`gateway.ledger`).
+Knows: who may set which scope, what is left as it is. Does not know: how a limit is held (`gateway.ledger`,
+`gateway.rates`), the JSON (`gateway.routes.budget_shapes`).
 """
 
 from litestar import delete, get, put
 from litestar.params import FromPath, JSONBody
 from litestar.types import ControllerRouterHandler
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, convert, structs
 
 from gateway.audit import Change, note
 from gateway.auth import ORG_WIDE, within
 from gateway.call import Principal
-from gateway.db import budgets
+from gateway.db import rates
 from gateway.db.queries import Queries
 from gateway.db.rows import BudgetState
 from gateway.errors import InvalidRequest, NotAllowed, NotFound
 from gateway.keyrows import KeyRows
-from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
+from gateway.routes.budget_forecasts import forecasts
+from gateway.routes.budget_shapes import (
+    BudgetView,
+    BudgetWanted,
+    Wanted,
+    checked,
+    noted,
+    rate_view,
+    view,
+    wanted_budget,
+)
 from gateway.services import Services
-from policies.budget import Budget, Mode, WindowKind
-from policies.money import nano, usd
+from policies.budget import Budget
+from policies.rate import Rate
 
-
-class BudgetWanted(Struct, kw_only=True, forbid_unknown_fields=True):
-    """`limit_usd` as a decimal (a string keeps every digit). `alerts`: fractions of the limit."""
-
-    limit_usd: str | int | float
-    window: WindowKind = "month"
-    timezone: str = "UTC"
-    mode: Mode = "hard"
-    alerts: list[float] = field(default_factory=lambda: [0.5, 0.8, 0.95])
-
-
-class BudgetView(Struct, kw_only=True):
-    """A limit and where it stands in the window that is running. Amounts in USD as decimal strings.
-
-    `spent_usd` = confirmed + estimated; `held_usd` is set aside for requests that are under way. `runs_out`: when the
-    limit is reached at the pace so far, null if the window ends first.
-    """
-
-    scope: str
-    limit_usd: str
-    window: str
-    timezone: str
-    mode: str
-    alerts: list[float]
-    alerted: list[float]
-    spent_usd: str
-    spent_confirmed_usd: str
-    spent_estimated_usd: str
-    held_usd: str
-    remaining_usd: str
-    window_start: str | None
-    window_end: str | None
-    runs_out: str | None
-    version: int
-    updated: str | None
-    updated_by: str
+__all__ = ["BudgetWanted", "retire_limit", "route_handlers", "set_limit", "visible", "wanted_budget"]
 
 
 class BudgetList(Struct):
     """In order of scope."""
 
     data: list[BudgetView]
-
-
-_FAR = 32_503_680_000  # the year 3000: a window that never ends is shown without an end
-
-
-def view(state: BudgetState) -> BudgetView:
-    return BudgetView(
-        scope=state.scope,
-        limit_usd=usd(state.limit_nano),
-        window=state.window,
-        timezone=state.timezone,
-        mode=state.mode,
-        alerts=state.alerts,
-        alerted=state.alerted,
-        spent_usd=usd(state.spent_nano),
-        spent_confirmed_usd=usd(state.confirmed_nano),
-        spent_estimated_usd=usd(state.estimated_nano),
-        held_usd=usd(state.held_nano),
-        remaining_usd=usd(state.remaining_nano),
-        window_start=None if state.window == "total" else shapes.moment(float(state.starts)),
-        window_end=None if state.ends >= _FAR else shapes.moment(float(state.ends)),
-        runs_out=shapes.moment(state.runs_out),
-        version=state.version,
-        updated=shapes.moment(state.updated),
-        updated_by=state.actor,
-    )
 
 
 async def reachable(services: Services, principal: Principal, scope: str) -> bool:
@@ -107,58 +57,92 @@ async def reachable(services: Services, principal: Principal, scope: str) -> boo
     return False
 
 
-def wanted_budget(scope: str, data: BudgetWanted) -> Budget:
-    """The request in the ledger's terms. Raises InvalidRequest naming the field."""
-    try:
-        limit = nano(str(data.limit_usd).strip())
-    except ValueError as error:
-        raise InvalidRequest(f"`limit_usd`: {error}", param="limit_usd") from error
-    wanted = Budget(
-        scope=scope,
-        limit_nano=limit,
-        window=data.window,
-        timezone=data.timezone,
-        mode=data.mode,
-        alerts=tuple(sorted(data.alerts)),
-    )
-    try:
-        return budgets.check(wanted)
-    except ValueError as error:
-        raise InvalidRequest(str(error), param=_field_of(str(error))) from error
-
-
-def _field_of(words: str) -> str:
-    """The field that `gateway.db.budgets.check` complains about, by how its sentences begin."""
-    named = {"alerts": "alerts", "unknown window": "window", "unknown mode": "mode", "unknown time zone": "timezone"}
-    found = [field for beginning, field in named.items() if words.startswith(beginning)]
-    return found[0] if found else "limit_usd" if words.startswith("a limit") else "scope"
-
-
-async def set_limit(services: Services, principal: Principal, wanted: Budget, ip: str | None) -> BudgetView:
-    """Write the budget, make the ledger know it, note who did it; answers its state. Also used by the pages."""
+async def set_limit(services: Services, principal: Principal, wanted: Wanted, ip: str | None) -> BudgetView:
+    """Write the limits, put them in force, note who did it; answers where they stand. Also used by the pages."""
     if not await reachable(services, principal, wanted.scope):
         raise NotAllowed("This budget is beyond your team.", code="beyond_team", param="scope")
-    before = await find(services, wanted.scope)
-    await services.ledger.set_budget(wanted, principal.key_id)
-    state = await find(services, wanted.scope)
-    if state is None:
-        raise NotFound(f"The budget {wanted.scope!r} was retired at the same moment.", code="budget_not_found")
-    await note(
-        services,
-        principal,
-        Change("budget.set", wanted.scope, before=_noted(before), after=_noted(state)),
-        ip=ip,
+    before, rate_before = await find(services, wanted.scope), await _rate(services, wanted.scope)
+    budget = _next_budget(services, wanted, before)
+    rate = wanted.rate(rate_before)
+    if budget is not UNSET:
+        if budget is not None:
+            await services.ledger.set_budget(budget, principal.key_id)
+        elif before is not None:
+            await services.ledger.remove_budget(wanted.scope, principal.key_id)
+    if rate is not None:
+        await _put_rate(services, rate, principal)
+    state, rate_now = await find(services, wanted.scope), await _rate(services, wanted.scope)
+    change = Change("budget.set", wanted.scope, before=noted(before, rate_before), after=noted(state, rate_now))
+    await note(services, principal, change, ip=ip)
+    if state is not None:
+        return view(state, rate_now)
+    return rate_view(rate_now or Rate(scope=wanted.scope), services.now(), principal.key_id)
+
+
+def _next_budget(services: Services, wanted: Wanted, before: BudgetState | None) -> Budget | UnsetType | None:
+    """The limit in money there will be: what is asked for, with what is left out as it was."""
+    budget = wanted.budget
+    if budget is UNSET:
+        if wanted.degrade is UNSET:
+            return UNSET
+        if before is None:
+            raise InvalidRequest("`on_exhausted` needs a limit in money: give `limit_usd` too.", param="on_exhausted")
+        budget = _budget_of(before)
+    if budget is None:
+        return None
+    degrade = wanted.degrade
+    if degrade is UNSET:
+        degrade = (before.degrade_to, before.degrade_at) if before is not None else (None, None)
+    elif degrade[0] is not None and not _is_served(services, degrade[0]):
+        raise InvalidRequest(
+            f"`on_exhausted`: the model `{degrade[0][:100]}` is not served here; GET /v1/models lists what is.",
+            param="on_exhausted",
+        )
+    return checked(structs.replace(budget, degrade_to=degrade[0], degrade_at=degrade[1]))
+
+
+def _is_served(services: Services, model: str) -> bool:
+    """Whether the name leads somewhere: a listed one, or any of a provider that passes names on.
+
+    Without a running gateway nobody knows; a name that leads nowhere then refuses, as if there were none.
+    """
+    known = services.models()
+    return not known or model in known or model.partition("/")[0] in services.providers
+
+
+def _budget_of(state: BudgetState) -> Budget:
+    return convert(
+        {
+            "scope": state.scope,
+            "limit_nano": state.limit_nano,
+            "window": state.window,
+            "timezone": state.timezone,
+            "mode": state.mode,
+            "alerts": state.alerts,
+        },
+        Budget,
     )
-    return view(state)
+
+
+async def _put_rate(services: Services, rate: Rate, principal: Principal) -> None:
+    if services.rates is not None:
+        await services.rates.set(rate, principal.key_id)
+    else:
+        await rates.put(services.database, rate, actor=principal.key_id, now=services.now())
 
 
 async def retire_limit(services: Services, principal: Principal, scope: str, ip: str | None) -> None:
-    """Take a budget out of force. Raises NotFound, also for one beyond the caller's team."""
-    before = await find(services, scope) if await reachable(services, principal, scope) else None
-    if before is None:
+    """Take every limit of a scope out of force. Raises NotFound, also for one beyond the caller's team."""
+    mine = await reachable(services, principal, scope)
+    before = await find(services, scope) if mine else None
+    rate = await _rate(services, scope) if mine else None
+    if before is None and rate is None:
         raise NotFound(f"There is no budget {scope[:80]!r}.", code="budget_not_found")
-    await services.ledger.remove_budget(scope, principal.key_id)
-    await note(services, principal, Change("budget.retire", scope, before=_noted(before)), ip=ip)
+    if before is not None:
+        await services.ledger.remove_budget(scope, principal.key_id)
+    if rate is not None:
+        await _put_rate(services, Rate(scope=scope), principal)
+    await note(services, principal, Change("budget.retire", scope, before=noted(before, rate)), ip=ip)
 
 
 async def visible(services: Services, principal: Principal) -> list[BudgetState]:
@@ -167,28 +151,32 @@ async def visible(services: Services, principal: Principal) -> list[BudgetState]
     return [state for state in found if await reachable(services, principal, state.scope)]
 
 
+async def views(services: Services, principal: Principal) -> list[BudgetView]:
+    """Every limit in force that is the caller's business, in money and per minute, in order of scope."""
+    limits = {rate.scope: rate for rate in await rates.load(services.database)}
+    states = await visible(services, principal)
+    foreseen = await forecasts(services, states)
+    found = [view(state, limits.pop(state.scope, None), foreseen.get(state.scope)) for state in states]
+    mine = [rate for rate in limits.values() if await reachable(services, principal, rate.scope)]
+    found += [rate_view(rate, rate.updated, rate.actor) for rate in mine]
+    return sorted(found, key=lambda one: one.scope)
+
+
 async def find(services: Services, scope: str) -> BudgetState | None:
     found = await Queries(services.database).budgets(services.now())
     return next((state for state in found if state.scope == scope), None)
 
 
-def _noted(state: BudgetState | None) -> dict[str, object] | None:
-    if state is None:
-        return None
-    return {
-        "limit_usd": usd(state.limit_nano),
-        "window": state.window,
-        "timezone": state.timezone,
-        "mode": state.mode,
-        "alerts": state.alerts,
-    }
+async def _rate(services: Services, scope: str) -> Rate | None:
+    return next((rate for rate in await rates.load(services.database) if rate.scope == scope), None)
 
 
 @put("/{budget:path}", opt={"role": "admin"}, summary="Set a budget")
 async def set_budget(caller: CallerDep, budget: FromPath[str], data: JSONBody[BudgetWanted]) -> BudgetView:
     """A scope is `org`, `team:acme`, `project:acme/app`, `key:<id>`, `user:<id>`, `model:<name>` or `tag:<k>=<v>`.
 
-    Setting one again makes a new version of it; what was spent in the window that is running stays.
+    Setting one again makes a new version of it; what was spent in the window that is running counts, also what was
+    spent before there was a budget.
     """
     wanted = wanted_budget(budget.removeprefix("/"), data)
     return await set_limit(caller.services, caller.principal, wanted, caller.ip)
@@ -198,18 +186,21 @@ async def set_budget(caller: CallerDep, budget: FromPath[str], data: JSONBody[Bu
 async def list_budgets(caller: CallerDep) -> BudgetList:
     """Every budget in force with the balance of the window that is running."""
     await caller.services.ledger.flush()
-    return BudgetList([view(state) for state in await visible(caller.services, caller.principal)])
+    return BudgetList(await views(caller.services, caller.principal))
 
 
 @get("/{budget:path}", opt={"role": "viewer"}, summary="Read a budget")
 async def read_budget(caller: CallerDep, budget: FromPath[str]) -> BudgetView:
     """One budget with the balance of the window that is running."""
     await caller.services.ledger.flush()
-    wanted = budget.removeprefix("/")
-    found = [state for state in await visible(caller.services, caller.principal) if state.scope == wanted]
-    if not found:
+    services, wanted = caller.services, budget.removeprefix("/")
+    mine = await reachable(services, caller.principal, wanted)
+    state, rate = (await find(services, wanted), await _rate(services, wanted)) if mine else (None, None)
+    if state is not None:
+        return view(state, rate, (await forecasts(services, [state])).get(wanted))
+    if rate is None:
         raise NotFound(f"There is no budget {wanted[:80]!r}.", code="budget_not_found")
-    return view(found[0])
+    return rate_view(rate, rate.updated, rate.actor)
 
 
 @delete("/{budget:path}", opt={"role": "admin"}, summary="Retire a budget", status_code=204)

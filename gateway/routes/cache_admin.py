@@ -129,7 +129,7 @@ async def stats(caller: CallerDep, days: Annotated[float, QueryParameter(gt=0, l
     interval beside the budget; whether serving is braked; audits, feedback and what was learned; and over `days` what
     hits saved, less corrections and audits, and what could have been saved where the cache only watches.
     """
-    await caller.services.ledger.flush()
+    await caller.services.ledger.catch_up()
     return await statistics(caller.services, caller.principal, days)
 
 

@@ -4,7 +4,6 @@ Knows: which numbers the page shows and when one is an alarm. Does not know: SQL
 (`gateway.routes.cache_stats`), how they are written.
 """
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 from litestar import Response, get, post
@@ -51,6 +50,7 @@ async def cache_page(visitor: VisitorDep, contains: Text = "", purged: Text = ""
     told = await statistics(services, principal)
     may_look = services.cache is not None and may(principal, "operator")
     now = services.now()
+    days = await series(Queries(services.database), now - DAYS * DAY, now + 1, reach(principal))
     return visitor.page(
         "cache.html",
         told=told,
@@ -59,8 +59,8 @@ async def cache_page(visitor: VisitorDep, contains: Text = "", purged: Text = ""
         charted=sorted(told.data, key=lambda scope: -scope.wrong_hits.judged)[:_CHARTED],
         alarms=alarms(told.data),
         days=int(DAYS),
-        series=await series(Queries(services.database), now - DAYS * DAY, now + 1, reach(principal)),
-        audits=await _audits(visitor, now),
+        series=days,
+        audits=await _audits(visitor, now - DAYS * DAY, [day.label for day in days]),
         may_look=may_look,
         contains=contains,
         entries=await found_entries(services, principal, contains, _ENTRIES) if may_look else [],
@@ -68,11 +68,9 @@ async def cache_page(visitor: VisitorDep, contains: Text = "", purged: Text = ""
     )
 
 
-async def _audits(visitor: Visitor, now: float) -> list[AuditDay]:
-    """One per day, those without any too."""
-    start = now - DAYS * DAY
+async def _audits(visitor: Visitor, start: float, days: list[str]) -> list[AuditDay]:
+    """One for each of these days, those without any too."""
     found = await audits_by_day(visitor.services.database, start, reach(visitor.principal).get("team"))
-    days = [datetime.fromtimestamp(start + place * DAY, UTC).strftime("%Y-%m-%d") for place in range(int(DAYS) + 1)]
     return [found.get(day, AuditDay(day=day, audits=0, cost_nano=0)) for day in days]
 
 

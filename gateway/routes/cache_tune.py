@@ -76,7 +76,7 @@ async def tune(
     expected error with its interval, and dollars saved. `max_wrong_hit_rate`: as configured when left out.
     """
     services = caller.services
-    await services.ledger.flush()
+    await services.ledger.catch_up()
     settings = services.settings.cache
     per_hit = settings.max_wrong_hit_rate if max_wrong_hit_rate is None else max_wrong_hit_rate
     wanted = [Budget(max_error_rate=rate, max_wrong_hit_rate=per_hit) for rate in rates(budget)]

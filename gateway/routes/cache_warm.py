@@ -82,7 +82,7 @@ async def asked(caller: CallerDep, data: JSONBody[AskedWanted]) -> AskedAnswer:
     """Kept answers by how often they were asked for. Shows prompts, so it takes an operator's key."""
     planter, principal = await _behalf(caller, data.key)
     services = caller.services
-    await services.ledger.flush()
+    await services.ledger.catch_up()
     start = span_of(data.since, None, services.now()).start
     log = await decisions(services.database, start, team=principal.team or None)
     served = Counter(one.entry for one in log.decisions if one.entry is not None)

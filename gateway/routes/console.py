@@ -1,4 +1,4 @@
-"""The dashboard's other pages: requests and one request, keys, budgets; changes made from them.
+"""The dashboard's pages of requests, one request, and keys; changes made from them.
 
 Every change goes through the same functions as the JSON API, so both refuse and record the same things.
 Knows: forms and which numbers each page shows. Does not know: SQL, money's rules.
@@ -20,15 +20,14 @@ from gateway.db.rows import RequestDetail
 from gateway.errors import GatewayError
 from gateway.keyrows import KeyRow
 from gateway.routes import keys as key_routes
-from gateway.routes.budgets import BudgetWanted, retire_limit, set_limit, visible, wanted_budget
 from gateway.routes.cache_admin import FeedbackWanted, judge
 from gateway.routes.requests import answer, detail, price_view
+from gateway.routes.spend_view import is_dimension
 from gateway.routes.usage import reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router
 from gateway.web.pages import HEADERS
 from gateway.web.why import sentence
 from gateway.web.words import DASH, MARKS, millis
-from policies.budget import KINDS, Mode, WindowKind
 
 _PAGE = 50
 _FILTERS = ("model", "team", "key", "cache")
@@ -64,6 +63,7 @@ async def requests_page(
         "requests.html",
         rows=rows,
         filters={**asked, "failed": failed},
+        narrowed=[(name, asked[name], urlencode({**chosen, name: ""})) for name in asked if name not in _FILTERS],
         marks=list(MARKS),
         models=services.models(),
         query=urlencode(chosen),
@@ -75,7 +75,10 @@ async def requests_page(
 
 
 def _asked(visitor: Visitor) -> dict[str, str]:
-    return {name: (visitor.request.query_params.get(name) or "")[:200] for name in _FILTERS}
+    """The form's fields, and whatever else the spend page narrows to."""
+    given = visitor.request.query_params
+    more = [str(name) for name in given if is_dimension(str(name)) and name not in _FILTERS and given.get(name)]
+    return {name: (given.get(name) or "")[:200] for name in (*_FILTERS, *more)}
 
 
 class Timeline(Struct, kw_only=True):
@@ -266,57 +269,6 @@ async def revoke_key(visitor: VisitorDep, key_id: FromPath[str]) -> Response[byt
     return moved(f"/ui/keys?revoked={key_id}")
 
 
-# -- budgets ---------------------------------------------------------------------------------------------------------
-
-
-async def _budgets_page(
-    visitor: Visitor, *, problem: str = "", notice: str = "", form: dict[str, str] | None = None
-) -> Response[bytes]:
-    defaults = {"scope": "", "limit_usd": "", "window": "month", "timezone": "UTC", "mode": "hard"}
-    return visitor.page(
-        "budgets.html",
-        status=400 if problem else 200,
-        budgets=await visible(visitor.services, visitor.principal),
-        may_change=may(visitor.principal, "admin"),
-        kinds=KINDS,
-        problem=problem,
-        notice=notice,
-        form={**defaults, **(form or {})},
-    )
-
-
-@get("/budgets", opt={"role": "viewer"})
-async def budgets_page(visitor: VisitorDep, done: Text = "") -> Response[bytes]:
-    """Where every limit stands, and the form that sets one."""
-    return await _budgets_page(visitor, notice=f"The budget {done} is set." if done else "")
-
-
-@post("/budgets", opt={"role": "admin"}, status_code=200)
-async def set_budget(visitor: VisitorDep) -> Response[bytes]:
-    """Set or change a limit."""
-    form = await visitor.form()
-    window, mode = form.get("window", "month"), form.get("mode", "hard")
-    try:
-        data = BudgetWanted(
-            limit_usd=form.get("limit_usd", ""),
-            window=cast("WindowKind", window),
-            timezone=form.get("timezone") or "UTC",
-            mode=cast("Mode", mode),
-        )
-        await set_limit(visitor.services, visitor.principal, wanted_budget(form.get("scope", ""), data), visitor.ip)
-    except GatewayError as error:
-        return await _budgets_page(visitor, problem=error.message, form=form)
-    return moved("/ui/budgets?" + urlencode({"done": form.get("scope", "")}))
-
-
-@post("/budgets/retire", opt={"role": "admin"}, status_code=200)
-async def retire_budget(visitor: VisitorDep) -> Response[bytes]:
-    """Take a limit out of force."""
-    form = await visitor.form()
-    await retire_limit(visitor.services, visitor.principal, form.get("scope", ""), visitor.ip)
-    return moved("/ui/budgets")
-
-
 def route_handlers() -> list[ControllerRouterHandler]:
     handlers: list[ControllerRouterHandler] = [
         requests_page,
@@ -326,8 +278,5 @@ def route_handlers() -> list[ControllerRouterHandler]:
         make_key,
         rotate_key,
         revoke_key,
-        budgets_page,
-        set_budget,
-        retire_budget,
     ]
     return [page_router("/ui", handlers)]

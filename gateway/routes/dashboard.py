@@ -32,7 +32,7 @@ from gateway.routes.visitor import (
     text_fields,
 )
 from gateway.web.pages import HEADERS, assets, render
-from gateway.web.reads import FirstPiece, first_piece, series
+from gateway.web.reads import FirstPiece, first_piece, month_forecast, series
 from gateway.web.sessions import Sessions
 
 Period = Literal["today", "24h", "7d", "30d", "month"]
@@ -79,8 +79,9 @@ def span_of(period: Period, now: float) -> Span:
 
 async def glance(visitor: Visitor, span: Span) -> Glance:
     services, where = visitor.services, reach(visitor.principal)
-    total = (await Queries(services.database).usage((), span.start, span.end, where))[0]
-    return Glance(total=total, first=await first_piece(services.database, span.start, span.end, where.get("team")))
+    queries = Queries(services.database)
+    total = (await queries.usage((), span.start, span.end, where))[0]
+    return Glance(total=total, first=await first_piece(queries, span.start, span.end, where))
 
 
 @get("/", opt={"role": "viewer"})
@@ -105,6 +106,7 @@ async def overview(visitor: VisitorDep, period: ChosenPeriod = "month") -> Respo
             ("Models", "What apps asked for, dearest first.", "model", models[:_TOP]),
             ("Teams", "Who asked, dearest first.", "team", teams[:_TOP]),
         ),
+        forecast=await month_forecast(queries, now, where) if period == "month" else None,
         budgets=(await visible(services, visitor.principal))[:_TOP],
         recent=await queries.recent_requests(_RECENT, where=where),
     )

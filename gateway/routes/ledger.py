@@ -1,4 +1,4 @@
-"""`/api/v1/ledger`: rebuild every balance, compare with a provider's bill.
+"""`/api/v1/ledger`: rebuild every balance, compare with a provider's bill, correct what an attempt cost.
 
 Knows: requests and answers. Does not know: how either check works (`gateway.ledger`).
 """
@@ -7,13 +7,16 @@ import tempfile
 from pathlib import Path
 
 from litestar import post
+from litestar.params import JSONBody
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
 from gateway.audit import Change, note
-from gateway.errors import InvalidRequest
+from gateway.auth import ORG_WIDE
+from gateway.errors import InvalidRequest, NotAllowed
+from gateway.ledger.statement import booked
 from gateway.routes.access import CallerDep, control_router
-from policies.money import usd
+from policies.money import nano, usd
 
 
 class Verified(Struct, kw_only=True):
@@ -78,5 +81,44 @@ async def reconcile(caller: CallerDep) -> Compared:
     )
 
 
+class AdjustWanted(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What an attempt cost more (or, negative, less) than its entry says, as a decimal, and why."""
+
+    entry_id: str
+    delta_usd: str
+    reason: str
+
+
+class Adjusted(Struct, kw_only=True):
+    """The entry that corrects. `month`: where it is booked; a later one than the attempt's if that is closed."""
+
+    id: str
+    month: str
+
+
+@post("/adjust", opt={"role": "finance"}, summary="Correct a charge", status_code=201)
+async def adjust(caller: CallerDep, data: JSONBody[AdjustWanted]) -> Adjusted:
+    """Adds an entry beside the one it corrects; the entry itself and closed months never change."""
+    services = caller.services
+    if caller.principal.team != ORG_WIDE:
+        raise NotAllowed("Corrections concern everyone's books; this key is bound to one team.", code="beyond_team")
+    try:
+        delta = nano(data.delta_usd.strip())
+    except ValueError as error:
+        raise InvalidRequest(f"`delta_usd`: {error}.", param="delta_usd") from error
+    if delta == 0 or not data.reason.strip():
+        raise InvalidRequest("A correction needs an amount other than 0 and a reason.", param="reason")
+    await services.ledger.flush()
+    try:
+        made = await services.ledger.adjust(
+            data.entry_id, delta, reason=data.reason.strip(), actor=caller.principal.key_id
+        )
+    except ValueError as error:
+        raise InvalidRequest(f"{error}.", param="entry_id") from error
+    after: dict[str, object] = {"delta_usd": usd(delta), "reason": data.reason.strip()[:500], "id": made}
+    await note(services, caller.principal, Change("ledger.adjust", data.entry_id[:200], after=after), ip=caller.ip)
+    return Adjusted(id=made, month=await booked(services.database, made))
+
+
 def route_handlers() -> list[ControllerRouterHandler]:
-    return [control_router("/api/v1/ledger", [verify, reconcile], tags=["Ledger"])]
+    return [control_router("/api/v1/ledger", [verify, reconcile, adjust], tags=["Ledger"])]

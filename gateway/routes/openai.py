@@ -28,6 +28,7 @@ from gateway.ids import uuid7
 from gateway.journey import Answer
 from gateway.ledger import Ledger
 from gateway.pipeline import Pipeline
+from gateway.rates import Rates
 from gateway.repeats import Repeat, Repeats
 from gateway.settings import Server
 from gateway.stream import DONE, in_band_error
@@ -54,6 +55,7 @@ class Edge(Struct, frozen=True, kw_only=True):
     pipeline: Pipeline
     keyring: Keyring
     ledger: Ledger
+    rates: Rates
     tasks: Tasks
     server: Server
     repeats: Repeats
@@ -75,6 +77,7 @@ class Endpoint:
         """Answer one request, whatever becomes of it. Never raises but for a cancellation that is not the client's."""
         request_id = uuid7()
         connection = Connection(receive, self._edge.tasks)
+        call: Call | None = None
         try:
             call = await self._call(request_id, scope, receive, connection)
             if call.directives.dry_run:
@@ -87,7 +90,7 @@ class Endpoint:
             if call.repeat is None:
                 self._remember(answer, connection.raw)
         except GatewayError as error:
-            await respond(send, error, request_id)
+            await respond(send, error, request_id, self._edge.rates.told(call) if call is not None else ())
         except asyncio.CancelledError:
             if not connection.gone:
                 raise
@@ -171,6 +174,8 @@ class Endpoint:
         journey, call = answer.journey, answer.journey.call
         if journey.hit is None or journey.hit.tier != "exact" or call.directives is not NONE:
             return
+        if journey.degraded is not None:  # for now, not for good
+            return
         if raw and isinstance(journey.query, Query):
             repeat = Repeat(
                 body=call.body,
@@ -209,6 +214,8 @@ class Endpoint:
     def _lines(self, answer: Answer) -> str:
         edge, call = self._edge, answer.journey.call
         lines = of_answer(answer, now=edge.monotonic(), at=edge.now(), remaining=edge.ledger.remaining(call.principal))
+        if edge.rates:
+            lines += "".join([f"{name}: {value}\r\n" for name, value in edge.rates.told(call)])
         ignored = edge.ignored(answer)
         if ignored:
             lines += f"x-nearhit-ignored: {printable(', '.join(ignored))}\r\n"
@@ -227,11 +234,11 @@ async def send_whole(send: Send, payload: bytes, told: Pairs) -> None:
     await send({"type": "http.response.body", "body": payload, "more_body": False})
 
 
-async def respond(send: Send, error: GatewayError, request_id: str) -> None:
-    """Tell a failure that happened before the first byte."""
+async def respond(send: Send, error: GatewayError, request_id: str, more: tuple[tuple[str, str], ...] = ()) -> None:
+    """Tell a failure that happened before the first byte; `more`: headers besides the error's own."""
     payload = error.body()
     told = [*always(request_id), JSON, (b"content-length", b"%d" % len(payload))]
-    told += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers]
+    told += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in (*error.headers, *more)]
     await send({"type": "http.response.start", "status": error.http_status, "headers": told})
     await send({"type": "http.response.body", "body": payload, "more_body": False})
 

@@ -1,8 +1,8 @@
 """`/v1/organization/…`: costs and usage in the shapes of OpenAI's own admin API, so that tools that read OpenAI's bill
 read ours after a change of base URL.
 
-Knows: those shapes, buckets and pages. Does not know: SQL. Fields that have no meaning here are null or zero, never
-invented: there is no `line_item` beyond the model, no audio, no batch.
+Knows: those shapes, buckets, pages and filters. Does not know: SQL. Fields that have no meaning here are null or zero,
+never invented: there is no `line_item` beyond the model, no batch, no service tier.
 """
 
 import base64
@@ -17,8 +17,22 @@ from msgspec import Struct
 
 from gateway.db.queries import Queries
 from gateway.db.rows import UsageRow
+from gateway.db.usage import MOST_GROUPS
 from gateway.errors import InvalidRequest
 from gateway.routes.access import AnyRequest, Caller, CallerDep, control_router
+from gateway.routes.organization_shapes import (
+    Amount,
+    CompletionsBucket,
+    CompletionsPage,
+    CompletionsResult,
+    CostBucket,
+    CostPage,
+    CostResult,
+    EmbeddingsBucket,
+    EmbeddingsPage,
+    EmbeddingsResult,
+    Grouped,
+)
 from gateway.routes.usage import reach
 from policies.money import NANO_PER_USD
 
@@ -28,6 +42,8 @@ _DEFAULT: dict[Width, int] = {"1m": 60, "1h": 24, "1d": 7}
 _MOST: dict[Width, int] = {"1m": 1_440, "1h": 168, "1d": 31}
 _MOST_COST_BUCKETS = 180
 _SPANS = {60: "minute", 3_600: "hour", 86_400: "day"}
+_MOST_VALUES = 100
+_FILTERS = {"project_ids": "project", "user_ids": "user", "api_key_ids": "key", "models": "model_used"}
 _GROUPS = {
     "project_id": "project",
     "user_id": "user",
@@ -35,117 +51,25 @@ _GROUPS = {
     "model": "model_used",
     "line_item": "model_used",
 }
+_COST_GROUPS = ("project_id", "line_item", "api_key_id")
+_USAGE_GROUPS = ("project_id", "user_id", "api_key_id", "model", "batch", "service_tier")
 
 
 Result = TypeVar("Result", bound="Grouped")
 
 
-class Amount(Struct):
-    """OpenAI's form is a number; the exact decimal stands in `/api/v1/usage`."""
-
-    value: float
-    currency: str = "usd"
-
-
-class Grouped(Struct, kw_only=True):
-    """What a result is about; null where it was not asked for. A project is named `team/project`."""
-
-    project_id: str | None = None
-    user_id: str | None = None
-    api_key_id: str | None = None
-    model: str | None = None
-
-
-class CostResult(Grouped, kw_only=True):
-    """`line_item` is the model."""
-
-    amount: Amount
-    line_item: str | None = None
-    quantity: float | None = None
-    object: str = "organization.costs.result"
-
-
-class CompletionsResult(Grouped, kw_only=True):
-    """Tokens and requests of one group in one bucket."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    input_cached_tokens: int = 0
-    num_model_requests: int = 0
-    input_audio_tokens: int = 0
-    output_audio_tokens: int = 0
-    batch: bool | None = None
-    service_tier: str | None = None
-    object: str = "organization.usage.completions.result"
-
-
-class EmbeddingsResult(Grouped, kw_only=True):
-    """Tokens and requests of one group in one bucket."""
-
-    input_tokens: int = 0
-    num_model_requests: int = 0
-    object: str = "organization.usage.embeddings.result"
-
-
-class Bucket(Struct, kw_only=True):
-    """`[start_time, end_time)` in seconds since the epoch."""
-
-    start_time: int
-    end_time: int
-    object: str = "bucket"
-
-
-class CostBucket(Bucket, kw_only=True):
-    """One day."""
-
-    results: list[CostResult]
-
-
-class CompletionsBucket(Bucket, kw_only=True):
-    """One minute, hour or day."""
-
-    results: list[CompletionsResult]
-
-
-class EmbeddingsBucket(Bucket, kw_only=True):
-    """One minute, hour or day."""
-
-    results: list[EmbeddingsResult]
-
-
-class Page(Struct, kw_only=True):
-    """`next_page` is handed back as `page`."""
-
-    has_more: bool
-    next_page: str | None
-    object: str = "page"
-
-
-class CostPage(Page, kw_only=True):
-    """Buckets in order of time."""
-
-    data: list[CostBucket]
-
-
-class CompletionsPage(Page, kw_only=True):
-    """Buckets in order of time."""
-
-    data: list[CompletionsBucket]
-
-
-class EmbeddingsPage(Page, kw_only=True):
-    """Buckets in order of time."""
-
-    data: list[EmbeddingsBucket]
-
-
 class Wanted(Struct, frozen=True, kw_only=True):
-    """One page: the instants its buckets begin at, their width in seconds, and where the next page begins."""
+    """One page: the instants its buckets begin at, their width in seconds, and where the next page begins.
+
+    `only`: dimension -> the values that count. `nothing`: the filters leave nothing (`batch=true`).
+    """
 
     starts: list[int]
     seconds: int
     groups: list[str]
     next_page: str | None
+    only: dict[str, frozenset[str]]
+    nothing: bool = False
 
 
 def wanted_page(request: AnyRequest, now: float, *, costs: bool) -> Wanted:
@@ -168,9 +92,37 @@ def wanted_page(request: AnyRequest, now: float, *, costs: bool) -> Wanted:
     return Wanted(
         starts=list(starts[:limit]),
         seconds=seconds,
-        groups=_groups([*query.getall("group_by", []), *query.getall("group_by[]", [])], costs=costs),
+        groups=_groups(_values(request, "group_by"), costs=costs),
         next_page=_page_name(starts[limit]) if more else None,
+        only=_only(request, costs=costs),
+        nothing=_flag(query.get("batch"), "batch") is True,
     )
+
+
+def _values(request: AnyRequest, name: str) -> list[str]:
+    """A list as OpenAI's clients write it: `name=a&name=b`, `name[]=a`, or `name=a,b`."""
+    query = request.query_params
+    given = [*query.getall(name, []), *query.getall(f"{name}[]", [])]
+    return [part.strip() for text in given for part in text.split(",") if part.strip()]
+
+
+def _only(request: AnyRequest, *, costs: bool) -> dict[str, frozenset[str]]:
+    """The filters that were given. Raises InvalidRequest."""
+    known = ("project_ids", "api_key_ids") if costs else tuple(_FILTERS)
+    found: dict[str, frozenset[str]] = {}
+    for name in known:
+        values = _values(request, name)
+        if len(values) > _MOST_VALUES:
+            raise InvalidRequest(f"`{name}` takes at most {_MOST_VALUES} values.", param=name)
+        if values:
+            found[_FILTERS[name]] = frozenset(values)
+    return found
+
+
+def _flag(text: str | None, param: str) -> bool | None:
+    if text in (None, "true", "false"):
+        return None if text is None else text == "true"
+    raise InvalidRequest(f"`{param}` must be true or false.", param=param)
 
 
 def _width(text: str | None, *, costs: bool) -> Width:
@@ -182,7 +134,7 @@ def _width(text: str | None, *, costs: bool) -> Width:
 
 
 def _groups(names: list[str], *, costs: bool) -> list[str]:
-    known = ("project_id", "line_item", "api_key_id") if costs else ("project_id", "user_id", "api_key_id", "model")
+    known = _COST_GROUPS if costs else _USAGE_GROUPS
     for name in names:
         if name not in known:
             raise InvalidRequest(f"`group_by` takes {', '.join(known)}.", param="group_by")
@@ -211,27 +163,38 @@ def _page_start(text: str | None) -> int | None:
 
 
 async def _rows(caller: Caller, wanted: Wanted, where: dict[str, str]) -> list[list[UsageRow]]:
-    """The usage of each bucket of the page, grouped as asked, by one query."""
+    """The usage of each bucket of the page, grouped as asked and by what is filtered, by one query."""
     await caller.services.ledger.flush()
-    names = list(dict.fromkeys(_GROUPS[name] for name in wanted.groups))
+    names = list(dict.fromkeys([*(_GROUPS[name] for name in wanted.groups if name in _GROUPS), *wanted.only]))
     if "project" in names:
         names.append("team")
     found: dict[int, list[UsageRow]] = {start: [] for start in wanted.starts}
-    if not found:
-        return []
+    if not found or wanted.nothing:
+        return list(found.values())
     span, end = _SPANS[wanted.seconds], wanted.starts[-1] + wanted.seconds
     rows = await Queries(caller.services.database).usage(
         [span, *names], wanted.starts[0], end, {**where, **reach(caller.principal)}, latencies=False
     )
+    if len(rows) >= MOST_GROUPS:
+        raise InvalidRequest(f"This page has more than {MOST_GROUPS} groups; ask for fewer buckets.", param="limit")
     for row in rows:
-        began = datetime.fromisoformat(row.group[span])
-        found[int((began if began.tzinfo else began.replace(tzinfo=UTC)).timestamp())].append(row)
+        if _counts(wanted, row):
+            began = datetime.fromisoformat(row.group[span])
+            found[int((began if began.tzinfo else began.replace(tzinfo=UTC)).timestamp())].append(row)
     return list(found.values())
+
+
+def _counts(wanted: Wanted, row: UsageRow) -> bool:
+    """Whether a row passes every filter."""
+    said = {**row.group, "project": f"{row.group.get('team')}/{row.group.get('project')}"}
+    return all(said[name] in values for name, values in wanted.only.items())
 
 
 def _named(result: Result, wanted: Wanted, row: UsageRow) -> Result:
     """Fill in the group's fields; one that was not asked for stays null, as OpenAI's do."""
     group = row.group
+    if isinstance(result, CompletionsResult) and "batch" in wanted.groups:
+        result.batch = False  # the gateway sends nothing in batches
     if "project_id" in wanted.groups:
         result.project_id = f"{group['team']}/{group['project']}"
     if "user_id" in wanted.groups:
@@ -243,27 +206,51 @@ def _named(result: Result, wanted: Wanted, row: UsageRow) -> Result:
     return result
 
 
-def _cost(wanted: Wanted, row: UsageRow) -> CostResult:
-    result = CostResult(amount=Amount(float(Decimal(row.cost_nano) / NANO_PER_USD)))
-    if "line_item" in wanted.groups:
-        result.line_item = row.group["model_used"] or None
-    return _named(result, wanted, row)
+def _costs(rows: list[UsageRow], wanted: Wanted) -> list[CostResult]:
+    found: list[CostResult] = []
+    for group, members in _grouped(rows, wanted):
+        cost = Decimal(sum(row.cost_nano for row in members)) / NANO_PER_USD
+        result = _named(CostResult(amount=Amount(float(cost))), wanted, group)
+        if "line_item" in wanted.groups:
+            result.line_item = group.group["model_used"] or None
+            result.quantity = float(sum(row.prompt + row.completion for row in members))
+            result.quantity_unit = "tokens"
+        found.append(result)
+    return found
 
 
-def _merged(rows: list[UsageRow], wanted: Wanted) -> list[CompletionsResult]:
-    """One result per group: OpenAI does not tell chat from text completions."""
-    found: dict[tuple[str, ...], CompletionsResult] = {}
+def _completions(rows: list[UsageRow], wanted: Wanted) -> list[CompletionsResult]:
+    """OpenAI does not tell chat from text completions."""
+    found: list[CompletionsResult] = []
+    for group, members in _grouped(rows, wanted):
+        result = _named(CompletionsResult(), wanted, group)
+        for row in members:
+            result.input_tokens += row.prompt
+            result.output_tokens += row.completion
+            result.input_cached_tokens += row.cached
+            result.input_cache_write_tokens += row.cache_write
+            result.input_uncached_tokens += row.prompt - row.cached - row.cache_write
+            result.num_model_requests += row.requests
+        found.append(result)
+    return found
+
+
+def _embedded(rows: list[UsageRow], wanted: Wanted) -> list[EmbeddingsResult]:
+    found: list[EmbeddingsResult] = []
+    for group, members in _grouped(rows, wanted):
+        tokens, requests = sum(row.prompt for row in members), sum(row.requests for row in members)
+        found.append(_named(EmbeddingsResult(input_tokens=tokens, num_model_requests=requests), wanted, group))
+    return found
+
+
+def _grouped(rows: list[UsageRow], wanted: Wanted) -> list[tuple[UsageRow, list[UsageRow]]]:
+    """Rows by what was asked for; what is only filtered by is put together. One of each group stands for its names."""
+    names = {_GROUPS[name] for name in wanted.groups if name in _GROUPS}
+    names |= {"team"} if "project" in names else set()
+    found: dict[tuple[str, ...], list[UsageRow]] = {}
     for row in rows:
-        result = found.setdefault(tuple(row.group.values()), _named(CompletionsResult(), wanted, row))
-        result.input_tokens += row.prompt
-        result.output_tokens += row.completion
-        result.input_cached_tokens += row.cached
-        result.num_model_requests += row.requests
-    return list(found.values())
-
-
-def _embedded(wanted: Wanted, row: UsageRow) -> EmbeddingsResult:
-    return _named(EmbeddingsResult(input_tokens=row.prompt, num_model_requests=row.requests), wanted, row)
+        found.setdefault(tuple(row.group[name] for name in sorted(names)), []).append(row)
+    return [(members[0], members) for members in found.values()]
 
 
 @get("/costs", opt={"role": "finance"}, summary="Costs in OpenAI's shape")
@@ -272,7 +259,7 @@ async def costs(caller: CallerDep) -> CostPage:
     wanted = wanted_page(caller.request, caller.services.now(), costs=True)
     buckets = await _rows(caller, wanted, {})
     data = [
-        CostBucket(start_time=start, end_time=start + wanted.seconds, results=[_cost(wanted, row) for row in rows])
+        CostBucket(start_time=start, end_time=start + wanted.seconds, results=_costs(rows, wanted))
         for start, rows in zip(wanted.starts, buckets, strict=True)
     ]
     return CostPage(data=data, has_more=wanted.next_page is not None, next_page=wanted.next_page)
@@ -285,7 +272,9 @@ async def completions(caller: CallerDep) -> CompletionsPage:
     chats = await _rows(caller, wanted, {"operation": "chat"})
     texts = await _rows(caller, wanted, {"operation": "completion"})
     data = [
-        CompletionsBucket(start_time=start, end_time=start + wanted.seconds, results=_merged([*chat, *text], wanted))
+        CompletionsBucket(
+            start_time=start, end_time=start + wanted.seconds, results=_completions([*chat, *text], wanted)
+        )
         for start, chat, text in zip(wanted.starts, chats, texts, strict=True)
     ]
     return CompletionsPage(data=data, has_more=wanted.next_page is not None, next_page=wanted.next_page)
@@ -297,9 +286,7 @@ async def embeddings(caller: CallerDep) -> EmbeddingsPage:
     wanted = wanted_page(caller.request, caller.services.now(), costs=False)
     buckets = await _rows(caller, wanted, {"operation": "embedding"})
     data = [
-        EmbeddingsBucket(
-            start_time=start, end_time=start + wanted.seconds, results=[_embedded(wanted, row) for row in rows]
-        )
+        EmbeddingsBucket(start_time=start, end_time=start + wanted.seconds, results=_embedded(rows, wanted))
         for start, rows in zip(wanted.starts, buckets, strict=True)
     ]
     return EmbeddingsPage(data=data, has_more=wanted.next_page is not None, next_page=wanted.next_page)

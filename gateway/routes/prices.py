@@ -1,4 +1,4 @@
-"""`/api/v1/prices`: what tokens cost, where a price comes from, what has none, and setting one.
+"""`/api/v1/prices`: what tokens cost, where a price comes from, what has none or a doubtful one, and setting one.
 
 Knows: JSON in and out. Does not know: where bundled prices come from (`gateway.prices`).
 """
@@ -8,47 +8,23 @@ from typing import Annotated
 from litestar import get, put
 from litestar.params import FromPath, JSONBody, QueryParameter
 from litestar.types import ControllerRouterHandler
-from msgspec import Struct
+from msgspec import Struct, structs, to_builtins
 
+from gateway import price_table
 from gateway.audit import Change, note
 from gateway.auth import ORG_WIDE
 from gateway.db.queries import Queries
 from gateway.errors import InvalidRequest, NotAllowed
-from gateway.prices import ANY
+from gateway.prices import ANY, PriceSetting
 from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
-from gateway.routes.requests import per_million
+from gateway.routes.price_shapes import PriceLine, PriceWanted, TableLine, price_line
 from gateway.services import Services
-from policies.money import Price
 
 _LOOKED_BACK = 30 * 86_400.0
 _LOCAL = ("local/demo", "local/minilm")
-
-
-class PriceWanted(Struct, kw_only=True, forbid_unknown_fields=True):
-    """USD per million tokens as decimals (strings keep every digit). Both 0 marks the model as free."""
-
-    input_usd: str | int | float
-    output_usd: str | int | float
-    cached_usd: str | int | float | None = None
-    effective_from: str | int | float | None = None
-
-
-class PriceLine(Struct, kw_only=True):
-    """The price in force now, USD per million tokens; null without one, and then requests for it are refused.
-
-    `source`: `set` by an operator, `engine` (an hour of hardware over its tokens), `bundled` table, or `none`.
-    `status`: exact, assumed or free.
-    """
-
-    model: str
-    source: str
-    status: str | None
-    input_usd: str | None
-    output_usd: str | None
-    cached_usd: str | None
-    version: str | None
-    effective_from: str | None = None
+_REFUSED = "402"
+_DAY = 86_400.0
 
 
 class PriceList(Struct, kw_only=True):
@@ -56,33 +32,56 @@ class PriceList(Struct, kw_only=True):
 
     data: list[PriceLine]
     unpriced: list[str]
+    table: TableLine
 
 
-def _line(model: str, source: str, price: Price | None, effective_from: float | None = None) -> PriceLine:
-    return PriceLine(
-        model=model,
-        source=source if price is not None else "none",
-        status=None if price is None else price.status,
-        input_usd=None if price is None else per_million(price.input),
-        output_usd=None if price is None else per_million(price.output),
-        cached_usd=None if price is None else per_million(price.cached_input),
-        version=None if price is None else price.id,
-        effective_from=shapes.moment(effective_from),
-    )
+class Unpriced(Struct, kw_only=True):
+    """A model without a price. `asked`: names under which it was asked for; `refused`: requests of 30 days."""
+
+    model: str
+    asked: list[str]
+    refused: int
+
+
+class Doubt(Struct, kw_only=True):
+    """A model whose bundled price may be wrong by now, and why."""
+
+    model: str
+    version: str | None
+    why: list[str]
+
+
+class Checked(Struct, kw_only=True):
+    """What needs a person: `unpriced` in order of the requests refused for it, then `stale`."""
+
+    unpriced: list[Unpriced]
+    stale: list[Doubt]
+    table: TableLine
+
+
+def table_line(now: float) -> TableLine:
+    return TableLine(**structs.asdict(price_table.describe(now)))
+
+
+def kind_of(services: Services, provider: str) -> str | None:
+    """The kind of a configured provider, `local` for an engine, None for a name that is neither."""
+    configured = services.settings.providers.get(provider)
+    if configured is not None:
+        return configured.kind
+    return "local" if provider == "local" or provider in services.settings.engines else None
 
 
 def priced(services: Services, name: str) -> PriceLine:
     """The price of `provider/model` now."""
     provider, _, model = name.partition("/")
-    configured = services.settings.providers.get(provider)
-    kind = configured.kind if configured is not None else "local"
-    now = services.now()
-    for row in reversed(services.prices.overrides()):
-        if row.provider in (provider, ANY) and row.model == model and row.effective_from <= now:
-            return _line(name, "set", services.prices.price(provider, kind, model, now), row.effective_from)
-    known = configured is not None or provider == "local" or provider in services.settings.engines
+    now, kind = services.now(), kind_of(services, provider)
+    mine = services.prices.override(provider, model, now)
+    price = services.prices.peek(provider, kind or "", model, now) if kind or mine else None
     source = "engine" if kind == "local" else "bundled"
-    return _line(name, source, services.prices.price(provider, kind, model, now) if known else None)
+    line = price_line(name, source if mine is None else mine.source, price, mine, now)
+    if source == "bundled" and kind is not None:
+        line.stale = services.prices.doubts(provider, model, now)
+    return line
 
 
 async def in_use(services: Services) -> list[str]:
@@ -105,39 +104,86 @@ async def list_prices(
     names = [model] if model else await in_use(caller.services)
     lines = [priced(caller.services, name) for name in names]
     missing = {*caller.services.prices.unpriced(), *(line.model for line in lines if line.status is None)}
-    return PriceList(data=lines, unpriced=sorted(missing) if model is None else [])
+    table = table_line(caller.services.now())
+    return PriceList(data=lines, unpriced=sorted(missing) if model is None else [], table=table)
+
+
+@get("/check", opt={"role": "viewer"}, summary="What has no price, or a doubtful one")
+async def check_prices(caller: CallerDep) -> Checked:
+    """Models that requests were refused for come first, the most asked for at the top."""
+    return await doubtful(caller.services)
+
+
+async def doubtful(services: Services) -> Checked:
+    """What needs a person: no price at all, or one that may be wrong by now."""
+    await services.ledger.catch_up()
+    lines = [priced(services, name) for name in await in_use(services)]
+    stale = [Doubt(model=line.model, version=line.version, why=line.stale) for line in lines if line.stale]
+    found = {line.model: Unpriced(model=line.model, asked=[], refused=0) for line in lines if line.status is None}
+    for name in services.prices.unpriced():
+        found.setdefault(name, Unpriced(model=name, asked=[], refused=0))
+    for asked, refused in await _refused(services):
+        for name in _behind(services, asked):
+            one = found.setdefault(name, Unpriced(model=name, asked=[], refused=0))
+            one.asked.append(asked)
+            one.refused += refused
+    unpriced = sorted(found.values(), key=lambda one: (-one.refused, one.model))
+    return Checked(unpriced=unpriced, stale=stale, table=table_line(services.now()))
+
+
+async def _refused(services: Services) -> list[tuple[str, int]]:
+    """Names asked for in vain, with how often: as far back as single requests are kept, 30 days at most."""
+    now = services.now()
+    kept = services.settings.retention.requests
+    start = now - (_LOOKED_BACK if not kept else min(_LOOKED_BACK, (kept - 1) * _DAY))
+    rows = await Queries(services.database).usage(["model"], start, now + 1, {"status": _REFUSED}, latencies=False)
+    return [(row.group["model"], row.requests) for row in rows]
+
+
+def _behind(services: Services, asked: str) -> list[str]:
+    """The targets of a name that have no price now; the name itself when it is no alias."""
+    alias = services.settings.models.get(asked)
+    names = [asked] if alias is None else alias.route
+    return [name for name in names if priced(services, name).status is None]
 
 
 @put("/{model:path}", opt={"role": "admin"}, summary="Set a price")
 async def set_price(caller: CallerDep, model: FromPath[str], data: JSONBody[PriceWanted]) -> PriceLine:
     """`model` is `provider/model`, or `*/model` for every provider. Charges already made keep their price."""
+    services, name = caller.services, model.removeprefix("/")
+    begins = _instant(services, data.effective_from, "effective_from")
+    ends = _instant(services, data.effective_until, "effective_until")
+    setting = PriceSetting(actor=caller.principal.key_id, effective_from=begins, effective_until=ends)
+    return await put_price(caller, name, data, setting)
+
+
+async def put_price(caller: CallerDep, name: str, data: PriceWanted, setting: PriceSetting) -> PriceLine:
+    """Set it and note in the audit log what changed. Raises InvalidRequest, NotAllowed."""
     if caller.principal.team != ORG_WIDE:
         raise NotAllowed("Prices hold for every team; this key is bound to one.", code="beyond_team")
-    services, name = caller.services, model.removeprefix("/")
-    begins = None
-    if data.effective_from is not None:
-        begins = shapes.instant(data.effective_from, now=services.now(), param="effective_from")
+    services = caller.services
     before = priced(services, name)
     try:
-        row = await services.prices.set(
-            name,
-            input_usd=str(data.input_usd),
-            output_usd=str(data.output_usd),
-            cached_usd=None if data.cached_usd is None else str(data.cached_usd),
-            effective_from=begins,
-            actor=caller.principal.key_id,
-        )
+        row = await services.prices.put(name, data.terms, setting)
     except ValueError as error:
         raise InvalidRequest(str(error), param="model" if "provider/model" in str(error) else None) from error
-    after = _line(name, "set", row.price, row.effective_from)
+    begins = row.effective_from
+    after = price_line(name, row.source, row.charged(begins, ""), row, begins)
     change = Change("price.set", name, before=_noted(before), after=_noted(after))
     await note(services, caller.principal, change, ip=caller.ip)
     return after
 
 
+def _instant(services: Services, value: str | int | float | None, param: str) -> float | None:
+    return None if value is None else shapes.instant(value, now=services.now(), param=param)
+
+
 def _noted(line: PriceLine) -> dict[str, object]:
-    return {"input_usd": line.input_usd, "output_usd": line.output_usd, "cached_usd": line.cached_usd}
+    """What the audit log keeps: the rates, and of the rest only what there is."""
+    told = {"input_usd": line.input_usd, "output_usd": line.output_usd, "cached_usd": line.cached_usd}
+    more = {name: to_builtins(getattr(line, name)) for name in ("tiers", "hours", "service", "effective_until")}
+    return {**told, **{name: value for name, value in more.items() if value}, "version": line.version}
 
 
 def route_handlers() -> list[ControllerRouterHandler]:
-    return [control_router("/api/v1/prices", [list_prices, set_price], tags=["Prices"])]
+    return [control_router("/api/v1/prices", [list_prices, check_prices, set_price], tags=["Prices"])]

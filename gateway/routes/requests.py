@@ -9,19 +9,20 @@ from typing import Annotated, Literal, cast
 from litestar import Response, get
 from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ControllerRouterHandler
-from msgspec import Struct
+from msgspec import Struct, convert, structs
 
 from gateway.auth import within
 from gateway.call import Principal
 from gateway.db.queries import Queries
 from gateway.db.rows import EntryLine, PriceLine, RequestDetail, RequestLine
 from gateway.errors import NotFound
+from gateway.ledger.checks import classes_of
 from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
 from gateway.routes.usage import filters
 from gateway.services import Services
 from gateway.web.sheet import csv_bytes
-from policies.money import usd
+from policies.money import Price, usd
 
 _PICO_PER_USD = 1_000_000  # pico-USD per token and USD per million tokens are the same number times this
 
@@ -73,7 +74,10 @@ class RequestList(Struct, kw_only=True):
 
 
 class PriceView(Struct, kw_only=True):
-    """The version a line was charged at, in USD per million tokens (`request`: per call)."""
+    """The version a line was charged at, in USD per million tokens (`request`: per call).
+
+    `apart`: classes of tokens that are priced apart from their whole.
+    """
 
     id: str
     input_usd_per_million: str
@@ -82,10 +86,14 @@ class PriceView(Struct, kw_only=True):
     cache_write_usd_per_million: str
     request_usd: str
     status: str
+    apart: dict[str, str] = {}
 
 
 class CostLine(Struct, kw_only=True):
-    """One line of the ledger: one attempt or one correction. `source`: what the amount rests on."""
+    """One line of the ledger: one attempt or one correction. `source`: what the amount rests on.
+
+    `classes`: rarer tokens, parts of the others.
+    """
 
     id: str
     at: str
@@ -104,6 +112,7 @@ class CostLine(Struct, kw_only=True):
     note: str | None
     windows: list[str]
     price: PriceView | None
+    classes: dict[str, int] = {}
 
 
 class Candidate(Struct, kw_only=True):
@@ -139,7 +148,8 @@ class Why(Struct, kw_only=True):
     """Why this was a hit or a miss: the word for it, and what was looked at.
 
     `scope`: the beginning of its digest; `headroom`: how the scope stood; `judged`: what a fresh answer said later;
-    `audit`: the request that asked again, `of`: the request this one checked.
+    `audit`: the request that asked again, `of`: the request this one checked. `degraded`: which budget had a cheaper
+    model asked; `max_tokens`: which one left room for a shorter answer only.
     """
 
     reason: str | None
@@ -152,6 +162,8 @@ class Why(Struct, kw_only=True):
     judged: dict[str, object] | None = None
     audit: str | None = None
     of: str | None = None
+    degraded: dict[str, object] | None = None
+    max_tokens: dict[str, object] | None = None
 
 
 class RequestAnswer(Struct, kw_only=True):
@@ -212,7 +224,14 @@ def price_view(price: PriceLine) -> PriceView:
         cache_write_usd_per_million=per_million(price.cache_write_pico),
         request_usd=f"{Decimal(price.request_pico) / 10**12:f}",
         status=price.status,
+        apart=_apart(price.terms),
     )
+
+
+def _apart(terms: dict[str, object] | None) -> dict[str, str]:
+    rates = None if terms is None else convert(terms, Price).apart
+    told = {} if rates is None else structs.asdict(rates)
+    return {name: per_million(rate) for name, rate in told.items() if rate is not None}
 
 
 def per_million(pico: int) -> str:
@@ -240,6 +259,7 @@ def line_view(entry: EntryLine, prices: dict[str, PriceLine]) -> CostLine:
         note=entry.note,
         windows=entry.windows,
         price=None if price is None else price_view(price),
+        classes={name: count for name, count in classes_of(entry.classes).items() if count},
     )
 
 
@@ -279,6 +299,8 @@ def _why(told: dict[str, object]) -> Why:
         judged=cast("dict[str, object] | None", told.get("judged")),
         audit=_text(told.get("audit")),
         of=_text(told.get("of")),
+        degraded=cast("dict[str, object] | None", told.get("degraded")),
+        max_tokens=cast("dict[str, object] | None", told.get("max_tokens")),
     )
 
 
@@ -339,7 +361,7 @@ async def list_requests(
     form: Annotated[Literal["json", "csv"] | None, QueryParameter(name="format")] = None,
 ) -> RequestList | Response[bytes]:
     """Newest first, filtered as in `/api/v1/usage`. `failed`: only those answered with 400 or more."""
-    await caller.services.ledger.flush()
+    await caller.services.ledger.catch_up()
     queries = Queries(caller.services.database)
     rows = await queries.recent_requests(limit, before, filters(caller.request, caller.principal), failed)
     if form == "csv":
@@ -347,23 +369,26 @@ async def list_requests(
     return RequestList(data=[view(row) for row in rows], next=rows[-1].id if len(rows) == limit else None)
 
 
+COLUMNS = tuple(name for name in RequestView.__struct_fields__ if name != "tags")
+
+
 def as_csv(rows: list[RequestLine]) -> Response[bytes]:
     """A download, one line per request."""
-    columns = [name for name in RequestView.__struct_fields__ if name != "tags"]
-    body = csv_bytes(columns, [[_csv_cell(view(row), name) for name in columns] for row in rows])
+    body = csv_bytes(COLUMNS, [cells(view(row)) for row in rows])
     headers = {"content-disposition": 'attachment; filename="nearhit-requests.csv"'}
     return Response(body, media_type="text/csv", headers=headers)
 
 
-def _csv_cell(row: RequestView, name: str) -> str | int | float | Decimal | None:
-    value = getattr(row, name)
-    return Decimal(value) if name.endswith("_usd") else value
+def cells(row: RequestView) -> list[str | int | float | Decimal | None]:
+    """The values of `COLUMNS`, amounts as plain numbers."""
+    values = [getattr(row, name) for name in COLUMNS]
+    return [Decimal(value) if name.endswith("_usd") else value for name, value in zip(COLUMNS, values, strict=True)]
 
 
 @get("/{request_id:str}", opt={"role": "viewer"}, summary="Everything about one request")
 async def read_request(caller: CallerDep, request_id: FromPath[str]) -> RequestAnswer:
     """Route, attempts, timings, cost lines with their price version, and why it was a hit or a miss."""
-    await caller.services.ledger.flush()
+    await caller.services.ledger.catch_up()
     return answer(await detail(caller.services, caller.principal, request_id))
 
 

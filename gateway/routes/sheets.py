@@ -16,20 +16,19 @@ from gateway.routes import budgets, keys
 from gateway.routes.cache_stats import statistics
 from gateway.routes.dashboard import ChosenPeriod, span_of
 from gateway.routes.requests import as_csv as requests_csv
+from gateway.routes.spend_view import is_dimension
 from gateway.routes.usage import as_csv as usage_csv
 from gateway.routes.usage import reach, shown
-from gateway.routes.visitor import Visitor, VisitorDep, page_router
+from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
 from gateway.web.reads import series
-from gateway.web.sheet import Cell, csv_bytes
+from gateway.web.sheet import Cell
 from policies.money import NANO_PER_USD
 
 _MOST_ROWS = 1_000
-_FILTERS = ("model", "team", "key", "cache")
 
 
-def _download(columns: list[str], rows: list[list[Cell]], name: str) -> Response[bytes]:
-    headers = {"content-disposition": f'attachment; filename="nearhit-{name}.csv"', "x-content-type-options": "nosniff"}
-    return Response(csv_bytes(columns, rows), media_type="text/csv", headers=headers)
+def _narrows(name: str) -> bool:
+    return name == "cache" or is_dimension(name)
 
 
 def _usd(nano: int) -> Decimal:
@@ -38,7 +37,7 @@ def _usd(nano: int) -> Decimal:
 
 async def _requests(visitor: Visitor) -> Response[bytes]:
     asked = visitor.request.query_params
-    where = {name: value for name in _FILTERS if (value := asked.get(name))}
+    where = {str(name): value for name in asked if _narrows(str(name)) and (value := asked.get(name))}
     queries = Queries(visitor.services.database)
     failed = asked.get("failed") == "true"
     return requests_csv(await queries.recent_requests(_MOST_ROWS, None, {**where, **reach(visitor.principal)}, failed))
@@ -49,22 +48,34 @@ async def _keys(visitor: Visitor) -> Response[bytes]:
     now = visitor.services.now()
     columns = ["id", "name", "prefix", "team", "project", "role", "state", "created", "expires", "last_used"]
     found = [keys.view(row, now) for row in await visitor.services.keyring.list(visitor.principal)]
-    return _download(columns, [[getattr(row, name) for name in columns] for row in found], "keys")
+    return spreadsheet(columns, [[getattr(row, name) for name in columns] for row in found], "keys")
+
+
+_BUDGET_COLUMNS = (
+    *("scope", "mode", "window", "timezone", "limit_usd", "spent_confirmed_usd", "spent_estimated_usd", "opening_usd"),
+    *("held_usd", "remaining_usd", "window_end", "rpm", "tpm", "on_exhausted", "degrade_at", "version", "updated_by"),
+)
+_FORECAST_COLUMNS = ("at_end_usd", "low_usd", "high_usd", "runs_out", "runs_out_earliest", "runs_out_latest")
 
 
 async def _budgets(visitor: Visitor) -> Response[bytes]:
-    columns = ["scope", "mode", "window", "timezone", "limit", "confirmed", "estimated", "held", "remaining"]
-    rows: list[list[Cell]] = []
-    for state in await budgets.visible(visitor.services, visitor.principal):
-        amounts = (state.limit_nano, state.confirmed_nano, state.estimated_nano, state.held_nano, state.remaining_nano)
-        rows.append([state.scope, state.mode, state.window, state.timezone, *map(_usd, amounts)])
-    return _download([*columns[:4], *(f"{name}_usd" for name in columns[4:])], rows, "budgets")
+    rows: list[list[Cell]] = [
+        [_number(name, getattr(found, name)) for name in _BUDGET_COLUMNS]
+        + [_number(name, getattr(found.forecast, name, None)) for name in _FORECAST_COLUMNS]
+        for found in await budgets.views(visitor.services, visitor.principal)
+    ]
+    return spreadsheet([*_BUDGET_COLUMNS, *(f"forecast_{name}" for name in _FORECAST_COLUMNS)], rows, "budgets")
+
+
+def _number(name: str, value: Cell) -> Cell:
+    """Amounts are text in JSON and numbers in a sheet."""
+    return Decimal(value) if name.endswith("_usd") and isinstance(value, str) else value
 
 
 async def _cache(visitor: Visitor) -> Response[bytes]:
     columns = ["team", "project", "model", "entries", "lookups", "hits_exact", "hits_semantic", "hit_rate", "kept"]
     found = (await statistics(visitor.services, visitor.principal)).data
-    return _download(columns, [[getattr(row, name) for name in columns] for row in found], "cache")
+    return spreadsheet(columns, [[getattr(row, name) for name in columns] for row in found], "cache")
 
 
 async def _usage(visitor: Visitor, period: ChosenPeriod, dimension: str) -> Response[bytes]:
@@ -82,7 +93,7 @@ async def _series(visitor: Visitor, period: ChosenPeriod) -> Response[bytes]:
         [b.label, b.exact, b.semantic, b.shared, b.fresh, b.refused, _usd(b.cost_nano), _usd(b.saved_nano)]
         for b in buckets
     ]
-    return _download(columns, rows, "series")
+    return spreadsheet(columns, rows, "series")
 
 
 @get("/csv/{table:str}", opt={"role": "viewer"})

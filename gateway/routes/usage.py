@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Literal
 
-from litestar import Response, get
+from litestar import Response, get, post
 from litestar.params import QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
+from gateway.audit import Change, note
 from gateway.auth import ORG_WIDE
 from gateway.call import Principal
 from gateway.db.queries import DIMENSIONS, Queries
@@ -38,6 +39,8 @@ _COLUMNS = (
     "total_tokens",
     "cost_usd",
     "estimated_usd",
+    "provider_cache_usd",
+    "audits",
     "audit_usd",
     "saved_usd",
     "corrected_usd",
@@ -130,6 +133,8 @@ def shown(row: UsageRow) -> Row:
         "total_tokens": row.prompt + row.completion,
         "cost_usd": usd(row.cost_nano),
         "estimated_usd": usd(row.estimated_nano),
+        "provider_cache_usd": usd(row.discount_nano),
+        "audits": row.audits,
         "audit_usd": usd(row.audit_nano),
         "saved_usd": usd(row.saved_nano),
         "corrected_usd": usd(row.corrected_nano),
@@ -166,10 +171,13 @@ async def usage(
     """Totals per group between `from` and `to` (a time, a date or a duration before now; this month by default).
 
     `net_saved_usd` is what hits would have cost (`saved_usd`), less what feedback took back (`corrected_usd`) and what
-    checking hits has cost (`audit_usd`, a part of `cost_usd`; those requests are not counted).
+    checking hits has cost (`audit_usd`, a part of `cost_usd`; those `audits` are not counted in `requests`).
+    `provider_cache_usd` is what providers' own prompt caches took off `cost_usd`. Percentiles are read off a histogram
+    and off by less than 41 % (a factor of 2 below 64 ms). A span may begin and end anywhere; before
+    `retention.requests` days ago it must be whole hours (UTC), by user or tag whole days.
     Filters: `team`, `project`, `key`, `user`, `model`, `model_used`, `provider`, `operation`, `source`, `cache`.
     """
-    await caller.services.ledger.flush()
+    await caller.services.ledger.catch_up()
     span, names = span_of(start, end, caller.services.now()), dimensions(group_by)
     where = filters(caller.request, caller.principal)
     queries = Queries(caller.services.database)
@@ -186,5 +194,19 @@ async def usage(
     )
 
 
+class Rebuilt(Struct, kw_only=True):
+    """`days`: how many there were with rows."""
+
+    days: int
+
+
+@post("/usage/rebuild", opt={"role": "admin"}, summary="Make the sums of usage anew", status_code=200)
+async def rebuild(caller: CallerDep) -> Rebuilt:
+    """From the rows, as far back as they are kept. Needed only after `nearhit ledger verify` found them wrong."""
+    days = await caller.services.ledger.rebuild_sums()
+    await note(caller.services, caller.principal, Change("usage.rebuild", "sums", after={"days": days}), ip=caller.ip)
+    return Rebuilt(days=days)
+
+
 def route_handlers() -> list[ControllerRouterHandler]:
-    return [control_router("/api/v1", [usage], tags=["Usage"])]
+    return [control_router("/api/v1", [usage, rebuild], tags=["Usage"])]

@@ -4,7 +4,7 @@ Knows: cookies, origins, which role a page needs (`opt={"role": …}`, as in `ac
 Does not know: what pages show.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -21,6 +21,7 @@ from gateway.routes.access import AnyRequest, Connection, as_gateway_error, decl
 from gateway.services import Services
 from gateway.web.pages import HEADERS, render
 from gateway.web.sessions import ABSOLUTE, Opened, Sessions, csrf_matches
+from gateway.web.sheet import Cell, csv_bytes
 
 _SECURE_NAME = "__Host-nearhit"
 _PLAIN_NAME = "nearhit"
@@ -28,8 +29,15 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 NAVIGATION: tuple[tuple[str, str, Role], ...] = (
     ("/ui", "Overview", "viewer"),
     ("/ui/requests", "Requests", "viewer"),
-    ("/ui/cache", "Cache", "viewer"),
+    ("/ui/spend", "Spend", "viewer"),
+    ("/ui/savings", "Savings", "viewer"),
     ("/ui/budgets", "Budgets", "viewer"),
+    ("/ui/statements", "Statements", "viewer"),
+    ("/ui/anomalies", "Anomalies", "viewer"),
+    ("/ui/calculator", "Calculator", "viewer"),
+    ("/ui/prices", "Prices", "viewer"),
+    ("/ui/exports", "Exports", "finance"),
+    ("/ui/cache", "Cache", "viewer"),
     ("/ui/keys", "Keys", "operator"),
     ("/docs", "API", "viewer"),
 )
@@ -110,6 +118,10 @@ class Visitor:
         """A whole page with what every page has."""
         return html(render(template, **self.common(), **context), status)
 
+    def go(self, path: str) -> Response[bytes]:
+        """On to another page, after a change that worked."""
+        return Response(b"", status_code=303, headers={**HEADERS, "location": path})
+
     def common(self) -> dict[str, object]:
         here = self.request.url.path
         return {
@@ -141,6 +153,12 @@ def base_url(connection: Connection) -> str:
 
 def html(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
     return Response(body, status_code=status, media_type="text/html", headers={**HEADERS, **(headers or {})})
+
+
+def spreadsheet(columns: Sequence[str], rows: Iterable[Sequence[Cell]], name: str) -> Response[bytes]:
+    """A table as a CSV download."""
+    headers = {"content-disposition": f'attachment; filename="nearhit-{name}.csv"', "x-content-type-options": "nosniff"}
+    return Response(csv_bytes(columns, rows), media_type="text/csv", headers=headers)
 
 
 def sign_in_page(*, problem: str = "", back: str = "/ui", status: int = 200) -> Response[bytes]:

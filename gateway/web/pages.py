@@ -85,6 +85,7 @@ def _environment() -> Environment:
         moment=words.moment,
         minute=words.minute,
         whole=words.whole,
+        when=words.when,
         mark=words.mark,
         mark_meaning=words.mark_meaning,
     )

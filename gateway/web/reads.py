@@ -1,21 +1,21 @@
 """What the first page needs beyond `gateway.db.queries`: filled-up time series and the time to the first piece.
 
-Knows: buckets of time, SQL for one percentile. Does not know: pages. Nothing here writes.
+Knows: buckets of time. Does not know: SQL, pages. Nothing here writes.
 """
 
 import math
 from datetime import UTC, datetime
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, func, select
 
-from gateway.db.models import RequestRow
 from gateway.db.queries import Queries
-from gateway.db.session import Database
+from policies.budget import period
+from policies.forecast import Forecast, forecast
 
 _HOUR, _DAY = 3_600, 86_400
 _SHORT = 2 * _DAY
 _LONGEST_SERIES = 400
+_LOOKED_BACK = 28
 
 
 class Bucket(Struct, kw_only=True):
@@ -63,27 +63,26 @@ async def series(queries: Queries, start: float, end: float, where: dict[str, st
     return list(buckets.values())
 
 
+async def month_forecast(queries: Queries, now: float, where: dict[str, str]) -> Forecast | None:
+    """What this UTC month will have cost at its end; None while there are too few days to tell.
+
+    It rests on the whole days before today, four weeks of them at most, from the first on that saw a request.
+    """
+    today = int(now // _DAY) * _DAY
+    days = await queries.series([today - n * _DAY for n in range(_LOOKED_BACK, -1, -1)], (), where)
+    spent = [sum(row.cost_nano for row in rows) for rows in days]
+    seen = next((n for n, rows in enumerate(days) if any(row.requests for row in rows)), len(days))
+    month = period("month", UTC, now)
+    so_far = (await queries.usage((), month.start, now + 1, where, latencies=False))[0].cost_nano
+    return forecast(spent[seen:], _DAY, so_far, None, now, month.end)
+
+
 def _label(at: float, width: int) -> str:
     """As `gateway.db.queries` writes them."""
     form = "%Y-%m-%dT%H:00:00Z" if width == _HOUR else "%Y-%m-%d"
     return datetime.fromtimestamp(at, UTC).strftime(form)
 
 
-async def first_piece(database: Database, start: float, end: float, team: str | None) -> FirstPiece:
-    """The median and the 95th percentile (nearest rank) of answered requests."""
-    conditions: list[ColumnElement[bool]] = [
-        RequestRow.at >= start,
-        RequestRow.at < end,
-        RequestRow.ttft_ms.is_not(None),
-        RequestRow.status < 400,
-    ]
-    if team is not None:
-        conditions.append(RequestRow.team == team)
-    async with database.read() as connection:
-        members = await connection.scalar(select(func.count()).select_from(RequestRow).where(*conditions)) or 0
-        ordered = select(RequestRow.ttft_ms).where(*conditions).order_by(RequestRow.ttft_ms).limit(1)
-        found: list[float | None] = []
-        for share in (50, 95):
-            place = max(0, -(-members * share // 100) - 1)
-            found.append(await connection.scalar(ordered.offset(place)) if members else None)
-    return FirstPiece(*found)
+async def first_piece(queries: Queries, start: float, end: float, where: dict[str, str]) -> FirstPiece:
+    """The median and the 95th percentile of answered requests, read off a histogram."""
+    return FirstPiece(*await queries.first_piece(start, end, where))

@@ -23,6 +23,13 @@ def csv_bytes(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> bytes:
     return text.getvalue().encode()
 
 
+def csv_lines(rows: Iterable[Sequence[Cell]]) -> bytes:
+    """Lines of a table that is written piece by piece."""
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([_cell(value) for value in row] for row in rows)
+    return text.getvalue().encode()
+
+
 def _cell(value: Cell) -> str | int | float:
     if value is None:
         return ""

@@ -95,6 +95,15 @@ def _as(at: float | None, form: str) -> Markup:
     return Markup(str(moment(at)).replace("data-local", f'data-local="{form}"'))  # noqa: S704 - made here
 
 
+def when(text: str | None, form: str = "minute") -> Markup:
+    """An instant as the API writes it (RFC 3339, UTC); `form` `day` shows the day alone."""
+    if text is None:
+        return escape(DASH)
+    at = datetime.fromisoformat(text)
+    shown = at.strftime("%Y-%m-%d" if form == "day" else "%Y-%m-%d %H:%M UTC")
+    return Markup('<time datetime="{}" data-local="{}">{}</time>').format(at.isoformat(), form, shown)
+
+
 def mark(name: str) -> str:
     return MARKS.get(name, (name, ""))[0]
 

@@ -16,9 +16,12 @@ from gateway.db.models import Base, Setting
 from gateway.db.queries import DIMENSIONS, Queries
 from gateway.db.session import Database, database_url, parse
 from gateway.errors import BudgetExhausted
-from gateway.ledger import Hold, Ledger, leases
-from gateway.prices import PriceBook
+from gateway.ledger import Hold, Ledger, Settlement, entries, leases
+from gateway.ledger.recompute import recompute
+from gateway.price_terms import HoursWanted, Terms
+from gateway.prices import PriceBook, PriceSetting
 from gateway.settings import Settings
+from policies.budget import Period, runs_out
 from policies.money import Usage
 from tests.clock import FrozenClock
 from tests.unit.ledger.rig import Rig, budget, call, fresh_postgres, outcome, plan, running, settled
@@ -124,11 +127,12 @@ def test_only_known_databases_are_accepted(tmp_path: Path) -> None:
 
 
 async def test_entries_cannot_be_changed_or_deleted(rig: Rig) -> None:
-    """The database itself keeps the ledger append-only, whoever asks."""
+    """The database itself keeps the ledger append-only, and the prices it rests on, whoever asks."""
     ledger = await rig.ledger()
     await rig.charge(ledger)
     await ledger.flush()
-    for sql in ("UPDATE entry SET amount_nano = 0", "DELETE FROM entry"):
+    changes = ("UPDATE entry SET amount_nano = 0", "DELETE FROM entry")
+    for sql in (*changes, "UPDATE price_version SET input_pico = 0", "DELETE FROM price_version"):
         with pytest.raises(DBAPIError, match="append-only"):
             async with rig.database.begin() as connection:
                 await connection.execute(text(sql))
@@ -249,7 +253,8 @@ async def test_two_processes_roll_into_a_new_window_together(tmp_path: Path, pos
         await asyncio.gather(*(one(ledgers[i % 4]) for i in range(40)))
         for ledger in ledgers:
             await ledger.flush()
-        assert await rig.window("org") == {"limit": 1_000, "spent": 120, "estimated": 0, "held": 0}
+        rows = await rig.rows("SELECT spent_nano, held_nano FROM budget_window WHERE scope = 'org' ORDER BY spent_nano")
+        assert [(row["spent_nano"], row["held_nano"]) for row in rows] == [(0, 0), (120, 0)]  # the first day's is empty
         assert await ledgers[0].verify() == []
         for ledger, database in zip(ledgers, databases, strict=True):
             rig.ledgers.remove(ledger)
@@ -342,6 +347,36 @@ async def test_another_process_sets_a_price(rig: Rig, clock: FrozenClock) -> Non
     assert found.output == 2_000_000
 
 
+async def test_a_contract_is_kept_whole_and_every_charge_recomputes(
+    rig: Rig, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Terms, classes and pages of entries are the same on both databases; a month holds what was admitted in it."""
+    monkeypatch.setattr(entries, "_PAGE", 2)
+    book = PriceBook(rig.database, settings=Settings(home=rig.home), now=clock.now)
+    hours = HoursWanted(start="00:00", end="24:00", percent=50)
+    terms = Terms(input_usd=2, output_usd=8, audio_input_usd=40, hours=[hours], service={"batch": 50})
+    made = await book.put(
+        "openai/gpt-5-mini", terms, PriceSetting(actor="fin", effective_from=0.0, effective_until=1e10)
+    )
+    again = PriceBook(rig.database, settings=Settings(home=rig.home), now=clock.now)
+    await again.load()
+    assert again.overrides() == [made]
+    price = again.price("openai", "openai", "gpt-5-mini", clock.now())
+    assert price is not None
+    ledger, cost = await rig.ledger(), 0
+    for n in range(5):
+        asked = call()
+        hold = await ledger.hold(asked, plan(asked, most=1_000_000, price=price))
+        usage = Usage(prompt=10, completion=n, audio_in=n)
+        cost += ledger.settle(hold, Settlement(usage=usage, source="provider", ended="complete"))
+    await ledger.flush()
+    found = await recompute(rig.database, 0.0, 1e11)
+    assert (found.agrees, found.entries, found.charged_nano, found.right_nano) == (True, 5, cost, cost)
+    assert (await recompute(rig.database, 1e10, 1e11)).entries == 0
+    assert (await recompute(rig.database, 0.0, 1e11, "nobody")).entries == 0
+    assert await ledger.verify() == []
+
+
 async def test_usage_adds_up_along_every_dimension(rig: Rig) -> None:
     """Finance groups by anything; each grouping must tell the same totals."""
     ledger = await rig.ledger()
@@ -365,7 +400,7 @@ async def test_usage_adds_up_along_every_dimension(rig: Rig) -> None:
     assert (total.requests, total.prompt, total.cached, total.completion) == (21, 200, 40, 100)
     assert (total.cost_nano, total.errors, total.saved_nano) == (2190, 1, 7)
     assert total.estimated_nano == sum(100 + i for i in range(0, 20, 4))
-    assert (total.p50_ms, total.p99_ms) == (10.0, 20.0)
+    assert (total.p50_ms, total.p99_ms) == (11.0, 32.0)  # read off a histogram: 10 lies in [8, 16), 20 in [16, 32)
     for name in DIMENSIONS:
         rows = await queries.usage([name.replace("<name>", "cost_center")])
         assert sum(row.cost_nano for row in rows) == 2190
@@ -422,8 +457,7 @@ async def test_budgets_tell_where_they_stand(rig: Rig, clock: FrozenClock) -> No
     assert (team.spent_nano, team.confirmed_nano, team.estimated_nano) == (60, 50, 10)
     assert (team.held_nano, team.remaining_nano) == (10, 30)
     assert team.alerted == [0.5]
-    assert team.runs_out is not None
-    assert now < team.runs_out < team.ends
+    assert team.runs_out == runs_out(Period(team.starts, team.ends), 100, 60, now)  # late in the day: not at this pace
     assert (key.mode, key.spent_nano, key.held_nano) == ("soft", 60, 0)
     ledger.void(running_hold, "test")
     assert await ledger.remove_budget("key:key1", "test")

@@ -218,6 +218,31 @@ def test_a_hit_called_wrong_is_gone_and_counts_on_the_cache_page(visit: tuple[Pa
     watch.clean()
 
 
+def test_the_tables_of_the_cache_page_fit_a_laptop(visit: tuple[Page, Watch], site: Site) -> None:
+    """A column that is cut at the right edge is a figure nobody reads; long names give way."""
+    page, watch = visit
+    wanted = {"name": "long names", "team": "platform-engineering", "project": "customer-support-assistant"}
+    headers = {"authorization": f"Bearer {site.api.post('/api/v1/keys', json=wanted).json()['key']}"}
+    question = "how is the weather today in the north of the country, and what will it be like in the south tomorrow?"
+    body = {"model": "local/sim", "messages": [{"role": "user", "content": question}]}
+    assert site.api.post("/v1/chat/completions", json=body, headers=headers).status_code == 200
+    sign_in(page)
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto("/ui/cache")
+    expect(page.locator("#entries tbody tr").first).to_be_visible()
+    tables = page.locator(".scroll")
+    assert tables.count() == 7
+    for table in tables.all():
+        cut = table.evaluate("one => one.scrollWidth - one.clientWidth")
+        assert cut <= 0, (cut, table.inner_text()[:200])
+    expect(page.locator("th.clip", has_text="platform").first).to_have_attribute(
+        "title", re.compile("support-assistant")
+    )
+    days = [page.locator(f"#{name} tbody time").all_inner_texts() for name in ("hits-table", "audits-table")]
+    assert days[0] == days[1]
+    watch.clean()
+
+
 def test_a_key_is_made_used_and_revoked_with_the_keyboard(visit: tuple[Page, Watch], site: Site) -> None:
     """The whole life of a key on one page; the form takes the Enter key, the question before revoking is asked."""
     page, watch = visit

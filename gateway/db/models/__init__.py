@@ -9,10 +9,14 @@ doubles, window bounds whole seconds. Ids are text made before the row is writte
 from gateway.db.models.base import Base
 from gateway.db.models.happened import Explain, RequestRow, SavingCorrection
 from gateway.db.models.limits import Boot, BudgetAlert, BudgetRow, BudgetVersion, BudgetWindow, Lease
+from gateway.db.models.months import ExportRun, LateEntry, MonthLine, MonthSeal, SharedCost
+from gateway.db.models.pace import AlertDelivery, RateBucket, RateRow
 from gateway.db.models.spent import Entry, EntryConflict, PriceOverride, PriceVersion
+from gateway.db.models.sums import UsageDay, UsageHour, UsageWho
 from gateway.db.models.who import ApiKey, Audit, LoginSession, Project, Setting, Team
 
 __all__ = [
+    "AlertDelivery",
     "ApiKey",
     "Audit",
     "Base",
@@ -24,13 +28,23 @@ __all__ = [
     "Entry",
     "EntryConflict",
     "Explain",
+    "ExportRun",
+    "LateEntry",
     "Lease",
     "LoginSession",
+    "MonthLine",
+    "MonthSeal",
     "PriceOverride",
     "PriceVersion",
     "Project",
+    "RateBucket",
+    "RateRow",
     "RequestRow",
     "SavingCorrection",
     "Setting",
+    "SharedCost",
     "Team",
+    "UsageDay",
+    "UsageHour",
+    "UsageWho",
 ]

@@ -10,7 +10,8 @@ from gateway.db.models.base import Base
 class RequestRow(Base):
     """One row per request, answered, refused or broken off. `source` is upstream, exact, semantic, shared or none.
 
-    `model` is the name asked for, `model_used` what answered. Durations in milliseconds.
+    `model` is the name asked for, `model_used` what answered. Durations in milliseconds. `discount_nano`: what the
+    provider's own prompt cache took off the cost; negative where writing to it cost more than reading it saved.
     """
 
     __tablename__ = "request"
@@ -37,6 +38,7 @@ class RequestRow(Base):
     reasoning: Mapped[int]
     cost_nano: Mapped[int]
     saved_nano: Mapped[int]
+    discount_nano: Mapped[int] = mapped_column(server_default="0")
     cost_status: Mapped[str] = mapped_column(String(16))
     similarity: Mapped[float | None]
     confidence: Mapped[float | None]

@@ -8,7 +8,10 @@ from gateway.db.models.base import Base
 
 
 class BudgetRow(Base):
-    """One limit for one scope. Retired, never deleted: windows and entries refer to it."""
+    """One limit for one scope. Retired, never deleted: windows and entries refer to it.
+
+    `degrade_to`: the model that answers instead once the share `degrade_at` is used; None refuses.
+    """
 
     __tablename__ = "budget"
     __table_args__ = (CheckConstraint("limit_nano >= 0", name="limit"),)
@@ -23,6 +26,8 @@ class BudgetRow(Base):
     created: Mapped[float]
     updated: Mapped[float]
     retired: Mapped[float | None]
+    degrade_to: Mapped[str | None]
+    degrade_at: Mapped[float | None]
 
 
 class BudgetVersion(Base):
@@ -38,10 +43,15 @@ class BudgetVersion(Base):
     retired: Mapped[bool] = mapped_column(server_default=false())
     actor: Mapped[str]
     at: Mapped[float]
+    degrade_to: Mapped[str | None]
+    degrade_at: Mapped[float | None]
 
 
 class BudgetWindow(Base):
     """The balance of one budget in one period. `id` is `scope|window|start|end`; a new period is a new row.
+
+    `opening_nano` is the part of `spent_nano` by entries that fall under it and do not name it, because they were
+    admitted before it was known. `opened` numbers the windows that count those; None: none do.
 
     `held_nano` is what open leases have not consumed yet. `estimated_nano` is the part of `spent_nano` that no
     provider confirmed. `wanted` is when a process was last refused, so that others hand idle leases back.
@@ -63,6 +73,8 @@ class BudgetWindow(Base):
     estimated_nano: Mapped[int] = mapped_column(server_default="0")
     held_nano: Mapped[int] = mapped_column(server_default="0")
     wanted: Mapped[float | None]
+    opening_nano: Mapped[int] = mapped_column(server_default="0")
+    opened: Mapped[int | None] = mapped_column(index=True)
 
 
 class BudgetAlert(Base):
@@ -78,7 +90,8 @@ class BudgetAlert(Base):
 class Boot(Base):
     """One life of one gateway process. `closed` is set by a clean stop or by whoever recovers its journal.
 
-    `journalled` False: it kept no journal, so there is nothing to wait for once it is silent.
+    `journalled` False: it kept no journal, so there is nothing to wait for once it is silent. `oldest`: when its oldest
+    attempt was admitted that was not in the database when it was last `seen`; null: none.
     """
 
     __tablename__ = "boot"
@@ -88,6 +101,7 @@ class Boot(Base):
     started: Mapped[float]
     seen: Mapped[float]
     closed: Mapped[float | None]
+    oldest: Mapped[float | None]
 
 
 class Lease(Base):

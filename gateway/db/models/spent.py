@@ -1,6 +1,6 @@
 """What was spent: entries that never change, contradictions, and the prices charges were made at."""
 
-from sqlalchemy import Index
+from sqlalchemy import Index, true
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import JSON
 
@@ -12,9 +12,14 @@ class Entry(Base):
 
     `source` says what the amount rests on: provider, engine, estimated, upper_bound, void, adjust. `windows` is the
     sorted JSON list of window ids it was drawn from, fixed at admission. `digest` tells a repeat from a contradiction.
+    `classes`: `[cache_write_1h, audio_in, audio_out, image_in, image_out]` as JSON, null in nearly every row.
+    `asked`: the model's name in the request; `tags`: JSON list of `name=value`; `charged` False: the gateway's own,
+    which falls under no budget of its key, user, project and team.
     """
 
     __tablename__ = "entry"
+    # sums of a month read this index alone
+    __table_args__ = (Index("ix_entry_admitted", "admitted", "source", "amount_nano"),)
     id: Mapped[str] = mapped_column(primary_key=True)
     request_id: Mapped[str] = mapped_column(index=True)
     admitted: Mapped[float]
@@ -40,6 +45,10 @@ class Entry(Base):
     ended: Mapped[str]
     note: Mapped[str | None]
     digest: Mapped[str]
+    classes: Mapped[str | None]
+    asked: Mapped[str | None]
+    tags: Mapped[str | None]
+    charged: Mapped[bool] = mapped_column(server_default=true())
 
 
 class EntryConflict(Base):
@@ -57,6 +66,7 @@ class PriceVersion(Base):
     """Each price a charge was ever made at, so that any charge can be recomputed. Rows never change.
 
     `tiers`: `[start, input, output, cached, cache_write]` in pico-USD, for prompts longer than `start` tokens.
+    `terms`: the whole price (`policies.money.Price`) where it has more than these columns, else null.
     """
 
     __tablename__ = "price_version"
@@ -69,10 +79,15 @@ class PriceVersion(Base):
     tiers: Mapped[list[list[int]]] = mapped_column(JSON)
     status: Mapped[str]
     first_used: Mapped[float]
+    terms: Mapped[dict[str, object] | None] = mapped_column(JSON(none_as_null=True))
 
 
 class PriceOverride(Base):
-    """A price set by the operator, in force from `effective_from` until the next row of the same provider and model."""
+    """A price set by the operator, in force from `effective_from` until `effective_until` or a later row takes over.
+
+    `terms` as in `PriceVersion`. `service`: percent of it by service tier (`batch`, `priority`), where it differs.
+    `basis`: the hour and the speeds that an engine's price was made from.
+    """
 
     __tablename__ = "price_override"
     __table_args__ = (Index("uq_price_override_model", "provider", "model", "effective_from", unique=True),)
@@ -89,3 +104,7 @@ class PriceOverride(Base):
     source: Mapped[str]
     actor: Mapped[str]
     created: Mapped[float]
+    effective_until: Mapped[float | None]
+    terms: Mapped[dict[str, object] | None] = mapped_column(JSON(none_as_null=True))
+    service: Mapped[dict[str, str] | None] = mapped_column(JSON(none_as_null=True))
+    basis: Mapped[dict[str, object] | None] = mapped_column(JSON(none_as_null=True))

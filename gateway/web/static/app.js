@@ -8,6 +8,7 @@
   const long = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
   const short = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
   const hour = new Intl.DateTimeFormat(undefined, { weekday: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+  const date = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
   const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
   const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", timeZone: "UTC" });
 
@@ -15,6 +16,7 @@
   function written(at, form) {
     if (form === "minute") return short.format(at);
     if (form === "whole") return long.format(at);
+    if (form === "day") return date.format(at);
     return at.toDateString() === new Date().toDateString() ? clock.format(at) : short.format(at);
   }
 
@@ -48,6 +50,7 @@
     };
     return {
       unit: table.dataset.unit,
+      stacked: !table.dataset.unit || table.dataset.stack === "all",
       labels: rows.map((row) => row.cells[0].textContent.trim()),
       interval: table.dataset.kind === "interval",
       series: heads.map((head) => ({
@@ -56,15 +59,16 @@
     };
   }
 
-  const hues = { exact: "--exact", semantic: "--semantic", shared: "--shared", fresh: "--fresh", refused: "--refused", cost: "--semantic", saved: "--exact", right: "--exact", wrong: "--refused", undecided: "--fresh", audits: "--semantic" };
+  const hues = { exact: "--exact", semantic: "--semantic", shared: "--shared", fresh: "--fresh", refused: "--refused", cost: "--semantic", saved: "--exact", right: "--exact", wrong: "--refused", undecided: "--fresh", audits: "--semantic",
+    group0: "--p0", group1: "--p1", group2: "--p2", group3: "--p3", group4: "--p4", group5: "--p5", group6: "--p6" };
 
   const percents = (value) => Number(value.toPrecision(3)) + " %";
   const units = { usd: dollars, percent: percents };
 
   function bars(data) {
     return data.series.map((series) => ({
-      name: series.name, type: "bar", stack: data.unit ? undefined : "all", data: series.values, barMaxWidth: 26,
-      itemStyle: { color: colour(hues[series.key] || "--accent"), borderRadius: data.unit ? [3, 3, 0, 0] : 0 },
+      name: series.name, type: "bar", stack: data.stacked ? "all" : undefined, data: series.values, barMaxWidth: 26,
+      itemStyle: { color: colour(hues[series.key] || "--accent"), borderRadius: data.stacked ? 0 : [3, 3, 0, 0] },
       emphasis: { focus: "series" },
     }));
   }

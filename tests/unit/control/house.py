@@ -13,10 +13,12 @@ from sqlalchemy import insert
 
 from gateway.auth import ADMIN, Keyring, NewKey
 from gateway.call import Role
-from gateway.db.models import Entry, Explain, PriceVersion, RequestRow
+from gateway.db.models import Entry, Explain, PriceVersion
 from gateway.db.session import Database
+from gateway.db.sums import COLUMNS
 from gateway.firstrun import AdminKey
 from gateway.ledger import Ledger
+from gateway.ledger.request_rows import RequestRows, plain
 from gateway.prices import PriceBook
 from gateway.routes.access import EXCEPTION_HANDLERS
 from gateway.routes.admin import control_plane, openapi_config
@@ -152,8 +154,11 @@ def hit_row(clock: FrozenClock, number: int, **changes: Any) -> dict[str, Any]:
 
 
 async def happened(database: Database, rows: list[dict[str, Any]]) -> None:
-    async with database.begin() as connection:
-        await connection.execute(insert(RequestRow), rows)
+    """Rows as the recorder writes them: with their sums."""
+    written = [plain({"discount_nano": 0, **row}[name] for name in COLUMNS) for row in rows]
+    writer = RequestRows(database.dialect)
+    for i in range(0, len(written), 500):
+        await database.transact(writer.add, written[i : i + 500])
 
 
 async def explained(database: Database, request_id: str, at: float, data: dict[str, object]) -> None:
@@ -165,7 +170,7 @@ async def charged(database: Database, request_id: str, at: float, amount: int, *
     """A ledger line of the request's first attempt and the price version it names."""
     price: dict[str, Any] = {column.name: 0 for column in PriceVersion.__table__.columns}
     price |= {"id": "p1", "provider": "local", "model": "demo", "input_pico": 150_000, "output_pico": 600_000}
-    price |= {"status": "exact", "first_used": at, "tiers": []}
+    price |= {"status": "exact", "first_used": at, "tiers": [], "terms": None}
     entry: dict[str, Any] = {
         "id": f"{request_id}.1",
         "request_id": request_id,

@@ -116,8 +116,17 @@ def test_budgets_prices_usage_cache_and_books_without_a_running_gateway(cli: Cli
     (budget,) = cli.json("budgets", "list")
     assert (budget["scope"], budget["limit_usd"]) == ("project:acme/web", "12.5")
     assert "project:acme/web" in cli("budgets", "list")
+    assert "60 rpm" in cli("budgets", "set", "project:acme/web", "--rpm", "60")
+    told = cli("budgets", "set", "project:acme/web", "--on-exhausted", "degrade:embed", "--degrade-at", "0.9")
+    assert "degrade:embed at 0.9" in told
+    (budget,) = cli.json("budgets", "list")
+    assert (budget["limit_usd"], budget["rpm"], budget["window"]) == ("12.5", 60, "day")
+    assert "$12.50" not in cli("budgets", "set", "project:acme/web", "none", "--tpm", "9")
+    assert "rate" in cli("budgets", "list")
     cli("budgets", "retire", "project:acme/web")
     assert cli.json("budgets", "list") == []
+    cli("budgets", "set", "org", code=1)
+    cli("budgets", "set", "org", "--rpm", "lots", code=2)
     cli("budgets", "set", "planet:x", "1", code=1)
     assert "unknown scope" in cli.err
     assert "$0.15 in" in cli("prices", "set", "lab/qwen", "0.15", "0.6")
@@ -146,6 +155,35 @@ def test_reconcile_compares_with_a_bill(cli: Cli, tmp_path: Path) -> None:
     assert cli.json("ledger", "reconcile", "--bill", str(bill), code=1)["calls"] == 1
     cli("ledger", "reconcile", "--bill", str(tmp_path / "none"), code=1)
     assert "cannot read" in cli.err
+
+
+def test_months_are_closed_and_exported(cli: Cli, tmp_path: Path) -> None:
+    """What finance does at the end of a month, without a gateway that runs."""
+    assert [row["state"] for row in cli.json("months")] == ["running"]
+    sealed = cli.json("close", "2026-01")
+    assert (sealed["state"], sealed["spent_usd"]) == ("sealed", "0")
+    assert "sealed" in cli("months")
+    cli("close", "2026-01", code=1)
+    assert "closed already" in cli.err
+    cli("close", "january", code=1)
+    for form in ("csv", "parquet"):
+        file = tmp_path / f"focus.{form}"
+        assert str(file) in cli("export", "focus", "--month", "2026-01", "--format", form, "--output", str(file))
+        assert file.read_bytes().startswith(b"PAR1" if form == "parquet" else b"AvailabilityZone,BilledCost,")
+    cli("export", "focus", "--month", "soon", "--output", str(tmp_path / "none"), code=1)
+    assert not list(tmp_path.glob("none*"))
+    for what in ("entries", "usage", "requests"):
+        cli("export", what, "--output", str(tmp_path / what))
+        assert (tmp_path / what).stat().st_size > 0
+    cli("export", "statement", "--month", "2026-01", "-o", str(tmp_path / "s.csv"))
+    assert (tmp_path / "s.csv").read_text().startswith("team,kind,name,")
+    cli("ledger", "adjust", "nothing", "1", "--reason", "none", code=1)
+    assert "there is no entry" in cli.err
+    bill = tmp_path / "invoice.csv"
+    bill.write_text("day,model,amount\n2026-01-05,gpt-5,2.50\n")
+    told = cli("ledger", "invoice", "openai", "--file", str(bill), code=1)
+    assert "unexplained" in told
+    assert cli.json("ledger", "invoice", "openai", "--file", str(bill), "--tolerance", "1")["agrees"]
 
 
 def test_the_schema_is_told_and_brought_up_to_date(cli: Cli) -> None:
@@ -225,3 +263,56 @@ def test_version_and_try_without_a_gateway(cli: Cli) -> None:
     cli("try", "hello", code=1)
     assert "nearhit serve" in cli.err
     cli("try", code=2)
+
+
+def test_a_whole_price_from_flags_and_from_a_file(cli: Cli, tmp_path: Path) -> None:
+    """A contract is set in one line or from a file, and the tools that rest on it answer without a running gateway."""
+    tiers, hours = ("--tier", "200000=200%", "--tier", "400000=5/20"), ("--hours", "sat,sun@00:00-24:00=50%")
+    flags = ("--cached-usd", "0.2", "--reasoning-usd", "9", "--service", "batch=50%", "--effective-from", "2026-01-01")
+    made = cli.json("prices", "set", "lab/qwen", "1", "8", *tiers, *hours, *flags)
+    assert [tier["above"] for tier in made["tiers"]] == [200_000, 400_000]
+    assert (made["rates"]["reasoning_usd"], made["service"], made["hours"][0]["days"]) == (
+        "9",
+        {"batch": "50"},
+        "sat,sun",
+    )
+    terms = tmp_path / "terms.json"
+    terms.write_text('{"input_usd": "3", "output_usd": "4", "tiers": [{"above": 10, "percent": 300}]}')
+    told = cli("prices", "set", "lab/file", "--file", str(terms), "--request-usd", "0.01")
+    assert "$3 in" in told
+    assert "prompts above 10: 9 in" in told
+    assert "sat,sun 00:00-24:00 UTC" in cli("prices", "show", "lab/qwen")
+    cli("prices", "set", "lab/x", "1", "1", "--tier", "lots=50%", code=1)
+    cli("prices", "set", "lab/x", "1", "1", "--hours", "8-9=50%", code=1)
+    cli("prices", "set", "lab/x", "1", code=1)
+    assert "output_usd" in cli.err
+
+
+def test_an_engine_is_priced_by_its_benchmark(cli: Cli, tmp_path: Path) -> None:
+    """What `engine bench` printed becomes the price, and break-even and the calculator follow."""
+    bench = tmp_path / "bench.txt"
+    bench.write_text('model: demo\n{"prefill_tokens_per_s": 2000.0, "decode_tokens_per_s": 100.0}\n')
+    assert "(measured)" in cli("prices", "engine", "--bench", str(bench), "--hour-usd", "3.60")
+    even = cli.json("prices", "breakeven", "--prompt", "1000", "--completion", "100")
+    assert (even["status"], even["day_usd"]) == ("measured", "86.4")
+    assert "cheaper from" in cli("prices", "breakeven", "--models", "openai/gpt-5-mini")
+    use = ("--prompt", "1000", "--completion", "100", "--requests", "1000")
+    assert "as hardware: 1 engine(s)" in cli("prices", "calculate", "local/demo", *use)
+    cli("prices", "engine", code=1)
+    assert "--bench" in cli.err
+    bench.write_text("not a result")
+    cli("prices", "engine", "--bench", str(bench), code=1)
+
+
+def test_charges_are_recomputed_and_a_month_replayed(cli: Cli, tmp_path: Path) -> None:
+    """`recompute` proves every charge, `whatif` tells another month, `coverage` what both rest on."""
+    assert "0 charges follow" in cli("usage", "recompute", "--check")
+    assert cli.json("usage", "recompute", "--month", "2026-10")["agrees"] is True
+    cli("usage", "recompute", "--month", "October", code=1)
+    assert "confirmed" in cli("usage", "coverage")
+    prices = tmp_path / "prices.json"
+    prices.write_text('{"lab/m": {"input_usd": 1, "output_usd": 2}}')
+    told = cli("usage", "whatif", "--month", "2026-10", "--prices", str(prices), "--model", "lab/a=lab/m")
+    assert {"never asked in that time: lab/a", "never asked in that time: lab/m"} <= set(told.splitlines())
+    cli("usage", "whatif", "--model", "lab/a", code=1)
+    assert "openai/gpt-5=openai/gpt-5-mini" in cli.err

@@ -5,7 +5,17 @@ import sys
 
 import pytest
 
-from gateway.serve_child import LONGEST_DELAY, STEADY, Child, Plan, how_it_ended, module_command, spawn
+from gateway.serve_child import (
+    LONGEST_DELAY,
+    LONGEST_WORKER_DELAY,
+    STEADY,
+    Child,
+    Kind,
+    Plan,
+    how_it_ended,
+    module_command,
+    spawn,
+)
 from tests.clock import FrozenClock
 
 
@@ -27,10 +37,10 @@ class Pretend:
 class Rig:
     """A child on a clock that stands still."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind = "engine") -> None:
         self.now = 100.0
         self.started: list[Pretend] = []
-        plan = Plan(name="c", kind="worker", command=["x"], environment={})
+        plan = Plan(name="c", kind=kind, command=["x"], environment={})
         self.child = Child(plan, spawn=self._spawn, monotonic=lambda: self.now)
         self.child.start()
 
@@ -61,6 +71,16 @@ def test_the_delay_doubles_up_to_its_bound() -> None:
         rig.restart()
     assert delays == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, LONGEST_DELAY, LONGEST_DELAY, LONGEST_DELAY])
     assert len(rig.started) == 10
+
+
+def test_a_worker_is_never_long_away() -> None:
+    """It carries the traffic: however often it was killed, the next one is due within two seconds."""
+    rig = Rig("worker")
+    delays: list[float] = []
+    for _ in range(6):
+        delays.append(rig.die())
+        rig.restart()
+    assert delays == pytest.approx([0.2, 0.4, 0.8, 1.6, LONGEST_WORKER_DELAY, LONGEST_WORKER_DELAY])
 
 
 def test_nothing_starts_before_it_is_due() -> None:

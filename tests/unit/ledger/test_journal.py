@@ -7,13 +7,31 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gateway.ledger import segments
 from gateway.ledger.journal import Journal, JournalFailed
-from gateway.ledger.records import Dispatch, Opened, Progress, Rates, Record, Settle, Shipped, frame, unframe
+from gateway.ledger.records import (
+    HEADER_BYTES,
+    Dispatch,
+    Opened,
+    Progress,
+    Rates,
+    Record,
+    Settle,
+    Shipped,
+    frame,
+    price_of,
+    rates,
+    tokens,
+    unframe,
+)
+from policies.money import Apart, Price, Usage
 
 RATES = Rates("p@1", 1, 2, 3, 4, 5, "exact", ((100, 1, 2, 3, 4),))
 
@@ -42,6 +60,29 @@ def opened(tmp_path: Path) -> Iterator[Journal]:
 def test_records_read_back_as_they_were_written() -> None:
     """Recovery sees exactly what the dead process knew."""
     assert list(unframe(BYTES + bytes(64))) == RECORDS
+
+
+def test_classes_and_their_prices_are_journalled() -> None:
+    """What a crash leaves behind must be charged as it was promised: by the whole price, with every class of tokens."""
+    apart = Apart(audio_in=40, reasoning=6)
+    price = Price(id="p@2", input=1, output=2, cached_input=3, cache_write=4, apart=apart)
+    spoken = Usage(prompt=9, completion=3, audio_in=2, reasoning=1)
+    begun = structs.replace(dispatch(), price=rates(price))
+    ended = structs.replace(settle(), tokens=tokens(spoken))
+    assert list(unframe(frame(begun) + frame(ended))) == [begun, ended]
+    stored = begun.price
+    numbers = (stored.input, stored.output, stored.cached, stored.cache_write, stored.request)
+    assert price_of(stored.id, numbers, stored.tiers, msgspec.to_builtins(stored.terms)) == price
+    assert rates(structs.replace(price, apart=None)).terms is None
+    assert len(tokens(Usage(prompt=9, completion=3, reasoning=1))) == 5
+
+
+def test_a_journal_of_before_is_still_read() -> None:
+    """An update must recover what the version before it left: prices without terms, ends without classes."""
+    body = msgspec.msgpack.decode(frame(dispatch())[HEADER_BYTES:])
+    body[1 + list(Dispatch.__struct_fields__).index("price")] = ["p@1", 1, 2, 3, 4, 5, "exact", [[100, 1, 2, 3, 4]]]
+    old = msgspec.msgpack.encode(body)
+    assert list(unframe(len(old).to_bytes(4) + crc32c(old).to_bytes(4) + old)) == [dispatch()]
 
 
 @given(st.integers(0, len(BYTES)))

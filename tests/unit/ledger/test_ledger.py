@@ -237,8 +237,23 @@ async def test_idle_leases_go_back(rig: Rig, clock: FrozenClock) -> None:
     assert (await rig.window("org"))["held"] > 0
     clock.advance(1.5)
     await ledger._tender.turn()
+    assert (await rig.window("org"))["held"] > 0  # with plenty left there is no hurry
+    clock.advance(15.0)
+    await ledger._tender.turn()
     assert await rig.window("org") == {"limit": 100_000, "spent": 3, "estimated": 0, "held": 0}
     assert ledger.remaining(WHO) == 99_997
+
+
+async def test_a_lease_is_a_minute_of_spending(rig: Rig, clock: FrozenClock) -> None:
+    """So long a gateway goes on without its database."""
+    ledger = await rig.ledger()
+    await ledger.set_budget(budget("org", 1_000_000), "test")
+    for _ in range(90):
+        await rig.charge(ledger, 10, most=10)
+        await ledger._shipper.ship_all()
+        clock.advance(1.0)
+    (pool,) = ledger._pools.all.values()
+    assert 500 <= pool.size <= 700  # ten nano-USD a second
 
 
 async def test_a_request_given_up_while_it_waits_holds_nothing(rig: Rig) -> None:
@@ -364,7 +379,7 @@ async def test_explanations_are_forgotten_in_time(rig: Rig, clock: FrozenClock) 
     ledger.record(outcome(call(), explain={"a": 1}))
     await ledger.flush()
     clock.advance(8 * 86_400 + 1.8e9 - 1.79e9)
-    await ledger._recorder.forget_explanations()
+    await ledger._retention.prune()
     assert await rig.rows("SELECT * FROM explain") == []
     assert len(await rig.rows("SELECT * FROM request")) == 1
 
@@ -393,6 +408,8 @@ async def test_a_wrong_balance_is_found(rig: Rig) -> None:
         (finding,) = await ledger.verify()
         assert "window org|month" in finding
         await _run(rig, f"UPDATE budget_window SET {column} = {column} - 1")
+    for name in ("changed", "deleted"):
+        await _run(rig, f"DROP TRIGGER price_version_is_never_{name}")
     await _run(rig, "UPDATE price_version SET output_pico = 2000")
     (finding,) = await ledger.verify()
     assert "its tokens cost" in finding

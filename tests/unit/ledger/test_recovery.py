@@ -165,7 +165,7 @@ async def test_a_silent_boot_without_a_journal_is_closed(rig: Rig) -> None:
     rig.kill(first)
     second = await rig.ledger()
     assert (await rig.window("org"))["held"] > 0
-    rig.clock.advance(61)
+    rig.clock.advance(91)
     await second._tender.turn()
     assert (await rig.window("org"))["held"] == 0
 

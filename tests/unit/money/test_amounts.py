@@ -1,63 +1,142 @@
 """Tokens to money: integers, one rounding, never below what a provider bills."""
 
+from datetime import datetime
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.money import NANO_PER_USD, Price, Tier, Usage, bound_nano, checked, cost_nano, nano, usd
+from gateway.price_terms import hours_of
+from policies.money import NANO_PER_USD, Apart, Band, Price, Tier, Usage, bound_nano, checked, cost_nano, nano, usd
 
 RATE = st.integers(0, 10**9)
 COUNT = st.integers(0, 200_000)
+AT = st.floats(0, 4e9)
+WEEK = 604_800
+APART = st.none() | st.builds(Apart, **dict.fromkeys(Apart.__struct_fields__, st.none() | RATE))
+
+
+def rates(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "input": draw(RATE),
+        "output": draw(RATE),
+        "cached_input": draw(RATE),
+        "cache_write": draw(RATE),
+        "apart": draw(APART),
+    }
+
+
+def tiers(draw: st.DrawFn) -> tuple[Tier, ...]:
+    starts = sorted(draw(st.sets(st.integers(1, 200_000), max_size=3)))
+    return tuple(Tier(start=start, **rates(draw)) for start in starts)
+
+
+@st.composite
+def bands(draw: st.DrawFn) -> Band:
+    start, end, days = draw(st.integers(0, 1439)), draw(st.integers(0, 1440)), draw(st.integers(1, 127))
+    return Band(**rates(draw), start=start, end=end, days=days, tiers=tiers(draw))
 
 
 @st.composite
 def prices(draw: st.DrawFn) -> Price:
-    tiers = [
-        Tier(start=start, input=draw(RATE), output=draw(RATE), cached_input=draw(RATE), cache_write=draw(RATE))
-        for start in sorted(draw(st.sets(st.integers(1, 200_000), max_size=3)))
-    ]
-    return Price(
-        id="p",
-        input=draw(RATE),
-        output=draw(RATE),
-        cached_input=draw(RATE),
-        cache_write=draw(RATE),
-        request=draw(RATE),
-        tiers=tuple(tiers),
-    )
+    hours = draw(st.lists(bands(), max_size=2))
+    return Price(id="p", **rates(draw), request=draw(RATE), tiers=tiers(draw), bands=tuple(hours))
 
 
 @st.composite
 def usages(draw: st.DrawFn) -> Usage:
     prompt, completion = draw(COUNT), draw(COUNT)
     cached = draw(st.integers(0, prompt))
+    written = draw(st.integers(0, prompt - cached))
+    fresh = prompt - cached - written
+    reasoning, audio_in = draw(st.integers(0, completion)), draw(st.integers(0, fresh))
+    audio_out = draw(st.integers(0, completion - reasoning))
     return Usage(
         prompt=prompt,
         cached=cached,
-        cache_write=draw(st.integers(0, prompt - cached)),
+        cache_write=written,
         completion=completion,
-        reasoning=draw(st.integers(0, completion)),
+        reasoning=reasoning,
+        cache_write_1h=draw(st.integers(0, written)),
+        audio_in=audio_in,
+        audio_out=audio_out,
+        image_in=draw(st.integers(0, fresh - audio_in)),
+        image_out=draw(st.integers(0, completion - reasoning - audio_out)),
     )
 
 
 @given(usages(), prices(), st.integers(0, 50_000), st.integers(0, 50_000))
 def test_a_reservation_is_never_too_small(usage: Usage, price: Price, more_in: int, more_out: int) -> None:
-    """A hard limit holds only because what is reserved bounds what can be billed, in every class and tier."""
-    assert cost_nano(usage, price) <= bound_nano(usage.prompt + more_in, usage.completion + more_out, price)
+    """A hard limit holds only because what is reserved bounds what can be billed: in every class, tier and hour."""
+    bound = bound_nano(usage.prompt + more_in, usage.completion + more_out, price)
+    assert cost_nano(usage, price) <= bound
+    for charged in hours_of(price):
+        own = bound_nano(usage.prompt + more_in, usage.completion + more_out, charged)
+        assert cost_nano(usage, charged) <= own <= bound
+
+
+def by_hand(usage: Usage, price: Price) -> int:
+    """The same sum class by class, as a price list is read."""
+    found = price.rates(usage.prompt)
+    apart = found.apart or Apart()
+
+    def rate(name: str, whole: int) -> int:
+        own = getattr(apart, name)
+        return whole if own is None else int(own)
+
+    fresh = usage.prompt - usage.cached - usage.cache_write - usage.audio_in - usage.image_in
+    text = usage.completion - usage.reasoning - usage.audio_out - usage.image_out
+    return (
+        fresh * found.input
+        + usage.audio_in * rate("audio_in", found.input)
+        + usage.image_in * rate("image_in", found.input)
+        + usage.cached * found.cached_input
+        + (usage.cache_write - usage.cache_write_1h) * found.cache_write
+        + usage.cache_write_1h * rate("cache_write_1h", found.cache_write)
+        + text * found.output
+        + usage.reasoning * rate("reasoning", found.output)
+        + usage.audio_out * rate("audio_out", found.output)
+        + usage.image_out * rate("image_out", found.output)
+        + price.request
+    )
 
 
 @given(usages(), prices())
 def test_a_charge_is_rounded_up_once(usage: Usage, price: Price) -> None:
-    """The charge is at most one nano-USD above the exact sum, and never below it."""
-    rates = price.rates(usage.prompt)
-    exact = (
-        (usage.prompt - usage.cached - usage.cache_write) * rates.input
-        + usage.cached * rates.cached_input
-        + usage.cache_write * rates.cache_write
-        + usage.completion * rates.output
-        + price.request
-    )
-    assert 0 <= cost_nano(usage, price) * 1_000 - exact < 1_000
+    """The charge is at most one nano-USD above the exact sum over the classes, and never below it."""
+    for charged in hours_of(price):
+        assert 0 <= cost_nano(usage, charged) * 1_000 - by_hand(usage, charged) < 1_000
+
+
+@given(usages(), prices(), AT)
+def test_a_contract_itself_costs_its_dearest_hour(usage: Usage, price: Price, at: float) -> None:
+    """Where nobody says when, an amount must not be too small."""
+    assert cost_nano(usage, price) >= cost_nano(usage, hours_of(price)[price.band(at)])
+
+
+@given(prices(), st.integers(0, 3), AT)
+def test_hours_repeat_every_week(price: Price, weeks: int, at: float) -> None:
+    """A contract's hours are those of the week in UTC, in whatever week."""
+    assert price.band(float(int(at))) == price.band(float(int(at)) + weeks * WEEK)
+
+
+@pytest.mark.parametrize(
+    ("moment", "held"),
+    [
+        ("2026-11-20T22:00:00+00:00", True),  # a Friday evening
+        ("2026-11-20T21:59:59+00:00", False),
+        ("2026-11-21T05:59:59+00:00", True),  # Saturday morning belongs to Friday's night
+        ("2026-11-21T06:00:00+00:00", False),
+        ("2026-11-21T22:30:00+00:00", False),  # Saturday's own night is not named
+        ("2026-11-23T03:00:00+00:00", False),  # nor is Sunday's, though Monday is
+        ("2026-11-23T23:00:00+00:00", True),
+    ],
+)
+def test_hours_past_midnight_belong_to_the_day_they_began_on(moment: str, held: bool) -> None:
+    """`mon-fri 22:00-06:00` is five nights, and the last of them ends on Saturday."""
+    night = Band(days=0b0011111, start=22 * 60, end=6 * 60, input=1, output=1, cached_input=1, cache_write=1)
+    assert night.holds(datetime.fromisoformat(moment).timestamp()) is held
 
 
 def test_long_prompts_pay_the_rate_of_their_tier() -> None:
@@ -98,11 +177,19 @@ def test_amounts_are_told_without_floats() -> None:
         cache_write=st.integers(-5, 20),
         completion=st.integers(-5, 9),
         reasoning=st.integers(-5, 20),
-    )
+        cache_write_1h=st.integers(-5, 20),
+        audio_in=st.integers(-5, 20),
+        audio_out=st.integers(-5, 20),
+        image_in=st.integers(-5, 20),
+        image_out=st.integers(-5, 20),
+    ),
+    APART,
 )
-def test_nonsense_counts_of_an_upstream_cannot_make_money(usage: Usage) -> None:
+def test_nonsense_counts_of_an_upstream_cannot_make_money(usage: Usage, apart: Apart | None) -> None:
     """An upstream that reports negative or impossible counts must not lower what is charged below zero."""
     sane = checked(usage)
-    assert 0 <= sane.cached + sane.cache_write <= sane.prompt
-    assert 0 <= sane.reasoning <= sane.completion
-    assert cost_nano(sane, Price(id="p", input=7, output=9, cached_input=1, cache_write=11)) >= 0
+    assert 0 <= sane.cached + sane.cache_write + sane.audio_in + sane.image_in <= sane.prompt
+    assert 0 <= sane.reasoning + sane.audio_out + sane.image_out <= sane.completion
+    assert 0 <= sane.cache_write_1h <= sane.cache_write
+    assert min(sane.audio_in, sane.image_in, sane.audio_out, sane.image_out) >= 0
+    assert cost_nano(sane, Price(id="p", input=7, output=9, cached_input=1, cache_write=11, apart=apart)) >= 0

@@ -1,16 +1,22 @@
 """The price book: overrides first, the bundled table as integers, engines by their hour, nothing free by accident."""
 
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import TieredPrices
+from msgspec import convert
 
 from gateway.db.session import Database
-from gateway.prices import PriceBook, engine_price
+from gateway.engine_prices import engine_price
+from gateway.price_table import describe
+from gateway.price_terms import HoursWanted, Terms, TierWanted
+from gateway.prices import PriceBook, PriceSetting
 from gateway.settings import Settings
-from policies.money import Usage, cost_nano
+from policies.engine_cost import Speed
+from policies.money import Usage, bound_nano, cost_nano
 from tests.clock import FrozenClock
 
 AT = 1_790_000_000.0
@@ -90,12 +96,174 @@ async def test_nonsense_prices_are_refused(database: Database, clock: FrozenCloc
 
 def test_an_engine_costs_its_hour() -> None:
     """A token of the bundled engine costs the hour of its hardware over the tokens of an hour."""
-    price = engine_price("3.60", 1_000.0, 100.0, measured=True)
-    assert (price.input, price.output, price.status) == (1_000_000, 10_000_000, "exact")
+    speed = Speed(prefill_tps=1_000.0, decode_tps=100.0, measured=True)
+    price = engine_price("engine", "3.60", speed)
+    assert (price.input, price.output, price.status) == (1_000_000, 10_000_000, "measured")
     assert cost_nano(Usage(prompt=1_000 * 3_600), price) == 3_600_000_000
-    assert engine_price("0.50", 500.0, 50.0, measured=False).status == "assumed"
-    assert engine_price("0", 500.0, 50.0, measured=False).status == "free"
-    assert price.id != engine_price("3.61", 1_000.0, 100.0, measured=True).id
+    assert engine_price("engine", "0.50", Speed(prefill_tps=500.0, decode_tps=50.0)).status == "assumed"
+    assert engine_price("engine", "0", speed).status == "free"
+    assert price.id != engine_price("engine", "3.61", speed).id
+
+
+async def test_an_engine_is_measured_only_when_both_speeds_are(database: Database, clock: FrozenClock) -> None:
+    """Half a measurement is an assumption, and idle hours are paid by the tokens of the busy ones."""
+    half = await book(database, clock, engines={"local": {"tokens_per_second": 100, "hour_usd": "3.60"}})
+    whole = await book(
+        database,
+        clock,
+        engines={
+            "local": {
+                "tokens_per_second": 100,
+                "prefill_tokens_per_second": 4_000,
+                "hour_usd": "3.60",
+                "busy_share": 0.5,
+            }
+        },
+    )
+    first, second = (made.price("local", "local", "demo", AT) for made in (half, whole))
+    assert first is not None
+    assert second is not None
+    assert (first.status, first.input, first.output) == ("assumed", 1_000_000, 10_000_000)
+    assert (second.status, second.input, second.output) == ("measured", 500_000, 20_000_000)
+    await database.close()
+
+
+async def test_a_contract_says_all_that_a_bill_can_hold(database: Database, clock: FrozenClock) -> None:
+    """Classes, tiers, hours and service tiers survive the database, and each is charged as the contract says."""
+    prices = await book(database, clock)
+    terms = Terms(
+        input_usd="2",
+        output_usd="8",
+        cached_usd="0.5",
+        cache_write_usd="2.5",
+        cache_write_1h_usd="4",
+        reasoning_usd="6",
+        audio_input_usd="40",
+        request_usd="0.01",
+        tiers=[TierWanted(above=100_000, percent=200)],
+        hours=[HoursWanted(start="16:30", end="00:30", percent=50)],
+        service={"batch": "50%", "priority": 175},
+    )
+    made = await prices.put("lab/m", terms, PriceSetting(actor="fin", effective_from=0.0))
+    again = await book(database, clock)
+    noon, night = 1_790_000_000 // 86_400 * 86_400 + 43_200.0, 1_790_000_000 // 86_400 * 86_400 + 60.0
+    found, cheap = (again.price("lab", "openai", "m", at) for at in (noon, night))
+    assert [row.price for row in again.overrides()] == [made.price]
+    assert found is not None
+    assert cheap is not None
+    assert (found.bands, cheap.bands, cheap.id.partition("@")[0]) == ((), (), "set/lab/m+hours1")
+    spoken = Usage(
+        prompt=1_000, cached=100, cache_write=50, cache_write_1h=20, audio_in=10, completion=100, reasoning=40
+    )
+    expected = 840 * 2_000 + 10 * 40_000 + 100 * 500 + 30 * 2_500 + 20 * 4_000 + 60 * 8_000 + 40 * 6_000 + 10_000_000
+    assert cost_nano(spoken, found) == expected
+    assert cost_nano(spoken, cheap) == (expected - 10_000_000) // 2 + 10_000_000
+    assert cost_nano(Usage(prompt=100_001), found) == 100_001 * 4_000 + 10_000_000
+    assert bound_nano(10, 0, found) == 10 * 40_000 + 10_000_000
+    batch = again.price("lab", "openai", "m", noon, tier="batch")
+    assert batch is not None
+    assert (batch.input, batch.request) == (1_000_000, 5 * 10**9)
+    assert batch.id.startswith("set/lab/m+batch@")
+    assert again.price("lab", "openai", "m", noon, tier="flex") == found
+    await database.close()
+
+
+async def test_a_contract_ends_on_its_day(database: Database, clock: FrozenClock) -> None:
+    """After a limited offer the price before it holds again, and without one the list price does."""
+    prices = await book(database, clock)
+    offer = PriceSetting(actor="fin", effective_from=AT, effective_until=AT + 100)
+    await prices.put("openai/gpt-5-mini", Terms(input_usd="0.1", output_usd="1"), offer)
+    listed = prices.price("openai", "openai", "gpt-5-mini", AT - 1)
+    assert listed is not None
+    assert prices.price("openai", "openai", "gpt-5-mini", AT + 100) == listed
+    assert prices.price("openai", "openai", "gpt-5-mini", AT + 99) != listed
+    await prices.put(
+        "openai/gpt-5-mini", Terms(input_usd="0.2", output_usd="1"), PriceSetting(actor="f", effective_from=0)
+    )
+    after = prices.price("openai", "openai", "gpt-5-mini", AT + 100)
+    assert after is not None
+    assert after.input == 200_000
+    await database.close()
+
+
+async def test_a_price_is_never_replaced_in_silence(database: Database, clock: FrozenClock) -> None:
+    """Two prices from the same instant on would leave open which of them was charged."""
+    prices = await book(database, clock)
+    await prices.set("lab/m", input_usd="1", output_usd="1", actor="fin", effective_from=5.0)
+    rich = Terms(input_usd=1, output_usd=1, reasoning_usd=2, service={"batch": 50})
+    for _ in range(2):  # the same again is no change
+        await prices.set("lab/m", input_usd="1", output_usd="1", actor="fin", effective_from=5.0)
+        await prices.put("lab/rich", rich, PriceSetting(actor="fin", effective_from=5.0))
+    assert len(prices.overrides()) == 2
+    with pytest.raises(ValueError, match="from that instant on"):
+        await prices.set("lab/m", input_usd="2", output_usd="2", actor="fin", effective_from=5.0)
+    ends = PriceSetting(actor="fin", effective_from=5.0, effective_until=5.0)
+    with pytest.raises(ValueError, match="effective_until"):
+        await prices.put("lab/n", Terms(input_usd="2", output_usd="2"), ends)
+    await database.close()
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({"tiers": [{"above": 5}]}, r"tiers\[0\] needs input_usd"),
+        ({"tiers": [{"above": 5, "percent": 50, "input_usd": 1}]}, "not both"),
+        ({"tiers": [{"above": 0, "percent": 50}]}, "thresholds"),
+        ({"tiers": [{"above": 5, "percent": 50}, {"above": 5, "percent": 60}]}, "thresholds"),
+        ({"hours": [{"start": "25:00", "end": "01:00", "percent": 50}]}, "time of day"),
+        ({"hours": [{"start": "5", "end": "01:00", "percent": 50}]}, "time of day"),
+        ({"hours": [{"start": "00:00", "end": "01:00", "days": "mon-fry", "percent": 50}]}, "fry|no day"),
+        ({"hours": [{"start": "00:00", "end": "01:00", "percent": -1}]}, "percent"),
+        ({"service": {"batch": "half"}}, "percentage"),
+        ({"service": {"not a name": 50}}, "service tier"),
+        (
+            {
+                "tiers": [{"above": 5, "percent": 50}],
+                "hours": [{"start": "0:00", "end": "1:00", "input_usd": 1, "output_usd": 1}],
+            },
+            "long prompts",
+        ),
+    ],
+)
+async def test_terms_that_could_be_misread_are_refused(
+    database: Database, clock: FrozenClock, terms: dict[str, object], said: str
+) -> None:
+    """A contract is typed by people; what it says must have one meaning."""
+    prices = await book(database, clock)
+    wanted = convert({"input_usd": 1, "output_usd": 1, **terms}, Terms)
+    with pytest.raises(ValueError, match=said):
+        await prices.put("lab/m", wanted, PriceSetting(actor="fin"))
+    await database.close()
+
+
+async def test_bundled_classes_are_charged_apart(database: Database, clock: FrozenClock) -> None:
+    """List prices of audio, hour-long cache writes and batches are in the table, so they are not guessed."""
+    prices = await book(database, clock)
+    audio = prices.price("openai", "openai", "gpt-audio", AT)
+    claude = prices.price("anthropic", "openai", "claude-3-5-sonnet", AT)
+    assert audio is not None
+    assert claude is not None
+    assert audio.apart is not None
+    assert (audio.apart.audio_in or 0) > audio.input
+    assert claude.apart is not None
+    assert (claude.cache_write, claude.apart.cache_write_1h) == (3_750_000, 6_000_000)
+    whole, batch = (prices.price("openai", "openai", "gpt-4o", 1_795_000_000, tier=t) for t in ("default", "batch"))
+    assert whole is not None
+    assert batch is not None
+    assert (batch.input * 2, batch.output * 2) == (whole.input, whole.output)
+    await database.close()
+
+
+async def test_an_old_table_is_doubted(database: Database, clock: FrozenClock) -> None:
+    """A price list that was bundled long ago must say so; a contract price has nothing to do with it."""
+    prices = await book(database, clock)
+    table = describe(AT + 400 * 86_400)
+    assert (table.name, table.age_days > 300) == ("genai-prices", True)
+    assert any("bundled table" in why for why in prices.doubts("openai", "gpt-5-mini", AT + 400 * 86_400))
+    assert prices.doubts("openai", "gpt-5-mini", datetime.fromisoformat(table.as_of).timestamp() + 86_400) == []
+    await prices.set("openai/gpt-5-mini", input_usd="1", output_usd="1", actor="fin", effective_from=0.0)
+    assert prices.doubts("openai", "gpt-5-mini", AT + 400 * 86_400) == []
+    await database.close()
 
 
 async def test_bundled_models_always_have_a_price(database: Database, clock: FrozenClock) -> None:

@@ -174,6 +174,16 @@ def test_a_null_usage_in_every_event_is_not_a_usage() -> None:
             {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 9}},
             Usage(prompt=5, completion=1),
         ),
+        (
+            {
+                "prompt_tokens": 9,
+                "completion_tokens": 6,
+                "prompt_tokens_details": {"audio_tokens": 4, "image_tokens": 10, "cache_write_tokens": 3},
+                "cache_creation": {"ephemeral_1h_input_tokens": 2},
+                "completion_tokens_details": {"audio_tokens": 5, "image_tokens": 1},
+            },
+            Usage(prompt=9, completion=6, cache_write=3, cache_write_1h=2, audio_in=4, audio_out=5, image_out=1),
+        ),
         ({"prompt_tokens": -1, "completion_tokens": 1}, None),
         ({"prompt_tokens": 1.5, "completion_tokens": 1}, None),
         ({"prompt_tokens": True, "completion_tokens": 1}, None),

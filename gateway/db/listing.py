@@ -1,0 +1,123 @@
+"""Rows of single requests: the newest that match a filter, and all of a span in pages.
+
+Knows: which index answers which filter, and how the sums tell where in time rare rows are. Does not know: connections,
+shapes, who may see what.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+from sqlalchemy import Select, and_, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.db.models import RequestRow, Setting, UsageDay, UsageHour
+from gateway.db.session import Dialect
+from gateway.db.sums import DAY, DAYS_TO, HOUR, ROWS_FROM, TAG, USER
+from gateway.db.usage import LABELLED_BY, conditions, matching
+
+PAGE = 500
+"""Rows read at once: few enough that other requests need not wait for them."""
+
+_INDEXED: dict[str, Any] = {"team": RequestRow.team, "key": RequestRow.key_id}
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """The newest `limit` rows that match `where`, older than the row `before`; `failed`: answered with 400 or more."""
+
+    limit: int
+    before: str | None
+    where: Mapping[str, str]
+    failed: bool
+
+    @property
+    def in_order(self) -> bool:
+        """Whether an index has these rows in order: all of them, a team's, a key's."""
+        return not self.failed and len(self.where) <= 1 and all(name in _INDEXED for name in self.where)
+
+
+async def newest(connection: AsyncConnection, dialect: Dialect, wanted: Wanted) -> list[Any]:
+    """Rows as mappings, newest first.
+
+    Where no index has them in order, the sums tell the days and hours that have any, and only those are read, newest
+    first, until there are enough: a rare filter does not read every row.
+    """
+    row = RequestRow
+    rows = select(row).order_by(row.at.desc(), row.id.desc())
+    last = await _before(connection, wanted.before)
+    if wanted.before is not None:
+        rows = rows.where(row.at <= last, or_(row.at < last, row.id < wanted.before))
+    if wanted.failed:
+        rows = rows.where(RequestRow.status >= 400)
+    if wanted.in_order:
+        named = [_INDEXED[name] == value for name, value in wanted.where.items()]
+        return list((await connection.execute(rows.where(*named).limit(wanted.limit))).mappings())
+    rows = rows.where(*conditions(dialect, wanted.where))
+    found: list[Any] = []
+    async for start, end in _spans(connection, wanted, int(last)):
+        inside = rows.where(RequestRow.at >= start, RequestRow.at < end)
+        found += (await connection.execute(inside.limit(wanted.limit - len(found)))).mappings()
+        if len(found) >= wanted.limit:
+            break
+    return found
+
+
+async def _spans(connection: AsyncConnection, wanted: Wanted, last: int) -> AsyncGenerator[tuple[int, int], None]:
+    """Hours, or days by user and tag, that may have such requests, newest first."""
+    named = {name: value for name, value in wanted.where.items() if value}
+    plain = {name: value for name, value in named.items() if name != USER and not name.startswith(TAG)}
+    label = next((name for name in named if name not in plain), None)
+    known = select(Setting.name, Setting.value).where(Setting.name.in_((ROWS_FROM, DAYS_TO)))
+    floors = {row[0]: int(row[1]) for row in await connection.execute(known)}
+    made, first = floors.get(DAYS_TO, 0), floors.get(ROWS_FROM, 0)
+    by_hour = _Sought(UsageHour, "", plain, wanted.failed)
+    for hour in await _starts(connection, by_hour, (max(first // HOUR, made * 24), last // HOUR)):
+        yield hour * HOUR, (hour + 1) * HOUR
+    by_day = _Sought(UsageDay, "", plain, wanted.failed)
+    if label is not None:
+        shared = {name: value for name, value in plain.items() if name in LABELLED_BY}
+        by_day = _Sought(UsageDay, label, {**shared, label: named[label]}, wanted.failed)
+    for day in await _starts(connection, by_day, (first // DAY, min(last // DAY, made - 1))):
+        if label is not None:
+            yield day * DAY, (day + 1) * DAY
+            continue
+        for hour in await _starts(connection, by_hour, (day * 24, min(last // HOUR, day * 24 + 23))):
+            yield hour * HOUR, (hour + 1) * HOUR
+
+
+async def _before(connection: AsyncConnection, name: str | None) -> float:
+    """The instant of the last row of the page before; far ahead when there is none, or it was pruned."""
+    at = None if name is None else await connection.scalar(select(RequestRow.at).where(RequestRow.id == name))
+    return 1e10 if at is None else at
+
+
+class _Sought(NamedTuple):
+    """Which sums may have them."""
+
+    of: type[UsageHour] | type[UsageDay]
+    facet: str
+    where: Mapping[str, str]
+    failed: bool
+
+
+async def _starts(connection: AsyncConnection, sought: _Sought, span: tuple[int, int]) -> Sequence[int]:
+    """The hours or days from one to another, newest first, that have any."""
+    of = sought.of
+    if span[0] > span[1]:
+        return ()
+    members = func.sum(of.errors + of.audits if sought.failed else of.requests + of.audits)
+    wanted = matching(select(of.starts), of, sought.facet, sought.where)
+    wanted = wanted.where(of.starts >= span[0], of.starts <= span[1])
+    found = wanted.group_by(of.starts).having(members > 0).order_by(of.starts.desc())
+    return (await connection.execute(found)).scalars().all()
+
+
+async def page(
+    connection: AsyncConnection, dialect: Dialect, span: tuple[tuple[float, str], float], where: Mapping[str, str]
+) -> Sequence[Any]:
+    """The first rows after an instant and an id and before another instant, in order of both, as mappings."""
+    (at, name), end = span
+    row = RequestRow
+    after = or_(row.at > at, and_(row.at == at, row.id > name))
+    wanted: Select[Any] = select(row).where(row.at >= at, row.at < end, after, *conditions(dialect, where))
+    return (await connection.execute(wanted.order_by(row.at, row.id).limit(PAGE))).mappings().all()

@@ -1,0 +1,127 @@
+"""Rate limits in the database: the rows people set, and the buckets that several workers draw on.
+
+Knows: SQL, the order of locks (by id). Does not know: who waits, what a request needs, what happens without a database.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import bindparam, func, insert, or_, select, text, update
+from sqlalchemy.engine import Connection
+
+from gateway.db.models import RateBucket, RateRow
+from gateway.db.session import Database
+from gateway.ledger.balances import chunks, insert_once, parameters
+from policies.budget import check_scope
+from policies.rate import Rate, filled, portion
+
+_MOST_RATES = 100_000
+_MOST_PER_MINUTE = 10**12
+
+
+def check(rate: Rate) -> Rate:
+    """The limit as given. Raises ValueError that names what is wrong with it."""
+    check_scope(rate.scope)
+    for name, value in (("rpm", rate.rpm), ("tpm", rate.tpm)):
+        if value is not None and not 0 <= value <= _MOST_PER_MINUTE:
+            raise ValueError(f"{name} is a whole number per minute, 0 or more")
+    return rate
+
+
+async def load(database: Database) -> list[Rate]:
+    """Every rate limit in force, in order of scope."""
+    wanted = (
+        select(RateRow)
+        .where(or_(RateRow.rpm.is_not(None), RateRow.tpm.is_not(None)))
+        .order_by(RateRow.scope)
+        .limit(_MOST_RATES)
+    )
+    async with database.read() as connection:
+        return [
+            Rate(
+                scope=row["scope"],
+                rpm=row["rpm"],
+                tpm=row["tpm"],
+                version=row["version"],
+                actor=row["actor"],
+                updated=row["updated"],
+            )
+            for row in (await connection.execute(wanted)).mappings()
+        ]
+
+
+async def stamp(database: Database) -> tuple[int, int]:
+    """Changes whenever any rate limit does."""
+    async with database.read() as connection:
+        row = (await connection.execute(select(func.count(), func.coalesce(func.sum(RateRow.version), 0)))).one()
+    return int(row[0]), int(row[1])
+
+
+async def put(database: Database, rate: Rate, *, actor: str, now: float) -> Rate:
+    """Set the limits of a scope; answers them with their new version. Raises ValueError when they make no sense."""
+    check(rate)
+    async with database.begin() as connection:
+        wanted = select(RateRow.version).where(RateRow.scope == rate.scope).with_for_update()
+        before = await connection.scalar(wanted) or 0
+        values = {"rpm": rate.rpm, "tpm": rate.tpm, "version": before + 1, "actor": actor, "updated": now}
+        if before:
+            await connection.execute(update(RateRow).where(RateRow.scope == rate.scope).values(values))
+        elif rate.rpm is not None or rate.tpm is not None:
+            await connection.execute(insert(RateRow).values(values | {"scope": rate.scope}))
+    return Rate(scope=rate.scope, rpm=rate.rpm, tpm=rate.tpm, version=before + 1, actor=actor, updated=now)
+
+
+class Ask(NamedTuple):
+    """What one worker wants of one bucket. `back`: handed back, or a debt where negative; `least` 0: nothing more."""
+
+    id: str
+    per_minute: float
+    back: float
+    demand: float
+    least: float
+
+
+class Given(NamedTuple):
+    """What it got, and what is left there for everybody."""
+
+    id: str
+    amount: float
+    level: float
+
+
+async def draw(database: Database, asks: Sequence[Ask], now: float, processes: int) -> list[Given]:
+    """Take from shared buckets in one short transaction; one that does not exist yet is full."""
+    return await database.transact(_draw, database, asks, now, processes)
+
+
+def _draw(connection: Connection, database: Database, asks: Sequence[Ask], now: float, processes: int) -> list[Given]:
+    at = now if database.dialect == "sqlite" else float(connection.scalar(_CLOCK) or now)
+    known = _locked(connection, asks)
+    missing = [{"id": ask.id, "level": ask.per_minute, "at": at} for ask in asks if ask.id not in known]
+    if missing:
+        connection.execute(insert_once(database.dialect, RateBucket), missing)
+        known = _locked(connection, asks)
+    found: list[Given] = []
+    for ask in asks:
+        level, since = known[ask.id]
+        level = min(ask.per_minute, filled(level, ask.per_minute, at - since) + ask.back)
+        amount = portion(level, ask.demand, ask.least, ask.per_minute, processes) if ask.least else 0.0
+        found.append(Given(ask.id, amount, level - amount))
+    connection.execute(_SET, [{"name": given.id, "to": given.level, "when": at} for given in found])
+    return found
+
+
+def _locked(connection: Connection, asks: Sequence[Ask]) -> dict[str, tuple[float, float]]:
+    names = sorted(ask.id for ask in asks)
+    pages = (connection.execute(_LOCK, {"names": list(some)}) for some in chunks(names))
+    return {row[0]: (row[1], row[2]) for page in pages for row in page}
+
+
+_CLOCK = text("SELECT extract(epoch FROM clock_timestamp())")
+_LOCK = (
+    select(RateBucket.id, RateBucket.level, RateBucket.at)
+    .where(RateBucket.id.in_(parameters("names")))
+    .order_by(RateBucket.id)
+    .with_for_update()
+)
+_SET = update(RateBucket).where(RateBucket.id == bindparam("name")).values(level=bindparam("to"), at=bindparam("when"))

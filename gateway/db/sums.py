@@ -1,0 +1,229 @@
+"""How requests add up: which numbers are summed, under which keys, and which percentile a histogram tells.
+
+Knows: a request's row as a tuple in the order of its columns. Does not know: SQL, who writes or reads sums.
+Pure: the same code counts a batch when it is written, proves the stored sums and makes them anew.
+
+    facet ""            every request, by hour and by day, under all dimensions but the label
+    facet "first"       time to the first piece of answered requests, by hour and by day, under team and model
+    facet "user"        by day, under team, project, key, model and the user, for requests that name one
+    facet "tag:<name>"  the same, by the tag's value
+
+Hours are counted with every request. Days are made of them once they are over, up to the day that `DAYS_TO` names;
+what arrives for such a day afterwards is counted in it at once.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from operator import itemgetter
+from typing import Any, NamedTuple, cast
+from zoneinfo import ZoneInfo
+
+import msgspec
+from sqlalchemy import Table
+
+from gateway.db.models import RequestRow, UsageDay
+from policies.budget import period
+
+HOUR, DAY = 3_600, 86_400
+FINE_FROM = 64.0
+EDGES: tuple[float, ...] = (1, 2, 4, 8, 16, 32, *(round(FINE_FROM * 2 ** (k / 2), 1) for k in range(25)))
+"""Milliseconds between the buckets of durations: bucket i holds EDGES[i-1] <= ms < EDGES[i], the last all above.
+
+Neighbours differ by a factor of 2 up to 64 ms and of the square root of 2 from there to 262 s, which is how far a
+percentile can be off at most: a percentile is placed inside its bucket as if durations were spread evenly in it.
+"""
+FIRST, USER, TAG = "first", "user", "tag:"
+ROWS_FROM, HOURS_FROM, DAYS_TO = "rows_from", "hours_from", "days_to"
+"""Names of settings: the instants from which on rows and sums of hours are kept, older ones were pruned; the first day
+(days since the epoch) whose sums are not made yet."""
+MEASURES = (
+    "requests",
+    "hits",
+    "errors",
+    "audits",
+    "estimated",
+    "prompt",
+    "cached",
+    "cache_write",
+    "completion",
+    "reasoning",
+    "cost_nano",
+    "estimated_nano",
+    "audit_nano",
+    "discount_nano",
+    "saved_nano",
+    "corrected_nano",
+)
+BUCKETS = tuple(f"h{i:02}" for i in range(len(EDGES) + 1))
+SUMMED = (*MEASURES, *BUCKETS)
+HITS = ("exact", "semantic", "shared")
+_N = len(MEASURES)
+_CORRECTED = MEASURES.index("corrected_nano")
+_ZEROS = [0] * len(SUMMED)
+_NO_LABEL = ("",)
+_NOT_KEPT = ("", "", "", "", "", 0)  # provider to status
+_encode = msgspec.json.Encoder().encode
+_tags = msgspec.json.Decoder(dict[str, str]).decode
+
+
+class Who(NamedTuple):
+    """The dimensions of a sum; empty where it is not kept by one."""
+
+    team: str
+    project: str
+    key_id: str
+    model: str
+    provider: str = ""
+    model_used: str = ""
+    operation: str = ""
+    source: str = ""
+    cache: str = ""
+    status: int = 0
+    label: str = ""
+
+
+Row = tuple[Any, ...]
+Key = tuple[str, int, tuple[Any, ...]]
+"""Facet, whole hours or days since the epoch, and the dimensions as `Who` names them."""
+Sums = dict[Key, list[int]]
+"""The numbers of `SUMMED` by key."""
+
+COLUMNS = tuple(column.name for column in cast("Table", RequestRow.__table__).columns)
+_AT = {name: place for place, name in enumerate(COLUMNS)}
+_SUMS_COLUMNS = tuple(column.name for column in cast("Table", UsageDay.__table__).columns)
+assert ("facet", "starts", "who", *SUMMED) == _SUMS_COLUMNS, "the tables of sums follow MEASURES and EDGES"
+_ID, _TIME, _USER, _SOURCE, _CACHE, _TAGS = (_AT[name] for name in ("id", "at", "user", "source", "cache", "tags"))
+_STATUS, _PROMPT, _COST, _COST_STATUS = (_AT[name] for name in ("status", "prompt", "cost_nano", "cost_status"))
+_SAVED, _DISCOUNT, _FIRST_MS, _TOTAL_MS = (_AT[name] for name in ("saved_nano", "discount_nano", "ttft_ms", "total_ms"))
+_who = itemgetter(*(_AT[name] for name in Who._fields[:-1]))
+_owner = itemgetter(*(_AT[name] for name in ("team", "project", "key_id", "model")))
+_asked = itemgetter(_AT["team"], _AT["model"])
+assert COLUMNS[_PROMPT : _PROMPT + 5] == MEASURES[5:10], "the five counts of tokens stand together"
+
+
+def by_hour(rows: Iterable[Row], corrected: Mapping[str, int] | None = None) -> Sums:
+    """What `rows` add to the sums of hours. `corrected`: what was added to their savings since, by request."""
+    sums: Sums = {}
+    for row in rows:
+        hour = int(row[_TIME]) // HOUR
+        own = row[_CACHE] == "audit"  # the gateway's own: nobody's requests, and nobody waited for them
+        held = _add(sums, ("", hour, _who(row) + _NO_LABEL), row, own)
+        if corrected and row[_ID] in corrected:
+            held[_CORRECTED] += corrected[row[_ID]]
+        if row[_FIRST_MS] is not None and not own and row[_STATUS] < 400:
+            team, model = _asked(row)
+            key = (FIRST, hour, (team, "", "", model, "", "", "", "", "", 0, ""))
+            timed = sums.get(key)
+            if timed is None:
+                timed = sums[key] = _ZEROS.copy()
+            timed[_N + bisect_right(EDGES, row[_FIRST_MS])] += 1
+    return sums
+
+
+def by_label(rows: Iterable[Row], corrected: Mapping[str, int] | None = None) -> Sums:
+    """What `rows` add to the sums of days by user and by tag."""
+    sums: Sums = {}
+    for row in rows:
+        day, own = int(row[_TIME]) // DAY, row[_CACHE] == "audit"
+        for facet, label in _labels(row):
+            held = _add(sums, (facet, day, (*_owner(row), *_NOT_KEPT, label)), row, own)
+            if corrected and row[_ID] in corrected:
+                held[_CORRECTED] += corrected[row[_ID]]
+    return sums
+
+
+def by_day(hours: Sums) -> Sums:
+    """Sums of hours, added up by day."""
+    days: Sums = {}
+    for (facet, hour, who), sums in hours.items():
+        merge(days, {(facet, hour // 24, who): sums})
+    return days
+
+
+def correction(row: Row, amount: int) -> tuple[Sums, Sums]:
+    """What `amount` more of savings adds, of a request that was counted before: to hours, and by label to days."""
+    hour = int(row[_TIME]) // HOUR
+    sums = _ZEROS.copy()
+    sums[_CORRECTED] = amount
+    labels: Sums = {(facet, hour // 24, (*_owner(row), *_NOT_KEPT, label)): sums for facet, label in _labels(row)}
+    return {("", hour, _who(row) + _NO_LABEL): sums}, labels
+
+
+def merge(into: Sums, more: Sums) -> None:
+    """Add `more` to `into`."""
+    for key, sums in more.items():
+        held = into.get(key)
+        into[key] = sums if held is None else [a + b for a, b in zip(held, sums, strict=True)]
+
+
+def _labels(row: Row) -> list[tuple[str, str]]:
+    """Facet and label of the user and of each tag of a request."""
+    found = [(USER, row[_USER])] if row[_USER] else []
+    if row[_TAGS]:
+        found += [(TAG + name, value) for name, value in _tags(row[_TAGS]).items() if value]
+    return found
+
+
+def _add(sums: Sums, key: Key, row: Row, own: bool) -> list[int]:
+    """Count one request. Written out: this is done for every request of a busy gateway."""
+    held = sums.get(key)
+    if held is None:
+        held = sums[key] = _ZEROS.copy()
+    cost = row[_COST]
+    if own:
+        held[3] += 1
+        held[12] += cost
+    else:
+        held[0] += 1
+        held[2] += row[_STATUS] >= 400
+        held[_N + bisect_right(EDGES, row[_TOTAL_MS])] += 1
+    held[1] += row[_SOURCE] in HITS
+    prompt, cached, cache_write, completion, reasoning = row[_PROMPT : _PROMPT + 5]
+    held[5] += prompt
+    held[6] += cached
+    held[7] += cache_write
+    held[8] += completion
+    held[9] += reasoning
+    held[10] += cost
+    if row[_COST_STATUS] == "estimated":
+        held[4] += not own
+        held[11] += cost
+    held[13] += row[_DISCOUNT]
+    held[14] += row[_SAVED]
+    return held
+
+
+def who_id(who: tuple[Any, ...], salt: int = 0) -> int:
+    """A positive 63-bit name of a combination. `salt`: the next try, should two combinations share one."""
+    return int.from_bytes(blake2b(_encode((*who, salt)), digest_size=8).digest(), "big") >> 1
+
+
+def percentile(counts: Sequence[int], share: int) -> float | None:
+    """The duration that `share` percent did not exceed, in ms, read off a histogram; None of nothing.
+
+    It lies in the bucket that holds the request of that rank, so it is off by less than the bucket's width (`EDGES`);
+    above the last edge only that edge is known.
+    """
+    members = sum(counts)
+    if not members:
+        return None
+    rank, place, before = -(-members * share // 100), 0, 0
+    while before + counts[place] < rank:
+        before += counts[place]
+        place += 1
+    if place == len(EDGES):
+        return EDGES[-1]
+    lower = EDGES[place - 1] if place else 0.0
+    return round(lower + (EDGES[place] - lower) * (rank - before) / counts[place], 3)
+
+
+def day_starts(zone: str, start: float, end: float) -> list[float]:
+    """The first instants of the local days that `[start, end)` touches, and the end of the last: for `Queries.series`.
+
+    `zone`: an IANA name; raises ZoneInfoNotFoundError for any other.
+    """
+    found = [float(period("day", ZoneInfo(zone), start).start)]
+    while found[-1] < end:
+        found.append(float(period("day", ZoneInfo(zone), found[-1]).end))
+    return found

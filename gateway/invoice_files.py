@@ -1,0 +1,216 @@
+"""Providers' invoice files, read: what was billed or used, by day and model.
+
+Knows: the cost export of OpenAI (CSV of the dashboard, JSON of `/v1/organization/costs`), those of Anthropic (costs,
+and usage in tokens), and any CSV whose columns are named. Does not know: the ledger, prices.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from policies.money import Usage
+
+Shape = Literal["openai", "anthropic", "generic"]
+
+LARGEST = 64 << 20
+_DAY = 86_400
+_MOST_NANO = Decimal(10) ** 18
+_CSV_FIELD = 1 << 20
+_TOKENS = {
+    "usage_input_tokens_no_cache": "fresh",
+    "usage_input_tokens_cache_read": "cached",
+    "usage_input_tokens_cache_write_5m": "written",
+    "usage_input_tokens_cache_write_1h": "written_1h",
+    "usage_output_tokens": "output",
+}
+
+
+class InvoiceLine(Struct, frozen=True, kw_only=True):
+    """One line. `day`: whole days since the epoch, UTC. Either an amount in nano-USD (a fraction is kept) or tokens."""
+
+    day: int
+    model: str
+    amount: Decimal | None = None
+    usage: Usage | None = None
+
+
+class Columns(Struct, frozen=True):
+    """Which columns of a CSV hold the day, the model and the amount in USD."""
+
+    day: str
+    model: str
+    amount: str
+
+
+def read(content: bytes, shape: Shape, columns: Columns | None = None) -> Iterator[InvoiceLine]:
+    """The lines of a file. Raises ValueError that names the line for anything that cannot be read."""
+    if len(content) > LARGEST:
+        raise ValueError(f"the file is larger than {LARGEST >> 20} MiB")
+    if shape == "openai" and content.lstrip()[:1] in (b"{", b"["):
+        yield from _openai_json(content)
+        return
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the file is not UTF-8 text: {error.reason}") from error
+    csv.field_size_limit(_CSV_FIELD)
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    names = set(rows.fieldnames or ())
+    lines = _numbered(rows)
+    if shape == "openai":
+        _need(names, ("amount_value",), ("start_time_iso", "start_time"))
+        yield from _openai_csv(lines)
+    elif shape == "anthropic":
+        yield from _anthropic(lines, names)
+    else:
+        if columns is None:
+            raise ValueError("a generic file needs the names of its columns for day, model and amount")
+        _need(names, (columns.day,), (columns.model,), (columns.amount,))
+        for number, row in lines:
+            yield _line(number, row[columns.day], row[columns.model], row[columns.amount])
+
+
+def _numbered(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Rows with the number of their line; the header is line 1. Missing cells are empty."""
+    try:
+        for number, row in enumerate(rows, start=2):
+            yield number, {str(name): value if isinstance(value, str) else "" for name, value in row.items()}
+    except csv.Error as error:
+        raise ValueError(f"the file is no CSV: {error}") from error
+
+
+def _openai_csv(lines: Iterator[tuple[int, dict[str, str]]]) -> Iterator[InvoiceLine]:
+    for number, row in lines:
+        if not row["amount_value"].strip():
+            continue  # a day without costs
+        _require_usd(number, row.get("amount_currency", "usd"))
+        day = row.get("start_time_iso") or row["start_time"]
+        yield _line(number, day, _item(row.get("line_item", "")), row["amount_value"])
+
+
+def _openai_json(content: bytes) -> Iterator[InvoiceLine]:
+    try:
+        pages = [_one(content)] if content.lstrip()[:1] == b"{" else _all(content)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"this is not the JSON of /v1/organization/costs: {error}") from error
+    for number, bucket in enumerate((bucket for page in pages for bucket in page.data), start=1):
+        for result in bucket.results:
+            _require_usd(number, result.amount.currency)
+            yield _line(number, str(bucket.start_time), _item(result.line_item or ""), str(result.amount.value))
+
+
+def _anthropic(lines: Iterator[tuple[int, dict[str, str]]], names: set[str]) -> Iterator[InvoiceLine]:
+    if "cost_usd" in names:
+        _need(names, ("usage_date_utc",), ("model",))
+        for number, row in lines:
+            yield _line(number, row["usage_date_utc"], row["model"], row["cost_usd"])
+        return
+    _need(
+        names,
+        ("usage_date_utc",),
+        ("model_version", "model"),
+        ("usage_input_tokens_no_cache",),
+        ("usage_output_tokens",),
+    )
+    for number, row in lines:
+        counts = {ours: _count(number, row.get(theirs, "")) for theirs, ours in _TOKENS.items()}
+        written = counts["written"] + counts["written_1h"]
+        usage = Usage(
+            prompt=counts["fresh"] + counts["cached"] + written,
+            cached=counts["cached"],
+            cache_write=written,
+            completion=counts["output"],
+            cache_write_1h=counts["written_1h"],
+        )
+        model = row.get("model_version") or row.get("model", "")
+        yield InvoiceLine(day=_day(number, row["usage_date_utc"]), model=model, usage=usage)
+
+
+def _item(text: str) -> str:
+    """`gpt-4o-2024-08-06, input` is of the model `gpt-4o-2024-08-06`."""
+    return text.rpartition(",")[0].strip() or text.strip()
+
+
+def _line(number: int, day: str, model: str, amount: str) -> InvoiceLine:
+    return InvoiceLine(day=_day(number, day), model=model.strip(), amount=_amount(number, amount))
+
+
+def _amount(number: int, text: str) -> Decimal:
+    try:
+        nano = Decimal(text.strip().removeprefix("$").replace(",", "")).scaleb(9)
+    except InvalidOperation as error:
+        raise ValueError(f"line {number}: {text[:40]!r} is no amount") from error
+    if not nano.is_finite() or abs(nano) > _MOST_NANO:
+        raise ValueError(f"line {number}: {text[:40]!r} is no amount")
+    return nano
+
+
+def _count(number: int, text: str) -> int:
+    if not text.strip():
+        return 0
+    if not text.strip().isascii() or not text.strip().isdigit() or len(text) > 15:
+        raise ValueError(f"line {number}: {text[:40]!r} is no count of tokens")
+    return int(text)
+
+
+def _day(number: int, text: str) -> int:
+    """A date, a time or seconds since the epoch; without a zone it is UTC."""
+    found = text.strip()
+    try:
+        if found.isascii() and found.isdigit() and len(found) <= 12:
+            return int(found) // _DAY
+        at = datetime.fromisoformat(found)
+    except ValueError as error:
+        raise ValueError(f"line {number}: {text[:40]!r} is no date") from error
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() // _DAY)
+
+
+def _require_usd(number: int, currency: str) -> None:
+    if currency.strip().lower() not in ("usd", ""):
+        raise ValueError(f"line {number}: amounts in {currency[:10]!r}; only USD can be compared")
+
+
+def _need(names: set[str], *groups: tuple[str, ...]) -> None:
+    for group in groups:
+        if not names.intersection(group):
+            raise ValueError(f"the file has no column {' or '.join(group)}; it has {', '.join(sorted(names))[:300]}")
+
+
+def aliases(pairs: Iterable[str]) -> Mapping[str, str]:
+    """`invoice name=ledger name` pairs. Raises ValueError."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        theirs, separator, ours = pair.partition("=")
+        if not separator or not theirs.strip() or not ours.strip():
+            raise ValueError(f"{pair[:60]!r} is not `name on the invoice=name in the ledger`")
+        found[theirs.strip()] = ours.strip()
+    return found
+
+
+class _Amount(Struct):
+    value: Decimal
+    currency: str = "usd"
+
+
+class _Result(Struct):
+    amount: _Amount
+    line_item: str | None = None
+
+
+class _Bucket(Struct):
+    start_time: int
+    results: list[_Result]
+
+
+class _Page(Struct):
+    data: list[_Bucket]
+
+
+_one = msgspec.json.Decoder(_Page).decode
+_all = msgspec.json.Decoder(list[_Page]).decode

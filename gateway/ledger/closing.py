@@ -1,0 +1,245 @@
+"""Closing a month: what keeps it open, its lines and digest written once, chained to the month closed before it.
+
+Knows: the order of steps, what may be repeated after a crash. Does not know: who may close, statements, HTTP.
+
+First the month is marked as being closed: from that commit on whatever is posted for it is booked later
+(`gateway.ledger.late`), so its entries do not change any more and can be added up at leisure. Then lines are written,
+and last the digest, after which the database refuses any change. A crash in between leaves the mark; closing the month
+again writes the lines anew.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct, structs, to_builtins
+from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy.engine import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.db.models import (
+    Boot,
+    BudgetWindow,
+    Entry,
+    EntryConflict,
+    Lease,
+    MonthLine,
+    MonthSeal,
+    SharedCost,
+)
+from gateway.db.queries import Queries
+from gateway.db.session import Database
+from gateway.ledger.balances import CHUNK, chunks
+from gateway.ledger.grouping import TooMany
+from gateway.ledger.late import last_closed, take_turn
+from gateway.ledger.lines import START, Level, Line, Totals, digest, lines_of, totals
+from policies.months import Blocker, Process, Standing, blockers, following, month_of, span
+from policies.statements import Facts, Shared, TeamFacts
+
+_LOST_SECONDS = 60.0
+_MOST_EARLIER = 3
+_COLUMNS = Line.__struct_fields__
+
+
+class Seal(Struct, frozen=True, kw_only=True):
+    """One month that is closed, or (`digest` None) being closed. Amounts in nano-USD."""
+
+    month: str
+    began: float
+    actor: str
+    reason: str | None
+    sealed: float | None
+    entries: int
+    amount_nano: int
+    estimated_nano: int
+    adjustments_nano: int
+    previous: str | None
+    digest: str | None
+
+
+class AlreadyClosed(ValueError):
+    """The month is closed, for good."""
+
+
+class NotClosable(ValueError):
+    """Something keeps the month open."""
+
+    def __init__(self, found: list[Blocker]) -> None:
+        super().__init__("; ".join(blocker.text for blocker in found))
+        self.blockers = found
+
+
+class Months:
+    """Handle to the closed months of one database. `now`: the database's clock, seconds since the epoch."""
+
+    def __init__(self, database: Database, *, now: Callable[[], float]) -> None:
+        self._database = database
+        self._now = now
+
+    async def seals(self) -> list[Seal]:
+        """Every closed month and those being closed, oldest first."""
+        async with self._database.read() as connection:
+            return await seals(connection)
+
+    async def seal(self, month: str) -> Seal | None:
+        return next((seal for seal in await self.seals() if seal.month == month), None)
+
+    async def blockers(self, month: str) -> list[Blocker]:
+        """Everything that keeps the month from being closed now. Raises ValueError for what is no month."""
+        async with self._database.snapshot() as connection:
+            return blockers(month, await _standing(connection, month), self._now(), _LOST_SECONDS)
+
+    async def close(self, month: str, actor: str, reason: str | None = None) -> Seal:
+        """Close a month; `reason`: why although something is open.
+
+        Raises AlreadyClosed, NotClosable, TooMany, ValueError for what is no month, and what a database raises.
+        """
+        if (seal := await self.seal(month)) is not None and seal.digest is not None:
+            raise AlreadyClosed(f"{month} is closed already")
+        found = await self.blockers(month)
+        if any(reason is None or not blocker.forcible for blocker in found):
+            raise NotClosable(found)
+        previous = await self._database.transact(_begin, month, (actor, reason if found else None), self._now())
+        lines, by = await self._add_up(month)
+        facts = to_builtins(structs.replace(await facts_of(self._database, month), by=by))
+        for place, some in enumerate(chunks(lines)):
+            await self._database.transact(_write, month, some, place)
+        await self._database.transact(
+            _finish, month, totals(lines), facts, (previous, digest(previous, month, lines, facts)), self._now()
+        )
+        made = await self.seal(month)
+        assert made is not None, "it was written just now and cannot be taken out"
+        return made
+
+    async def _add_up(self, month: str) -> tuple[list[Line], Level]:
+        """Per user if that fits into memory; a month with too many of them is sealed per key, and says so."""
+        async with self._database.snapshot() as connection:
+            try:
+                return await lines_of(connection, month, "user"), "user"
+            except TooMany:
+                return await lines_of(connection, month, "key"), "key"
+
+
+async def seals(connection: AsyncConnection) -> list[Seal]:
+    """Every closed month and those being closed, oldest first."""
+    names = Seal.__struct_fields__
+    wanted = select(*(getattr(MonthSeal, name) for name in names)).order_by(MonthSeal.month)
+    return [Seal(**dict(zip(names, row, strict=True))) for row in await connection.execute(wanted)]
+
+
+async def stored_lines(connection: AsyncConnection, month: str, team: str | None = None) -> list[Line]:
+    """The lines a closed month was sealed with."""
+    wanted = select(*(getattr(MonthLine, name) for name in _COLUMNS)).where(MonthLine.month == month)
+    if team is not None:
+        wanted = wanted.where(MonthLine.team == team)
+    return [Line(*row) for row in await connection.execute(wanted.order_by(MonthLine.number))]
+
+
+async def facts_of(database: Database, month: str) -> Facts:
+    """What statements need beside the lines, as it is now."""
+    its = span(month)
+    teams = [
+        TeamFacts(
+            row.group["team"],
+            row.requests,
+            row.hits,
+            row.saved_nano,
+            row.corrected_nano,
+            row.audit_nano,
+            row.discount_nano,
+        )
+        for row in await Queries(database).usage(["team"], its.start, its.end, latencies=False)
+    ]
+    async with database.read() as connection:
+        shared = await shared_costs(connection, month)
+    return Facts(teams=sorted(teams, key=lambda team: team.team), shared=shared)
+
+
+async def shared_costs(connection: AsyncConnection, month: str) -> list[Shared]:
+    """The costs that teams share in a month, in order of name."""
+    asked = select(*SharedCost.__table__.columns).where(SharedCost.from_month <= month).order_by(SharedCost.name)
+    return [
+        Shared(name=row.name, amount_nano=row.amount_nano, team=row.team, split=row.split, shares=row.shares)
+        for row in await connection.execute(asked)
+        if row.until_month is None or row.until_month >= month
+    ]
+
+
+async def _standing(connection: AsyncConnection, month: str) -> Standing:
+    its = span(month)
+    boots = select(Boot.id, Boot.host, Boot.seen, Boot.journalled, Boot.oldest).where(
+        Boot.closed.is_(None), Boot.started < its.end
+    )
+    processes = [Process(**row) for row in (await connection.execute(boots)).mappings()]
+    left = Lease.granted_nano - Lease.consumed_nano
+    leases = (
+        select(func.count(), func.coalesce(func.sum(left), 0))
+        .join(BudgetWindow, BudgetWindow.id == Lease.window_id)
+        .where(Lease.closed.is_(False), left > 0, BudgetWindow.ends > its.start, BudgetWindow.ends <= its.end)
+    )
+    count, amount = (await connection.execute(leases)).one()
+    conflicts = (
+        select(func.count())
+        .select_from(EntryConflict)
+        .join(Entry, Entry.id == EntryConflict.entry_id)
+        .where(Entry.admitted >= its.start, Entry.admitted < its.end)
+    )
+    return Standing(
+        processes=processes,
+        earlier=await _earlier(connection, its.start),
+        leases=int(count),
+        leased_nano=int(amount),
+        conflicts=int(await connection.scalar(conflicts) or 0),
+    )
+
+
+async def _earlier(connection: AsyncConnection, before: float) -> list[str]:
+    """The first few months before `before` that have entries and are not closed."""
+    known = await seals(connection)
+    found = [seal.month for seal in known if seal.digest is None and span(seal.month).start < before]
+    start = span(following(known[-1].month)).start if known else 0
+    while len(found) < _MOST_EARLIER:
+        wanted = select(func.min(Entry.admitted)).where(Entry.admitted >= start, Entry.admitted < before)
+        oldest = await connection.scalar(wanted)
+        if oldest is None:
+            break
+        found.append(month_of(oldest))
+        start = span(following(found[-1])).start
+    return found
+
+
+def _begin(connection: Connection, month: str, who: tuple[str, str | None], now: float) -> str:
+    """Mark the month as being closed, or begin anew what was broken off; answers the digest it is chained to."""
+    take_turn(connection)
+    wanted = select(MonthSeal.digest).where(MonthSeal.month == month)
+    found = connection.execute(wanted).first()
+    if found is not None and found.digest is not None:
+        raise AlreadyClosed(f"{month} is closed already")
+    newest = last_closed(connection)
+    if newest is not None and newest > month:
+        raise NotClosable([Blocker(kind="earlier", text=f"{newest} is closed already", forcible=False)])
+    before = select(MonthSeal.digest).where(MonthSeal.month < month).order_by(MonthSeal.month.desc()).limit(1)
+    previous = connection.scalar(before) or START
+    if found is None:
+        row: dict[str, Any] = {"month": month, "began": now, "actor": who[0], "reason": who[1]}
+        nothing = dict.fromkeys(("entries", "amount_nano", "estimated_nano", "adjustments_nano"), 0)
+        connection.execute(insert(MonthSeal).values({**row, **nothing}))
+    else:
+        connection.execute(delete(MonthLine).where(MonthLine.month == month))
+        connection.execute(update(MonthSeal).where(MonthSeal.month == month).values(actor=who[0], reason=who[1]))
+    return previous
+
+
+def _write(connection: Connection, month: str, lines: Sequence[Line], place: int) -> None:
+    rows = [{"month": month, "number": place * CHUNK + i, **structs.asdict(line)} for i, line in enumerate(lines)]
+    connection.execute(insert(MonthLine), rows)
+
+
+def _finish(
+    connection: Connection, month: str, sums: Totals, facts: dict[str, Any], chain: tuple[str, str], now: float
+) -> None:
+    values = structs.asdict(sums) | {"facts": facts, "previous": chain[0], "digest": chain[1], "sealed": now}
+    done = connection.execute(
+        update(MonthSeal).where(MonthSeal.month == month, MonthSeal.digest.is_(None)).values(values)
+    )
+    if done.rowcount == 0:
+        raise AlreadyClosed(f"{month} was closed by somebody else at the same moment")

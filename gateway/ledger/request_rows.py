@@ -1,0 +1,201 @@
+"""Rows of requests and their sums, in one transaction: what is counted is what was really inserted.
+
+Knows: SQL of both dialects and the order of locks: rows of requests, then combinations, then hours, then days, each in
+order of its key; so writers that count the same hour at once wait for each other and never in a circle.
+Does not know: when anything is written, how requests add up (`gateway.db.sums`), who reads.
+
+Everything here is blocking code that runs inside `Database.transact`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+from sqlalchemy import BigInteger, Double, Integer, String, Text, delete, insert, select
+from sqlalchemy.engine import Connection
+from sqlalchemy.types import JSON, TypeEngine
+
+from gateway.db.models import Base, RequestRow, SavingCorrection, UsageDay, UsageHour, UsageWho
+from gateway.db.session import Dialect
+from gateway.db.sums import DAY, DAYS_TO, ROWS_FROM, SUMMED, Row, Sums, by_day, by_hour, by_label, who_id
+from gateway.db.sums import correction as corrected
+from gateway.ledger.balances import chunks, parameters, table
+
+log = structlog.get_logger("nearhit.ledger")
+
+_MOST_KNOWN = 50_000
+_MOST_ROWS = 500
+_THERE = "SELECT id FROM request WHERE id IN (SELECT value FROM json_each(?))"
+_NAMED = select(*table(UsageWho).columns).where(UsageWho.id.in_(parameters("names")))
+_FLOOR = f"SELECT value FROM setting WHERE name = '{ROWS_FROM}'"  # noqa: S608 - a name of our own
+_MADE = f"SELECT value FROM setting WHERE name = '{DAYS_TO}'"  # noqa: S608 - the same
+_JSON = "tags"
+_encode = msgspec.json.Encoder().encode
+
+
+class Repeated(Exception):
+    """Rows that should have been new were there already."""
+
+
+class RequestRows:
+    """Handle to the rows of a database of that dialect; for one transaction at a time."""
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect: Dialect = "sqlite" if dialect == "sqlite" else "postgresql"
+        self._known: dict[tuple[Any, ...], int] = {}
+        self._fresh: dict[tuple[Any, ...], int] = {}
+        self._insert = _insert(self._dialect, RequestRow)
+        self._insert_who = _insert(self._dialect, UsageWho)
+        self._add_hours = _insert(self._dialect, UsageHour, adding=True)
+        self._add_days = _insert(self._dialect, UsageDay, adding=True)
+
+    def add(self, connection: Connection, rows: Sequence[Row], *, new: bool = False) -> int:
+        """Insert the rows that are not there yet and count exactly those; answers how many. At most 500 at once.
+
+        `new`: nobody should have written any of them before, which saves a look on SQLite; raises Repeated, for the
+        transaction to be taken back, if somebody has.
+        """
+        assert len(rows) <= _MOST_ROWS
+        by_id: dict[str, Row] = {}
+        for row in rows:
+            by_id.setdefault(row[0], row)
+        names = self._insert_new(connection, by_id, new) if by_id else set[str]()
+        kept = self._kept(connection, [row for name, row in by_id.items() if name in names])
+        if kept:
+            self._count(connection, by_hour(kept), lambda day: by_label(row for row in kept if row[1] < day * DAY))
+        return len(kept)
+
+    def correct(self, connection: Connection, request_id: str, correction: dict[str, Any]) -> None:
+        """Insert a `SavingCorrection` and count it where its request was counted.
+
+        Raises LookupError when the request's row is not kept any more.
+        """
+        found = connection.execute(select(*table(RequestRow).columns).where(RequestRow.id == request_id)).first()
+        if found is None:
+            raise LookupError(request_id)
+        connection.execute(insert(table(SavingCorrection)).values(correction))
+        hours, labels = corrected(plain(found), correction["amount_nano"])
+        self._count(connection, hours, lambda _: labels)
+
+    def _count(self, connection: Connection, hours: Sums, labels: Callable[[int], Sums]) -> None:
+        """Add to the hours, and to the days that are made already.
+
+        The hours come first: whoever makes a day locks them for its last look, so that every request is either seen
+        there or finds the day made here.
+        """
+        self.put(connection, UsageHour, hours)
+        made = days_to(connection)
+        late = {key: sums for key, sums in hours.items() if key[1] < made * 24}
+        if late:
+            found = {key: sums for key, sums in labels(made).items() if key[1] < made}
+            self.put(connection, UsageDay, by_day(late) | found)
+
+    def put(self, connection: Connection, of: type[UsageHour] | type[UsageDay], sums: Sums) -> None:
+        """Add to the stored sums, in order of their keys."""
+        known = self._known
+        missing = {key[2] for key in sums if key[2] not in known}
+        made = self._made(connection, missing) if missing else {}
+        lines = [
+            (facet, starts, known[who] if who in known else made[who], *numbers)
+            for (facet, starts, who), numbers in sums.items()
+        ]
+        lines.sort()
+        self._put(connection, self._add_hours if of is UsageHour else self._add_days, lines)
+
+    def committed(self) -> None:
+        """The last transaction holds: the combinations that it made need not be looked up again."""
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+        self._known |= self._fresh
+        self._fresh = {}
+
+    def _put(self, connection: Connection, statement: str, lines: Sequence[Row]) -> None:
+        if not lines:
+            return
+        if self._dialect == "sqlite":
+            connection.exec_driver_sql(statement, list(lines))
+        else:
+            connection.exec_driver_sql(statement, tuple(map(list, zip(*lines, strict=True))))
+
+    def _kept(self, connection: Connection, new: list[Row]) -> list[Row]:
+        """Without those of a time whose rows were pruned: nobody could tell whether they were counted before.
+
+        Looked at after they were inserted: had a row of the same id been pruned just now, so was the floor set before.
+        """
+        floor = rows_from(connection)
+        late = [row[0] for row in new if row[1] < floor]
+        if late:
+            log.error("requests of a time that is pruned already are left out", requests=len(late), first=late[0])
+            connection.execute(delete(table(RequestRow)).where(RequestRow.id.in_(late)))
+        return [row for row in new if row[1] >= floor] if late else new
+
+    def _insert_new(self, connection: Connection, rows: dict[str, Row], new: bool) -> set[str]:
+        """Insert what is not there; answers which that was.
+
+        SQLite's driver tells only how many were; but there nobody else writes meanwhile, so looking first is as good.
+        """
+        names = list(rows)
+        if self._dialect != "sqlite":
+            columns = tuple(map(list, zip(*(rows[name] for name in sorted(names)), strict=True)))
+            return {row[0] for row in connection.exec_driver_sql(f"{self._insert} RETURNING id", columns)}
+        there = () if new else connection.exec_driver_sql(_THERE, (_encode(names).decode(),))
+        missing = set(names).difference(row[0] for row in there)
+        lines = [rows[name] for name in names if name in missing]
+        if lines and connection.exec_driver_sql(self._insert, lines).rowcount != len(lines):
+            raise Repeated
+        return missing
+
+    def _made(self, connection: Connection, missing: set[tuple[Any, ...]]) -> dict[tuple[Any, ...], int]:
+        """The id of each combination, made where it is new; remembered when the caller says that it was committed."""
+        found: dict[tuple[Any, ...], int] = {}
+        left, salt = sorted(missing), 0
+        while left:
+            named = {who_id(who, salt): who for who in left}
+            self._put(connection, self._insert_who, sorted((name, *who) for name, who in named.items()))
+            pages = (connection.execute(_NAMED, {"names": list(some)}) for some in chunks(list(named)))
+            stored = {tuple(row[1:]): row[0] for page in pages for row in page}
+            found |= {who: stored[who] for who in left if who in stored}
+            left, salt = [who for who in left if who not in stored], salt + 1
+        self._fresh |= found
+        return found
+
+
+def rows_from(connection: Connection) -> float:
+    """The instant from which on rows are kept."""
+    return float(connection.exec_driver_sql(_FLOOR).scalar() or 0)
+
+
+def days_to(connection: Connection) -> int:
+    """The first day, in days since the epoch, whose sums are not made yet."""
+    return int(connection.exec_driver_sql(_MADE).scalar() or 0)
+
+
+def plain(found: Iterable[Any]) -> Row:
+    """A row that was read, in the form in which rows are written and counted: its tags as JSON."""
+    return tuple(_encode(value).decode() if isinstance(value, dict) else value for value in found)
+
+
+def _insert(dialect: Dialect, model: type[Base], *, adding: bool = False) -> str:
+    """The driver's own text: a row costs a fifth of what it does through the compiler.
+
+    PostgreSQL takes a whole batch as one statement over arrays, so it answers which rows were new and locks in order.
+    `adding`: what is there already is added to, else it stays as it is.
+    """
+    columns = [column.name for column in table(model).columns]
+    names = ", ".join(f'"{name}"' for name in columns)
+    keys = ", ".join(column.name for column in table(model).primary_key)
+    sums = ", ".join(f"{name} = {table(model).name}.{name} + excluded.{name}" for name in SUMMED) if adding else ""
+    then = f"ON CONFLICT ({keys}) DO UPDATE SET {sums}" if adding else f"ON CONFLICT ({keys}) DO NOTHING"
+    if dialect == "sqlite":
+        return f"INSERT INTO {table(model).name} ({names}) VALUES ({', '.join('?' * len(columns))}) {then}"  # noqa: S608 - names of our own tables
+    kinds = [_array_of(column.type) for column in table(model).columns]
+    arrays = ", ".join(f"${i}::{kind}[]" for i, kind in enumerate(kinds, 1))
+    taken = ", ".join(f't."{name}"::json' if name == _JSON else f't."{name}"' for name in columns)
+    return f"INSERT INTO {table(model).name} ({names}) SELECT {taken} FROM unnest({arrays}) AS t({names}) {then}"  # noqa: S608 - the same
+
+
+def _array_of(kind: TypeEngine[Any]) -> str:
+    """The element type of a column's array; JSON travels as text."""
+    names = {Text: "text", String: "text", JSON: "text", BigInteger: "int8", Integer: "int4", Double: "float8"}
+    return next((name for one, name in names.items() if type(kind) is one), "bool")

@@ -1,0 +1,133 @@
+"""How long things are kept: rows of requests, explanations, sums of hours and of days.
+
+Knows: what may go when, and in which order: first it is said from which instant on rows are kept, then they go, so that
+no page takes half a day for a whole one. Does not know: settings' names, who asks.
+
+Money is never pruned: ledger entries, corrections and balances stay. A month whose rows are gone is told by its days.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+from msgspec import Struct
+from sqlalchemy import ColumnElement, Delete, Table, delete, select, tuple_, update
+from sqlalchemy.engine import Connection
+
+from gateway.db.models import Explain, RequestRow, Setting, UsageDay, UsageHour
+from gateway.db.session import UNREACHABLE, Database
+from gateway.db.sums import DAY, HOUR, HOURS_FROM, ROWS_FROM
+from gateway.ledger.balances import insert_once, table
+from gateway.ledger.request_rows import days_to
+from gateway.ledger.shipper import set_within
+from gateway.ledger.sums import make_days
+
+if TYPE_CHECKING:  # settings bring pydantic, which nothing here needs at run time
+    from gateway.settings import Settings
+
+log = structlog.get_logger("nearhit.ledger")
+
+_FIRST_SECONDS = 60.0
+_EVERY_SECONDS = 3_600.0
+_BATCH = 1_000
+_PAUSE = 0.02  # between batches: whoever writes requests goes first
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """For how many days; 0 is for ever, for explanations not at all."""
+
+    requests: int = 90
+    hours: int = 400
+    days: int = 2_600
+    explanations: int = 7
+
+
+class Retention:
+    """Prunes one database. `now`: wall-clock seconds. Every process may do it: the same is gone whoever was first."""
+
+    def __init__(self, database: Database, kept: Kept, *, now: Callable[[], float]) -> None:
+        self._database = database
+        self._kept = kept
+        self._now = now
+        self._add_setting = insert_once(database.dialect, Setting)
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Make days that are over, and prune, every hour; a failure is logged and tried again."""
+        pause = _FIRST_SECONDS
+        while not await set_within(stopping, pause):
+            pause = _EVERY_SECONDS
+            try:
+                await make_days(self._database, self._now())
+                await self.prune()
+            except UNREACHABLE as error:
+                log.warning("pruning waits for the database", error=repr(error)[:300])
+
+    async def prune(self) -> int:
+        """Delete what was kept its time, in small transactions; answers how many rows. Raises as the database does."""
+        oldest = self._now() - self._kept.explanations * DAY
+        gone = await self._delete(table(Explain), Explain.at < oldest, "request_id")
+        async with self._database.read() as connection:
+            made = await connection.run_sync(days_to) * DAY  # rows and hours go once their day is made
+        if self._kept.requests:
+            floor = await self._raise(ROWS_FROM, min(made, self._first_day(self._kept.requests)))
+            gone += await self._delete(table(RequestRow), RequestRow.at < floor, "id")
+        if self._kept.hours:
+            floor = await self._raise(HOURS_FROM, min(made, self._first_day(self._kept.hours)))
+            gone += await self._prune_sums(table(UsageHour), floor // HOUR)
+        if self._kept.days:
+            gone += await self._prune_sums(table(UsageDay), self._first_day(self._kept.days) // DAY)
+        return gone
+
+    def _first_day(self, days: int) -> int:
+        """The first instant that is kept: pruning takes whole days (UTC)."""
+        return int(self._now() // DAY - days) * DAY
+
+    async def _raise(self, name: str, instant: int) -> int:
+        """Put on record from where on rows are kept; it never goes back, whatever the settings of another process."""
+        return await self._database.transact(self._raise_in, name, instant)
+
+    def _raise_in(self, connection: Connection, name: str, instant: int) -> int:
+        connection.execute(self._add_setting, {"name": name, "value": "0"})
+        held = connection.execute(select(Setting.value).where(Setting.name == name).with_for_update()).scalar_one()
+        if int(held) < instant:
+            connection.execute(update(Setting).where(Setting.name == name).values(value=str(instant)))
+        return max(int(held), instant)
+
+    async def _delete(self, of: Table, condition: ColumnElement[bool], key: str) -> int:
+        """Delete by the key, some at a time, so that no transaction is long and no other writer waits long."""
+        some = select(of.c[key]).where(condition).limit(_BATCH)
+        return await self._repeat(delete(of).where(of.c[key].in_(some.scalar_subquery())))
+
+    async def _prune_sums(self, of: Table, starts: int) -> int:
+        """The oldest periods of each facet: the beginning of the key, so that nothing is searched for."""
+        gone = 0
+        async with self._database.read(patience=60.0) as connection:
+            facets = (await connection.execute(select(of.c.facet).distinct())).scalars().all()
+        for facet in facets:
+            mine = (of.c.facet == facet) & (of.c.starts < starts)
+            some = select(of.c.starts, of.c.who).where(mine).limit(_BATCH)
+            gone += await self._repeat(delete(of).where(mine, tuple_(of.c.starts, of.c.who).in_(some)))
+        return gone
+
+    async def _repeat(self, statement: Delete) -> int:
+        """Until a turn finds less than it could take."""
+        gone = _BATCH
+        total = 0
+        while gone >= _BATCH:
+            gone = await self._database.transact(_gone, statement)
+            total += gone
+            await asyncio.sleep(_PAUSE)
+        return total
+
+
+def kept(settings: "Settings") -> Kept:
+    """What the configuration says."""
+    given = settings.retention
+    return Kept(
+        requests=given.requests, hours=given.hours, days=given.days, explanations=settings.telemetry.explain_days
+    )
+
+
+def _gone(connection: Connection, statement: Delete) -> int:
+    return connection.execute(statement).rowcount

@@ -1,0 +1,193 @@
+"""The bundled table of list prices: genai-prices as it was installed, never fetched.
+
+Knows: which provider of the table is meant, its rates as integers, how old the table is and what it says of itself.
+Does not know: the operator's own prices, engines, usage.
+
+Fees that are not for tokens (searches, storage, hours of audio) are left out; a model with classes of tokens that
+`policies.money.Usage` does not tell apart is "assumed".
+"""
+
+import re
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import cache, lru_cache
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from gateway.price_terms import PICO_PER_MILLION_USD, PICO_PER_USD, named, up
+from policies.money import Apart, Price, Rates, Tier
+
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo, ModelPrice, Provider
+
+TABLE_MAX_AGE_DAYS = 90
+_VERIFIED_MAX_AGE_DAYS = 365
+_SECONDS_PER_DAY = 86_400
+_UNCOUNTED = (
+    "cache_audio_read_mtok",
+    "cache_image_read_mtok",
+    "input_video_mtok",
+    "output_video_mtok",
+    "output_citation_mtok",
+    "input_mchars",
+)
+_DATE = re.compile(r"\b(?:verified|checked) on (20\d\d-[01]\d-[0-3]\d)\b")  # other days are of prices that will change
+_NORMAL = ("default", "auto", "")
+
+
+class Table(Struct, frozen=True, kw_only=True):
+    """Which table is bundled. `as_of`: the newest day on which it says a price was verified."""
+
+    name: str
+    version: str
+    as_of: str
+    age_days: int
+
+
+def load() -> Any:
+    """Bring the table into memory: a fifth of a second that only the first call pays."""
+    from genai_prices.data_snapshot import get_snapshot
+
+    return get_snapshot()
+
+
+def find(provider: str, base_url: str | None, model: str) -> "tuple[Provider, ModelInfo] | None":
+    """The row of a model: its provider is known by its address, else by the name the operator gave it."""
+    known = _provider(provider, base_url)
+    found = None if known is None else known.find_model(model, all_providers=load().providers)
+    return None if known is None or found is None else (known, found)
+
+
+def list_price(known: "Provider", model: "ModelInfo", at: float, service: str) -> Price | None:
+    """The price at that time for a service tier (`batch`, `priority`, …); None for what has no token prices."""
+    when = datetime.fromtimestamp(at, UTC)
+    context = None if service in _NORMAL else {"processing" if service == "batch" else "service_tier": service}
+    return _compiled(f"{known.id}/{model.id}", model.get_prices(when, context))
+
+
+def describe(now: float) -> Table:
+    """Name, version and age of the table."""
+    as_of = _as_of(int(now // _SECONDS_PER_DAY))
+    age = (datetime.fromtimestamp(now, UTC).date() - as_of).days
+    return Table(name="genai-prices", version=_installed(), as_of=as_of.isoformat(), age_days=age)
+
+
+def doubts(model: "ModelInfo", now: float) -> list[str]:
+    """Why the table's price of a model may no longer be right, in words; empty when nothing speaks against it."""
+    found: list[str] = []
+    if model.deprecated:
+        found.append("the provider has deprecated the model")
+    table = describe(now)
+    if table.age_days > TABLE_MAX_AGE_DAYS:
+        found.append(f"the bundled table ends on {table.as_of}, {table.age_days} days ago")
+    today = datetime.fromtimestamp(now, UTC).date()
+    verified = _dates(model.price_comments, today)
+    if verified and (today - verified[-1]).days > _VERIFIED_MAX_AGE_DAYS:
+        found.append(f"the table last verified it on {verified[-1]}")
+    return found
+
+
+@cache
+def _installed() -> str:
+    return version("genai-prices")
+
+
+@lru_cache(maxsize=4)
+def _as_of(day: int) -> date:
+    today = datetime.fromtimestamp(day * _SECONDS_PER_DAY, UTC).date()
+    newest = date(2000, 1, 1)
+    for provider in load().providers:
+        for model in provider.models:
+            known = _dates(model.price_comments, today)
+            newest = max(newest, *known[-1:], newest)
+    return newest
+
+
+def _dates(text: str | None, today: date) -> list[date]:
+    """The days on which a comment says that the price was looked at, not later than today, in order."""
+    found: list[date] = []
+    for match in _DATE.findall(text or ""):
+        try:
+            found.append(date.fromisoformat(match))
+        except ValueError:
+            continue
+    return sorted(day for day in found if day <= today)
+
+
+def _provider(name: str, base_url: str | None) -> "Provider | None":
+    for reference in ((None, None, base_url), (None, name, None)):
+        if reference[1] or reference[2]:
+            try:
+                return load().find_provider(*reference)
+            except LookupError:
+                continue
+    return None
+
+
+def _compiled(name: str, prices: "ModelPrice") -> Price | None:
+    """A row of the table as integers, rounded up to a pico-USD; None when it has no token prices."""
+    if prices.__dict__.get("input_mtok") is None:
+        return None
+    starts = sorted({tier.start for value in prices.__dict__.values() for tier in getattr(value, "tiers", ())})
+    per_call = prices.__dict__.get("requests_kcount")
+    base = _rates(prices, None)
+    made = Price(
+        id=name,
+        input=base.input,
+        output=base.output,
+        cached_input=base.cached_input,
+        cache_write=base.cache_write,
+        apart=base.apart,
+        request=up(Decimal(per_call) * PICO_PER_USD / 1000) if isinstance(per_call, Decimal) else 0,
+        tiers=tuple(_tier(prices, start) for start in starts),
+        status="assumed" if any(prices.__dict__.get(field) is not None for field in _UNCOUNTED) else "exact",
+    )
+    return named(made)
+
+
+def _tier(prices: "ModelPrice", start: int) -> Tier:
+    rates = _rates(prices, start)
+    return Tier(
+        start=start,
+        input=rates.input,
+        output=rates.output,
+        cached_input=rates.cached_input,
+        cache_write=rates.cache_write,
+        apart=rates.apart,
+    )
+
+
+def _rates(prices: "ModelPrice", start: int | None) -> Rates:
+    """Pico-USD per token of each class, for prompts just above `start`."""
+
+    def at(field: str) -> int | None:
+        value: Any = prices.__dict__.get(field)
+        if value is None:
+            return None
+        if isinstance(value, Decimal):
+            return up(value * PICO_PER_MILLION_USD)
+        found = value.base
+        for tier in value.tiers:
+            if start is not None and tier.start <= start:
+                found = tier.price
+        return up(found * PICO_PER_MILLION_USD)
+
+    fresh = at("input_mtok") or 0
+    cached, cache_write = at("cache_read_mtok"), at("cache_write_mtok")
+    apart = Apart(
+        cache_write_1h=at("cache_write_1h_mtok"),
+        reasoning=at("output_reasoning_mtok"),
+        audio_in=at("input_audio_mtok"),
+        audio_out=at("output_audio_mtok"),
+        image_in=at("input_image_mtok"),
+        image_out=at("output_image_mtok"),
+    )
+    return Rates(
+        input=fresh,
+        output=at("output_mtok") or 0,
+        cached_input=fresh if cached is None else cached,
+        cache_write=fresh if cache_write is None else cache_write,
+        apart=None if apart == Apart() else apart,
+    )

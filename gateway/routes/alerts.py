@@ -1,0 +1,101 @@
+"""`/api/v1/alerts`: which thresholds were reached, and whether anybody has been told.
+
+Knows: JSON out, who may see which. Does not know: how an alert is sent (`gateway.alerts`).
+"""
+
+from typing import Any
+
+from litestar import get
+from litestar.types import ControllerRouterHandler
+from msgspec import Struct
+from sqlalchemy import select
+
+from gateway.call import Principal
+from gateway.db.models import AlertDelivery, BudgetAlert
+from gateway.routes import shapes
+from gateway.routes.access import CallerDep, control_router
+from gateway.routes.budgets import reachable
+from gateway.services import Services
+from policies.budget import parse_window_id
+from policies.money import usd
+
+_MOST = 200
+
+
+class DeliveryView(Struct, kw_only=True):
+    """One channel. `state`: delivered, waiting (tried `attempts` times, again at `next`), given-up."""
+
+    channel: str
+    state: str
+    attempts: int
+    delivered: str | None
+    next: str | None
+    error: str | None
+
+
+class AlertView(Struct, kw_only=True):
+    """A budget that reached a fraction of its limit. `deliveries` is empty where no channel was configured."""
+
+    at: str | None
+    scope: str
+    window: str
+    window_start: str | None
+    threshold: float
+    spent_usd: str
+    deliveries: list[DeliveryView]
+
+
+class AlertList(Struct):
+    """Newest first, at most 200."""
+
+    data: list[AlertView]
+
+
+async def reached(services: Services, principal: Principal) -> list[AlertView]:
+    """The thresholds that the caller's budgets have reached lately, newest first, with their deliveries."""
+    recent = select(BudgetAlert).order_by(BudgetAlert.at.desc(), BudgetAlert.window_id).limit(_MOST)
+    async with services.database.read() as connection:
+        alerts = (await connection.execute(recent)).all()
+        of = select(AlertDelivery).where(AlertDelivery.window_id.in_({row.window_id for row in alerts}))
+        sent = (await connection.execute(of.order_by(AlertDelivery.channel))).all()
+    found: list[AlertView] = []
+    for row in alerts:
+        scope, window, span = parse_window_id(row.window_id)
+        if not await reachable(services, principal, scope):
+            continue
+        found.append(
+            AlertView(
+                at=shapes.moment(row.at),
+                scope=scope,
+                window=window,
+                window_start=None if window == "total" else shapes.moment(float(span.start)),
+                threshold=row.threshold,
+                spent_usd=usd(row.spent_nano),
+                deliveries=[
+                    _delivery(one) for one in sent if one.window_id == row.window_id and one.threshold == row.threshold
+                ],
+            )
+        )
+    return found
+
+
+@get("/", opt={"role": "viewer"}, summary="List alerts")
+async def list_alerts(caller: CallerDep) -> AlertList:
+    """The thresholds that budgets have reached lately, with their deliveries."""
+    return AlertList(await reached(caller.services, caller.principal))
+
+
+def _delivery(row: Any) -> DeliveryView:
+    state = "delivered" if row.delivered is not None else "given-up" if row.due is None else "waiting"
+    return DeliveryView(
+        channel=row.channel,
+        state=state,
+        attempts=row.attempts,
+        delivered=shapes.moment(row.delivered),
+        next=shapes.moment(row.due),
+        error=row.error,
+    )
+
+
+def route_handlers() -> list[ControllerRouterHandler]:
+    return [control_router("/api/v1/alerts", [list_alerts], tags=["Budgets"])]

@@ -1,0 +1,78 @@
+"""`/ui/anomalies`: days on which spending was out of line, and which keys, models and teams made the difference.
+
+Knows: how many days are looked at. Does not know: what is out of line (`policies.anomalies`), SQL.
+"""
+
+from statistics import median
+
+from litestar import Response, get
+from litestar.types import ControllerRouterHandler
+from msgspec import Struct
+
+from gateway.db.queries import Queries
+from gateway.db.rows import UsageRow
+from gateway.routes.spend_view import View, read_view, starts_of
+from gateway.routes.usage import reach
+from gateway.routes.visitor import VisitorDep, page_router
+from policies.anomalies import THRESHOLD, Flag, causes, flags
+from policies.money import NANO_PER_USD
+
+_DAYS = 90
+_FLOOR = NANO_PER_USD // 100  # a cent more or less is nothing to look at
+_CAUSES = ("key", "model", "team")
+_MOST_FLAGS = 30
+_USUAL_DAYS = 28
+_SECONDS = 86_400.0
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """`causes`: (dimension, name, nano-USD more or less than usual)."""
+
+    label: str
+    flag: Flag
+    causes: list[tuple[str, str, int]]
+
+
+async def anomalies(queries: Queries, view: View, where: dict[str, str]) -> tuple[list[tuple[str, int]], list[Found]]:
+    """(label, nano-USD) of every day, and the days out of line, newest first."""
+    starts = starts_of(view)
+    bounds = [*(at for _, at in starts), view.span()[1]]
+    amounts = [sum(row.cost_nano for row in groups) for groups in await queries.series(bounds, (), where)]
+    found: list[Found] = []
+    for flag in reversed(flags(amounts, _FLOOR)[-_MOST_FLAGS:]):
+        since = max(0, flag.day - _USUAL_DAYS)
+        reasons: list[tuple[str, str, int]] = []
+        for dimension in _CAUSES:
+            history = await queries.series(bounds[since : flag.day + 2], [dimension], where)
+            moved = causes(_spent(history[-1], dimension), _usual(history[:-1], dimension), most=2)
+            reasons += [(dimension, name, change) for name, change in moved]
+        found.append(Found(label=starts[flag.day][0], flag=flag, causes=reasons))
+    return [(label, amount) for (label, _), amount in zip(starts, amounts, strict=True)], found
+
+
+def _spent(rows: list[UsageRow], dimension: str) -> dict[str, int]:
+    return {row.group[dimension]: row.cost_nano for row in rows}
+
+
+def _usual(history: list[list[UsageRow]], dimension: str) -> dict[str, int]:
+    """The median day of each group, days without it included."""
+    days = [_spent(rows, dimension) for rows in history]
+    names = {name for day in days for name in day}
+    return {name: round(median(day.get(name, 0) for day in days)) for name in names}
+
+
+@get("/anomalies", opt={"role": "viewer"})
+async def anomalies_page(visitor: VisitorDep) -> Response[bytes]:
+    """The last ninety days, those out of line, and what made the difference."""
+    services = visitor.services
+    await services.ledger.catch_up()
+    now = services.now()
+    first = read_view({}, now - (_DAYS - 1) * _SECONDS).last
+    view = read_view({"from": first.isoformat()}, now)
+    days, found = await anomalies(Queries(services.database), view, reach(visitor.principal))
+    flagged = {item.label: item.flag for item in found}
+    return visitor.page("anomalies.html", days=days, found=found, flagged=flagged, threshold=THRESHOLD, view=view)
+
+
+def route_handlers() -> list[ControllerRouterHandler]:
+    return [page_router("/ui", [anomalies_page])]

@@ -1,0 +1,94 @@
+"""`/ui/calculator`: what a use would cost a day and a month, at every model that has a price, and on an engine.
+
+Knows: which fields the form has. Does not know: the arithmetic (`policies.calculator`), where prices come from.
+"""
+
+from decimal import Decimal
+from typing import Annotated
+
+import msgspec
+from litestar import Response, get
+from litestar.types import ControllerRouterHandler
+from msgspec import Meta, Struct
+
+from gateway.errors import InvalidRequest, NotFound
+from gateway.routes.price_tools import WELL_KNOWN, Asked, Calculated, calculated
+from gateway.routes.prices import in_use
+from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
+from gateway.web.sheet import Cell
+from policies.calculator import MOST_REQUESTS, MOST_TOKENS
+
+_MOST_COMPARED = 60
+_ENCODER = "local/minilm"  # writes nothing, so it is nobody's first choice
+Tokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
+Percent = Annotated[float, Meta(ge=0, le=100)]
+
+
+class Use(Struct, frozen=True, kw_only=True):
+    """The fields of the form, as they stand in the address; `cached` and `hits` in percent."""
+
+    model: Annotated[str, Meta(max_length=200)] = ""
+    prompt: Tokens = 1_000
+    completion: Tokens = 300
+    requests: Annotated[int, Meta(ge=0, le=MOST_REQUESTS)] = 10_000
+    cached: Percent = 0.0
+    hits: Percent = 0.0
+
+    def at(self, model: str) -> Asked:
+        """The same use of another model."""
+        return Asked(
+            model=model,
+            prompt_tokens=self.prompt,
+            completion_tokens=self.completion,
+            requests_per_day=self.requests,
+            cached_share=str(Decimal(str(self.cached)) / 100),
+            hit_rate=str(Decimal(str(self.hits)) / 100),
+        )
+
+
+def _use(visitor: Visitor) -> Use:
+    given = {str(name): str(value) for name, value in visitor.request.query_params.items() if value != ""}
+    try:
+        return msgspec.convert(given, Use, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"The form cannot be read: {error}.") from error
+
+
+async def _everywhere(visitor: Visitor, use: Use) -> tuple[list[Calculated], str]:
+    """The use at every model in use or well known, cheapest first, and what is wrong with the one asked for."""
+    services = visitor.services
+    names: list[str] = [use.model] if use.model else []
+    names += [name for name in (*await in_use(services), *WELL_KNOWN) if name not in names]
+    found: dict[str, Calculated] = {}
+    problem = ""
+    for name in names[:_MOST_COMPARED]:
+        try:
+            found.setdefault(name, calculated(services, use.at(name)))
+        except (NotFound, InvalidRequest) as error:
+            problem = error.message if name == use.model else problem
+    return sorted(found.values(), key=lambda one: (Decimal(one.month.total_usd), one.model)), problem
+
+
+@get("/calculator", opt={"role": "viewer"})
+async def calculator(visitor: VisitorDep) -> Response[bytes]:
+    """One use at every priced model, in parts for the one that is chosen."""
+    use = _use(visitor)
+    found, problem = await _everywhere(visitor, use)
+    wanted = (use.model,) if use.model else tuple(one.model for one in found if one.model != _ENCODER)
+    chosen = next((one for one in found if one.model in wanted), None)
+    return visitor.page("calculator.html", found=found, chosen=chosen, problem=problem, form=use)
+
+
+@get("/calculator.csv", opt={"role": "viewer"})
+async def calculator_csv(visitor: VisitorDep) -> Response[bytes]:
+    """The comparison of this view."""
+    found, _ = await _everywhere(visitor, _use(visitor))
+    rows: list[list[Cell]] = [
+        [one.model, one.status, Decimal(one.request_usd), Decimal(one.day.total_usd), Decimal(one.month.total_usd)]
+        for one in found
+    ]
+    return spreadsheet(["model", "price", "request_usd", "day_usd", "month_usd"], rows, "calculator")
+
+
+def route_handlers() -> list[ControllerRouterHandler]:
+    return [page_router("/ui", [calculator, calculator_csv])]

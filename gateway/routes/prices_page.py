@@ -1,0 +1,94 @@
+"""`/ui/prices`: what has no price first, then every price in force with where it comes from; setting one.
+
+Knows: the form's fields. Does not know: where prices come from (`gateway.prices`), what they mean (`policies.money`).
+"""
+
+from litestar import Response, get, post
+from litestar.types import ControllerRouterHandler
+
+from gateway.audit import Change, note
+from gateway.auth import ORG_WIDE, may
+from gateway.errors import GatewayError, InvalidRequest, NotAllowed
+from gateway.price_terms import Terms
+from gateway.prices import PriceSetting
+from gateway.routes import shapes
+from gateway.routes.prices import doubtful, in_use, priced
+from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
+from gateway.web.sheet import Cell
+
+_EMPTY = {"model": "", "input_usd": "", "output_usd": "", "cached_usd": "", "effective_from": ""}
+
+
+async def _page(visitor: Visitor, *, problem: str = "", form: dict[str, str] | None = None) -> Response[bytes]:
+    services = visitor.services
+    lines = [priced(services, name) for name in await in_use(services)]
+    return visitor.page(
+        "prices.html",
+        status=400 if problem else 200,
+        found=await doubtful(services),
+        lines=[line for line in lines if line.status is not None],
+        may_change=may(visitor.principal, "admin") and visitor.principal.team == ORG_WIDE,
+        problem=problem,
+        notice=visitor.request.query_params.get("set", "")[:200],
+        form={**_EMPTY, **(form or {"model": visitor.request.query_params.get("model", "")[:200]})},
+    )
+
+
+@get("/prices", opt={"role": "viewer"})
+async def prices_page(visitor: VisitorDep) -> Response[bytes]:
+    """The price book."""
+    return await _page(visitor)
+
+
+@get("/prices.csv", opt={"role": "viewer"})
+async def prices_csv(visitor: VisitorDep) -> Response[bytes]:
+    """Every price in force, USD per million tokens."""
+    services = visitor.services
+    columns = ["model", "source", "status", "input_usd", "output_usd", "cached_usd", "effective_from", "version"]
+    rows: list[list[Cell]] = [
+        [getattr(line, name) for name in columns]
+        for line in (priced(services, name) for name in await in_use(services))
+    ]
+    return spreadsheet(columns, rows, "prices")
+
+
+@post("/prices", opt={"role": "admin"}, status_code=200)
+async def set_price(visitor: VisitorDep) -> Response[bytes]:
+    """A price per million tokens, from now on or from a date; tiers and hours are set by the API or the CLI."""
+    fields = await visitor.form()
+    try:
+        await _put(visitor, fields)
+    except GatewayError as error:
+        return await _page(visitor, problem=error.message, form={name: fields.get(name, "") for name in _EMPTY})
+    return visitor.go(f"/ui/prices?set={fields['model']}")
+
+
+async def _put(visitor: Visitor, fields: dict[str, str]) -> None:
+    services, name = visitor.services, fields.get("model", "")
+    if visitor.principal.team != ORG_WIDE:
+        raise NotAllowed("Prices hold for every team; your key is bound to one.", code="beyond_team")
+    begins = fields.get("effective_from") or None
+    setting = PriceSetting(
+        actor=visitor.principal.key_id,
+        effective_from=None if begins is None else shapes.instant(begins, now=services.now(), param="effective_from"),
+    )
+    terms = Terms(
+        input_usd=fields.get("input_usd", ""),
+        output_usd=fields.get("output_usd", ""),
+        cached_usd=fields.get("cached_usd") or None,
+    )
+    before = priced(services, name)
+    try:
+        row = await services.prices.put(name, terms, setting)
+    except ValueError as error:
+        raise InvalidRequest(str(error), param="model") from error
+    noted: list[dict[str, object]] = [
+        {"input_usd": line.input_usd, "output_usd": line.output_usd, "cached_usd": line.cached_usd}
+        for line in (before, priced(services, f"{row.provider}/{row.model}"))
+    ]
+    change = Change("price.set", name, before=noted[0], after=noted[1])
+    await note(services, visitor.principal, change, ip=visitor.ip)
+
+
+def route_handlers() -> list[ControllerRouterHandler]:
+    return [page_router("/ui", [prices_page, prices_csv, set_price])]

@@ -1,0 +1,137 @@
+"""`/ui/savings`: what was not spent, where that came from, and what finding it out has cost.
+
+Knows: which amounts belong together. Does not know: SQL, how a wrong hit is found (`gateway.routes.cache_stats`).
+"""
+
+from decimal import Decimal
+
+from litestar import Response, get
+from litestar.types import ControllerRouterHandler
+from msgspec import Struct
+
+from gateway.db.queries import Queries
+from gateway.db.rows import UsageRow
+from gateway.routes.cache_stats import statistics
+from gateway.routes.spend_page import presets
+from gateway.routes.spend_view import View, read_view, starts_of
+from gateway.routes.usage import reach
+from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
+from gateway.web.sheet import Cell
+from policies.money import NANO_PER_USD
+
+_SOURCES = (
+    ("exact", "Exact hits", "The very same request had been answered before."),
+    ("semantic", "Hits by meaning", "A request that means the same had been answered before."),
+    ("shared", "Shared answers", "An identical request was under way; one answer served all."),
+)
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """One line of the sum, nano-USD; costs are negative."""
+
+    name: str
+    meaning: str
+    amount: int
+    count: int | None = None
+
+
+class Day(Struct, frozen=True, kw_only=True):
+    """What each source saved on one day, nano-USD, in the order of the page."""
+
+    label: str
+    amounts: list[int]
+
+
+class Savings(Struct, frozen=True, kw_only=True):
+    """`parts` add up to `net`."""
+
+    parts: list[Part]
+    net: int
+    spent: int
+    days: list[Day]
+
+
+async def savings(queries: Queries, view: View, where: dict[str, str]) -> Savings:
+    """From the requests' own rows: what each hit would have cost, as priced when it was served."""
+    start, end = view.span()
+    total = (await queries.usage((), start, end, where, latencies=False))[0]
+    by_source = {
+        row.group["source"]: row for row in await queries.usage(["source"], start, end, where, latencies=False)
+    }
+    parts = [_part(by_source.get(key), name, meaning) for key, name, meaning in _SOURCES]
+    parts.append(
+        Part(
+            name="Providers' own prompt caches",
+            meaning="Discounts of the providers, already off the spending.",
+            amount=total.discount_nano,
+        )
+    )
+    parts.append(
+        Part(
+            name="Wrong hits",
+            meaning="Taken back by feedback or audits: a wrong answer saves nothing.",
+            amount=total.corrected_nano,
+        )
+    )
+    parts.append(
+        Part(
+            name="Audits",
+            meaning="Hits that were answered afresh to see whether they were right.",
+            amount=-total.audit_nano,
+            count=total.audits,
+        )
+    )
+    parts.append(Part(name="Embedding", meaning="The bundled encoder runs on this machine; nobody bills it.", amount=0))
+    starts = starts_of(view)
+    found = await queries.series([*(at for _, at in starts), end], ["source"], where)
+    days = [
+        Day(label=label, amounts=[_saved(groups, key) for key, _, _ in _SOURCES])
+        for (label, _), groups in zip(starts, found, strict=True)
+    ]
+    return Savings(parts=parts, net=sum(part.amount for part in parts), spent=total.cost_nano, days=days)
+
+
+def _part(row: UsageRow | None, name: str, meaning: str) -> Part:
+    return Part(name=name, meaning=meaning, amount=row.saved_nano if row else 0, count=row.requests if row else 0)
+
+
+def _saved(groups: list[UsageRow], source: str) -> int:
+    return sum(row.saved_nano for row in groups if row.group["source"] == source)
+
+
+async def _seen(visitor: Visitor) -> tuple[View, Savings]:
+    await visitor.services.ledger.catch_up()
+    asked = {str(name): str(value) for name, value in visitor.request.query_params.items()}
+    view = read_view({name: asked[name] for name in ("from", "to", "zone") if name in asked}, visitor.services.now())
+    return view, await savings(Queries(visitor.services.database), view, reach(visitor.principal))
+
+
+@get("/savings", opt={"role": "viewer"})
+async def savings_page(visitor: VisitorDep) -> Response[bytes]:
+    """Where savings came from, less what they cost, per day, with the measured share of wrong hits beside them."""
+    view, found = await _seen(visitor)
+    told = await statistics(visitor.services, visitor.principal)
+    return visitor.page(
+        "savings.html",
+        view=view,
+        found=found,
+        sources=[name for _, name, _ in _SOURCES],
+        presets=presets(view, visitor.services.now()),
+        wrong=told.total.wrong_hits,
+        allowed=visitor.services.settings.cache.max_wrong_hit_rate,
+    )
+
+
+@get("/savings.csv", opt={"role": "viewer"})
+async def savings_csv(visitor: VisitorDep) -> Response[bytes]:
+    """The days of this view."""
+    view, found = await _seen(visitor)
+    columns = ["day", *(f"{key}_usd" for key, _, _ in _SOURCES)]
+    rows: list[list[Cell]] = [
+        [day.label, *(Decimal(amount) / NANO_PER_USD for amount in day.amounts)] for day in found.days
+    ]
+    return spreadsheet(columns, rows, f"savings-{view.first}-{view.last}")
+
+
+def route_handlers() -> list[ControllerRouterHandler]:
+    return [page_router("/ui", [savings_page, savings_csv])]

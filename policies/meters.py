@@ -1,0 +1,87 @@
+"""A charge taken apart: which meter ran how far, and what each unit of it cost.
+
+Knows: meters, the exact price of each in pico-USD. Does not know: where charges come from, the rounding of the whole
+(`policies.money.cost_nano` rounds it up once), formats of exports.
+"""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from policies.money import PICO_PER_NANO, Price, Rates, Usage
+
+INPUT = "Input Tokens"
+CACHED = "Cached Input Tokens"
+WRITTEN = "Cache Write Tokens"
+OUTPUT = "Output Tokens"
+REQUESTS = "Requests"
+ROUNDING = "Rounding"
+ADJUSTMENT = "Adjustment"
+LONG_WRITTEN = "One Hour Cache Write Tokens"
+AUDIO_IN, IMAGE_IN = "Audio Input Tokens", "Image Input Tokens"
+REASONING, AUDIO_OUT, IMAGE_OUT = "Reasoning Tokens", "Audio Output Tokens", "Image Output Tokens"
+
+
+class Metered(Struct, frozen=True):
+    """`quantity` tokens (or requests) at `pico` pico-USD each."""
+
+    meter: str
+    quantity: int
+    pico: int
+
+    @property
+    def cost_pico(self) -> int:
+        return self.quantity * self.pico
+
+
+def is_plain(price: Price) -> bool:
+    """Whether a price is the same for every prompt and class: then many attempts can be metered as one."""
+    return not (price.tiers or price.apart)
+
+
+def meters(usage: Usage, price: Price, requests: int = 1) -> list[Metered]:
+    """What an attempt was charged for at `price`, meters that did not run left out.
+
+    The costs of the parts add up to what `cost_nano` rounds up. A price that depends on the hour has been replaced by
+    that of its hour before (`Price.bands`). `requests` attempts with these tokens in all can be metered at once if
+    their price `is_plain`.
+    """
+    rates = price.rates(usage.prompt)
+    parts = [
+        Metered(INPUT, usage.prompt - usage.cached - usage.cache_write, rates.input),
+        Metered(CACHED, usage.cached, rates.cached_input),
+        Metered(WRITTEN, usage.cache_write, rates.cache_write),
+        Metered(OUTPUT, usage.completion, rates.output),
+        Metered(REQUESTS, requests if price.request else 0, price.request),
+    ]
+    if rates.apart is not None:
+        parts = _taken_apart(parts, usage, rates)
+    return [part for part in parts if part.quantity]
+
+
+def in_nano(parts: Iterable[Metered], amount: int) -> list[tuple[str, int, int]]:
+    """(meter, quantity, nano-USD) that add up to `amount` exactly: whole nano-USD each, the rest under `Rounding`."""
+    found = [(part.meter, part.quantity, part.cost_pico // PICO_PER_NANO) for part in parts]
+    rest = amount - sum(cost for _, _, cost in found)
+    return [*found, (ROUNDING, 0, rest)] if rest else found
+
+
+def _taken_apart(parts: list[Metered], usage: Usage, rates: Rates) -> list[Metered]:
+    """Classes with rates of their own leave the meter of their whole and run one themselves."""
+    apart = rates.apart
+    assert apart is not None, "asked only where classes are priced apart"
+    own = (
+        (WRITTEN, LONG_WRITTEN, usage.cache_write_1h, apart.cache_write_1h),
+        (INPUT, AUDIO_IN, usage.audio_in, apart.audio_in),
+        (INPUT, IMAGE_IN, usage.image_in, apart.image_in),
+        (OUTPUT, REASONING, usage.reasoning, apart.reasoning),
+        (OUTPUT, AUDIO_OUT, usage.audio_out, apart.audio_out),
+        (OUTPUT, IMAGE_OUT, usage.image_out, apart.image_out),
+    )
+    left = {part.meter: part.quantity for part in parts}
+    found: list[Metered] = []
+    for whole, meter, quantity, rate in own:
+        if quantity and rate is not None:
+            left[whole] -= quantity
+            found.append(Metered(meter, quantity, rate))
+    return [Metered(part.meter, left[part.meter], part.pico) for part in parts] + found

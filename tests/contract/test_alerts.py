@@ -1,0 +1,242 @@
+"""Alerts: queued with the spending that crosses a threshold, delivered once, tried again, with no secret in sight."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from email import message_from_bytes, policy
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+from aiosmtpd.controller import Controller
+from pydantic import ValidationError
+
+from gateway.alert_channels import channels
+from gateway.alert_settings import AlertSettings
+from gateway.alerts import Courier
+from tests.clock import FrozenClock
+from tests.services import spare_port
+from tests.unit.ledger.rig import Rig, budget, fresh_postgres, running
+
+SECRET = "whsec_" + base64.b64encode(b"a secret of twenty-four.").decode()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'nearhit.db'}"
+    return await fresh_postgres(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+async def rig(url: str, tmp_path: Path, clock: FrozenClock) -> AsyncGenerator[Rig, None]:
+    async with running(tmp_path, url, clock) as made:
+        yield made
+
+
+class Receiver:
+    """Somebody's webhook: what it was sent, and what it answers."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[dict[str, str], bytes]] = []
+        self.answers: list[int] = []
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.got.append(({name.lower(): value for name, value in request.headers.items()}, await request.read()))
+        status = self.answers.pop(0) if self.answers else 204
+        return web.Response(status=status, headers={"location": f"{self.url}/elsewhere"} if status == 302 else {})
+
+    @property
+    def thresholds(self) -> list[float]:
+        return [msgspec.json.decode(body)["data"]["threshold"] for _, body in self.got]
+
+
+@asynccontextmanager
+async def receiver() -> AsyncGenerator[Receiver, None]:
+    made, app = Receiver(), web.Application()
+    app.router.add_route("*", "/{path:.*}", made.handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    port = spare_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    made.url = f"http://127.0.0.1:{port}/alerts?token=very-secret-token"
+    try:
+        yield made
+    finally:
+        await runner.cleanup()
+
+
+def webhook(url: str) -> dict[str, Any]:
+    return {"webhook": {"url": url, "secret": SECRET}}
+
+
+def courier(rig: Rig, alerts: dict[str, Any]) -> Courier:
+    known = channels(AlertSettings.model_validate(alerts), rig.clock.now)
+    return Courier(rig.database, known, now=rig.clock.now, random=lambda: 0.5)
+
+
+async def test_each_threshold_is_delivered_once_and_signed(rig: Rig) -> None:
+    """People act on these; a receiver must be able to prove that they are ours, and to tell a repeat."""
+    async with receiver() as there:
+        ledger = await rig.ledger(alerts=webhook(there.url))
+        await ledger.set_budget(budget("team:acme", 100, alerts=(0.5, 0.8)), "test")
+        for _ in range(3):
+            await rig.charge(ledger, 30, most=30)
+            await ledger.flush()
+        sender = courier(rig, webhook(there.url))
+        assert await sender.turn() == 2
+        assert await sender.turn() == 0
+        assert there.thresholds == [0.5, 0.8]
+        headers, body = there.got[0]
+        told = msgspec.json.decode(body)
+        assert told["type"] == "budget.threshold"
+        assert told["data"]["scope"] == "team:acme"
+        assert (told["data"]["spent_usd"], told["data"]["limit_usd"]) == ("0.00000006", "0.0000001")
+        signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+        right = base64.b64encode(hmac.new(b"a secret of twenty-four.", signed, hashlib.sha256).digest()).decode()
+        assert headers["webhook-signature"] == f"v1,{right}"
+        assert len({headers["webhook-id"] for headers, _ in there.got}) == 2
+
+
+async def test_several_workers_deliver_it_once(rig: Rig) -> None:
+    """All of them look at the same queue."""
+    async with receiver() as there:
+        ledger = await rig.ledger(alerts=webhook(there.url))
+        await ledger.set_budget(budget("org", 10, alerts=(0.5,)), "test")
+        await rig.charge(ledger, 8)
+        await ledger.flush()
+        done = await asyncio.gather(*(courier(rig, webhook(there.url)).turn() for _ in range(4)))
+        assert (sum(done), there.thresholds) == (1, [0.5])
+
+
+async def test_a_failure_is_tried_again_later_also_after_a_restart(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """A receiver that is down for an hour must still get it; nobody may learn the webhook's token from our log."""
+    caplog.set_level(logging.DEBUG)
+    async with receiver() as there:
+        ledger = await rig.ledger(alerts=webhook(there.url))
+        await ledger.set_budget(budget("org", 10, alerts=(0.5,)), "test")
+        await rig.charge(ledger, 8)
+        await ledger.flush()
+        there.answers = [500, 302]
+        assert await courier(rig, webhook(there.url)).turn() == 0
+        assert await courier(rig, webhook(there.url)).turn() == 0
+        assert len(there.got) == 1
+        rig.clock.advance(5.1)
+        assert await courier(rig, webhook(there.url)).turn() == 0
+        assert len(there.got) == 2  # and nobody followed where it pointed
+        (row,) = await rig.rows("SELECT * FROM alert_delivery")
+        assert (row["attempts"], row["error"]) == (2, "the webhook answered 302")
+        rig.clock.advance(10.1)
+        assert await courier(rig, webhook(there.url)).turn() == 1
+        assert len({headers["webhook-id"] for headers, _ in there.got}) == 1
+        told = caplog.text + str(await rig.rows("SELECT * FROM alert_delivery"))
+        assert "very-secret-token" not in told
+        assert SECRET not in told
+
+
+async def test_it_is_given_up_after_a_day(rig: Rig) -> None:
+    """The queue must not grow for a receiver that is gone for good; that it was given up stays to be seen."""
+    gone = webhook(f"http://127.0.0.1:{spare_port()}/")
+    ledger = await rig.ledger(alerts=gone)
+    await ledger.set_budget(budget("org", 10, alerts=(0.5,)), "test")
+    await rig.charge(ledger, 8)
+    await ledger.flush()
+    sender, tries = courier(rig, gone), 0
+    while (await rig.rows("SELECT due FROM alert_delivery"))[0]["due"] is not None:
+        await sender.turn()
+        tries += 1
+        rig.clock.advance(5_400)
+        assert tries < 30
+    (row,) = await rig.rows("SELECT * FROM alert_delivery")
+    assert row["delivered"] is None
+    assert row["error"].startswith("the webhook could not be reached")
+
+
+async def test_what_is_reached_when_a_budget_is_set_is_told_at_once(rig: Rig) -> None:
+    """A limit set late, or lowered, crosses its thresholds without any new spending."""
+    async with receiver() as there:
+        ledger = await rig.ledger(alerts=webhook(there.url))
+        await rig.charge(ledger, 6)
+        await ledger.flush()
+        await ledger.set_budget(budget("org", 10, alerts=(0.5, 0.8)), "test")
+        await ledger.set_budget(budget("org", 7, alerts=(0.5, 0.8)), "test")
+        sender = courier(rig, webhook(there.url))
+        await sender.turn()
+        await sender.turn()
+        assert there.thresholds == [0.5, 0.8]
+
+
+class Mailbox:
+    """An SMTP server's inbox."""
+
+    def __init__(self) -> None:
+        self.letters: list[tuple[list[str], bytes]] = []
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 - aiosmtpd's name
+        self.letters.append((envelope.rcpt_tos, envelope.content))
+        return "250 OK"
+
+
+async def test_an_email_reaches_everybody(tmp_path: Path, clock: FrozenClock) -> None:
+    """The people who pay read mail, not logs."""
+    box, port = Mailbox(), spare_port()
+    server = Controller(box, hostname="127.0.0.1", port=port)
+    server.start()
+    mail = {"host": "127.0.0.1", "port": port, "security": "none", "sender": "nearhit@example.org"}
+    alerts = {"email": {**mail, "to": ["ann@example.org", "bob@example.org"]}}
+    try:
+        async with running(tmp_path, None, clock) as rig:
+            ledger = await rig.ledger(alerts=alerts)
+            await ledger.set_budget(budget("tag:app=bücher", 10, alerts=(0.5,)), "test")
+            await ledger.set_budget(budget("team:acme", 10, alerts=(0.5,)), "test")
+            await rig.charge(ledger, 10)
+            await ledger.flush()
+            assert await courier(rig, alerts).turn() == 1
+    finally:
+        server.stop()
+    ((to, raw),) = box.letters
+    assert to == ["ann@example.org", "bob@example.org"]
+    letter = message_from_bytes(raw, policy=policy.default)
+    assert letter["subject"] == "Budget team:acme: 50 % of 0.00000001 USD per month is spent"
+    assert "refused" in letter.get_content()
+
+
+async def test_a_mail_server_that_is_away_is_no_disaster(tmp_path: Path, clock: FrozenClock) -> None:
+    """It is tried again like any other channel, and says nothing of the password."""
+    mail = {"host": "127.0.0.1", "port": spare_port(), "security": "none", "sender": "a@example.org"}
+    alerts = {"email": {**mail, "to": ["b@example.org"], "username": "ann", "password": "very-secret"}}
+    async with running(tmp_path, None, clock) as rig:
+        ledger = await rig.ledger(alerts=alerts)
+        await ledger.set_budget(budget("org", 10, alerts=(0.5,)), "test")
+        await rig.charge(ledger, 8)
+        await ledger.flush()
+        assert await courier(rig, alerts).turn() == 0
+        (row,) = await rig.rows("SELECT * FROM alert_delivery")
+        assert row["due"] is not None
+        assert "very-secret" not in str(row)
+
+
+WRONG: list[dict[str, Any]] = [
+    {"webhook": {"url": "ftp://example.org/", "secret": SECRET}},
+    {"webhook": {"url": "http://example.org/", "secret": SECRET}},
+    {"webhook": {"url": "https://example.org/", "secret": "short"}},
+    {"webhook": {"url": "https:///nowhere", "secret": SECRET}},
+    {"email": {"host": "mail", "sender": "a@b", "to": []}},
+    {"email": {"host": "mail", "sender": "a@b", "to": ["c@d\r\nBcc: x@y"]}},
+    {"email": {"host": "mail", "sender": "a@b", "to": ["c@d"], "username": "u"}},
+    {"email": {"host": "mail", "sender": "a@b", "to": ["c@d"], "username": "u", "password": "p", "security": "none"}},
+]
+
+
+@pytest.mark.parametrize("given", WRONG)
+def test_settings_that_would_leak_or_go_nowhere_are_refused(given: dict[str, Any]) -> None:
+    """A start that fails with a sentence is better than an alert that never arrives or a secret sent in the clear."""
+    with pytest.raises(ValidationError):
+        AlertSettings.model_validate(given)

@@ -1,0 +1,229 @@
+"""Sums, listings, export and retention, on both databases."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from gateway.bench.traffic import Shape, rows
+from gateway.db.queries import Pruned, Queries
+from gateway.db.session import Database
+from gateway.db.sums import COLUMNS, DAY, Row, day_starts
+from gateway.ledger import sums
+from gateway.ledger.request_rows import RequestRows
+from gateway.ledger.retention import Kept, Retention
+from tests.clock import FrozenClock
+from tests.unit.ledger.rig import call, fresh_postgres, outcome, running
+from tests.unit.ledger.sum_world import counted, numbers
+
+SHAPE = Shape(requests=1_500, days=4, keys=4, users=40, customers=12)
+TRAFFIC = [row for some in rows(SHAPE) for row in some]
+BEGAN = SHAPE.end - SHAPE.days * DAY
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'nearhit.db'}"
+    return await fresh_postgres(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncGenerator[Database, None]:
+    made = Database(url)
+    await made.start()
+    yield made
+    await made.close()
+
+
+async def write(database: Database, some: list[Row], writer: RequestRows | None = None) -> int:
+    writer, new = writer or RequestRows(database.dialect), 0
+    for i in range(0, len(some), 100):
+        new += await database.transact(writer.add, some[i : i + 100])
+        writer.committed()
+    return new
+
+
+def as_told(row: Row) -> dict[str, Any]:
+    known = dict(zip(COLUMNS, row, strict=True))
+    return {**known, "tags": None if known["tags"] is None else _json(known["tags"])}
+
+
+def _json(encoded: str) -> dict[str, str]:
+    return dict(pair.replace('"', "").split(":") for pair in encoded.strip("{}").split(","))
+
+
+async def same(database: Database, *asked: Any) -> None:
+    told = [as_told(row) for row in TRAFFIC]
+    for group_by, start, end, where in asked:
+        found = await Queries(database).usage(group_by, start, end, where)
+        assert numbers(found) == counted(told, {}, (group_by, start, end, where)), (group_by, where)
+
+
+async def test_writers_that_count_the_same_hours_at_once(database: Database) -> None:
+    """Several workers write batches that overlap, in every order: nothing is lost, doubled or locked in a circle."""
+    handles = [RequestRows(database.dialect) for _ in range(4)]
+    shares = [TRAFFIC[:900], TRAFFIC[300:1_200][::-1], TRAFFIC[600:], TRAFFIC[::-1]]
+    written = await asyncio.gather(
+        *(write(database, some, writer) for some, writer in zip(shares, handles, strict=True))
+    )
+    assert sum(written) == len(TRAFFIC)
+    assert await sums.differences(database) == []
+    await same(database, ((), BEGAN, SHAPE.end, {}), (("team", "model"), BEGAN, SHAPE.end, {}))
+
+
+async def test_days_are_made_while_others_write(database: Database) -> None:
+    """A request that arrives while its day is being made is counted once: by the maker or by its writer."""
+    await write(database, TRAFFIC[:500])
+    later = write(database, TRAFFIC[500:])
+    await asyncio.gather(later, sums.make_days(database, SHAPE.end), sums.make_days(database, SHAPE.end))
+    for _ in range(2):
+        await sums.make_days(database, SHAPE.end)
+    assert await sums.differences(database) == []
+    middle = BEGAN + DAY * 1.5
+    await same(
+        database,
+        (("user",), BEGAN, SHAPE.end, {}),
+        (("tag:customer", "team"), BEGAN, SHAPE.end, {}),
+        (("tag:feature",), middle, SHAPE.end, {"model": "chat"}),
+        (("day", "source"), BEGAN, middle + 17.25, {}),
+        (("hour",), middle, middle + 7_200, {}),
+        (("model",), BEGAN, SHAPE.end, {"user": ""}),
+    )
+
+
+async def test_a_wrong_sum_is_found_and_mended(database: Database) -> None:
+    """A proof that cannot fail is none: one changed number is named, and rebuilding mends it."""
+    await write(database, TRAFFIC)
+    await sums.make_days(database, SHAPE.end)
+    for change in (
+        "UPDATE usage_hour SET cost_nano = cost_nano + 1 WHERE starts = (SELECT MIN(starts) FROM usage_hour)",
+        "DELETE FROM usage_day WHERE facet = 'user'",
+        "UPDATE usage_hour SET h09 = h09 + 1 WHERE facet = 'first'",
+        "DELETE FROM request WHERE id = (SELECT MAX(id) FROM request)",
+    ):
+        async with database.begin() as connection:
+            await connection.execute(text(change))
+        assert await sums.differences(database) != [], change
+        assert await sums.rebuild(database) == SHAPE.days
+        assert await sums.differences(database) == []
+
+
+async def test_series_of_a_zone(database: Database) -> None:
+    """Local days, also of a zone half an hour off: each bucket tells what its rows tell."""
+    await write(database, TRAFFIC)
+    await sums.make_days(database, BEGAN + 2 * DAY)
+    for zone in ("UTC", "America/New_York", "Asia/Kolkata"):
+        bounds = day_starts(zone, BEGAN, SHAPE.end)
+        found = await Queries(database).series(bounds, ("team",))
+        told = [as_told(row) for row in TRAFFIC]
+        assert [numbers(rows) for rows in found] == [
+            counted(told, {}, (("team",), start, end, {})) for start, end in pairwise(bounds)
+        ], zone
+
+
+async def test_listings_are_the_newest_that_match(database: Database) -> None:
+    """A filter must show what a look at every row would have shown, page after page."""
+    await write(database, TRAFFIC)
+    await sums.make_days(database, BEGAN + 2 * DAY)
+    queries, told = Queries(database), sorted((as_told(row) for row in TRAFFIC), key=lambda one: -one["at"])
+    user = next(one["user"] for one in told[::-1] if one["user"])
+    for where, failed in (
+        ({}, False),
+        ({}, True),
+        ({"team": "search"}, False),
+        ({"key": "k0000002"}, True),
+        ({"model": "embed", "source": "shared"}, False),
+        ({"user": user}, False),
+        ({"user": user, "tag:feature": "faq"}, False),
+        ({"user": "", "status": "502"}, False),
+        ({"model": "nobody"}, False),
+    ):
+        wanted = [
+            one["id"]
+            for one in told
+            if (not failed or one["status"] >= 400) and counted([one], {}, ((), 0.0, 1e11, where))
+        ]
+        shown: list[str] = []
+        while len(page := await queries.recent_requests(40, shown[-1] if shown else None, where, failed)) == 40:
+            shown += [row.id for row in page]
+        assert [*shown, *(row.id for row in page)] == wanted, (where, failed)
+
+
+async def test_an_export_has_every_row_once(database: Database) -> None:
+    """Pages by key: rows of the same instant at the edge of a page are neither lost nor repeated."""
+    together = [(f"{i:036}", BEGAN, *row[2:]) for i, row in enumerate(TRAFFIC[:1_100])]
+    await write(database, together)
+    pages = [page async for page in Queries(database).export(BEGAN, SHAPE.end)]
+    assert [row.id for page in pages for row in page] == [row[0] for row in together]
+    assert max(len(page) for page in pages) <= 500
+    some = [page async for page in Queries(database).export(BEGAN, SHAPE.end, {"team": "search"})]
+    assert sum(map(len, some)) == sum(row[COLUMNS.index("team")] == "search" for row in together)
+
+
+async def test_pruning_keeps_what_was_summed(database: Database) -> None:
+    """Rows go, and the numbers of their days stay; what needs the rows is refused with the reason."""
+    await write(database, TRAFFIC)
+    await sums.make_days(database, SHAPE.end)
+    queries = Queries(database)
+    before = [await queries.usage((name,), BEGAN, SHAPE.end) for name in ("day", "user", "tag:customer", "status")]
+    keeping = Retention(database, Kept(requests=2, hours=3, days=100, explanations=1), now=lambda: SHAPE.end)
+    assert await keeping.prune() > 0
+    assert await keeping.prune() == 0
+    assert [
+        await queries.usage((name,), BEGAN, SHAPE.end) for name in ("day", "user", "tag:customer", "status")
+    ] == before
+    assert await sums.differences(database) == []
+    assert len([row async for page in queries.export(0.0, SHAPE.end) for row in page]) < len(TRAFFIC)
+    with pytest.raises(Pruned, match="whole hours"):
+        await queries.usage((), BEGAN + 1.5 * DAY + 7, SHAPE.end)
+    with pytest.raises(Pruned, match="whole days"):
+        await queries.usage(("hour",), BEGAN, SHAPE.end)
+    assert await queries.usage(("hour",), BEGAN + 2 * DAY, SHAPE.end)
+    # A batch that comes again after its rows were pruned was counted before: it must not be once more.
+    assert await write(database, TRAFFIC[:50]) == 0
+    assert [await queries.usage((name,), BEGAN, SHAPE.end) for name in ("day",)] == before[:1]
+    forgetting = Retention(database, Kept(requests=1, hours=1, days=1, explanations=0), now=lambda: SHAPE.end + 9 * DAY)
+    await sums.make_days(database, SHAPE.end + 9 * DAY)
+    await forgetting.prune()
+    assert (await queries.usage())[0].requests == 0
+
+
+async def test_requests_of_before_the_sums_are_added_up_at_the_first_start(
+    url: str, tmp_path: Path, clock: FrozenClock
+) -> None:
+    """An upgrade must not make a year of usage disappear from the pages."""
+    from gateway.db import migrate
+
+    async with running(tmp_path, url, clock) as rig:
+        ledger = await rig.ledger()
+        for _ in range(3):
+            ledger.record(outcome(call(), cost_nano=5))
+        await ledger.close()
+        rig.ledgers.clear()
+        await migrate.downgrade(url, "0002")
+        await migrate.upgrade(url)
+        await rig.ledger()
+        assert (await Queries(rig.database).usage())[0].cost_nano == 15
+        assert await sums.differences(rig.database) == []
+
+
+async def test_a_reply_that_was_lost_counts_once(tmp_path: Path, url: str, clock: FrozenClock) -> None:
+    """The batch was committed and nobody heard: the recorder writes it again."""
+    async with running(tmp_path, url, clock) as rig:
+        ledger = await rig.ledger()
+        recorder = ledger._recorder
+        asked = call(user="ann")
+        ledger.record(outcome(asked, cost_nano=5))
+        pending = list(recorder._rows)
+        await ledger.flush()
+        recorder._rows.extend(pending)
+        ledger.record(outcome(call(), cost_nano=2))
+        await ledger.flush()
+        total = (await Queries(rig.database).usage())[0]
+        assert (total.requests, total.cost_nano) == (2, 7)
+        assert recorder.dropped == 0

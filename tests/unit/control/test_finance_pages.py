@@ -1,0 +1,207 @@
+"""Spend, savings and anomalies without a browser: what adds up, what is compared, who sees what."""
+
+import re
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from policies.months import month_of
+from tests.clock import FrozenClock
+from tests.unit.control.house import House, happened, house, request_row
+from tests.unit.control.test_pages import csrf, sign_in
+
+DAY = 86_400 // 60  # in the minutes that `request_row` counts in
+
+
+@pytest.fixture
+async def home(tmp_path: Path, clock: FrozenClock) -> AsyncGenerator[House, None]:
+    async with house(tmp_path, clock) as found:
+        yield found
+
+
+async def _filled(home: House) -> None:
+    """Two teams, two models, a hit, forty days; the last day of acme's `smart` is ten times the usual one."""
+    rows = [
+        request_row(home.clock, number=day * DAY + 5 + which, team=team, model=model, cost_nano=cost, **more)
+        for day in range(40)
+        for which, (team, model, cost, more) in enumerate(
+            [
+                ("acme", "smart", 2_000_000_000 if day == 0 else 200_000_000, {}),
+                ("acme", "chat", 50_000_000, {}),
+                ("beta", "chat", 70_000_000, {"key_id": "bbbbbbbb"}),
+                ("acme", "chat", 0, {"source": "exact", "cache": "hit-exact", "saved_nano": 30_000_000}),
+            ]
+        )
+    ]
+    await happened(home.services.database, rows)
+
+
+async def _page(home: House, path: str, key: str | None = None) -> httpx.Response:
+    async with home.client(None) as visitor:
+        await (sign_in(visitor) if key is None else sign_in(visitor, key))
+        return await visitor.get(path)
+
+
+def _month(home: House) -> str:
+    return month_of(home.clock.now())
+
+
+def _csv(text: str) -> list[dict[str, str]]:
+    head, *lines = [line.split(",") for line in text.strip().splitlines()]
+    return [dict(zip(head, line, strict=True)) for line in lines]
+
+
+async def test_the_rows_of_a_view_add_up_to_its_total(home: House) -> None:
+    """A pivot whose parts are not its whole is worse than none."""
+    await _filled(home)
+    whole = _csv((await _page(home, "/ui/spend.csv?by=provider&from=2026-01-01")).text)
+    parts = _csv((await _page(home, "/ui/spend.csv?by=team&then=model&from=2026-01-01")).text)
+    assert len(parts) == 3
+    assert round(sum(float(row["cost_usd"]) for row in parts), 9) == float(whole[0]["cost_usd"])
+    assert {row["team"] for row in parts} == {"acme", "beta"}
+
+
+async def test_a_period_is_compared_with_the_one_before(home: House) -> None:
+    """Ten times the usual on the last day: the day before is what it is compared with."""
+    await _filled(home)
+    today = (await _page(home, "/ui/spend.csv?by=model&team=acme&from=2026-09-21&to=2026-09-21")).text
+    rows = {row["model"]: row for row in _csv(today)}
+    assert rows, today
+    assert all(float(row["cost_before_usd"]) > 0 for row in rows.values())
+
+
+async def test_the_chart_stands_in_the_table_beside_it(home: House) -> None:
+    """Numbers have one source: what is drawn can be read."""
+    await _filled(home)
+    text = (await _page(home, "/ui/spend?by=team&from=2026-09-01&to=2026-09-21")).text
+    assert 'data-chart="days-table"' in text
+    assert len(re.findall(r'<tr><th scope="row">2026-09-\d\d</th>', text)) == 21
+
+
+async def test_a_filter_can_be_taken_away_and_a_name_opens_its_view(home: House) -> None:
+    """Drilling down and up again are ordinary links."""
+    await _filled(home)
+    text = (await _page(home, "/ui/spend?by=model&team=acme&from=2026-09-01&to=2026-09-21")).text
+    assert "team = acme" in text
+    assert re.search(r'href="/ui/spend\?by=project[^"]*model=smart[^"]*"', text) or "model=smart" in text
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("by=colour", "Spending cannot be shown by"),
+        ("zone=Mars/Olympus", "no time zone"),
+        ("from=yesterday", "must be a date"),
+        ("from=2026-02-02&to=2026-01-01", "must not lie after"),
+        ("from=2020-01-01&to=2026-01-01", "at most 400 days"),
+    ],
+)
+async def test_a_broken_address_says_what_is_wrong_with_it(home: House, query: str, says: str) -> None:
+    """Addresses are typed and shared by people."""
+    answer = await _page(home, f"/ui/spend?{query}")
+    assert answer.status_code == 400
+    assert says in answer.text
+
+
+async def test_a_teams_viewer_sees_its_own_team_only(home: House) -> None:
+    """Spending is the other teams' secret, by every page and every sheet."""
+    await _filled(home)
+    key = await home.key("viewer", team="beta")
+    for path in ("/ui/spend?by=team&from=2026-09-01", "/ui/savings", "/ui/anomalies", "/ui/spend.csv?from=2026-09-01"):
+        answer = await _page(home, path, key)
+        assert answer.status_code == 200
+        assert "acme" not in answer.text
+    assert (await _page(home, "/ui/spend?team=acme", key)).status_code == 400
+
+
+async def test_savings_are_the_sum_of_their_parts(home: House) -> None:
+    """Net of what is taken off: the number finance quotes."""
+    await _filled(home)
+    text = (await _page(home, "/ui/savings?from=2026-08-01&to=2026-09-30")).text
+    assert "$1.20" in text  # forty hits of three cents
+    assert "Embedding" in text
+
+
+async def test_a_day_out_of_line_is_named_with_what_moved(home: House) -> None:
+    """A flag without a cause sends somebody searching."""
+    await _filled(home)
+    text = (await _page(home, "/ui/anomalies")).text
+    assert "Days out of line" in text
+    assert "model smart" in text
+
+
+async def test_nothing_out_of_line_says_so(home: House) -> None:
+    """An empty page says what it would show."""
+    assert "Nothing out of line" in (await _page(home, "/ui/anomalies")).text
+
+
+async def test_the_calculator_adds_up_and_scales(home: House) -> None:
+    """The month is thirty of the days, and twice the requests cost twice as much."""
+    once = _csv((await _page(home, "/ui/calculator.csv?prompt=1000&completion=300&requests=1000")).text)
+    twice = _csv((await _page(home, "/ui/calculator.csv?prompt=1000&completion=300&requests=2000")).text)
+    assert {row["model"] for row in once} >= {"openai/gpt-5-mini", "local/demo"}
+    for one, two in zip(once, twice, strict=True):
+        assert float(one["month_usd"]) == pytest.approx(30 * float(one["day_usd"]))
+        assert float(two["day_usd"]) == pytest.approx(2 * float(one["day_usd"]), rel=1e-3)
+
+
+async def test_the_calculator_says_what_it_cannot_price(home: House) -> None:
+    """A model without a price is not free."""
+    text = (await _page(home, "/ui/calculator?model=openai/never-heard-of")).text
+    assert "There is no price for openai/never-heard-of" in text
+    assert (await _page(home, "/ui/calculator?prompt=minus")).status_code == 400
+
+
+async def test_a_price_set_on_the_page_holds_and_is_audited(home: House) -> None:
+    """Finance sets a contract's price without a terminal."""
+    async with home.client(None) as visitor:
+        await sign_in(visitor)
+        token = csrf((await visitor.get("/ui/prices")).text)
+        form = {"csrf": token, "model": "openai/gpt-5-mini", "input_usd": "0.11", "output_usd": "0.99"}
+        answer = await visitor.post("/ui/prices", data=form)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/ui/prices?set=openai/gpt-5-mini")
+        page = (await visitor.get("/ui/prices")).text
+        assert "contract" in page
+        assert "0.11" in page
+        wrong = await visitor.post("/ui/prices", data={**form, "input_usd": "cheap"})
+        assert wrong.status_code == 400
+        assert "cheap" in wrong.text
+    async with home.client() as admin:
+        assert "price.set" in (await admin.get("/api/v1/audit")).text
+
+
+async def test_statements_show_months_and_close_only_what_is_over(home: House) -> None:
+    """The month that runs cannot be sealed, and the page says why."""
+    await _filled(home)
+    async with home.client(None) as visitor:
+        await sign_in(visitor)
+        assert "running" in (await visitor.get("/ui/statements")).text
+        month = _month(home)
+        page = (await visitor.get(f"/ui/statements/{month}")).text
+        assert "It stays open because" in page
+        answer = await visitor.post(f"/ui/statements/{month}/close", data={"csrf": csrf(page)})
+        assert answer.status_code == 409
+        assert "cannot be closed" in answer.text
+        assert (await visitor.get("/ui/statements/2026-13")).status_code == 400
+
+
+async def test_exports_are_finances_and_hold_the_month(home: House) -> None:
+    """A session's cookie is enough for the file; a viewer's is not."""
+    await _filled(home)
+    month = _month(home)
+    assert "BilledCost" in (await _page(home, f"/ui/exports/focus/{month}")).text
+    assert (await _page(home, f"/ui/exports/focus/{month}?format=parquet")).content[:4] == b"PAR1"
+    assert (await _page(home, f"/ui/exports/entries/{month}")).status_code == 200
+    viewer = await home.key("viewer")
+    assert (await _page(home, "/ui/exports", viewer)).status_code == 403
+
+
+async def test_the_first_page_tells_what_the_month_will_have_cost(home: House) -> None:
+    """With its range: one number alone would be believed."""
+    assert 'id="forecast"' not in (await _page(home, "/ui")).text
+    await _filled(home)
+    text = (await _page(home, "/ui")).text
+    assert 'id="forecast"' in text
+    assert "80 % between" in text

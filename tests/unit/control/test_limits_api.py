@@ -1,0 +1,103 @@
+"""Limits over HTTP: in money and per minute, changed live, noted, with a forecast."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from gateway.db.models import Audit
+from tests.clock import FrozenClock
+from tests.unit.control.house import House, charged, happened, house, request_row
+
+
+@pytest.fixture
+async def home(tmp_path: Path, clock: FrozenClock) -> AsyncGenerator[House, None]:
+    async with house(tmp_path, clock) as made:
+        yield made
+
+
+async def test_limits_per_minute_stand_beside_money_or_alone_and_every_change_is_noted(home: House) -> None:
+    """What is left out stays, null takes away, and the audit log says what was before and after."""
+    async with home.client() as admin:
+        made = (await admin.put("/api/v1/budgets/team:acme", json={"rpm": 60})).json()
+        assert (made["rpm"], made["tpm"], made["limit_usd"], made["remaining_usd"]) == (60, None, None, None)
+        both = {"limit_usd": "5", "tpm": 1_000, "on_exhausted": "degrade:embed", "degrade_at": 0.9}
+        made = (await admin.put("/api/v1/budgets/team:acme", json=both)).json()
+        assert (made["rpm"], made["tpm"], made["limit_usd"]) == (60, 1_000, "5")
+        assert (made["on_exhausted"], made["degrade_at"]) == ("degrade:embed", 0.9)
+        old_client = (await admin.put("/api/v1/budgets/team:acme", json={"limit_usd": "6"})).json()
+        assert (old_client["rpm"], old_client["on_exhausted"]) == (60, "degrade:embed")
+        assert (await admin.get("/api/v1/budgets")).json()["data"] == [old_client]
+        assert (await admin.get("/api/v1/budgets/team:acme")).json() == old_client
+        refuse = (await admin.put("/api/v1/budgets/team:acme", json={"on_exhausted": "refuse", "tpm": None})).json()
+        assert (refuse["limit_usd"], refuse["on_exhausted"], refuse["tpm"]) == ("6", "refuse", None)
+        rate = (await admin.put("/api/v1/budgets/team:acme", json={"limit_usd": None})).json()
+        assert (rate["limit_usd"], rate["rpm"]) == (None, 60)
+        assert (await admin.delete("/api/v1/budgets/team:acme")).status_code == 204
+        assert (await admin.delete("/api/v1/budgets/team:acme")).status_code == 404
+        assert (await admin.get("/api/v1/budgets")).json()["data"] == []
+    async with home.services.database.read() as connection:
+        rows = (await connection.execute(select(Audit).order_by(Audit.id))).all()
+    changes = [(row.action, row.before, row.after) for row in rows if row.target == "team:acme"]
+    assert [action for action, _, _ in changes] == ["budget.set"] * 5 + ["budget.retire"]
+    assert changes[0][1:] == (None, {"rpm": 60, "tpm": None})
+    assert changes[1][2] is not None
+    assert (changes[1][2]["rpm"], changes[1][2]["on_exhausted"]) == (60, "degrade:embed")
+    assert changes[-1][1:] == ({"rpm": 60, "tpm": None}, None)
+    assert all(before == last for (_, before, _), (_, _, last) in zip(changes[1:], changes, strict=False))
+
+
+WRONG_LIMITS: list[tuple[dict[str, Any], str]] = [
+    ({"rpm": -1}, "rpm"),
+    ({"tpm": 10**15}, "tpm"),
+    ({"rpm": "many"}, "rpm"),
+    ({"on_exhausted": "degrade:embed"}, "on_exhausted"),
+    ({"limit_usd": "1", "on_exhausted": "degrade:"}, "on_exhausted"),
+    ({"limit_usd": "1", "on_exhausted": "sulk"}, "on_exhausted"),
+    ({"limit_usd": "1", "on_exhausted": "degrade:no-such-model"}, "on_exhausted"),
+    ({"limit_usd": "1", "on_exhausted": "degrade:embed", "degrade_at": 2}, "degrade_at"),
+    ({"limit_usd": "1", "degrade_at": 0.5}, "degrade_at"),
+]
+
+
+async def test_a_wrong_limit_names_the_field_and_changes_nothing(home: House) -> None:
+    """Half a change would be the worst of both."""
+    async with home.client() as admin:
+        for body, param in WRONG_LIMITS:
+            answer = await admin.put("/api/v1/budgets/team:acme", json=body)
+            assert answer.status_code == 400, (body, answer.text)
+            assert param in answer.text, (body, answer.text)
+        assert (await admin.get("/api/v1/budgets")).json()["data"] == []
+
+
+async def test_a_forecast_has_a_range_and_an_instant(home: House, clock: FrozenClock) -> None:
+    """Whoever plans wants to know when it runs out, and how sure that is."""
+    rows = [
+        request_row(clock, 60 * 24 * day + 90, cost_nano=1_000_000_000 + 100_000_000 * (day % 3), id=f"r{day}")
+        for day in range(9)
+    ]
+    await happened(home.services.database, rows)
+    await charged(home.services.database, "r0", clock.now() - 60, 9_000_000_000)
+    async with home.client() as admin:
+        made = (await admin.put("/api/v1/budgets/org", json={"limit_usd": "12", "window": "total"})).json()
+        assert (made["spent_usd"], made["opening_usd"], made["remaining_usd"]) == ("9", "9", "3")
+        seen = (await admin.get("/api/v1/budgets/org")).json()["forecast"]
+        assert seen["basis"] >= 8
+        assert seen["runs_out_earliest"] <= seen["runs_out"] <= seen["runs_out_latest"]
+        assert seen["at_end_usd"] is None
+        await admin.put("/api/v1/budgets/org", json={"limit_usd": "12", "window": "year"})
+        seen = (await admin.get("/api/v1/budgets/org")).json()["forecast"]
+        assert float(seen["low_usd"]) <= float(seen["at_end_usd"]) <= float(seen["high_usd"])
+
+
+async def test_alerts_are_shown_to_whom_they_concern(home: House) -> None:
+    """That a budget is nearly gone must be seen also where no webhook is set up, and not by other teams."""
+    await charged(home.services.database, "r0", home.clock.now() - 60, 9_000_000_000)
+    async with home.client() as admin:
+        await admin.put("/api/v1/budgets/team:acme", json={"limit_usd": "10", "alerts": [0.5, 0.95]})
+        (seen,) = (await admin.get("/api/v1/alerts")).json()["data"]
+        assert (seen["scope"], seen["threshold"], seen["spent_usd"], seen["deliveries"]) == ("team:acme", 0.5, "9", [])
+    async with home.client(await home.key("viewer", team="zeta")) as other:
+        assert (await other.get("/api/v1/alerts")).json()["data"] == []

@@ -1,0 +1,108 @@
+"""`/v1/organization`: the parameters of OpenAI's own admin API, as its description has them."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clock import FrozenClock
+from tests.unit.control.house import House, happened, hit_row, house, request_row
+
+NOON = 1_790_000_000 // 86_400 * 86_400 + 43_200
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> AsyncGenerator[House, None]:
+    """Requests of today at noon: two teams, two models, a user."""
+    clock = FrozenClock(NOON)
+    async with house(tmp_path, clock) as made:
+        rows = [
+            request_row(clock, 1, user="u1"),
+            request_row(clock, 2, model_used="big", key_id="bbbbbbbb", cache_write=10),
+            request_row(clock, 3, team="beta", operation="completion"),
+            hit_row(clock, 4),
+            request_row(clock, 5, operation="embedding", model_used="minilm", completion=0),
+        ]
+        await happened(made.services.database, rows)
+        yield made
+
+
+async def results(home: House, kind: str, query: str = "") -> list[dict[str, Any]]:
+    async with home.client() as client:
+        answer = await client.get(f"/v1/organization/{kind}?start_time={NOON - 43_200}{query}")
+    assert answer.status_code == 200, answer.text
+    return [result for bucket in answer.json()["data"] for result in bucket["results"]]
+
+
+@pytest.mark.parametrize(
+    ("query", "requests"),
+    [
+        ("", [4]),
+        ("&models=big", [1]),
+        ("&models=big&models=demo", [4]),
+        ("&models[]=big&models[]=demo", [4]),
+        ("&models=big,demo", [4]),
+        ("&user_ids=u1", [1]),
+        ("&api_key_ids=bbbbbbbb", [1]),
+        ("&project_ids=beta/web", [1]),
+        ("&project_ids=beta/web&models=big", []),
+        ("&project_ids=nobody/x", []),
+        ("&batch=true", []),
+        ("&batch=false", [4]),
+        ("&models=demo&group_by=project_id", [2, 1]),
+    ],
+)
+async def test_filters_count_only_what_they_name(home: House, query: str, requests: list[int]) -> None:
+    """A tool that asks for one project and is answered with all of them shows wrong amounts."""
+    found = await results(home, "usage/completions", query)
+    assert sorted((result["num_model_requests"] for result in found), reverse=True) == requests
+
+
+async def test_a_filter_does_not_group(home: House) -> None:
+    """What was not asked for stays null, and there is one result however many values a filter has."""
+    (found,) = await results(home, "usage/completions", "&models=demo&models=big")
+    assert (found["model"], found["project_id"], found["batch"]) == (None, None, None)
+    (by_batch,) = await results(home, "usage/completions", "&group_by=batch&group_by=service_tier")
+    assert (by_batch["batch"], by_batch["service_tier"]) == (False, None)
+
+
+async def test_costs_by_line_item_tell_how_much_was_used(home: House) -> None:
+    """`quantity` and its unit belong to a line item, and stand nowhere else."""
+    found = {result["line_item"]: result for result in await results(home, "costs", "&group_by=line_item")}
+    assert (found["big"]["quantity"], found["big"]["quantity_unit"]) == (200.0, "tokens")
+    (total,) = await results(home, "costs", "&api_key_ids=bbbbbbbb")
+    assert (total["quantity"], total["quantity_unit"], total["amount"]["currency"]) == (None, None, "usd")
+    assert total["amount"]["value"] == pytest.approx(0.000213)
+
+
+async def test_tokens_are_told_by_class(home: House) -> None:
+    """The classes of the prompt add up to it."""
+    (found,) = await results(home, "usage/completions", "&models=big")
+    parts = ("input_cached_tokens", "input_cache_write_tokens", "input_uncached_tokens")
+    assert [found[name] for name in parts] == [20, 10, 90]
+    assert found["input_tokens"] == 120
+
+
+async def test_embeddings_take_the_same_filters(home: House) -> None:
+    """The third report obeys as the others do."""
+    assert [row["num_model_requests"] for row in await results(home, "usage/embeddings", "&models=minilm")] == [1]
+    assert await results(home, "usage/embeddings", "&models=demo") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "param"),
+    [
+        ("usage/completions?start_time=0&batch=maybe", "batch"),
+        ("costs?start_time=0&group_by=model", "group_by"),
+        ("costs?start_time=0&bucket_width=1h", "bucket_width"),
+        ("usage/completions?start_time=0&limit=32", "limit"),
+        ("usage/completions?start_time=0&page=x%21", "page"),
+        ("usage/completions?start_time=0&models=" + ",".join(map(str, range(101))), "models"),
+    ],
+)
+async def test_what_cannot_be_answered_is_refused(home: House, path: str, param: str) -> None:
+    """A parameter that is ignored gives an answer to another question."""
+    async with home.client() as client:
+        answer = await client.get(f"/v1/organization/{path}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

@@ -1,0 +1,29 @@
+"""Every request as CSV, and making sums anew, asked through the control plane."""
+
+import csv
+import io
+from pathlib import Path
+
+from tests.clock import FrozenClock
+from tests.unit.control.house import happened, hit_row, house, request_row
+
+
+async def test_every_request_is_streamed_once(tmp_path: Path, clock: FrozenClock) -> None:
+    """A spreadsheet of a quarter: more rows than a page of the database has, all of the caller's team, none else."""
+    async with house(tmp_path, clock) as home:
+        mine = [request_row(clock, number, total_ms=number / 3) for number in range(700)]
+        await happened(home.services.database, [*mine, hit_row(clock, 800, team="zeta", user="=1+1")])
+        async with home.client() as client:
+            answer = await client.get("/api/v1/export/requests", params={"from": "2d"})
+            mended = await client.post("/api/v1/usage/rebuild")
+            refused = await client.get("/api/v1/export/requests", params={"from": "2d", "to": "3d"})
+        assert answer.headers["content-type"].startswith("text/csv")
+        lines = list(csv.DictReader(io.StringIO(answer.text)))
+        assert [line["id"] for line in lines][1:] == [row["id"] for row in reversed(mine)]
+        assert (lines[0]["user"], lines[1]["cost_usd"], lines[1]["tags"]) == ("'=1+1", "0.000213", '{"feature":"faq"}')
+        assert refused.status_code == 400
+        assert mended.json()["days"] >= 1
+        async with home.client(await home.key("viewer", "zeta")) as client:
+            theirs = await client.get("/api/v1/export/requests", params={"from": "2d"})
+            assert (await client.post("/api/v1/usage/rebuild")).status_code == 403
+        assert [line["team"] for line in csv.DictReader(io.StringIO(theirs.text))] == ["zeta"]

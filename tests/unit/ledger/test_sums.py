@@ -1,0 +1,167 @@
+"""Sums equal a plain count of the rows, whatever the batches, repeats, late rows and corrections."""
+
+import asyncio
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.db.queries import DIMENSIONS, Queries
+from gateway.db.session import Database
+from gateway.db.sums import BUCKETS, EDGES, day_starts, percentile
+from gateway.ledger import sums
+from gateway.ledger.request_rows import Repeated, RequestRows
+from tests.unit.ledger.sum_world import REQUEST, START, Told, counted, numbers, row, told
+
+DAY = 86_400
+GROUPS = [name.replace("<name>", "app") for name in DIMENSIONS] + ["tag:env"]
+_some = st.sampled_from
+STEP = st.one_of(
+    st.tuples(st.just("write"), st.lists(st.integers(0, 59), min_size=1, max_size=20)),
+    st.tuples(st.just("correct"), st.tuples(st.integers(0, 59), _some([-5, -1, 5]))),
+    st.tuples(st.just("make"), st.integers(1, 5)),
+    st.tuples(st.just("rebuild"), st.none()),
+)
+INSTANT = st.one_of(
+    st.integers(-1, 5 * 24).map(lambda hour: START + hour * 3_600.0),
+    st.integers(-1, 5).map(lambda day: START + day * float(DAY)),
+    st.floats(START - 10, START + 5 * DAY),
+)
+CONDITION = st.fixed_dictionaries(
+    {},
+    optional={
+        "team": _some(["a", "b"]),
+        "user": _some(["ann", ""]),
+        "tag:app": _some(["web", ""]),
+        "status": _some(["200", "500"]),
+        "source": _some(["exact", "none"]),
+    },
+)
+ASKED = st.tuples(st.lists(_some(GROUPS), max_size=3, unique=True), INSTANT, INSTANT, CONDITION)
+
+CUTTING: list[Any] = [  # spans nearer to the next whole day or hour than to the one inside: what is too much goes again
+    (["team"], START + 0.4 * DAY, START + 2.8 * DAY, {}),
+    (["user", "model"], START + 1.3 * DAY, START + 3.7 * DAY, {}),
+    ([], START + 1.6 * DAY + 1_000.5, START + 1.9 * DAY + 3_000.25, {}),
+]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database with today's schema: copying a file is faster than migrating one."""
+    path = tmp_path_factory.mktemp("sums") / "empty.db"
+
+    async def make() -> None:
+        database = Database(f"sqlite:///{path}")
+        await database.start()
+        await database.close()
+
+    asyncio.run(make())
+    return path
+
+
+class World:
+    """A database that is written to in steps, and what should be in it."""
+
+    def __init__(self, database: Database, requests: list[Told]) -> None:
+        self.database = database
+        self.requests = requests
+        self.written: dict[str, Told] = {}
+        self.corrections: dict[str, int] = {}
+        self._rows = RequestRows("sqlite")
+        self._numbers = 0
+
+    async def do(self, step: tuple[str, Any]) -> None:
+        kind, value = step
+        if kind == "write":
+            await self._write([self.requests[i % len(self.requests)] for i in value])
+        elif kind == "make":
+            await sums.make_days(self.database, START + value * DAY)
+        elif kind == "rebuild":
+            await sums.rebuild(self.database)
+        elif (one := self.requests[value[0] % len(self.requests)])["id"] in self.written:
+            await self._correct(one, value[1])
+
+    async def _write(self, those: list[Told]) -> None:
+        """As the recorder does: as if all were new, and again with a look where they were not."""
+        rows = [row(one) for one in those]
+        try:
+            new = await self.database.transact(self._rows.add, rows, new=True)
+        except Repeated:
+            new = await self.database.transact(self._rows.add, rows)
+        self._rows.committed()
+        assert new == len({one["id"] for one in those} - set(self.written))
+        self.written |= {one["id"]: one for one in those}
+
+    async def _correct(self, one: Told, amount: int) -> None:
+        self._numbers += 1
+        correction = {"id": f"c{self._numbers}", "request_id": one["id"], "at": 1.0, "team": "", "project": ""}
+        correction |= {"model": "", "amount_nano": amount, "reason": "", "actor": ""}
+        await self.database.transact(self._rows.correct, one["id"], correction)
+        self.corrections[one["id"]] = self.corrections.get(one["id"], 0) + amount
+
+    async def check(self, asked: list[tuple[list[str], float, float, dict[str, str]]]) -> None:
+        assert await sums.differences(self.database) == []
+        for group_by, start, end, where in asked:
+            rows = await Queries(self.database).usage(group_by, start, end, where)
+            wanted = counted(self.written.values(), self.corrections, (group_by, start, end, where))
+            if not group_by and not wanted:
+                assert rows[0].requests == 0
+                continue
+            assert numbers(rows) == {group: of for group, of in wanted.items() if any(of.values())}
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    drawn=st.lists(REQUEST, min_size=1, max_size=60),
+    steps=st.lists(STEP, min_size=1, max_size=8),
+    asked=st.lists(ASKED, min_size=1, max_size=6),
+)
+def test_sums_equal_a_plain_count(
+    template: Path, tmp_path: Path, drawn: list[Any], steps: list[Any], asked: list[Any]
+) -> None:
+    """Finance must be able to trust a sum: no batch, repeat, late row or correction may count twice or not at all."""
+    path = tmp_path / "world.db"
+    for name in tmp_path.iterdir():
+        name.unlink()
+    shutil.copy(template, path)
+
+    async def run() -> None:
+        database = Database(f"sqlite:///{path}")
+        world = World(database, [told(i, one) for i, one in enumerate(drawn)])
+        for step in steps:
+            await world.do(step)
+        await world.check(asked)
+        await sums.make_days(database, START + 5 * DAY)
+        await world.check(CUTTING)
+        await database.close()
+
+    asyncio.run(run())
+
+
+@given(st.lists(st.floats(0, 3e5), min_size=1, max_size=200), _some([50, 95, 99]))
+def test_a_percentile_is_within_its_bucket(durations: list[float], share: int) -> None:
+    """What the histogram tells is off by less than the width of the bucket that the true value lies in."""
+    counts = [0] * len(BUCKETS)
+    for ms in durations:
+        counts[sum(edge <= ms for edge in EDGES)] += 1
+    true = sorted(durations)[-(-len(durations) * share // 100) - 1]
+    found = percentile(counts, share)
+    assert found is not None
+    place = sum(edge <= true for edge in EDGES)
+    lower = EDGES[place - 1] if place else 0.0
+    assert lower <= found <= (EDGES[place] if place < len(EDGES) else EDGES[-1])
+    assert percentile([0] * len(BUCKETS), share) is None
+
+
+def test_days_of_a_zone_follow_each_other() -> None:
+    """A day of 23 or 25 hours is one bucket, and the first one holds the start."""
+    starts = day_starts("Europe/Berlin", START + 30 * DAY, START + 36 * DAY)
+    assert starts[0] <= START + 30 * DAY
+    assert starts[-1] >= START + 36 * DAY
+    lengths = {b - a for a, b in pairwise(starts)}
+    assert lengths == {DAY, DAY + 3_600}
