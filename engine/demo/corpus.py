@@ -12,9 +12,12 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from engine.demo.facts import REFUSAL, Fact, Frames, Refusals, lines, load_facts, load_frames, load_refusals, load_tails
+from engine.demo.teacher import english_words
 from engine.demo.wording import Wording
 
 _COMPARED = ("{first} or {}", "{first} vs {}", "is {first} better than {}", "difference between {first} and {}")
+STRANGE_WORDS = 10_000
+FURTHER = 0.25  # the share of questions that nobody wrote
 REFUSED = 0.42  # the share of questions to refuse
 _SYLLABLES = re.findall(
     r"\w+", "ba co di fu ga hel jo ka lum mi no pra qui ro sta tur vel wex yo zin dex tron ify ora lix quo bly sten"
@@ -22,10 +25,14 @@ _SYLLABLES = re.findall(
 
 
 class Sample(Struct, frozen=True):
-    """One conversation to learn: `turns` are the messages before the answer, as (role, text)."""
+    """One conversation to learn: `turns` are the messages before the answer, as (role, text).
+
+    `answer` is empty where none is known; `source` is the last question before its wording was varied.
+    """
 
     turns: tuple[tuple[str, str], ...]
     answer: str
+    source: str = ""
 
 
 class Material(Struct, frozen=True):
@@ -59,9 +66,16 @@ def part(material: Material, share: int, *, held: bool) -> Material:
 
 
 class Corpus:
-    """An endless, repeatable stream of samples for one seed."""
+    """An endless, repeatable stream of samples for one seed.
 
-    def __init__(self, material: Material, seed: int) -> None:
+    `further`: questions made by a program, each with its answer or an empty text; `strange`: see `Stage`.
+    """
+
+    def __init__(
+        self, material: Material, seed: int, further: Sequence[tuple[str, str]] = (), strange: float = 0.0
+    ) -> None:
+        self._further = further
+        self._strange, self._words = strange, english_words(STRANGE_WORDS) if strange else []
         self._rng = random.Random(seed)  # noqa: S311 - variety of wording, not security
         self._material = material
         self._wording = Wording(self._rng)
@@ -78,21 +92,26 @@ class Corpus:
     def draw(self) -> Sample:
         """One sample: a question with its answer, 12 % after a system prompt, 6 % after an earlier exchange."""
         rng = self._rng
-        question, answer = self.exchange()
+        question, answer, source = self.exchange()
         turns: list[tuple[str, str]] = []
         if rng.random() < 0.12:
             turns.append(("system", rng.choice(self._systems)))
         if rng.random() < 0.06:
-            before, reply = self.exchange()
+            before, reply, _ = self.exchange()
+            reply = reply or REFUSAL
             turns += [("user", before), ("assistant", reply)]
-        return Sample((*turns, ("user", question)), answer)
+        return Sample((*turns, ("user", question)), answer, source)
 
-    def exchange(self) -> tuple[str, str]:
-        """A question in a varied wording, and the one right answer to it."""
-        if self._rng.random() < REFUSED:
-            return self._wording.vary(self._foreign()), REFUSAL
-        fact = self._rng.choice(self._material.facts)
-        return self._wording.vary(self._about(fact)), fact.answer
+    def exchange(self) -> tuple[str, str, str]:
+        """A question in a varied wording, the one right answer to it, and the question as it was written."""
+        if self._further and self._rng.random() < FURTHER:
+            source, answer = self._rng.choice(self._further)
+        elif self._rng.random() < REFUSED:
+            source, answer = self._foreign(), REFUSAL
+        else:
+            fact = self._rng.choice(self._material.facts)
+            source, answer = self._about(fact), fact.answer
+        return self._wording.vary(source), answer, source
 
     def _about(self, fact: Fact) -> str:
         """A question about `fact`: mostly a freely worded one, else a frame filled with a name or a task of it."""
@@ -105,7 +124,21 @@ class Corpus:
         patterns, filling, endings = rng.choice(pool)
         if rng.random() < 0.07 and "nearhit" not in filling:
             filling = f"{filling} {rng.choice(endings)}"
-        return rng.choice(patterns).replace("{}", filling)
+        return self._filled(rng.choice(patterns), filling)
+
+    def _filled(self, pattern: str, filling: str) -> str:
+        """The pattern around its filling; a share of them with one or two of the pattern's words replaced at random.
+
+        A pattern may hold words that were never seen; what is asked about is in the filling alone.
+        """
+        rng = self._rng
+        if self._strange and rng.random() < self._strange:
+            parts = pattern.split(" ")
+            places = [place for place, word in enumerate(parts) if word.isalpha()]
+            for place in rng.sample(places, min(len(places), rng.randint(1, 2))):
+                parts[place] = rng.choice(self._words)
+            pattern = " ".join(parts)
+        return pattern.replace("{}", filling)
 
     def _foreign(self) -> str:
         """A question to refuse; half of them fill the same frames as the facts do, so a frame alone says nothing."""
@@ -114,10 +147,10 @@ class Corpus:
         if draw < 0.39:
             return rng.choice(refusals.questions)
         if draw < 0.67:
-            pattern, filling = rng.choice(frames.define), rng.choice(refusals.names)
-        elif draw < 0.79:
-            pattern, filling = rng.choice(frames.howto), rng.choice(refusals.actions)
-        elif draw < 0.83:
+            return self._filled(rng.choice(frames.define), rng.choice(refusals.names))
+        if draw < 0.79:
+            return self._filled(rng.choice(frames.howto), rng.choice(refusals.actions))
+        if draw < 0.83:
             pattern, filling = rng.choice(frames.define), self._invented()
         elif draw < 0.88:
             known, endings, patterns = rng.choice(self._fillings)

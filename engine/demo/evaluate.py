@@ -1,5 +1,7 @@
 """Scores the shipped weights on questions they never saw: `python -m engine.demo.evaluate [--folder F] [--show]`.
 
+`--development` asks the set that recipes are chosen on (an earlier test set) instead of the test set.
+
 Knows: the test files and the held-out frames. Does not know: how training works; it never changes the model.
 A question counts as right only when greedy decoding writes the whole expected answer (`scoring.py`).
 """
@@ -22,6 +24,7 @@ from engine.demo.train import answers_of, load
 from engine.demo.wording import typing_error
 
 TEST: Final = FOLDER / "test_wordings.tsv"
+DEVELOPMENT: Final = FOLDER / "development_wordings.tsv"
 FRAMES_ASKED: Final = 1000
 
 
@@ -52,10 +55,10 @@ def expected_answers() -> dict[str, str]:
     return {**known, "off-topic": REFUSAL, "near-topic": REFUSAL}
 
 
-def suites() -> dict[str, list[Asked]]:
-    """Every set of questions that is scored, by name."""
+def suites(path: Path = TEST) -> dict[str, list[Asked]]:
+    """Every set of questions that is scored, by name; the free wordings and refusals are those of `path`."""
     answers = expected_answers()
-    test = read_test()
+    test = read_test(path)
     asked = [ask(line.question, answers[line.expected]) for line in test if not line.expected.endswith("-topic")]
     rng = random.Random(11)  # noqa: S311 - places of typing errors, not security
     return {
@@ -73,11 +76,11 @@ def suites() -> dict[str, list[Asked]]:
     }
 
 
-def evaluate(folder: Path = FOLDER, only: Sequence[str] = ()) -> dict[str, Score]:
+def evaluate(folder: Path = FOLDER, only: Sequence[str] = (), path: Path = TEST) -> dict[str, Score]:
     """The scores of the checkpoint in `folder`, by name; all of them unless `only` names some."""
     model, tokenizer = load(folder)
     encoder = Encoder(tokenizer, answers_of(load_material()))
-    return {name: _score(model, encoder, asked) for name, asked in suites().items() if not only or name in only}
+    return {name: _score(model, encoder, asked) for name, asked in suites(path).items() if not only or name in only}
 
 
 @torch.inference_mode()
@@ -97,12 +100,12 @@ def _score(model: Any, encoder: Encoder, asked: Sequence[Asked]) -> Score:
     return Score(len(asked), right, round(right / len(asked), 4))
 
 
-def _show(folder: Path) -> None:
-    """Every test question that is answered wrongly, with what the model writes."""
+def _show(folder: Path, path: Path) -> None:
+    """Every question of `path` that is answered wrongly, with what the model writes."""
     model, tokenizer = load(folder)
     encoder = Encoder(tokenizer, answers_of(load_material()))
     answers = expected_answers()
-    test = read_test()
+    test = read_test(path)
     right = verdicts(model, encoder, [ask(line.question, answers[line.expected]) for line in test])
     for line, good in zip(test, right, strict=True):
         if not good:
@@ -115,10 +118,12 @@ def main() -> None:
     asks = argparse.ArgumentParser(description="Score the demo model on questions it never saw.")
     asks.add_argument("--folder", type=Path, default=FOLDER)
     asks.add_argument("--show", action="store_true", help="print the questions that go wrong")
+    asks.add_argument("--development", action="store_true", help="ask the set that recipes are chosen on")
     given = asks.parse_args()
+    path = DEVELOPMENT if given.development else TEST
     if given.show:
-        _show(given.folder)
-    print(json.encode(evaluate(given.folder)).decode())  # noqa: T201 - the result
+        _show(given.folder, path)
+    print(json.encode(evaluate(given.folder, path=path)).decode())  # noqa: T201 - the result
 
 
 if __name__ == "__main__":

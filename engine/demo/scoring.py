@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from msgspec import Struct
 
-from engine.demo.batches import Encoder, pad
+from engine.demo.batches import Encoder, Item, pad
 
 
 class Asked(Struct, frozen=True):
@@ -33,10 +33,10 @@ def verdicts(model: Any, encoder: Encoder, asked: Sequence[Asked], *, size: int 
     found = [False] * len(asked)
     for begin in range(0, len(order), size):
         chosen = order[begin : begin + size]
-        group: list[tuple[list[int], list[float]]] = []
+        group: list[Item] = []
         for at in chosen:
             head, answer = encoder.prompt(asked[at].turns), encoder.answer(asked[at].answer)
-            group.append((head + answer, [0.0] * len(head) + [1.0] * len(answer)))
+            group.append(Item(head + answer, [0.0] * len(head) + [1.0] * len(answer)))
         batch = pad(group, encoder.pad)
         best = model(input_ids=batch.tokens).logits[:, :-1].argmax(-1)
         agrees = (best == batch.tokens[:, 1:]) | (batch.weights[:, 1:] == 0)

@@ -5,7 +5,6 @@ Does not know: the data's content, or the test questions, which `card.py` alone 
 """
 
 import argparse
-import math
 import sys
 import time
 from collections.abc import Iterator
@@ -25,25 +24,33 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 from engine.demo.batches import Batch, Encoder, batches
 from engine.demo.corpus import Corpus, Material, load_material, part
 from engine.demo.facts import FOLDER, REFUSAL
+from engine.demo.lessons import Lessons, lessons
 from engine.demo.questions import frame_questions, free_questions, refusal_questions
 from engine.demo.scoring import verdicts
+from engine.demo.teacher import english_words
 from engine.demo.vocabulary import END, PAD, TEMPLATE, letter_sharing, token_id, train_tokenizer
 
 
 class Stage(Struct, frozen=True):
-    """One run of warm-up and cosine; each stage starts from the saved weights of the one before."""
+    """One run of warm-up, level rate and decay; each stage starts from the saved weights of the one before."""
 
     seed: int
     steps: int
     rate: float
+    strange: float = 0.0  # the share of filled sentence patterns in which other words stand for some of the pattern's
+    whole: float = 0.1  # the share of samples that carry their whole answer
 
 
 class Recipe(Struct, frozen=True):
     """Every number the result depends on."""
 
     seed: int = 20261121
-    stages: tuple[Stage, ...] = (Stage(20261121, 7500, 4e-3),)
-    vocabulary: int = 3072
+    stages: tuple[Stage, ...] = (
+        Stage(20261121, 2800, 4e-3),
+        Stage(20261122, 1300, 2e-3, strange=0.3, whole=0.2),
+        Stage(20261123, 300, 1.5e-3, strange=0.5, whole=0.7),
+    )
+    vocabulary: int = 8192
     hidden: int = 128
     feed_forward: int = 384
     layers: int = 4
@@ -57,55 +64,107 @@ class Recipe(Struct, frozen=True):
     decay: float = 0.1
     dropout: float = 0.15
     processes: int = 2
+    forget: float = 0.25  # the share of words whose free embedding a step leaves out
+    smoothing: float = 0.1
+    kind_weight: float = 2.0
+    vector_weight: float = 6.0
+    further: int = 12_000  # questions made by the program and labelled by the teacher
 
 
 class Network(torch.nn.Module):
-    """The Qwen3 model plus what only training needs: letter-shared embeddings, merged into the free ones by `merge`."""
+    """The Qwen3 model plus what only training needs, merged into it or left behind by `merge`.
 
-    def __init__(self, recipe: Recipe, tokenizer: Tokenizer, start: Path | None) -> None:
+    Every embedding is a free one, plus one shared by letters, plus the teacher's word vector times a learned matrix, so
+    that a word seen rarely starts where words of similar meaning are. Two heads below the top layer guess the answer's
+    number and the teacher's vector of the question.
+    """
+
+    letters: torch.Tensor
+    meanings: torch.Tensor
+    meant: torch.Tensor
+    vectors: torch.Tensor
+
+    def __init__(self, recipe: Recipe, tokenizer: Tokenizer, start: Path | None, told: Lessons) -> None:
         super().__init__()
         self.model: Any = load(start)[0] if start else Qwen3ForCausalLM(_config(recipe, tokenizer))
         self.model.set_attn_implementation("eager")  # short rows on one core: a quarter less CPU than sdpa
         self.shared = torch.nn.Parameter(torch.randn(recipe.buckets, recipe.hidden) * (0.0 if start else 0.02))
         self.register_buffer("letters", letter_sharing(tokenizer, recipe.buckets))
-        self._dropout = recipe.dropout
+        self.meaning = torch.nn.Parameter(torch.randn(told.meanings.shape[1], recipe.hidden) * (0.0 if start else 0.02))
+        self.register_buffer("meanings", told.meanings)
+        self.register_buffer("meant", told.meanings.any(1, keepdim=True) & (start is None))
+        self.register_buffer("vectors", told.vectors)
+        self.seen = torch.nn.RMSNorm(recipe.hidden)
+        self.kind = torch.nn.Linear(recipe.hidden, told.kinds)
+        self.guess = torch.nn.Linear(recipe.hidden, told.vectors.shape[1])
+        self._recipe = recipe
 
     def embeddings(self) -> torch.Tensor:
-        """(tokens, hidden): the free embedding of each token plus what its letters share with others."""
+        """(tokens, hidden): the free embedding of each token plus the share of its letters and of its meaning."""
+        return self.model.model.embed_tokens.weight + self._common()
+
+    def _common(self) -> torch.Tensor:
         with torch.autocast("cpu", enabled=False):
-            return self.model.model.embed_tokens.weight + torch.sparse.mm(self.letters, self.shared)
+            return torch.sparse.mm(self.letters, self.shared) + self.meanings @ self.meaning
 
     def loss(self, batch: Batch) -> torch.Tensor:
-        """The weighted mean cross entropy of the answers' tokens."""
-        table = self.embeddings()
-        inputs = dropout(embedding(batch.tokens[:, :-1], table), self._dropout, self.training)
-        hidden = self.model.model(inputs_embeds=inputs, use_cache=False).last_hidden_state
+        """The weighted mean cross entropy of the answers' tokens, plus what the two heads get wrong."""
+        common, own = self._common(), self.model.model.embed_tokens.weight
+        table = common + own
+        kept = own * (~self.meant | (torch.rand(own.shape[0], 1) >= self._recipe.forget))
+        inputs = dropout(embedding(batch.tokens[:, :-1], common + kept), self._recipe.dropout, self.training)
+        out = self.model.model(inputs_embeds=inputs, use_cache=False, output_hidden_states=True)
+        hidden = out.last_hidden_state
         weights = batch.weights[:, 1:]
         chosen = weights > 0
         logits = (hidden[chosen] @ table.T).float()
         each = cross_entropy(logits, batch.tokens[:, 1:][chosen], reduction="none")
-        return (each * weights[chosen]).sum() / batch.tokens.shape[0]
+        written = (each * weights[chosen]).sum() / batch.tokens.shape[0]
+        return written + self._understood(out.hidden_states[-2], batch)
+
+    def _understood(self, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """How wrong the heads are at the question's last place, one layer below the top.
+
+        There, and not at the top, so that the answer's later tokens can still attend to what was recognised. Samples
+        without an answer or a vector take no part in it.
+        """
+        recipe = self._recipe
+        read = self.seen(hidden[torch.arange(len(batch.ends)), batch.ends].float())
+        with torch.autocast("cpu", enabled=False):
+            kinds, guess = self.kind(read), self.guess(read)
+        told = batch.rows >= 0
+        far = 1 - torch.nn.functional.cosine_similarity(guess[told], self.vectors[batch.rows[told]])
+        sure = cross_entropy(kinds, batch.labels, label_smoothing=recipe.smoothing)
+        return recipe.kind_weight * sure + recipe.vector_weight * far.sum() / len(batch.ends)
 
     @torch.no_grad()
     def merge(self) -> Any:
         """The plain model: its embedding now holds the sum, and nothing else is needed to run it."""
         self.model.model.embed_tokens.weight.copy_(self.embeddings())
         self.shared.zero_()
+        self.meaning.zero_()
         return self.model
 
 
-def train(recipe: Recipe, material: Material, stage: Stage, start: Path | None = None) -> tuple[Any, Tokenizer]:
-    """The trained model (float32, in eval mode) and its tokenizer; the same for the same recipe, data and machine.
+def train(
+    recipe: Recipe, material: Material, stage: Stage, start: Path | None = None, told: Lessons | None = None
+) -> tuple[Any, Tokenizer, Lessons]:
+    """The trained model (float32, in eval mode), its tokenizer, and what the teacher told, for the next stage.
+
+    The same for the same recipe, data and machine.
 
     `recipe.processes` equal workers each take their own samples and share one mean gradient per step.
     """
     torch.set_num_threads(1)
     tokenizer = load(start)[1] if start else train_tokenizer(_texts(material, recipe.seed), recipe.vocabulary)
-    network = _network(recipe, tokenizer, start)
+    torch.set_num_threads(recipe.processes)
+    told = told or lessons(material, tokenizer, recipe.seed, recipe.further)
+    torch.set_num_threads(1)
+    network = _network(recipe, tokenizer, start, told)
     size = sum(p.numel() for p in network.parameters())
     _say(f"{sum(p.numel() for p in network.model.parameters()):,} parameters")
     context = multiprocessing.get_context("spawn")
-    job = Job(recipe, stage, material, start)
+    job = Job(recipe, stage, material, start, told)
     exchange = Exchange(torch.zeros(recipe.processes, size).share_memory_(), context.Barrier(recipe.processes))
     others = [
         context.Process(target=_work, args=(rank, job, tokenizer.to_str(), exchange), daemon=True)
@@ -116,7 +175,7 @@ def train(recipe: Recipe, material: Material, stage: Stage, start: Path | None =
     _learn(0, job, (tokenizer, network), exchange)
     for other in others:
         other.join()
-    return network.merge().eval(), tokenizer
+    return network.merge().eval(), tokenizer, told
 
 
 @dataclass(frozen=True)
@@ -144,18 +203,19 @@ class Job(Struct, frozen=True):
     stage: Stage
     material: Material
     start: Path | None
+    told: Lessons
 
 
-def _network(recipe: Recipe, tokenizer: Tokenizer, start: Path | None) -> Network:
+def _network(recipe: Recipe, tokenizer: Tokenizer, start: Path | None, told: Lessons) -> Network:
     torch.manual_seed(recipe.seed)
-    return Network(recipe, tokenizer, start)
+    return Network(recipe, tokenizer, start, told)
 
 
 def _work(rank: int, job: Job, told: str, exchange: Exchange) -> None:
     """The other workers' whole life: the same start, other samples, the same steps."""
     torch.set_num_threads(1)
     tokenizer = Tokenizer.from_str(told)
-    _learn(rank, job, (tokenizer, _network(job.recipe, tokenizer, job.start)), exchange)
+    _learn(rank, job, (tokenizer, _network(job.recipe, tokenizer, job.start, job.told)), exchange)
 
 
 def _learn(rank: int, job: Job, learner: tuple[Tokenizer, Network], exchange: Exchange) -> None:
@@ -165,7 +225,8 @@ def _learn(rank: int, job: Job, learner: tuple[Tokenizer, Network], exchange: Ex
     torch.manual_seed(stage.seed + rank)
     encoder = Encoder(tokenizer, answers_of(material))
     seed = stage.seed + 1000 * rank
-    stream = batches(encoder, Corpus(material, seed), recipe.batch, seed)
+    told, corpus = job.told, Corpus(material, seed, job.told.further, stage.strange)
+    stream = batches(encoder, corpus, recipe.batch, seed, told.rows, stage.whole)
     optimizers = _optimizers(network, recipe, stage.rate)
     parameters = list(network.parameters())
     began, running = time.monotonic(), 0.0
@@ -247,6 +308,8 @@ def _texts(material: Material, seed: int) -> Iterator[str]:
     """What the tokenizer learns from: varied questions and every answer several times."""
     for sample in islice(Corpus(material, seed), 40_000):
         yield sample.turns[-1][1]
+    for word in english_words(8000):
+        yield from [f" {word}"] * 6
     for answer in answers_of(material):
         yield from [answer] * 40
 
@@ -263,11 +326,10 @@ def _optimizers(network: Network, recipe: Recipe, rate: float) -> list[torch.opt
 
 
 def _schedule(step: int, warmup: int, steps: int) -> float:
-    """Linear warm-up, then a cosine down to 2 %."""
+    """Linear warm-up, level, and over the last 30 % of the steps linearly down to 2 %."""
     if step < warmup:
         return (step + 1) / warmup
-    share = (step - warmup) / max(1, steps - warmup)
-    return 0.02 + 0.49 * (1 + math.cos(math.pi * share))
+    return min(1.0, 0.02 + 0.98 * (steps - step) / (0.3 * steps))
 
 
 def main() -> None:
@@ -279,10 +341,11 @@ def main() -> None:
     given = asks.parse_args()
     recipe = Recipe()
     material = load_material()
+    told = None
     for at, stage in enumerate(recipe.stages):
         if at >= given.first:
             start = given.out if at else None
-            model, tokenizer = train(recipe, part(material, given.hold, held=False), stage, start)
+            model, tokenizer, told = train(recipe, part(material, given.hold, held=False), stage, start, told)
             save(model, tokenizer, given.out, recipe.context)
     model, tokenizer = load(given.out)
     encoder = Encoder(tokenizer, answers_of(material))

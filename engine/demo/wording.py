@@ -117,3 +117,8 @@ def typing_error(rng: random.Random, text: str) -> str:
     if kind == 2:
         return text[:at] + text[at + 1 : at + 2] + text[at] + text[at + 2 :]
     return text[:at] + rng.choice(_KEYS_NEARBY[text[at].lower()]) + text[at + 1 :]
+
+
+def plain_words(text: str) -> list[str]:
+    """The words of letters in `text`, in lower case."""
+    return re.findall(r"[a-z]{3,}", text.lower())

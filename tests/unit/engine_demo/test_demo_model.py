@@ -9,18 +9,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine.demo.card import WEIGHTS, Card, data_counts, data_digest, sha256
 from engine.demo.corpus import load_material
-from engine.demo.evaluate import TEST, evaluate, expected_answers, read_test
+from engine.demo.evaluate import DEVELOPMENT, TEST, evaluate, expected_answers, read_test
 from engine.demo.facts import FOLDER, REFUSAL, load_tails
 
 CARD = json.decode((FOLDER / "card.json").read_bytes(), type=Card)
 WANTED = {"unseen_frames": 0.97, "free_wordings": 0.85, "refusals": 0.95}
-KNOWN_MISSES = ("free_wordings",)
-WANTED_MARKED = [
-    pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="the card states this miss"))
-    if name in KNOWN_MISSES
-    else name
-    for name in WANTED
-]
 TRICKY_TEXTS = [
     "",
     " ",
@@ -100,9 +93,9 @@ def test_the_card_names_every_score_it_misses():
     assert ("All wanted scores are met." in (FOLDER / "CARD.md").read_text(encoding="utf-8")) == (not CARD.missed)
 
 
-@pytest.mark.parametrize("name", WANTED_MARKED)
+@pytest.mark.parametrize("name", WANTED)
 def test_the_card_meets_what_was_wanted(name: str):
-    """The scores are the reason to ship these weights; a known miss is marked and must be unmarked once it is met."""
+    """The scores are the reason to ship these weights."""
     assert CARD.scores[name].share >= WANTED[name]
 
 
@@ -151,8 +144,9 @@ def test_a_system_prompt_and_an_earlier_turn_do_not_confuse_it(model: Any, token
     assert reply(model, tokenizer, "What is goodput?", *before) == expected_answers()["goodput"]
 
 
-def test_no_test_wording_is_in_the_training_data():
-    """A test that was trained on measures nothing."""
+@pytest.mark.parametrize("path", [TEST, DEVELOPMENT])
+def test_no_scored_wording_is_in_the_training_data(path: Path):
+    """A test that was trained on measures nothing, and a development set that was trained on misleads."""
     material = load_material()
     known: set[str] = set()
     for fact in material.facts:
@@ -166,7 +160,7 @@ def test_no_test_wording_is_in_the_training_data():
     tails = load_tails()
     names = [*refusals.names, *(name for fact in material.facts for name in fact.names)]
     known.update(plain(frame.replace("{}", name)) for frame in (*tails.beside, *tails.foreign) for name in names)
-    assert [line.question for line in read_test() if plain(line.question) in known] == []
+    assert [line.question for line in read_test(path) if plain(line.question) in known] == []
 
 
 def test_every_test_line_expects_something_known_and_no_question_comes_twice():
