@@ -5,7 +5,10 @@ control plane needs. Does not know: commands.
 """
 
 import asyncio
+import fcntl
+import os
 import socket
+import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from litestar.types import ASGIApp
 
 _TIMEOUT = 60.0
+_STARTING_SECONDS = 10.0
+_AGAIN_SECONDS = 0.1
 _decode = msgspec.json.Decoder().decode
 
 
@@ -91,11 +96,36 @@ def running(settings: Settings) -> bool:
     return True
 
 
+def _reached(settings: Settings) -> bool:
+    """Whether to ask over the socket. A gateway that holds the home but does not listen yet is given a moment."""
+    until = time.monotonic() + _STARTING_SECONDS
+    while not running(settings):
+        if not _is_held(settings) or time.monotonic() > until:
+            return False
+        time.sleep(_AGAIN_SECONDS)
+    return True
+
+
+def _is_held(settings: Settings) -> bool:
+    """Whether another process has locked the home; looked at without taking the lock for longer than that."""
+    try:
+        descriptor = os.open(settings.home / "lock", os.O_RDWR)
+    except OSError:
+        return False  # nobody ever started here, or nobody can: opening it says which
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 @contextmanager
 def control(settings: Settings) -> Generator[Control, None, None]:
     """A way to ask the control plane as administrator. Raises Wrong when neither way is open."""
     with asyncio.Runner() as runner:
-        stack = _over_socket(settings) if running(settings) else _opened(settings)
+        stack = _over_socket(settings) if _reached(settings) else _opened(settings)
         client = runner.run(stack.__aenter__())
         try:
             yield Control(client, runner)

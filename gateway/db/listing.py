@@ -11,6 +11,7 @@ from msgspec import Struct
 from sqlalchemy import Select, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway.db.clean import clean
 from gateway.db.models import RequestRow, Setting, UsageDay, UsageHour
 from gateway.db.session import Dialect
 from gateway.db.sums import DAY, DAYS_TO, HOUR, ROWS_FROM, TAG, USER
@@ -50,7 +51,7 @@ async def newest(connection: AsyncConnection, dialect: Dialect, wanted: Wanted) 
     if wanted.failed:
         rows = rows.where(RequestRow.status >= 400)
     if wanted.in_order:
-        named = [_INDEXED[name] == value for name, value in wanted.where.items()]
+        named = [_INDEXED[name] == clean(value) for name, value in wanted.where.items()]
         return list((await connection.execute(rows.where(*named).limit(wanted.limit))).mappings())
     rows = rows.where(*conditions(dialect, wanted.where))
     found: list[Any] = []

@@ -34,6 +34,7 @@ from sqlalchemy import (
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects.postgresql import JSONB
 
+from gateway.db.clean import clean
 from gateway.db.models import Base, RequestRow, SavingCorrection, UsageDay, UsageHour, UsageWho
 from gateway.db.session import Dialect
 from gateway.db.sums import BUCKETS, DAY, EDGES, FIRST, HITS, HOUR, MEASURES, TAG, USER
@@ -322,7 +323,7 @@ def conditions(dialect: Dialect, where: Mapping[str, str]) -> list[ColumnElement
 def _equals(column: ColumnElement[Any], name: str, value: str) -> ColumnElement[bool]:
     if name in ("status", *SPANS):
         return column == (int(value) if value.isascii() and value.isdigit() and len(value) < 12 else -1)
-    return column == value
+    return column == clean(value)  # as it was stored
 
 
 def _of_rows(dialect: Dialect, name: str) -> ColumnElement[Any]:
@@ -338,7 +339,7 @@ def _of_rows(dialect: Dialect, name: str) -> ColumnElement[Any]:
         return _month(dialect, second)
     if name.startswith(TAG):
         tags = cast("Any", RequestRow.tags)
-        return func.coalesce(sql_cast(tags[name.removeprefix(TAG)].as_string(), Text), "")
+        return func.coalesce(sql_cast(tags[clean(name.removeprefix(TAG))].as_string(), Text), "")
     raise ValueError(f"unknown dimension {name[:60]!r}. Known: {', '.join(DIMENSIONS)}")
 
 

@@ -3,6 +3,7 @@
 Knows: how many days are looked at. Does not know: what is out of line (`policies.anomalies`), SQL.
 """
 
+from decimal import Decimal
 from statistics import median
 
 from litestar import Response, get
@@ -13,7 +14,8 @@ from gateway.db.queries import Queries
 from gateway.db.rows import UsageRow
 from gateway.routes.spend_view import View, read_view, starts_of
 from gateway.routes.usage import reach
-from gateway.routes.visitor import VisitorDep, page_router
+from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
+from gateway.web.sheet import Cell
 from policies.anomalies import THRESHOLD, Flag, causes, flags
 from policies.money import NANO_PER_USD
 
@@ -38,6 +40,8 @@ async def anomalies(queries: Queries, view: View, where: dict[str, str]) -> tupl
     starts = starts_of(view)
     bounds = [*(at for _, at in starts), view.span()[1]]
     amounts = [sum(row.cost_nano for row in groups) for groups in await queries.series(bounds, (), where)]
+    begun = next((day for day, amount in enumerate(amounts) if amount), len(amounts))  # before it nothing was usual
+    starts, bounds, amounts = starts[begun:], bounds[begun:], amounts[begun:]
     found: list[Found] = []
     for flag in reversed(flags(amounts, _FLOOR)[-_MOST_FLAGS:]):
         since = max(0, flag.day - _USUAL_DAYS)
@@ -61,18 +65,36 @@ def _usual(history: list[list[UsageRow]], dimension: str) -> dict[str, int]:
     return {name: round(median(day.get(name, 0) for day in days)) for name in names}
 
 
-@get("/anomalies", opt={"role": "viewer"})
-async def anomalies_page(visitor: VisitorDep) -> Response[bytes]:
-    """The last ninety days, those out of line, and what made the difference."""
+async def _seen(visitor: Visitor) -> tuple[View, list[tuple[str, int]], list[Found]]:
     services = visitor.services
     await services.ledger.catch_up()
     now = services.now()
     first = read_view({}, now - (_DAYS - 1) * _SECONDS).last
     view = read_view({"from": first.isoformat()}, now)
-    days, found = await anomalies(Queries(services.database), view, reach(visitor.principal))
+    return view, *await anomalies(Queries(services.database), view, reach(visitor.principal))
+
+
+@get("/anomalies", opt={"role": "viewer"})
+async def anomalies_page(visitor: VisitorDep) -> Response[bytes]:
+    """The last ninety days, those out of line, and what made the difference."""
+    view, days, found = await _seen(visitor)
     flagged = {item.label: item.flag for item in found}
     return visitor.page("anomalies.html", days=days, found=found, flagged=flagged, threshold=THRESHOLD, view=view)
 
 
+@get("/anomalies.csv", opt={"role": "viewer"})
+async def anomalies_csv(visitor: VisitorDep) -> Response[bytes]:
+    """Every day; what was expected and the score only of those out of line."""
+    view, days, found = await _seen(visitor)
+    flagged = {item.label: item.flag for item in found}
+    rows: list[list[Cell]] = []
+    for label, amount in days:
+        flag = flagged.get(label)
+        told: list[Cell] = [None, None] if flag is None else [Decimal(flag.expected) / NANO_PER_USD, flag.score]
+        rows.append([label, Decimal(amount) / NANO_PER_USD, flag is not None, *told])
+    columns = ["day", "cost_usd", "out_of_line", "expected_usd", "score"]
+    return spreadsheet(columns, rows, f"anomalies-{view.first}-{view.last}")
+
+
 def route_handlers() -> list[ControllerRouterHandler]:
-    return [page_router("/ui", [anomalies_page])]
+    return [page_router("/ui", [anomalies_page, anomalies_csv])]

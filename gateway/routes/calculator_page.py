@@ -19,7 +19,7 @@ from gateway.web.sheet import Cell
 from policies.calculator import MOST_REQUESTS, MOST_TOKENS
 
 _MOST_COMPARED = 60
-_ENCODER = "local/minilm"  # writes nothing, so it is nobody's first choice
+_ENCODER = "local/minilm"  # writes nothing: compared only when it is asked for
 Tokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 Percent = Annotated[float, Meta(ge=0, le=100)]
 
@@ -58,7 +58,9 @@ async def _everywhere(visitor: Visitor, use: Use) -> tuple[list[Calculated], str
     """The use at every model in use or well known, cheapest first, and what is wrong with the one asked for."""
     services = visitor.services
     names: list[str] = [use.model] if use.model else []
-    names += [name for name in (*await in_use(services), *WELL_KNOWN) if name not in names]
+    names += [
+        name for name in (*await in_use(services, visitor.principal), *WELL_KNOWN) if name not in (*names, _ENCODER)
+    ]
     found: dict[str, Calculated] = {}
     problem = ""
     for name in names[:_MOST_COMPARED]:
@@ -74,8 +76,7 @@ async def calculator(visitor: VisitorDep) -> Response[bytes]:
     """One use at every priced model, in parts for the one that is chosen."""
     use = _use(visitor)
     found, problem = await _everywhere(visitor, use)
-    wanted = (use.model,) if use.model else tuple(one.model for one in found if one.model != _ENCODER)
-    chosen = next((one for one in found if one.model in wanted), None)
+    chosen = next((one for one in found if use.model in ("", one.model)), None)
     return visitor.page("calculator.html", found=found, chosen=chosen, problem=problem, form=use)
 
 

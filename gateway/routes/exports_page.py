@@ -10,6 +10,7 @@ from litestar.params import FromPath, QueryParameter
 from litestar.response import Stream
 from litestar.types import ControllerRouterHandler
 
+from gateway.auth import ORG_WIDE
 from gateway.exports.columns import Version
 from gateway.exports.focus_file import Wanted
 from gateway.ledger.statement import months
@@ -27,7 +28,7 @@ async def exports_page(visitor: VisitorDep) -> Response[bytes]:
     return visitor.page(
         "exports.html",
         months=[(one.name, one.state, one.sums.entries) for one in found],
-        scheduled=await scheduled(services),
+        scheduled=await scheduled(services) if visitor.principal.team == ORG_WIDE else [],
     )
 
 

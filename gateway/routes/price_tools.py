@@ -19,10 +19,11 @@ from gateway.errors import InvalidRequest, NotFound
 from gateway.price_terms import Amount
 from gateway.prices import PriceSetting
 from gateway.routes import shapes
-from gateway.routes.access import CallerDep, control_router
+from gateway.routes.access import Caller, CallerDep, control_router
 from gateway.routes.price_shapes import PriceLine, PriceWanted
 from gateway.routes.prices import in_use, kind_of, put_price
 from gateway.routes.requests import per_million
+from gateway.routes.usage import reach
 from gateway.services import Services
 from gateway.settings import EngineSettings
 from policies.calculator import Estimate, Parts, Workload, checked_workload, estimate
@@ -189,12 +190,12 @@ async def even(
     """
     services = caller.services
     settings = _engine(services, engine)
-    usage, mix = await _mix(services, prompt, completion)
+    usage, mix = await _mix(caller, prompt, completion)
     model = Path(settings.model).name if settings else "demo"  # clients know a folder by its own name
     hardware, price = _hardware(services, engine, model, hours)
     lines = [
         _even_line(name, hardware, usage, found)
-        for name in await _compared(services, models)
+        for name in await _compared(caller, models)
         if (found := _upstream(services, name)) is not None
     ]
     lines.sort(key=lambda line: (line.utilization is None, line.utilization or 0.0, line.model))
@@ -267,11 +268,13 @@ def _hardware(services: Services, engine: str, model: str, hours: float) -> tupl
     return hardware, price or engine_price("engine", usd(hardware.hour_nano), hardware.speed)
 
 
-async def _compared(services: Services, models: str | None) -> list[str]:
+async def _compared(caller: Caller, models: str | None) -> list[str]:
     """The names asked for; else what is in use and not an engine, or well-known models while nothing is."""
     if models is not None:
         return [name.strip() for name in models.split(",") if name.strip()][:_MOST_COMPARED]
-    used = [name for name in await in_use(services) if kind_of(services, name.partition("/")[0]) != "local"]
+    services = caller.services
+    names = await in_use(services, caller.principal)
+    used = [name for name in names if kind_of(services, name.partition("/")[0]) != "local"]
     return used or list(WELL_KNOWN)
 
 
@@ -281,12 +284,13 @@ def _upstream(services: Services, name: str) -> Price | None:
     return None if kind == "local" else services.prices.peek(provider, kind or "", model, services.now())
 
 
-async def _mix(services: Services, prompt: int | None, completion: int | None) -> tuple[Usage, str]:
-    """The tokens of a typical request, and where they come from."""
+async def _mix(caller: Caller, prompt: int | None, completion: int | None) -> tuple[Usage, str]:
+    """The tokens of a typical request of the caller's, and where they come from."""
     if prompt is not None and completion is not None:
         return Usage(prompt=prompt, completion=completion), "as asked"
+    services, where = caller.services, {"operation": "chat", **reach(caller.principal)}
     now = services.now()
-    rows = await Queries(services.database).usage([], now - _LOOKED_BACK, now + 1, {"operation": "chat"})
+    rows = await Queries(services.database).usage([], now - _LOOKED_BACK, now + 1, where)
     total = rows[0] if rows else None
     mean, mix = _TYPICAL, "assumed: nothing was asked in 30 days"
     if total is not None and total.requests and total.prompt + total.completion:

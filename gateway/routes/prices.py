@@ -13,12 +13,14 @@ from msgspec import Struct, structs, to_builtins
 from gateway import price_table
 from gateway.audit import Change, note
 from gateway.auth import ORG_WIDE
+from gateway.call import Principal
 from gateway.db.queries import Queries
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.prices import ANY, PriceSetting
 from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
 from gateway.routes.price_shapes import PriceLine, PriceWanted, TableLine, price_line
+from gateway.routes.usage import reach
 from gateway.services import Services
 
 _LOOKED_BACK = 30 * 86_400.0
@@ -84,11 +86,11 @@ def priced(services: Services, name: str) -> PriceLine:
     return line
 
 
-async def in_use(services: Services) -> list[str]:
-    """`provider/model` names of the configured routes and of what answered in the last 30 days."""
+async def in_use(services: Services, principal: Principal) -> list[str]:
+    """`provider/model` names of the configured routes and of what answered the caller's requests in 30 days."""
     now = services.now()
     used = await Queries(services.database).usage(
-        ["provider", "model_used"], now - _LOOKED_BACK, now + 1, latencies=False
+        ["provider", "model_used"], now - _LOOKED_BACK, now + 1, reach(principal), latencies=False
     )
     answered = [f"{row.group['provider']}/{row.group['model_used']}" for row in used if row.group["provider"]]
     routed = [target for model in services.settings.models.values() for target in model.route]
@@ -101,9 +103,9 @@ async def list_prices(
     caller: CallerDep, model: Annotated[str | None, QueryParameter(max_length=200)] = None
 ) -> PriceList:
     """Of every model in use, or of one (`model=provider/model`), with what has no price."""
-    names = [model] if model else await in_use(caller.services)
+    names = [model] if model else await in_use(caller.services, caller.principal)
     lines = [priced(caller.services, name) for name in names]
-    missing = {*caller.services.prices.unpriced(), *(line.model for line in lines if line.status is None)}
+    missing = {*_asked_in_vain(caller.services, caller.principal), *(one.model for one in lines if one.status is None)}
     table = table_line(caller.services.now())
     return PriceList(data=lines, unpriced=sorted(missing) if model is None else [], table=table)
 
@@ -111,18 +113,23 @@ async def list_prices(
 @get("/check", opt={"role": "viewer"}, summary="What has no price, or a doubtful one")
 async def check_prices(caller: CallerDep) -> Checked:
     """Models that requests were refused for come first, the most asked for at the top."""
-    return await doubtful(caller.services)
+    return await doubtful(caller.services, caller.principal)
 
 
-async def doubtful(services: Services) -> Checked:
-    """What needs a person: no price at all, or one that may be wrong by now."""
+def _asked_in_vain(services: Services, principal: Principal) -> list[str]:
+    """Names without a price that were asked for in this process, by nobody knows which team."""
+    return services.prices.unpriced() if principal.team == ORG_WIDE else []
+
+
+async def doubtful(services: Services, principal: Principal) -> Checked:
+    """What needs a person: no price at all, or one that may be wrong by now. Within what the caller may see."""
     await services.ledger.catch_up()
-    lines = [priced(services, name) for name in await in_use(services)]
+    lines = [priced(services, name) for name in await in_use(services, principal)]
     stale = [Doubt(model=line.model, version=line.version, why=line.stale) for line in lines if line.stale]
     found = {line.model: Unpriced(model=line.model, asked=[], refused=0) for line in lines if line.status is None}
-    for name in services.prices.unpriced():
+    for name in _asked_in_vain(services, principal):
         found.setdefault(name, Unpriced(model=name, asked=[], refused=0))
-    for asked, refused in await _refused(services):
+    for asked, refused in await _refused(services, principal):
         for name in _behind(services, asked):
             one = found.setdefault(name, Unpriced(model=name, asked=[], refused=0))
             one.asked.append(asked)
@@ -131,12 +138,13 @@ async def doubtful(services: Services) -> Checked:
     return Checked(unpriced=unpriced, stale=stale, table=table_line(services.now()))
 
 
-async def _refused(services: Services) -> list[tuple[str, int]]:
+async def _refused(services: Services, principal: Principal) -> list[tuple[str, int]]:
     """Names asked for in vain, with how often: as far back as single requests are kept, 30 days at most."""
     now = services.now()
     kept = services.settings.retention.requests
     start = now - (_LOOKED_BACK if not kept else min(_LOOKED_BACK, (kept - 1) * _DAY))
-    rows = await Queries(services.database).usage(["model"], start, now + 1, {"status": _REFUSED}, latencies=False)
+    where = {"status": _REFUSED, **reach(principal)}
+    rows = await Queries(services.database).usage(["model"], start, now + 1, where, latencies=False)
     return [(row.group["model"], row.requests) for row in rows]
 
 

@@ -21,11 +21,11 @@ _EMPTY = {"model": "", "input_usd": "", "output_usd": "", "cached_usd": "", "eff
 
 async def _page(visitor: Visitor, *, problem: str = "", form: dict[str, str] | None = None) -> Response[bytes]:
     services = visitor.services
-    lines = [priced(services, name) for name in await in_use(services)]
+    lines = [priced(services, name) for name in await in_use(services, visitor.principal)]
     return visitor.page(
         "prices.html",
         status=400 if problem else 200,
-        found=await doubtful(services),
+        found=await doubtful(services, visitor.principal),
         lines=[line for line in lines if line.status is not None],
         may_change=may(visitor.principal, "admin") and visitor.principal.team == ORG_WIDE,
         problem=problem,
@@ -47,7 +47,7 @@ async def prices_csv(visitor: VisitorDep) -> Response[bytes]:
     columns = ["model", "source", "status", "input_usd", "output_usd", "cached_usd", "effective_from", "version"]
     rows: list[list[Cell]] = [
         [getattr(line, name) for name in columns]
-        for line in (priced(services, name) for name in await in_use(services))
+        for line in (priced(services, name) for name in await in_use(services, visitor.principal))
     ]
     return spreadsheet(columns, rows, "prices")
 

@@ -210,7 +210,7 @@ async def coverage(
     queries = Queries(services.database)
     rows = await queries.usage([], span.start, span.end, where, latencies=False)
     refused = await _refused(queries, span, where)
-    lines = [priced(services, name) for name in await in_use(services)]
+    lines = [priced(services, name) for name in await in_use(services, caller.principal)]
     cost, estimated = (rows[0].cost_nano, rows[0].estimated_nano) if rows else (0, 0)
     requests = rows[0].requests if rows else 0
     return CoverageAnswer(

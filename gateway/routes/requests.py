@@ -149,7 +149,7 @@ class Why(Struct, kw_only=True):
 
     `scope`: the beginning of its digest; `headroom`: how the scope stood; `judged`: what a fresh answer said later;
     `audit`: the request that asked again, `of`: the request this one checked. `degraded`: which budget had a cheaper
-    model asked; `max_tokens`: which one left room for a shorter answer only.
+    model asked; `max_tokens`: which one left room for a shorter answer only. `dialect`: asked in another than chat's.
     """
 
     reason: str | None
@@ -164,6 +164,7 @@ class Why(Struct, kw_only=True):
     of: str | None = None
     degraded: dict[str, object] | None = None
     max_tokens: dict[str, object] | None = None
+    dialect: str | None = None
 
 
 class RequestAnswer(Struct, kw_only=True):
@@ -301,6 +302,7 @@ def _why(told: dict[str, object]) -> Why:
         of=_text(told.get("of")),
         degraded=cast("dict[str, object] | None", told.get("degraded")),
         max_tokens=cast("dict[str, object] | None", told.get("max_tokens")),
+        dialect=cast("str | None", told.get("dialect")),
     )
 
 

@@ -43,10 +43,11 @@ class Day(Struct, frozen=True, kw_only=True):
 
 
 class Savings(Struct, frozen=True, kw_only=True):
-    """`parts` add up to `net`."""
+    """`parts` add up to `net`, what reuse saved as every page says it; `discount`: providers' own, beside it."""
 
     parts: list[Part]
     net: int
+    discount: int
     spent: int
     days: list[Day]
 
@@ -59,13 +60,6 @@ async def savings(queries: Queries, view: View, where: dict[str, str]) -> Saving
         row.group["source"]: row for row in await queries.usage(["source"], start, end, where, latencies=False)
     }
     parts = [_part(by_source.get(key), name, meaning) for key, name, meaning in _SOURCES]
-    parts.append(
-        Part(
-            name="Providers' own prompt caches",
-            meaning="Discounts of the providers, already off the spending.",
-            amount=total.discount_nano,
-        )
-    )
     parts.append(
         Part(
             name="Wrong hits",
@@ -88,7 +82,8 @@ async def savings(queries: Queries, view: View, where: dict[str, str]) -> Saving
         Day(label=label, amounts=[_saved(groups, key) for key, _, _ in _SOURCES])
         for (label, _), groups in zip(starts, found, strict=True)
     ]
-    return Savings(parts=parts, net=sum(part.amount for part in parts), spent=total.cost_nano, days=days)
+    net = sum(part.amount for part in parts)
+    return Savings(parts=parts, net=net, discount=total.discount_nano, spent=total.cost_nano, days=days)
 
 
 def _part(row: UsageRow | None, name: str, meaning: str) -> Part:

@@ -27,7 +27,7 @@ async def statements(visitor: VisitorDep) -> Response[bytes]:
     services = visitor.services
     await services.ledger.catch_up()
     found = await months(services.database, services.now(), own_team(visitor.principal))
-    return visitor.page("statements.html", months=[view(one) for one in found])
+    return visitor.page("statements.html", months=[view(one) for one in found], may_share=_may_share(visitor))
 
 
 @get("/statements/{name:str}", opt={"role": "viewer"})
@@ -52,8 +52,13 @@ async def _page(visitor: Visitor, name: str, *, problem: str = "") -> Response[b
         blockers=await Months(services.database, now=services.now).blockers(name) if may_close else [],
         may_close=may_close,
         may_force=may_close and may(principal, "operator"),
+        may_share=_may_share(visitor),
         problem=problem,
     )
+
+
+def _may_share(visitor: Visitor) -> bool:
+    return may(visitor.principal, "finance") and visitor.principal.team == ORG_WIDE
 
 
 @get("/statements/{name:str}/sheet.csv", opt={"role": "viewer"})

@@ -5,6 +5,7 @@ Knows: the form's fields. Does not know: the rules of a replay (`gateway.routes.
 
 from decimal import Decimal, InvalidOperation
 from typing import cast
+from urllib.parse import urlencode
 
 from litestar import Response, get
 from litestar.types import ControllerRouterHandler
@@ -15,7 +16,8 @@ from gateway.price_terms import Terms
 from gateway.routes.months import own_team
 from gateway.routes.prices import in_use
 from gateway.routes.recompute import CacheChange, WhatIf, replayed
-from gateway.routes.visitor import VisitorDep, page_router
+from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
+from gateway.web.sheet import Cell
 from policies.months import month_of
 from policies.whatif import CacheMode
 
@@ -56,11 +58,15 @@ def _cache(form: dict[str, str]) -> CacheChange:
         raise InvalidRequest("The share of hits is a number of percent.", param="hits") from error
 
 
+def _form(visitor: Visitor) -> dict[str, str]:
+    asked = visitor.request.query_params
+    return {name: (asked.get(name) or "").strip()[:_LONGEST] for name in _FIELDS}
+
+
 @get("/savings/whatif", opt={"role": "viewer"})
 async def whatif_page(visitor: VisitorDep) -> Response[bytes]:
     """The form, and what it asked for; the address keeps the question."""
-    services, asked = visitor.services, visitor.request.query_params
-    form = {name: (asked.get(name) or "").strip()[:_LONGEST] for name in _FIELDS}
+    services, form = visitor.services, _form(visitor)
     found, problem = None, ""
     if form["month"]:
         try:
@@ -73,12 +79,29 @@ async def whatif_page(visitor: VisitorDep) -> Response[bytes]:
         status=400 if problem else 200,
         form={**form, "month": form["month"] or month_of(services.now()), "cache": form["cache"] or "as-it-was"},
         months=[one.name for one in known],
-        models=await in_use(services),
+        models=await in_use(services, visitor.principal),
         caches=CACHES,
+        query=urlencode({name: value for name, value in form.items() if value}),
         found=found,
         problem=problem,
     )
 
 
+@get("/savings/whatif.csv", opt={"role": "viewer"})
+async def whatif_csv(visitor: VisitorDep) -> Response[bytes]:
+    """The models of the same question. Raises InvalidRequest for one that cannot be asked."""
+    form = _form(visitor)
+    found = await replayed(visitor.services, visitor.principal, wanted(form))
+    columns = ["model", "target", "requests", "hits", "actual_usd", "would_usd", "difference_usd"]
+    rows: list[list[Cell]] = [
+        [
+            *(line.model, line.target, line.requests, line.hits),
+            *(Decimal(amount) for amount in (line.actual_usd, line.would_usd, line.difference_usd)),
+        ]
+        for line in found.data
+    ]
+    return spreadsheet(columns, rows, f"whatif-{form['month']}")
+
+
 def route_handlers() -> list[ControllerRouterHandler]:
-    return [page_router("/ui", [whatif_page])]
+    return [page_router("/ui", [whatif_page, whatif_csv])]

@@ -84,6 +84,7 @@ def _environment() -> Environment:
         similarity=words.similarity,
         moment=words.moment,
         minute=words.minute,
+        day=words.day,
         whole=words.whole,
         when=words.when,
         mark=words.mark,

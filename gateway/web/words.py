@@ -86,6 +86,11 @@ def minute(at: float | None) -> Markup:
     return _as(at, "minute")
 
 
+def day(at: float | None) -> Markup:
+    """The day alone."""
+    return _as(at, "day")
+
+
 def whole(at: float | None) -> Markup:
     """The same with date and seconds, whatever day it is."""
     return _as(at, "whole")

@@ -53,7 +53,7 @@ class Site:
 @contextmanager
 def worker(home: Path) -> Generator[str, None, None]:
     """One gateway worker with a simulated engine and the exact cache: a process, without encoder and engine ones."""
-    home.mkdir(parents=True)
+    home.mkdir(parents=True, exist_ok=True)
     variables = {
         **os.environ,
         "NEARHIT_HOME": str(home),

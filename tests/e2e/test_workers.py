@@ -77,9 +77,12 @@ def test_what_one_worker_keeps_every_worker_serves(fleet: Fleet) -> None:
     assert {response.status_code for response in first} == {200}
     shared = [f"Is this shared, number {n}?" for n, response in enumerate(first) if _kept(response)]
     assert shared
-    time.sleep(1.0)
-    again = fleet.ask(key, shared * 5)
-    assert {response.headers["x-nearhit-cache"] for response in again} == {"hit-exact"}
+    marks: set[str] = set()
+    until = time.monotonic() + 20  # a busy machine may miss Redis's deadline, and then an answer is fetched once more
+    while marks != {"hit-exact"}:
+        assert time.monotonic() < until, marks
+        time.sleep(1.0)
+        marks = {response.headers["x-nearhit-cache"] for response in fleet.ask(key, shared * 5)}
     counted = list((fleet.process.home / "run" / "metrics").glob("counter_*.db"))
     assert len(counted) >= 2, "one worker answered everything, so nothing was shared"
 

@@ -35,6 +35,9 @@
     }
   }
 
+  // An axis has round numbers: no cents where there are none.
+  const roundDollars = (value) => Number.isInteger(value) ? "$" + value.toLocaleString("en-US") : dollars(value);
+
   const dollars = (value) => value === 0 ? "$0" : value >= 1
     ? "$" + value.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })
     : "$" + Number(value.toPrecision(4)).toLocaleString("en-US", { maximumFractionDigits: 9 });
@@ -53,6 +56,7 @@
       stacked: !table.dataset.unit || table.dataset.stack === "all",
       labels: rows.map((row) => row.cells[0].textContent.trim()),
       interval: table.dataset.kind === "interval",
+      across: table.dataset.kind === "across",
       series: heads.map((head) => ({
         key: head.dataset.series, name: head.textContent.trim(), values: rows.map((row) => cell(row, head.cellIndex)),
       })),
@@ -64,11 +68,19 @@
 
   const percents = (value) => Number(value.toPrecision(3)) + " %";
   const units = { usd: dollars, percent: percents };
+  const sum = (values) => values.reduce((all, value) => all + (Number.isNaN(value) ? 0 : value), 0);
+
+  // What is said instead of the picture: its name and what each series comes to. Every number is in the table.
+  function spoken(name, data) {
+    if (data.interval) return name + ". The table beside it has every number.";
+    const said = data.series.map((series) => series.name + " " + (units[data.unit] ?? String)(sum(series.values)));
+    return name + ". In all: " + said.join(", ") + ". The table beside it has every number.";
+  }
 
   function bars(data) {
     return data.series.map((series) => ({
       name: series.name, type: "bar", stack: data.stacked ? "all" : undefined, data: series.values, barMaxWidth: 26,
-      itemStyle: { color: colour(hues[series.key] || "--accent"), borderRadius: data.stacked ? 0 : [3, 3, 0, 0] },
+      itemStyle: { color: colour(hues[series.key] || "--accent"), borderRadius: data.stacked ? 0 : data.across ? [0, 3, 3, 0] : [3, 3, 0, 0] },
       emphasis: { focus: "series" },
     }));
   }
@@ -95,23 +107,25 @@
     ];
   }
 
-  function options(data) {
+  function options(name, data) {
     const form = units[data.unit];
     const text = { color: colour("--soft"), fontFamily: getComputedStyle(document.body).fontFamily, fontSize: 12 };
+    const names = { type: "category", data: data.labels, axisTick: { show: false }, axisLine: { lineStyle: { color: colour("--line-strong") } }, axisLabel: { ...text, hideOverlap: !data.across }, inverse: data.across };
+    const values = { type: "value", minInterval: form ? undefined : 1, splitLine: { lineStyle: { color: colour("--line") } }, axisLabel: { ...text, formatter: data.unit === "usd" ? roundDollars : form, hideOverlap: true } };
     return {
       animation: !matchMedia("(prefers-reduced-motion: reduce)").matches,
       animationDuration: 350,
-      aria: { enabled: true, decal: { show: false } },
+      aria: { enabled: true, decal: { show: false }, label: { description: spoken(name, data) } },
       textStyle: text,
-      grid: { left: 8, right: 8, top: 36, bottom: 4, containLabel: true },
-      legend: { type: "scroll", top: 0, left: 0, icon: "roundRect", itemWidth: 11, itemHeight: 11, itemGap: 16, textStyle: text },
+      grid: { left: 8, right: 28, top: data.series.length > 1 ? 36 : 12, bottom: 4, containLabel: true },
+      legend: { show: data.series.length > 1, type: "scroll", top: 0, left: 0, icon: "roundRect", itemWidth: 11, itemHeight: 11, itemGap: 16, textStyle: text },
       tooltip: {
         trigger: "axis", renderMode: "richText", axisPointer: { type: "shadow" }, confine: true,
         backgroundColor: colour("--surface"), borderColor: colour("--line-strong"), textStyle: { ...text, color: colour("--ink") },
         valueFormatter: (value) => value == null ? "–" : form ? form(value) : String(value),
       },
-      xAxis: { type: "category", data: data.labels, axisTick: { show: false }, axisLine: { lineStyle: { color: colour("--line-strong") } }, axisLabel: { ...text, hideOverlap: true } },
-      yAxis: { type: "value", minInterval: form ? undefined : 1, splitLine: { lineStyle: { color: colour("--line") } }, axisLabel: { ...text, formatter: form } },
+      xAxis: data.across ? values : names,
+      yAxis: data.across ? names : values,
       series: data.interval ? spans(data) : bars(data),
     };
   }
@@ -121,13 +135,31 @@
     if (typeof echarts === "undefined") return;
     while (drawn.length) drawn.pop().dispose();
     for (const figure of document.querySelectorAll("figure[data-chart]")) {
+      const data = readTable(document.getElementById(figure.dataset.chart));
+      if (data.across) figure.style.height = 40 + 26 * data.labels.length + "px";
+      figure.dataset.name ??= figure.getAttribute("aria-label");
       const chart = echarts.init(figure, null, { renderer: "svg" });
-      chart.setOption(options(readTable(document.getElementById(figure.dataset.chart))));
+      chart.setOption(options(figure.dataset.name, data));
       drawn.push(chart);
     }
   }
 
+  // What can be scrolled can be reached with the keyboard, and says what it is.
+  function reachable() {
+    for (const box of document.querySelectorAll(".scroll, .code, .tabs")) {
+      const wanted = box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1;
+      if (!wanted) { if (box.dataset.reach) { box.removeAttribute("tabindex"); delete box.dataset.reach; } continue; }
+      box.dataset.reach = "yes";
+      box.tabIndex = 0;
+      if (box.matches(".scroll")) {
+        box.setAttribute("role", "group");
+        box.setAttribute("aria-label", (box.closest("section")?.querySelector("h2, h3")?.textContent.trim() || "Table") + ", can be scrolled");
+      }
+    }
+  }
+
   document.addEventListener("click", async (event) => {
+    if (event.target.closest("[data-print]")) print();
     const copy = event.target.closest("[data-copy]");
     if (copy) {
       await navigator.clipboard.writeText(copy.dataset.copy);
@@ -146,9 +178,10 @@
     if (question && !confirm(question)) event.preventDefault();
   });
   document.addEventListener("htmx:after:swap", () => localise(document));
-  addEventListener("resize", () => { for (const chart of drawn) chart.resize(); });
+  addEventListener("resize", () => { reachable(); for (const chart of drawn) chart.resize(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 
   localise(document);
+  reachable();
   draw();
 })();

@@ -14,6 +14,8 @@ from gateway.auth import ADMIN, Keyring, NewKey
 from gateway.db.decisions import audits_by_day, decisions
 from gateway.db.queries import Queries
 from gateway.db.session import Database
+from gateway.db.tag_names import tag_names
+from gateway.ledger import sums
 from gateway.services import Services
 from gateway.settings import Settings
 from gateway.web.reads import first_piece, series
@@ -149,3 +151,31 @@ async def test_decisions_and_audits_are_read_alike(services: Services, clock: Fr
     assert (sum(day.audits for day in days.values()), sum(day.cost_nano for day in days.values())) == (3, 15)
     assert days == {day.day: day for day in days.values()}
     assert await audits_by_day(services.database, 0.0, "zeta") == {}
+
+
+@pytest.mark.parametrize("asked", [{"source": "\0nothing"}, {"user": "a\0b"}, {"user": "\ud800"}, {'tag:a"b\\': "\0"}])
+async def test_filters_that_no_database_stores_find_nothing(
+    services: Services, clock: FrozenClock, asked: dict[str, str]
+) -> None:
+    """PostgreSQL refuses a NUL even in a comparison: another team's key would have been told of a broken database."""
+    await happened(services.database, [request_row(clock, 1)])
+    queries, end = Queries(services.database), clock.now() + 1
+    assert [row.requests for row in await queries.usage((), end - 900, end, {"team": "acme", **asked})] == [0]
+    assert await queries.recent_requests(5, where=asked) == []
+    assert await queries.recent_requests(5, where={"team": "a\0b"}) == []
+    assert [rows async for rows in queries.export(end - 900, end, asked) if rows] == []
+
+
+async def test_tags_are_named_from_the_days_and_from_the_newest_requests(
+    services: Services, clock: FrozenClock
+) -> None:
+    """Yesterday's tags are in the sums, today's are not yet; how a database orders colons must not hide any."""
+    assert await tag_names(services.database) == []
+    old = [request_row(clock, 3 * 24 * 60 + n, tags={name: "v"}) for n, name in enumerate(("app", "Zone", "über"))]
+    await happened(
+        services.database, [*old, *(request_row(clock, 9_000 + n, tags=None, user=f"u{n}") for n in range(9))]
+    )
+    await sums.make_days(services.database, clock.now())
+    await happened(services.database, [request_row(clock, 1, tags={"fresh": "v"}, id="new")])
+    await happened(services.database, [request_row(clock, n, tags=None, id=f"no{n}") for n in range(2, 250)])
+    assert await tag_names(services.database) == ["Zone", "app", "fresh", "über"]

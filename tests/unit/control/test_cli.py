@@ -1,7 +1,11 @@
 """The command line as a person types it: what it prints, how it exits, and that help costs nothing."""
 
+import os
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.cli import build, main
+from gateway.cli import build, connection, main
 from gateway.cli.connection import running
+from gateway.serve_home import lock
 from gateway.settings import Settings
 
 
@@ -316,3 +321,26 @@ def test_charges_are_recomputed_and_a_month_replayed(cli: Cli, tmp_path: Path) -
     assert {"never asked in that time: lab/a", "never asked in that time: lab/m"} <= set(told.splitlines())
     cli("usage", "whatif", "--model", "lab/a", code=1)
     assert "openai/gpt-5=openai/gpt-5-mini" in cli.err
+
+
+def test_a_command_waits_for_a_gateway_that_is_just_starting(tmp_path: Path) -> None:
+    """The port answers before the admin socket does: `nearhit prices set` right then must not be turned away."""
+    home = tmp_path / "home"
+    (home / "run").mkdir(parents=True)
+    held = lock(home)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def later() -> None:
+        time.sleep(0.4)
+        listening.bind(str(home / "run" / "admin.sock"))
+        listening.listen()
+
+    starting = threading.Thread(target=later)
+    starting.start()
+    try:
+        assert connection._reached(Settings(home=home))
+    finally:
+        starting.join()
+        listening.close()
+        os.close(held)
+    assert not connection._reached(Settings(home=home))  # nobody holds it any more: no waiting

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import AsyncGenerator
+from decimal import Decimal
+from html import unescape
 from pathlib import Path
 
 import httpx
@@ -9,7 +11,7 @@ import pytest
 
 from policies.months import month_of
 from tests.clock import FrozenClock
-from tests.unit.control.house import House, happened, house, request_row
+from tests.unit.control.house import House, charged, happened, house, request_row
 from tests.unit.control.test_pages import csrf, sign_in
 
 DAY = 86_400 // 60  # in the minutes that `request_row` counts in
@@ -77,7 +79,7 @@ async def test_the_chart_stands_in_the_table_beside_it(home: House) -> None:
     await _filled(home)
     text = (await _page(home, "/ui/spend?by=team&from=2026-09-01&to=2026-09-21")).text
     assert 'data-chart="days-table"' in text
-    assert len(re.findall(r'<tr><th scope="row">2026-09-\d\d</th>', text)) == 21
+    assert len(re.findall(r'<tr><th scope="row"><time datetime="2026-09-\d\d" data-short="day">', text)) == 21
 
 
 async def test_a_filter_can_be_taken_away_and_a_name_opens_its_view(home: House) -> None:
@@ -85,7 +87,99 @@ async def test_a_filter_can_be_taken_away_and_a_name_opens_its_view(home: House)
     await _filled(home)
     text = (await _page(home, "/ui/spend?by=model&team=acme&from=2026-09-01&to=2026-09-21")).text
     assert "team = acme" in text
-    assert re.search(r'href="/ui/spend\?by=project[^"]*model=smart[^"]*"', text) or "model=smart" in text
+    assert re.search(r'href="/ui/spend\?by=project[^"]*model=smart[^"]*"', text)
+    (without,) = re.findall(r'class="chip" href="(/ui/spend[^"]*)"', text)
+    assert "beta" in (await _page(home, unescape(without).replace("by=model", "by=team"))).text
+
+
+async def test_a_tag_is_a_dimension_and_a_filter_like_any_other(home: House) -> None:
+    """Finance splits by what applications say of a request; the form offers the names that were seen."""
+    await _filled(home)
+    text = (await _page(home, "/ui/spend?only=tag:feature&is=faq&from=2026-09-01")).text
+    assert "tag:feature = faq" in text
+    assert "<option >tag:feature</option>" in text
+    assert "Nothing was spent" in (await _page(home, "/ui/spend?only=tag:feature&is=code&from=2026-09-01")).text
+    by = (await _page(home, "/ui/spend?by=tag:feature&from=2026-09-01")).text
+    listed = re.search(r'href="(/ui/requests\?[^"]*)"', by)
+    assert listed is not None
+    requests = (await _page(home, unescape(listed[1]))).text
+    assert "tag:feature = faq" in requests
+    assert "50 requests on this page" in requests
+    assert (await _page(home, "/ui/spend?only=colour&is=red")).status_code == 400
+
+
+async def test_the_months_focus_file_stands_beside_its_view_for_finance_alone(home: House) -> None:
+    """A link that a viewer may not follow is not shown; one that covers another month than the view would mislead."""
+    await _filled(home)
+    link = "/ui/exports/focus/2026-09?format=parquet"
+    assert link in (await _page(home, "/ui/spend?from=2026-09-01&to=2026-09-21")).text
+    assert link not in (await _page(home, "/ui/spend?from=2026-08-01&to=2026-09-21")).text
+    viewer = await home.key("viewer")
+    assert link not in (await _page(home, "/ui/spend?from=2026-09-01&to=2026-09-21", viewer)).text
+
+
+async def test_a_teams_viewer_is_offered_no_tags_of_others(home: House) -> None:
+    """The names of tags tell what other teams build."""
+    await _filled(home)
+    assert "tag:feature<" not in (await _page(home, "/ui/spend", await home.key("viewer", team="beta"))).text
+
+
+async def test_what_was_before_the_first_request_is_no_usual_day(home: House) -> None:
+    """A new gateway's first weeks would all be out of line with nothing."""
+    rows = [request_row(home.clock, number=day * DAY + 5, cost_nano=200_000_000) for day in range(25)]
+    await happened(home.services.database, rows)
+    assert "Nothing out of line" in (await _page(home, "/ui/anomalies")).text
+
+
+async def test_a_month_is_replayed_as_the_form_asks(home: House) -> None:
+    """The address keeps the question; a wrong one says what is wrong and keeps what was typed."""
+    month = _month(home)
+    await charged(home.services.database, "r1", home.clock.now() - 60, 66_000)
+    whole = f"/ui/savings/whatif?month={month}"
+    dearer = (await _page(home, f"{whole}&model=local/demo&input_usd=100&output_usd=200")).text
+    assert "exactly $0.000066 USD" in dearer  # what it cost
+    assert "exactly $0.028 USD" in dearer  # 120 tokens at 100 a million, 80 at 200
+    sheet = re.search(r'href="(/ui/savings/whatif.csv[^"]*)"', dearer)
+    assert sheet is not None
+    (line,) = _csv((await _page(home, unescape(sheet[1]))).text)
+    assert (line["model"], line["actual_usd"], line["would_usd"]) == ("local/demo", "0.000066", "0.028")
+    for wrong, says in (
+        ("&instead=openai/gpt-5", "would have replaced"),
+        ("&input_usd=1&output_usd=2", "which model the price is for"),
+        ("&cache=rate&hits=many", "number of percent"),
+        ("&cache=warm", "as-it-was, exact, off or rate"),
+        ("&model=local/demo&instead=nobody/nothing", "There is no price for nobody/nothing"),
+    ):
+        answer = await _page(home, whole + wrong)
+        assert answer.status_code == 400, wrong
+        assert says in answer.text, wrong
+
+
+async def test_a_shared_cost_is_set_changed_and_taken_out_by_finance(home: House) -> None:
+    """On the page as by the API: split to the last nano-dollar, noted with before and after, refused for one team."""
+    await _filled(home)
+    month = _month(home)
+    async with home.client(None) as visitor:
+        await sign_in(visitor, await home.key("finance", team=""))
+        token = csrf((await visitor.get("/ui/statements/shared")).text)
+        form = {"csrf": token, "name": "gpu", "amount_usd": "90", "split": "fixed", "shares": "acme=2, beta=1"}
+        form["from_month"] = month
+        done = await visitor.post("/ui/statements/shared", data=form)
+        assert (done.status_code, done.headers["location"]) == (303, "/ui/statements/shared?done=gpu")
+        assert "acme 2, beta 1" in (await visitor.get(done.headers["location"])).text
+        assert "exactly $60 USD" in (await visitor.get(f"/ui/statements/{month}")).text
+        prefilled = (await visitor.get("/ui/statements/shared?edit=gpu")).text
+        assert 'value="acme=2, beta=1"' in prefilled
+        for wrong in ({"shares": "acme"}, {"split": "by mood"}, {"team": "acme"}, {"from_month": "soon"}):
+            answer = await visitor.post("/ui/statements/shared", data={**form, **wrong})
+            assert answer.status_code == 400, wrong
+            assert 'value="gpu"' in answer.text
+        assert (await visitor.post("/ui/statements/shared/out", data=form)).status_code == 303
+        assert "Nothing is shared yet" in (await visitor.get("/ui/statements/shared")).text
+    async with home.client() as admin:
+        noted = (await admin.get("/api/v1/audit")).json()["data"]
+    assert [line["action"] for line in noted if line["target"] == "gpu"] == ["shared_cost.delete", "shared_cost.set"]
+    assert (await _page(home, "/ui/statements/shared", await home.key("finance", team="acme"))).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -117,11 +211,17 @@ async def test_a_teams_viewer_sees_its_own_team_only(home: House) -> None:
 
 
 async def test_savings_are_the_sum_of_their_parts(home: House) -> None:
-    """Net of what is taken off: the number finance quotes."""
+    """Net of what is taken off: the number finance quotes, the same on every page; providers' discounts beside it."""
     await _filled(home)
+    await happened(home.services.database, [request_row(home.clock, number=7, id="d", discount_nano=500_000_000)])
     text = (await _page(home, "/ui/savings?from=2026-08-01&to=2026-09-30")).text
-    assert "$1.20" in text  # forty hits of three cents
+    parts = text[text.index("<tbody>") : text.index("<tfoot>")]
+    assert sum(Decimal(amount) for amount in re.findall(r"exactly \$(-?[\d.]+) USD", parts)) == Decimal("1.2")
+    assert re.search(r'id="net-saved"><span class="money" title="exactly \$1.2 USD"', text)
+    assert re.search(r'id="saved-in-all"><span class="money" title="exactly \$1.7 USD"', text)
     assert "Embedding" in text
+    spend = (await _page(home, "/ui/spend?from=2026-08-01&to=2026-09-30")).text
+    assert "exactly $1.2 USD" in spend[spend.index("Saved, net") :][:200]
 
 
 async def test_a_day_out_of_line_is_named_with_what_moved(home: House) -> None:
@@ -130,6 +230,10 @@ async def test_a_day_out_of_line_is_named_with_what_moved(home: House) -> None:
     text = (await _page(home, "/ui/anomalies")).text
     assert "Days out of line" in text
     assert "model smart" in text
+    days = _csv((await _page(home, "/ui/anomalies.csv")).text)
+    out = [(day["cost_usd"], day["expected_usd"]) for day in days if day["out_of_line"] == "true"]
+    assert out == [("2.12", "0.32")]
+    assert len(days) == 40
 
 
 async def test_nothing_out_of_line_says_so(home: House) -> None:
