@@ -208,12 +208,15 @@ class Journal:
             self._wake.release()
 
     def _keep_syncing(self) -> None:
+        told: list[Segment] = []  # synced for good, which the loop has not heard of yet: it may close them any moment
         while True:
             self._wake.acquire()
             stopping = self._stopping
             target = self._appended  # in this order: a segment that fills up meanwhile is in one of the two
             current = self._segments[-1]
-            full = list(self._unsynced)
+            unsynced = list(self._unsynced)
+            full = [segment for segment in unsynced if segment not in told]
+            told = unsynced
             error = self._sync_all([*full, current])
             if stopping or self._loop is None:
                 return

@@ -4,7 +4,8 @@ import asyncio
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -175,6 +176,52 @@ async def test_segments_go_once_all_they_began_is_posted(tmp_path: Path) -> None
     assert began[0] is not None
     journal.done(began[0])
     assert len(list((tmp_path / "boot").glob("*.journal"))) == 2
+    journal.close(remove=False)
+
+
+class LateLoop:
+    """An event loop that is behind: what the thread reports waits until somebody lets it in."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.waiting: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+        self._loop = loop
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *given: object) -> None:
+        self.waiting.append((callback, given))
+
+    def let_in(self) -> None:
+        while self.waiting:
+            callback, given = self.waiting.pop(0)
+            callback(*given)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loop, name)
+
+
+async def test_a_full_segment_is_synced_once_though_the_loop_is_behind(tmp_path: Path) -> None:
+    """Synced again it might be closed already: the journal would take itself for broken and refuse everything."""
+    synced: Counter[int] = Counter()
+
+    def sync(descriptor: int) -> None:
+        synced[descriptor] += 1
+        os.fdatasync(descriptor)
+
+    journal = Journal(tmp_path, Opened("boot", "host", 0.0), sync=sync, segment_bytes=1_024)
+    journal.open()
+    late = LateLoop(asyncio.get_running_loop())
+    journal._loop = late  # pyright: ignore[reportAttributeAccessIssue] - stands in for the loop it was opened on
+    full = journal.dispatch(dispatch("r.0"))
+    assert full is not None
+    for number in range(1, 12):
+        journal.dispatch(dispatch(f"r.{number}"))
+    for turn in (1, 2):
+        journal._wake_thread()
+        while len(late.waiting) < turn:  # noqa: ASYNC110 - a thread fills the list, and threads set no asyncio events
+            await asyncio.sleep(0.001)
+    late.let_in()
+    assert synced[full.fd] == 1
+    assert journal.failed is None
+    assert list(journal._unsynced) == []
     journal.close(remove=False)
 
 
