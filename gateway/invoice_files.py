@@ -6,6 +6,7 @@ and usage in tokens), and any CSV whose columns are named. Does not know: the le
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
@@ -22,6 +23,7 @@ LARGEST = 64 << 20
 _DAY = 86_400
 _MOST_NANO = Decimal(10) ** 18
 _CSV_FIELD = 1 << 20
+_THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d*)?$")
 _TOKENS = {
     "usage_input_tokens_no_cache": "fresh",
     "usage_input_tokens_cache_read": "cached",
@@ -142,8 +144,12 @@ def _line(number: int, day: str, model: str, amount: str) -> InvoiceLine:
 
 
 def _amount(number: int, text: str) -> Decimal:
+    """Commas stand between thousands; a decimal comma would be read as a hundred times as much, so it is refused."""
+    found = text.strip().removeprefix("$")
+    if "," in found and not _THOUSANDS.match(found):
+        raise ValueError(f"line {number}: {text[:40]!r} is no amount: a decimal point is needed, commas part thousands")
     try:
-        nano = Decimal(text.strip().removeprefix("$").replace(",", "")).scaleb(9)
+        nano = Decimal(found.replace(",", "")).scaleb(9)
     except InvalidOperation as error:
         raise ValueError(f"line {number}: {text[:40]!r} is no amount") from error
     if not nano.is_finite() or abs(nano) > _MOST_NANO:

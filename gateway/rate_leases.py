@@ -52,7 +52,7 @@ class Purse:
         if self.alone is not None:
             return self.alone.has(need, now)
         self.used = now
-        return self.hand >= min(need, self.per_minute)
+        return self.per_minute > 0 and self.hand >= min(need, self.per_minute)
 
     def take(self, need: float) -> None:
         if self.alone is not None:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from policies.budget import Period
 from policies.money import usd
 
-_NAME = re.compile(r"^(\d{4})-(0[1-9]|1[0-2])$")
+_NAME = re.compile(r"(\d{4})-(0[1-9]|1[0-2])", re.ASCII)
 _DAY = 86_400
 
 BlockerKind = Literal["running", "earlier", "process", "lost", "lease", "conflict"]
@@ -53,7 +53,7 @@ class Standing(Struct, frozen=True, kw_only=True):
 
 def span(month: str) -> Period:
     """`2026-10` as `[start, end)`. Raises ValueError for anything else."""
-    found = _NAME.match(month)
+    found = _NAME.fullmatch(month)  # a line end behind it would make another month of it
     if found is None or not 1970 <= int(found[1]) <= 9998:
         raise ValueError(f"a month is written YYYY-MM, not {month[:20]!r}")
     year, number = int(found[1]), int(found[2])

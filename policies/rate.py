@@ -43,7 +43,7 @@ class Bucket:
 
     def has(self, need: float, now: float) -> bool:
         """Whether `need` may be taken. One above a whole minute's worth is met by a full bucket, and leaves a debt."""
-        return self.left(now) >= min(need, self.per_minute)
+        return self.per_minute > 0 and self.left(now) >= min(need, self.per_minute)
 
     def take(self, need: float) -> None:
         """Take what `has` has just found."""

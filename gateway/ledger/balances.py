@@ -98,10 +98,13 @@ class Windows:
         if not wanted:
             return {}
         self.make(connection, wanted)
-        return _locked(connection, wanted)
+        return locked(connection, wanted)
 
     def make(self, connection: Connection, names: Iterable[str]) -> None:
-        """See to it that these windows exist; a new one begins with its opening. Before any row is locked."""
+        """See to it that these windows exist; a new one begins with its opening. Before any row is locked.
+
+        At most once in a transaction: a second time, what the first has made would be taken for what others have.
+        """
         unknown = sorted(set(names) - self._known)
         if not unknown:
             return
@@ -128,14 +131,15 @@ class Windows:
         self.make(connection, [name])
         scope = parse_window_id(name)[0]
         limit = select(BudgetRow.limit_nano).where(BudgetRow.scope == scope).scalar_subquery()
-        running = update(BudgetWindow).where(BudgetWindow.scope == scope, BudgetWindow.ends > now)
-        connection.execute(running.values(limit_nano=limit))
+        running = BudgetWindow.scope == scope, BudgetWindow.ends > now
+        # In the order in which everybody locks them: there are several once the kind of window was changed.
+        connection.execute(select(BudgetWindow.id).where(*running).order_by(BudgetWindow.id).with_for_update()).all()
+        connection.execute(update(BudgetWindow).where(*running).values(limit_nano=limit))
 
     def unnamed(self, connection: Connection, entry: Any, now: float) -> list[str]:
         """The windows that count this row of `entry` though it does not name them. Before any row is locked."""
-        openings = Openings(self._dialect)
-        openings.enter(connection, now)
-        return openings.of(connection, scopes_of_row(entry), entry.admitted, _strings(entry.windows))
+        opened = Openings(self._dialect).enter(connection, now)
+        return opened.of(connection, scopes_of_row(entry), entry.admitted, _strings(entry.windows))
 
     def _new_window(
         self, connection: Connection, name: str, budgets: "dict[str, _Budget]", number: int
@@ -164,7 +168,8 @@ class Windows:
         return {row[0] for page in pages for row in page}
 
 
-def _locked(connection: Connection, names: Sequence[str]) -> dict[str, Balance]:
+def locked(connection: Connection, names: Sequence[str]) -> dict[str, Balance]:
+    """Windows that exist, locked; `names` in order."""
     pages = (connection.execute(_LOCK, {"names": list(some)}) for some in chunks(names))
     return {row[0]: Balance(row[1], row[2], row[3]) for page in pages for row in page}
 

@@ -5,11 +5,12 @@ Knows: the order of steps, what may be repeated after a crash. Does not know: wh
 First the month is marked as being closed: from that commit on whatever is posted for it is booked later
 (`gateway.ledger.late`), so its entries do not change any more and can be added up at leisure. Then lines are written,
 and last the digest, after which the database refuses any change. A crash in between leaves the mark; closing the month
-again writes the lines anew.
+again writes the lines anew. Of two who close the same month at once the later one goes on: each has a mark of its own.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, structs, to_builtins
 from sqlalchemy import delete, func, insert, select, update
@@ -37,6 +38,7 @@ from policies.statements import Facts, Shared, TeamFacts
 
 _LOST_SECONDS = 60.0
 _MOST_EARLIER = 3
+_APART = 0.001  # seconds between two tries to close the same month
 _COLUMNS = Line.__struct_fields__
 
 
@@ -98,14 +100,14 @@ class Months:
         found = await self.blockers(month)
         if any(reason is None or not blocker.forcible for blocker in found):
             raise NotClosable(found)
-        previous = await self._database.transact(_begin, month, (actor, reason if found else None), self._now())
+        begun = await self._database.transact(_begin, month, (actor, reason if found else None), self._now())
         lines, by = await self._add_up(month)
         facts = to_builtins(structs.replace(await facts_of(self._database, month), by=by))
         for place, some in enumerate(chunks(lines)):
-            await self._database.transact(_write, month, some, place)
-        await self._database.transact(
-            _finish, month, totals(lines), facts, (previous, digest(previous, month, lines, facts)), self._now()
-        )
+            await self._database.transact(_write, month, begun, some, place)
+        made_of = await asyncio.to_thread(digest, begun.previous, month, lines, facts)
+        sums = await asyncio.to_thread(totals, lines)
+        await self._database.transact(_finish, month, begun, sums, facts, made_of, self._now())
         made = await self.seal(month)
         assert made is not None, "it was written just now and cannot be taken out"
         return made
@@ -131,7 +133,8 @@ async def stored_lines(connection: AsyncConnection, month: str, team: str | None
     wanted = select(*(getattr(MonthLine, name) for name in _COLUMNS)).where(MonthLine.month == month)
     if team is not None:
         wanted = wanted.where(MonthLine.team == team)
-    return [Line(*row) for row in await connection.execute(wanted.order_by(MonthLine.number))]
+    rows = (await connection.execute(wanted.order_by(MonthLine.number))).all()
+    return await asyncio.to_thread(lambda: [Line(*row) for row in rows])
 
 
 async def facts_of(database: Database, month: str) -> Facts:
@@ -207,11 +210,18 @@ async def _earlier(connection: AsyncConnection, before: float) -> list[str]:
     return found
 
 
-def _begin(connection: Connection, month: str, who: tuple[str, str | None], now: float) -> str:
-    """Mark the month as being closed, or begin anew what was broken off; answers the digest it is chained to."""
+class _Begun(NamedTuple):
+    """One try to close a month. `mark`: its own value of `began`; `previous`: the digest it is chained to."""
+
+    mark: float
+    previous: str
+
+
+def _begin(connection: Connection, month: str, who: tuple[str, str | None], now: float) -> _Begun:
+    """Mark the month as being closed, or begin anew what was broken off."""
     take_turn(connection)
-    wanted = select(MonthSeal.digest).where(MonthSeal.month == month)
-    found = connection.execute(wanted).first()
+    wanted = select(MonthSeal.digest, MonthSeal.began).where(MonthSeal.month == month)
+    found = connection.execute(wanted.with_for_update()).first()
     if found is not None and found.digest is not None:
         raise AlreadyClosed(f"{month} is closed already")
     newest = last_closed(connection)
@@ -219,27 +229,35 @@ def _begin(connection: Connection, month: str, who: tuple[str, str | None], now:
         raise NotClosable([Blocker(kind="earlier", text=f"{newest} is closed already", forcible=False)])
     before = select(MonthSeal.digest).where(MonthSeal.month < month).order_by(MonthSeal.month.desc()).limit(1)
     previous = connection.scalar(before) or START
+    mark = now if found is None else max(now, found.began + _APART)
+    row: dict[str, Any] = {"began": mark, "actor": who[0], "reason": who[1]}
     if found is None:
-        row: dict[str, Any] = {"month": month, "began": now, "actor": who[0], "reason": who[1]}
         nothing = dict.fromkeys(("entries", "amount_nano", "estimated_nano", "adjustments_nano"), 0)
-        connection.execute(insert(MonthSeal).values({**row, **nothing}))
+        connection.execute(insert(MonthSeal).values({"month": month, **row, **nothing}))
     else:
         connection.execute(delete(MonthLine).where(MonthLine.month == month))
-        connection.execute(update(MonthSeal).where(MonthSeal.month == month).values(actor=who[0], reason=who[1]))
-    return previous
+        connection.execute(update(MonthSeal).where(MonthSeal.month == month).values(row))
+    return _Begun(mark, previous)
 
 
-def _write(connection: Connection, month: str, lines: Sequence[Line], place: int) -> None:
+def _hold(connection: Connection, month: str, begun: _Begun) -> None:
+    """See to it that nobody begins anew before this transaction has ended. Raises AlreadyClosed if somebody has."""
+    mine = select(MonthSeal.month).where(
+        MonthSeal.month == month, MonthSeal.began == begun.mark, MonthSeal.digest.is_(None)
+    )
+    if connection.execute(mine.with_for_update()).first() is None:
+        raise AlreadyClosed(f"{month} is being closed by somebody else at this moment")
+
+
+def _write(connection: Connection, month: str, begun: _Begun, lines: Sequence[Line], place: int) -> None:
+    _hold(connection, month, begun)
     rows = [{"month": month, "number": place * CHUNK + i, **structs.asdict(line)} for i, line in enumerate(lines)]
     connection.execute(insert(MonthLine), rows)
 
 
-def _finish(
-    connection: Connection, month: str, sums: Totals, facts: dict[str, Any], chain: tuple[str, str], now: float
+def _finish(  # noqa: PLR0913 - everything a seal says
+    connection: Connection, month: str, begun: _Begun, sums: Totals, facts: dict[str, Any], made_of: str, now: float
 ) -> None:
-    values = structs.asdict(sums) | {"facts": facts, "previous": chain[0], "digest": chain[1], "sealed": now}
-    done = connection.execute(
-        update(MonthSeal).where(MonthSeal.month == month, MonthSeal.digest.is_(None)).values(values)
-    )
-    if done.rowcount == 0:
-        raise AlreadyClosed(f"{month} was closed by somebody else at the same moment")
+    _hold(connection, month, begun)
+    values = structs.asdict(sums) | {"facts": facts, "previous": begun.previous, "digest": made_of, "sealed": now}
+    connection.execute(update(MonthSeal).where(MonthSeal.month == month).values(values))

@@ -4,6 +4,7 @@ Knows: SQL for both dialects, which prices let the database add tokens up. Does 
 Only sums travel for plain prices; attempts at prices with tiers or classes of their own are read one by one.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,11 +74,8 @@ async def grouped(connection: AsyncConnection, columns: Sequence[str], scope: Sc
     conditions = await conditions_of(connection, scope)
     keys = [_column(connection.dialect.name, name) for name in columns]
     found: dict[tuple[Any, ...], Group] = {}
-    rows = await connection.execute(_sums(keys, conditions, special, scope))
-    for row in rows:
-        group = tuple(row[: len(keys) + 2])
-        usage = Usage(**{name: int(getattr(row, name)) for name in _TOKENS})
-        _add(found, group, (int(row.amount), int(row.entries)), usage, _price(prices, row.price))
+    rows = (await connection.execute(_sums(keys, conditions, special, scope))).all()
+    await asyncio.to_thread(_add_sums, found, rows, len(keys) + 2, prices)
     if special:
         await _singly(connection, keys, conditions, special, scope, prices, found)
     return found
@@ -106,6 +104,13 @@ async def _singly(  # noqa: PLR0913 - the same query, page by page
         if len(rows) < _PAGE:
             return
         place = (rows[-1].admitted, rows[-1].id)
+
+
+def _add_sums(found: dict[tuple[Any, ...], Group], rows: Sequence[Any], width: int, prices: dict[str, Price]) -> None:
+    """Away from the event loop: a month may have hundreds of thousands of groups, and requests must not wait."""
+    for row in rows:
+        usage = Usage(**{name: int(getattr(row, name)) for name in _TOKENS})
+        _add(found, tuple(row[:width]), (int(row.amount), int(row.entries)), usage, _price(prices, row.price))
 
 
 def _add(

@@ -27,7 +27,7 @@ from gateway.db.session import UNREACHABLE, Database
 from gateway.errors import InvalidRequest, Overloaded
 from gateway.ids import uuid7
 from gateway.ledger import checks, seals, sums
-from gateway.ledger.adjust import adjust
+from gateway.ledger.adjust import Correction, adjust
 from gateway.ledger.alerting import Alerting
 from gateway.ledger.balances import Windows
 from gateway.ledger.book import Book, BootClosed
@@ -286,7 +286,8 @@ class Ledger:
 
     async def adjust(self, entry_id: str, delta_nano: int, *, reason: str, actor: str) -> str:
         """Correct what an attempt cost by another entry; answers its id. Raises ValueError when it makes no sense."""
-        made = await adjust(self._database, self._windows, entry_id, delta_nano, (reason, actor), self._pulse.instant())
+        wanted = Correction(entry_id=entry_id, delta=delta_nano, reason=reason, actor=actor, mark=uuid7())
+        made = await adjust(self._database, self._windows, self._alerting, wanted, self._pulse.instant())
         await self._read_balances()
         return made
 

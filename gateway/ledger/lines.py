@@ -3,6 +3,7 @@
 Knows: how groups of entries become lines, their order, the digest over them. Does not know: who seals a month.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -11,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.ledger.grouping import Scope, grouped, late, own
+from gateway.ledger.grouping import Group, Scope, grouped, late, own
 from gateway.ledger.openings import UNCONFIRMED
 from policies.meters import ADJUSTMENT, ROUNDING, Metered, in_nano
 
@@ -68,12 +69,20 @@ async def lines_of(connection: AsyncConnection, month: str, by: Level = "user") 
     sums: _Sums = {}
     await _collect(connection, "own", own(month), _LEVELS[by], sums)
     await _collect(connection, "adjustment", late(month), _LEVELS[by], sums)
-    return sorted(Line(*key, *_four(numbers)) for key, numbers in sums.items())
+    return await asyncio.to_thread(lambda: sorted(Line(*key, *_four(numbers)) for key, numbers in sums.items()))
 
 
 async def _collect(connection: AsyncConnection, kind: str, scope: Scope, columns: tuple[str, ...], sums: _Sums) -> None:
     asked = (*columns, "belongs") if scope.late else columns
-    for key, group in (await grouped(connection, asked, scope)).items():
+    groups = await grouped(connection, asked, scope)
+    await asyncio.to_thread(_add_lines, kind, scope, asked, groups, sums)
+
+
+def _add_lines(
+    kind: str, scope: Scope, asked: tuple[str, ...], groups: dict[tuple[Any, ...], Group], sums: _Sums
+) -> None:
+    """Away from the event loop, as a month may have hundreds of thousands of groups."""
+    for key, group in groups.items():
         said = dict(zip(asked, key, strict=False))
         belongs, source, entries = str(said.get("belongs", scope.month)), key[-1], group.entries
         parts = [Metered(meter, quantity, pico) for (meter, pico), quantity in sorted(group.parts.items())]

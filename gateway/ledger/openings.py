@@ -11,7 +11,7 @@ from the entries at any time, to the nano-USD.
 """
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -133,45 +133,59 @@ def _quoted(text: str) -> str:
 # -- entries that come late ------------------------------------------------------------------------------------------
 
 
-class Openings:
-    """The windows that count what does not name them, as one poster knows them."""
+class Opened(NamedTuple):
+    """The windows that were opened up to the number `newest` and end after `since`, as of `loaded`; by scope."""
 
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect: Dialect = dialect
-        self._newest = 0
-        self._loaded = float("-inf")
-        self._since = 0.0
-        self._by_scope: dict[str, list[_Window]] = {}
-
-    def enter(self, connection: Connection, now: float) -> None:
-        """Begin to post: from here to the end of the transaction no window is opened. Before any row is locked."""
-        if self._dialect == "postgresql":
-            connection.execute(select(func.pg_advisory_xact_lock_shared(_TURN)))
-        newest = connection.scalar(_NEWEST) or 0
-        if now > self._loaded + _AGAIN:
-            self._newest, self._loaded, self._since = 0, now, now - _KEPT
-            self._by_scope.clear()
-        if newest <= self._newest:
-            return
-        fresh = _WINDOWS.where(BudgetWindow.opened > self._newest, BudgetWindow.ends > self._since)
-        for row in connection.execute(fresh):
-            self._by_scope.setdefault(row.scope, []).append(_Window(row.id, row.starts, row.ends))
-        self._newest = newest
+    newest: int
+    loaded: float
+    since: float
+    by_scope: Mapping[str, Sequence[_Window]]
 
     def unnamed(self, connection: Connection, begun: Dispatch) -> list[str]:
         """The windows an attempt falls under and does not name."""
-        if not self._by_scope and begun.admitted >= self._since:
+        if not self.by_scope and begun.admitted >= self.since:
             return []
         return self.of(connection, scopes(begun), begun.admitted, begun.windows)
 
     def of(self, connection: Connection, under: Iterable[str], admitted: float, named: Sequence[str]) -> list[str]:
         """The same for anything else that counts as an entry."""
-        if admitted < self._since:
+        if admitted < self.since:
             wanted = _WINDOWS.where(BudgetWindow.opened.is_not(None), BudgetWindow.scope.in_(list(under)))
             found = [_Window(row.id, row.starts, row.ends) for row in connection.execute(wanted)]
         else:
-            found = [window for scope in under for window in self._by_scope.get(scope, ())]
+            found = [window for scope in under for window in self.by_scope.get(scope, ())]
         return [one.id for one in found if one.starts <= admitted < one.ends and one.id not in named]
+
+
+class Openings:
+    """The windows that count what does not name them, as one poster knows them.
+
+    What a transaction has read belongs to it alone until it has been committed: it may have opened windows itself, and
+    those of one that is taken back never were. Several transactions may run at once.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect: Dialect = dialect
+        self._known = Opened(0, float("-inf"), 0.0, {})
+
+    def enter(self, connection: Connection, now: float) -> Opened:
+        """Begin to post: from here to the end of the transaction no window is opened. Before any row is locked."""
+        if self._dialect == "postgresql":
+            connection.execute(select(func.pg_advisory_xact_lock_shared(_TURN)))
+        newest, known = connection.scalar(_NEWEST) or 0, self._known
+        if now > known.loaded + _AGAIN:
+            known = Opened(0, now, now - _KEPT, {})
+        if newest <= known.newest:
+            return known
+        by_scope = dict(known.by_scope)
+        fresh = _WINDOWS.where(BudgetWindow.opened > known.newest, BudgetWindow.ends > known.since)
+        for row in connection.execute(fresh):
+            by_scope[row.scope] = (*by_scope.get(row.scope, ()), _Window(row.id, row.starts, row.ends))
+        return Opened(newest, known.loaded, known.since, by_scope)
+
+    def committed(self, known: Opened) -> None:
+        """The transaction that `enter` answered this to holds."""
+        self._known = known
 
 
 _NEWEST = select(func.max(BudgetWindow.opened))

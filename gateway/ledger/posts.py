@@ -26,12 +26,13 @@ from gateway.ledger.balances import (
     chunks,
     insert_once,
     leases_of,
+    locked,
     parameters,
     spend,
     table,
 )
 from gateway.ledger.late import book as book_late
-from gateway.ledger.openings import UNCONFIRMED, Openings, told
+from gateway.ledger.openings import UNCONFIRMED, Opened, Openings, told
 from gateway.ledger.records import Dispatch, Rates, Settle
 
 _MOST_PRICES = 10_000
@@ -68,20 +69,23 @@ class Posts:
         An id that exists with the same content is a repeat and changes nothing; with other content it goes to
         `entry_conflict` and is not applied: the first writer wins.
         """
-        standings = await self._database.transact(self._post, boot, lines, now)
+        standings, opened = await self._database.transact(self._post, boot, lines, now)
+        self._openings.committed(opened)
         if len(self._known_prices) > _MOST_PRICES:
             self._known_prices.clear()
         self._known_prices.update(line.dispatch.price.id for line in lines)
         return standings
 
-    def _post(self, connection: Connection, boot: str, lines: Sequence[Line], now: float) -> list[Standing]:
+    def _post(
+        self, connection: Connection, boot: str, lines: Sequence[Line], now: float
+    ) -> tuple[list[Standing], Opened]:
         by_id = {line.settle.id: line for line in lines}
         names = {name for line in lines for name in line.dispatch.windows}
         self._windows.make(connection, names)
-        self._openings.enter(connection, now)
-        more = ((name, self._openings.unnamed(connection, line.dispatch)) for name, line in by_id.items())
+        opened = self._openings.enter(connection, now)
+        more = ((name, opened.unnamed(connection, line.dispatch)) for name, line in by_id.items())
         unnamed = {name: found for name, found in more if found}
-        balances = self._windows.lock(connection, names.union(*unnamed.values()))
+        balances = locked(connection, sorted(names.union(*unnamed.values())))
         leases = leases_of(connection, boot, list(balances))
         self._add_new_prices(connection, lines, now)
         new = self._insert(connection, boot, by_id)
@@ -97,7 +101,7 @@ class Posts:
             for spent in (balances[one.window].spent,)
         ]
         self._alerting.moved(connection, moved, now)
-        return _after(balances, leases, changes)
+        return _after(balances, leases, changes), opened
 
     def _insert(self, connection: Connection, boot: str, lines: dict[str, Line]) -> set[str]:
         """Insert what is new; answers which that was.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 from msgspec import Struct
 from sqlalchemy import select
@@ -172,10 +173,12 @@ def _lost_request(record: Dispatch, entries: list[Any]) -> Row:
         "attempts": len(entries),
         "complete": False,
         "client_gone": True,
+        "tags": _encode(dict(tag.split("=", 1) for tag in record.tags)).decode() if record.tags else None,
     }
     return tuple(known.get(name) for name in COLUMNS)
 
 
+_encode = msgspec.json.Encoder().encode
 _TOKENS = ("prompt", "cached", "cache_write", "completion", "reasoning")
 _POSTED = select(Entry.id).where(Entry.id.in_(parameters("names")))
 _KNOWN = select(RequestRow.id).where(RequestRow.id.in_(parameters("names")))

@@ -57,6 +57,7 @@ class RequestRows:
         transaction to be taken back, if somebody has.
         """
         assert len(rows) <= _MOST_ROWS
+        self._fresh = {}  # of a transaction that was taken back
         by_id: dict[str, Row] = {}
         for row in rows:
             by_id.setdefault(row[0], row)

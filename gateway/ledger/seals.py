@@ -3,6 +3,7 @@
 Knows: what must agree. Does not know: how to mend anything; it only tells.
 """
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -41,13 +42,13 @@ async def _chain(connection: AsyncConnection) -> list[str]:
 async def _check(connection: AsyncConnection, seal: Seal) -> list[str]:
     facts: dict[str, Any] = await connection.scalar(select(MonthSeal.facts).where(MonthSeal.month == seal.month)) or {}
     stored = await stored_lines(connection, seal.month)
-    if digest(seal.previous or START, seal.month, stored, facts) != seal.digest:
+    if await asyncio.to_thread(digest, seal.previous or START, seal.month, stored, facts) != seal.digest:
         return [f"{seal.month} was changed after it was closed: its digest does not follow from its lines"]
     sums = Totals(seal.entries, seal.amount_nano, seal.estimated_nano, seal.adjustments_nano)
-    if totals(stored) != sums:
+    if await asyncio.to_thread(totals, stored) != sums:
         return [f"{seal.month}: its totals are not those of its lines"]
     by: Level = facts.get("by", "user")
-    return _compare(seal.month, stored, await lines_of(connection, seal.month, by))
+    return await asyncio.to_thread(_compare, seal.month, stored, await lines_of(connection, seal.month, by))
 
 
 def _compare(month: str, stored: list[Line], entries: list[Line]) -> list[str]:

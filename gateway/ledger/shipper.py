@@ -118,3 +118,6 @@ class Shipper:
             except UNREACHABLE as error:
                 pause = min(_LONGEST_PAUSE, pause * 2)
                 log.warning("entries wait for the database", pending=len(self._pending), error=repr(error)[:300])
+            except Exception as error:  # a fault of ours: what is journalled must not wait for ever for one bad moment
+                pause = min(_LONGEST_PAUSE, pause * 2)
+                log.exception("entries could not be posted", pending=len(self._pending), error=repr(error)[:300])

@@ -3,6 +3,7 @@
 Knows: that a closed month is read as it was sealed and an open one from its entries. Does not know: formats, roles.
 """
 
+import asyncio
 from collections import Counter
 from typing import Literal
 
@@ -103,11 +104,16 @@ async def statement(database: Database, name: str, now: float, team: str | None 
         kept = await connection.scalar(select(MonthSeal.facts).where(MonthSeal.month == name))
         its = Month(name, _state(name, seal, now), seal, totals(line for line in lines if team in (None, line.team)))
     facts = await facts_of(database, name) if kept is None else convert(kept, Facts)
+    return Statement(its, await asyncio.to_thread(_of_teams, lines, facts, team))
+
+
+def _of_teams(lines: list[Line], facts: Facts, team: str | None) -> list[TeamStatement]:
+    """Away from the event loop: a closed month has a line per user."""
     by_team: dict[str, list[Line]] = {}
     for line in lines:
         by_team.setdefault(line.team, []).append(line)
     found = [bill for bill in _bills(lines, facts) if team in (None, bill.team)]
-    return Statement(its, [_of_team(bill, by_team.get(bill.team, [])) for bill in found])
+    return [_of_team(bill, by_team.get(bill.team, [])) for bill in found]
 
 
 async def booked(database: Database, entry_id: str) -> str:

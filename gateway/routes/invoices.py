@@ -3,6 +3,7 @@
 Knows: parameters and the answer. Does not know: file formats, the comparison (`gateway.ledger.invoice`).
 """
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -82,7 +83,7 @@ async def invoice(  # noqa: PLR0913 - one name per parameter
     await services.ledger.flush()
     body = await caller.request.body()
     try:
-        lines = read(body, shape, columns)
+        lines = await asyncio.to_thread(lambda: list(read(body, shape, columns)))  # many lines take seconds
         found = await compare_invoice(services.database, provider, lines, aliases(named), tolerance)
     except ValueError as error:
         raise InvalidRequest(f"The invoice could not be compared: {error}.") from error

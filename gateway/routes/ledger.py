@@ -15,7 +15,7 @@ from gateway.audit import Change, note
 from gateway.auth import ORG_WIDE
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.ledger.statement import booked
-from gateway.routes.access import CallerDep, control_router
+from gateway.routes.access import Caller, CallerDep, control_router
 from policies.money import nano, usd
 
 
@@ -40,9 +40,16 @@ class Compared(Struct, kw_only=True):
     omitted: int
 
 
+def _everyones(caller: Caller) -> None:
+    """Raises NotAllowed for a key of one team: every answer here tells of all of them."""
+    if caller.principal.team != ORG_WIDE:
+        raise NotAllowed("This concerns everyone's books; this key is bound to one team.", code="beyond_team")
+
+
 @post("/verify", opt={"role": "finance"}, summary="Rebuild every balance", status_code=200)
 async def verify(caller: CallerDep) -> Verified:
     """Recomputes every charge from tokens and price version and every balance from its entries."""
+    _everyones(caller)
     await caller.services.ledger.flush()
     problems = await caller.services.ledger.verify()
     return Verified(agrees=not problems, problems=problems)
@@ -51,6 +58,7 @@ async def verify(caller: CallerDep) -> Verified:
 @post("/reconcile", opt={"role": "finance"}, summary="Compare with a provider's bill", status_code=200)
 async def reconcile(caller: CallerDep) -> Compared:
     """The body is the bill: one JSON object per line, as `nearhit scripted --bill` writes it."""
+    _everyones(caller)
     body = await caller.request.body()
     if not body.strip():
         raise InvalidRequest("The body must be the bill: one JSON object per line.")
@@ -100,8 +108,7 @@ class Adjusted(Struct, kw_only=True):
 async def adjust(caller: CallerDep, data: JSONBody[AdjustWanted]) -> Adjusted:
     """Adds an entry beside the one it corrects; the entry itself and closed months never change."""
     services = caller.services
-    if caller.principal.team != ORG_WIDE:
-        raise NotAllowed("Corrections concern everyone's books; this key is bound to one team.", code="beyond_team")
+    _everyones(caller)
     try:
         delta = nano(data.delta_usd.strip())
     except ValueError as error:

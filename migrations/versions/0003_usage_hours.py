@@ -46,5 +46,5 @@ def upgrade() -> None:
 def downgrade() -> None:
     for table in ('usage_day', 'usage_hour', 'usage_who'):
         op.drop_table(table)
-    op.execute("DELETE FROM setting WHERE name IN ('usage_sums', 'rows_from', 'hours_from', 'days_from')")
+    op.execute("DELETE FROM setting WHERE name IN ('usage_sums', 'rows_from', 'hours_from', 'days_to')")
     op.drop_column('request', 'discount_nano')

@@ -1,8 +1,10 @@
 """Closing a month seals it: nothing that is posted later changes it, and nothing is lost."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,9 +14,11 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from gateway.db.session import Database
-from gateway.ledger import checks, grouping, seals
+from gateway.ledger import checks, closing, grouping, lines, seals
+from gateway.ledger import statement as statements
 from gateway.ledger.closing import AlreadyClosed, Months, NotClosable, Seal, stored_lines
 from gateway.ledger.lines import START, lines_of, totals
+from gateway.tasks import Tasks
 from policies.money import Usage
 from policies.months import following, month_of, span
 from tests.clock import FrozenClock
@@ -347,3 +351,70 @@ def _post_as_the_gateway_does(connection: Any, row: dict[str, Any]) -> None:
         connection.execute(insert(PriceVersion), [price_row("plain")])
     connection.execute(insert(Entry), [row])
     book(connection, [(row["id"], row["admitted"])], at(2027, 3, 1))
+
+
+async def test_a_large_month_is_added_up_away_from_the_event_loop(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A month of many users froze every request of its process for seconds."""
+    here, threads = threading.get_ident(), set[int]()
+
+    def noting(of: ModuleType, name: str) -> None:
+        work = getattr(of, name)
+
+        def noted(*given: Any) -> Any:
+            threads.add(threading.get_ident())
+            return work(*given)
+
+        monkeypatch.setattr(of, name, noted)
+
+    await post(database, [entry(1, OCTOBER, USAGE)])
+    noting(grouping, "_add")
+    noting(lines, "in_nano")
+    noting(closing, "digest")
+    noting(seals, "digest")
+    noting(statements, "_of_team")
+    await months(database).close("2026-10", "ann")
+    assert await seals.verify(database) == []
+    await statements.statement(database, "2026-10", NOVEMBER)
+    assert threads
+    assert here not in threads
+
+
+class Paused(Database):
+    """Its transactions of a name wait for their turn: `at` is (name, what it waits for), each for once."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.at: list[tuple[str, asyncio.Event]] = []
+        self.reached = asyncio.Event()
+
+    async def transact(self, work: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.at and work.__name__ == self.at[0][0]:
+            _, turn = self.at.pop(0)
+            self.reached.set()
+            await turn.wait()
+        return await super().transact(work, *args, **kwargs)
+
+
+async def test_two_who_close_a_month_at_once_do_not_take_its_lines_away(database: Database) -> None:
+    """One begins anew, which takes the lines out, while the other seals: a seal without its lines is beyond repair."""
+    await post(database, [entry(n, OCTOBER + n, USAGE) for n in range(3)])
+    shared, tasks = Paused(database.url.render_as_string(hide_password=False)), Tasks()
+    first, second = asyncio.Event(), asyncio.Event()
+    shared.at = [("_finish", first), ("_write", second)]
+    one = tasks.spawn(months(shared).close("2026-10", "ann"), "one")
+    await asyncio.wait_for(shared.reached.wait(), 10)
+    shared.reached.clear()
+    two = tasks.spawn(months(shared).close("2026-10", "bob"), "two")
+    await asyncio.wait_for(shared.reached.wait(), 10)
+    first.set()
+    await asyncio.wait([one])
+    second.set()
+    await asyncio.wait([two])
+    assert isinstance(one.exception(), AlreadyClosed)
+    assert two.result().actor == "bob"
+    await shared.close()
+    async with database.snapshot() as connection:
+        assert await stored_lines(connection, "2026-10") == await lines_of(connection, "2026-10") != []
+    assert await problems(database) == []

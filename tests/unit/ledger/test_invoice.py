@@ -91,6 +91,7 @@ WRONG = [
     ("anthropic", ANTHROPIC_USAGE.replace(",900,", ",-9,"), "no count of tokens"),
     ("generic", "Datum,Modelo,Betrag\nheute,m,1\n", "line 2: 'heute' is no date"),
     ("generic", "Datum,Modelo,Betrag\n2026-10-15,m\n", "line 2: '' is no amount"),
+    ("generic", 'Datum,Modelo,Betrag\n2026-10-15,m,"1,50"\n', "line 2: '1,50' is no amount: a decimal point is needed"),
     ("generic", "Datum,Modelo,Betrag\n", "no line with a cost"),
     ("generic", "Datum,Modelo,Betrag\n2020-01-01,m,1\n2026-10-15,m,1\n", "more than 400 days"),
 ]
@@ -123,3 +124,9 @@ def test_aliases_are_pairs() -> None:
     assert aliases(["a=b", "c = d"]) == {"a": "b", "c": "d"}
     with pytest.raises(ValueError, match="name on the invoice=name in the ledger"):
         aliases(["a"])
+
+
+def test_commas_between_thousands_are_read() -> None:
+    """As spreadsheets write large amounts; where the comma is a decimal one, nothing is guessed."""
+    lines = read(b'day,model,amount\n2026-10-15,m,"$1,234,567.5"\n', "generic", Columns("day", "model", "amount"))
+    assert [line.amount for line in lines] == [1_234_567_500_000_000]

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from gateway.db.queries import Queries
 from gateway.ledger import Hold, Ledger
 from policies.money import Usage
 from tests.clock import FrozenClock
@@ -185,3 +186,13 @@ async def test_a_contradiction_is_kept_for_a_person(rig: Rig) -> None:
     assert (await entries(rig))[hold.plan.id]["amount_nano"] == 4
     assert [row["amount_nano"] for row in await rig.rows("SELECT * FROM entry_conflict")] == [8]
     assert "contradict" in (await ledger.verify())[0]
+
+
+async def test_the_row_of_a_lost_request_has_its_tags(rig: Rig) -> None:
+    """Usage by tag must tell what entries by tag tell, also of requests that died with their process."""
+    first = await rig.ledger()
+    await rig.charge(first, 3, of=call(app="shop", part="blue"))
+    rig.kill(first)
+    await rig.ledger()
+    found = await Queries(rig.database).usage(["tag:app"], 0, rig.clock.now() + 900)
+    assert [(row.group["tag:app"], row.cost_nano) for row in found] == [("shop", 3)]

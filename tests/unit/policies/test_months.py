@@ -49,7 +49,21 @@ def test_what_could_be_late_is_always_asked_about(now: float, behind: float) -> 
     assert may_be_late(closed_month_end - 1, now - behind)
 
 
-@pytest.mark.parametrize("text", ["2026-13", "2026-1", "202610", "2026-00", "", "0000-01", "2026-10-01", "9999-12"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-13",
+        "2026-1",
+        "202610",
+        "2026-00",
+        "",
+        "0000-01",
+        "2026-10-01",
+        "9999-12",
+        "2026-10\n",
+        "\u0662\u0660\u0662\u0666-10",
+    ],
+)
 def test_a_month_is_written_one_way(text: str) -> None:
     """Month names come from addresses and command lines."""
     with pytest.raises(ValueError, match="YYYY-MM"):

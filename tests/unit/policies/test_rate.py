@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.rate import Bucket, filled, portion, seconds_until, told
+from gateway.rate_leases import Purse
+from policies.rate import Bucket, portion, seconds_until, told
 
 STEPS = st.lists(st.tuples(st.floats(0, 90), st.floats(0.1, 30)), max_size=60)
 
@@ -73,7 +74,8 @@ def test_durations_read_as_openai_writes_them() -> None:
 
 
 def test_a_limit_of_nothing_lets_nothing_through() -> None:
-    """0 is a limit like any other, not the absence of one."""
-    assert not Bucket(0, 0.0).has(1, 1e6) or Bucket(0, 0.0).per_minute == 0
-    assert seconds_until(0, 1, 0) == 60
-    assert filled(0, 0, 1e6) == 0
+    """Whoever sets 0 wants a scope closed, not closed after one more request of every worker."""
+    for meter in (Bucket(0, 0.0), Purse("x", 0, 0.0)):
+        assert not meter.has(1.0, 0.0)
+        assert not meter.has(1.0, 1e9)
+    assert seconds_until(0, 1, 0) == 60.0
