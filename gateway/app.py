@@ -39,6 +39,7 @@ from gateway.parts import aliases, build_cache, build_encoder, build_engines, bu
 from gateway.pipeline import Pipeline
 from gateway.planting import Ground, Planter
 from gateway.prices import PriceBook
+from gateway.prompt_tokens import Counter
 from gateway.providers import Provider
 from gateway.pump import Pumps
 from gateway.rate_leases import Keeper
@@ -47,9 +48,14 @@ from gateway.repeats import Repeats
 from gateway.routes.access import EXCEPTION_HANDLERS
 from gateway.routes.admin import control_plane, openapi_config
 from gateway.routes.health import route_handlers as health_routes
+from gateway.routes.messages import endpoints as messages_endpoints
+from gateway.routes.messages import route_handlers as messages_routes
 from gateway.routes.models import route_handlers as model_routes
 from gateway.routes.openai import Edge, data_plane
+from gateway.routes.openai import endpoints as openai_endpoints
 from gateway.routes.openai import route_handlers as openai_routes
+from gateway.routes.responses import endpoints as responses_endpoints
+from gateway.routes.responses import route_handlers as responses_routes
 from gateway.routes.statements import statement_file
 from gateway.serve_home import leave_first_key
 from gateway.services import Services
@@ -269,6 +275,13 @@ def create_app(settings: Settings) -> App:
         monotonic=time.monotonic,
     )
 
+    counter = Counter(worker.catalog, worker.providers)
+    found = {
+        **openai_endpoints(edge),
+        **messages_endpoints(edge, counter),
+        **responses_endpoints(edge, counter),
+    }
+
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
         await worker.start()
@@ -279,7 +292,9 @@ def create_app(settings: Settings) -> App:
 
     app = App(
         route_handlers=[
-            *openai_routes(edge),
+            *openai_routes(found),
+            *messages_routes(),
+            *responses_routes(worker.keyring),
             *model_routes(worker.catalog, worker.keyring, int(time.time())),
             *health_routes(worker.missing, worker.providers, worker.telemetry),
             *control_plane(),
@@ -291,7 +306,7 @@ def create_app(settings: Settings) -> App:
         logging_config=None,
         request_max_body_size=settings.server.max_body,
     )
-    app.data_plane = data_plane(edge)
+    app.data_plane = data_plane(found)
     return app
 
 

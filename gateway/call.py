@@ -12,6 +12,7 @@ from msgspec import Struct
 from policies.money import Usage
 
 if TYPE_CHECKING:
+    from gateway.dialects import Voice
     from gateway.repeats import Repeat
 
 Operation = Literal["chat", "completion", "embedding"]
@@ -60,6 +61,8 @@ class Call(Struct, frozen=True, kw_only=True):
 
     `id` is a server-made UUIDv7; `received` and `deadline` are monotonic seconds, `at` wall-clock seconds since the
     epoch; `size` is the body's length in bytes. `repeat`: what was read from the same bytes before (`gateway.repeats`).
+    `voice`: how the answer is told to a client of another dialect; `body` is a chat completion all the same.
+    `ignored`: what of the client's request is not in `body`, by name.
     `charged` False: it draws on no budget of its key, user, project and team (the gateway asks for itself).
     """
 
@@ -77,6 +80,8 @@ class Call(Struct, frozen=True, kw_only=True):
     size: int = 0
     repeat: "Repeat | None" = None
     charged: bool = True
+    voice: "Voice | None" = None
+    ignored: tuple[str, ...] = ()
 
 
 class Chunk(NamedTuple):

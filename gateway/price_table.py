@@ -34,6 +34,7 @@ _UNCOUNTED = (
     "input_mchars",
 )
 _DATE = re.compile(r"\b(?:verified|checked) on (20\d\d-[01]\d-[0-3]\d)\b")  # other days are of prices that will change
+_ONE_SERVICE = ("azure", "bedrock")
 _NORMAL = ("default", "auto", "")
 
 
@@ -53,9 +54,15 @@ def load() -> Any:
     return get_snapshot()
 
 
-def find(provider: str, base_url: str | None, model: str) -> "tuple[Provider, ModelInfo] | None":
-    """The row of a model: its provider is known by its address, else by the name the operator gave it."""
-    known = _provider(provider, base_url)
+def find(
+    provider: str, base_url: str | None, model: str, kind: str | None = None
+) -> "tuple[Provider, ModelInfo] | None":
+    """The row of a model: its provider is known by its address, else by its given name, else by its kind.
+
+    By kind only where that says whose prices hold: no address of its own, or a language that one service speaks.
+    """
+    telling = base_url is None or kind in _ONE_SERVICE
+    known = _provider(provider, base_url, kind if telling else None)
     found = None if known is None else known.find_model(model, all_providers=load().providers)
     return None if known is None or found is None else (known, found)
 
@@ -116,8 +123,8 @@ def _dates(text: str | None, today: date) -> list[date]:
     return sorted(day for day in found if day <= today)
 
 
-def _provider(name: str, base_url: str | None) -> "Provider | None":
-    for reference in ((None, None, base_url), (None, name, None)):
+def _provider(name: str, base_url: str | None, kind: str | None) -> "Provider | None":
+    for reference in ((None, None, base_url), (None, name, None), (None, kind, None)):
         if reference[1] or reference[2]:
             try:
                 return load().find_provider(*reference)

@@ -188,7 +188,9 @@ class PriceBook:
 
     def _row(self, provider: str, model: str) -> "tuple[Provider, ModelInfo] | None":
         configured = self._settings.providers.get(provider)
-        return price_table.find(provider, configured.base_url if configured else None, model)
+        if configured is None:
+            return price_table.find(provider, None, model)
+        return price_table.find(provider, configured.base_url, model, configured.kind)
 
     def _look_up(self, provider: str, kind: str, model: str, at: float, tier: str) -> Price | None:
         if kind == "local":

@@ -1,7 +1,8 @@
 """One reader's view of an answer: in the form this client asked for, with notes taken on the way.
 
 An answer made as events serves a client that wants one body, and the reverse. `id`, `created` and `model` are ours,
-everything else is handed on as it came. Does not know: HTTP, money beyond a price, why the answer was chosen.
+everything else is handed on as it came, in the words of the call's voice where it has one. Does not know: HTTP, money
+beyond a price, why the answer was chosen, dialects.
 """
 
 import asyncio
@@ -40,12 +41,15 @@ class Reading:
         self._outcome.chunks = 1
         if self._flight.kept is not None:
             self._outcome.complete = True
+            if self._call.voice is not None:
+                return self._call.voice.whole({**self._identity, **_decode(self._flight.kept)})
             return b"%b,%b" % (_encode(self._identity)[:-1], self._flight.kept[1:])  # a kept body names neither
         while await self._arrived():
             pass
         chunks = self._flight.chunks
         body = fold([chunk.data for chunk in chunks]) if self._flight.streamed else chunks[0].data
-        return _encode({**self._identity, **body, **self._identity, **self._why_short(body)})
+        told: Body = {**self._identity, **body, **self._identity, **self._why_short(body)}
+        return _encode(told) if self._call.voice is None else self._call.voice.whole(told)
 
     async def events(self) -> bytes:
         """The events that have come since the last time, as they go to the client; empty at the end.
@@ -124,6 +128,8 @@ class Reading:
         return self._event(chunk)
 
     def _unfolded(self, whole: Body) -> bytes:
+        if self._call.voice is not None:
+            self._call.voice.expect(whole.get("usage"))
         bodies = unfold(whole, self._call.operation, include_usage=self._call.include_usage)
         return b"".join([self._event(Chunk(body, read_usage(body))) for body in bodies])
 
@@ -138,7 +144,7 @@ class Reading:
         if self._flight.landing.short:
             data |= self._why_short(chunk.data)
         self._outcome.chunks += 1
-        return encode_event(data)
+        return encode_event(data) if self._call.voice is None else self._call.voice.events(data)
 
     def _why_short(self, data: Body) -> Body:
         """Beside the finish reason `length`: that it was a budget which allowed no longer answer."""

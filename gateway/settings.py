@@ -26,14 +26,23 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
-# Providers that switch on by themselves when their usual key is in the environment.
+# Providers that switch on by themselves when their usual key is in the environment: its name, and where they are.
 WELL_KNOWN = {
     "openai": ("OPENAI_API_KEY", "https://api.openai.com/v1"),
+    "anthropic": ("ANTHROPIC_API_KEY", "https://api.anthropic.com/v1"),
+    "gemini": ("GEMINI_API_KEY", "https://generativelanguage.googleapis.com/v1beta"),
+    "azure": ("AZURE_OPENAI_API_KEY", "${AZURE_OPENAI_ENDPOINT}"),
+    "bedrock": ("AWS_BEARER_TOKEN_BEDROCK", "https://bedrock-runtime.${AWS_REGION}.amazonaws.com"),
     "groq": ("GROQ_API_KEY", "https://api.groq.com/openai/v1"),
     "deepseek": ("DEEPSEEK_API_KEY", "https://api.deepseek.com/v1"),
     "mistral": ("MISTRAL_API_KEY", "https://api.mistral.ai/v1"),
     "openrouter": ("OPENROUTER_API_KEY", "https://openrouter.ai/api/v1"),
+    "together": ("TOGETHER_API_KEY", "https://api.together.xyz/v1"),
+    "fireworks": ("FIREWORKS_API_KEY", "https://api.fireworks.ai/inference/v1"),
+    "xai": ("XAI_API_KEY", "https://api.x.ai/v1"),
+    "cerebras": ("CEREBRAS_API_KEY", "https://api.cerebras.ai/v1"),
 }
+_NATIVE = ("anthropic", "azure", "bedrock", "gemini")  # the others speak OpenAI's language
 
 
 def seconds(value: object) -> object:
@@ -373,7 +382,13 @@ def _from_environment(found: re.Match[str]) -> str:
 
 
 def _add_well_known(values: dict[str, Any]) -> None:
-    for name, (variable, base_url) in WELL_KNOWN.items():
+    """A provider whose address the environment does not tell stays off."""
+    for name, (variable, address) in WELL_KNOWN.items():
         providers = values.setdefault("providers", {})
-        if os.environ.get(variable) and isinstance(providers, dict) and name not in providers:
-            providers[name] = {"kind": "openai", "base_url": base_url, "api_key": os.environ[variable]}
+        told = all(os.environ.get(needed) for needed in (variable, *_REFERENCE.findall(address)))
+        if told and isinstance(providers, dict) and name not in providers:
+            base_url = _REFERENCE.sub(_from_environment, address)
+            kind = name if name in _NATIVE else "openai"
+            providers[name] = {"kind": kind, "base_url": base_url, "api_key": os.environ[variable]}
+            if name == "azure" and os.environ.get("OPENAI_API_VERSION"):
+                providers[name]["api_version"] = os.environ["OPENAI_API_VERSION"]

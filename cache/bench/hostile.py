@@ -51,6 +51,9 @@ class _Attack:
 async def poison(rows: Sequence[Row], plan: Plan) -> Shown:
     """Near-collisions of our own writing, suffixes and prefixes on the stream's questions, wrong answers planted."""
     near = [(pair.b, pair.a) for pair in pairs("test") if not pair.same]
+    asked = {victim for _, victim in near}
+    # Who asks the victim's very question gets its true answer, like anybody: that is no attack.
+    near = [(text, victim) for text, victim in near if text not in asked]
     victims = [row.text for row in rows[:_VICTIMS]]
     added = [(SUFFIXES[i % len(SUFFIXES)].format(text, text), text) for i, text in enumerate(victims)]
     planted, later, facts = await _planted(rows, plan)

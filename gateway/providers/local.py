@@ -91,6 +91,14 @@ class LocalProvider:
             events.append(last.data)
             yield whole(fold(events), answer.usage())
 
+    async def prompt_tokens(self, sending: Sending) -> int:
+        """Prompt tokens of a chat, exactly; raises what `send` would."""
+        engine = self._engine(sending.model)
+        try:
+            return await engine.count_tokens(sequences(sending)[0].request)
+        except api.EngineError as error:
+            raise _before(self.name, error) from error
+
     def usage_of(self, attempt: str) -> Usage | None:
         """What an attempt that was closed early has consumed, once its engine knows; None until then."""
         found = self._recent.get(attempt)

@@ -114,7 +114,7 @@ async def _streamed(pages: AsyncGenerator[list[dict[str, Any]], None], form: For
     into = io.BytesIO()
     writer = sink(form, COLUMNS, into)
     async for rows in pages:
-        writer.write(rows)
+        await asyncio.to_thread(writer.write, rows)
         yield into.getvalue()
         into.seek(0)
         into.truncate()

@@ -1,5 +1,9 @@
-"""GET /v1/models and /v1/models/{id}: the names this key may ask for. Does not know where they lead."""
+"""GET /v1/models and /v1/models/{id}: the names this key may ask for, in OpenAI's shape or in Anthropic's.
 
+Does not know where they lead.
+"""
+
+from datetime import UTC, datetime
 from typing import Any
 
 from litestar import Request, get
@@ -10,11 +14,15 @@ from gateway.auth import Keyring
 from gateway.catalog import Catalog
 from gateway.errors import NotAllowed
 
+_ANTHROPIC = "anthropic-version"
 _Asked = Request[Any, Any, State]
 
 
 class Listing:
-    """`created`: seconds since the epoch of this process's start; OpenAI's shape wants one."""
+    """`created`: seconds since the epoch of this process's start; both shapes want one.
+
+    A client that names an `anthropic-version` gets Anthropic's shape, in one page.
+    """
 
     def __init__(self, catalog: Catalog, keyring: Keyring, created: int) -> None:
         self._catalog = catalog
@@ -24,16 +32,23 @@ class Listing:
     async def all(self, request: _Asked) -> dict[str, object]:
         principal = await self._keyring.identify(request.scope["headers"])
         names = [name for name in self._catalog.names() if principal.models is None or name in principal.models]
-        return {"object": "list", "data": [self._model(name) for name in names]}
+        rows = [self._model(name, request) for name in names]
+        if _ANTHROPIC not in request.headers:
+            return {"object": "list", "data": rows}
+        first, last = (names[0], names[-1]) if names else (None, None)
+        return {"data": rows, "has_more": False, "first_id": first, "last_id": last}
 
     async def one(self, request: _Asked, name: str) -> dict[str, object]:
         principal = await self._keyring.identify(request.scope["headers"])
         self._catalog.resolve(name)
         if principal.models is not None and name not in principal.models:
             raise NotAllowed(f"This key may not use the model `{name}`.", param="model")
-        return self._model(name)
+        return self._model(name, request)
 
-    def _model(self, name: str) -> dict[str, object]:
+    def _model(self, name: str, request: _Asked) -> dict[str, object]:
+        if _ANTHROPIC in request.headers:
+            at = datetime.fromtimestamp(self._created, UTC).isoformat().replace("+00:00", "Z")
+            return {"type": "model", "id": name, "display_name": name, "created_at": at}
         provider = name.partition("/")[0] if "/" in name else "nearhit"
         return {"id": name, "object": "model", "created": self._created, "owned_by": provider}
 

@@ -1,7 +1,7 @@
-"""OpenAI's data plane on the wire: bytes in, an answer out, as raw ASGI so that nothing stands between.
+"""The data plane on the wire: bytes in, an answer out, as raw ASGI so that nothing stands between.
 
-Knows: reading a request into a `Call`, sending an answer as one body or as events, telling every failure in OpenAI's
-shape. Does not know: what happens in between (that is `gateway.pipeline`).
+Knows: reading a request into a `Call`, sending an answer as one body or as events, telling every failure, all in the
+dialect of the path. Does not know: the dialects (`gateway.dialects`), what happens in between (`gateway.pipeline`).
 """
 
 import asyncio
@@ -16,11 +16,12 @@ from litestar.types import HTTPScope, Receive, Scope, Send
 from msgspec import Struct
 
 from cache.types import Query
-from gateway import wire
 from gateway.auth import Keyring
 from gateway.body import decode_object, read_body
-from gateway.call import Body, Call, Operation, Principal
+from gateway.call import Call, Operation, Principal
 from gateway.connection import Connection
+from gateway.dialects import Dialect
+from gateway.dialects.plain import Plain
 from gateway.directives import NONE, directives
 from gateway.errors import GatewayError, Internal, MethodNotAllowed, NotAllowed
 from gateway.headers import EVENTS, JSON, Pairs, always, of_answer, of_cost, pairs, printable
@@ -36,12 +37,8 @@ from gateway.tasks import Tasks
 
 log = structlog.get_logger("nearhit.http")
 _encode = msgspec.json.Encoder().encode
-_CHECKS: dict[Operation, Callable[[Body], None]] = {
-    "chat": wire.check_chat,
-    "completion": wire.check_completion,
-    "embedding": wire.check_embedding,
-}
 _READERS = frozenset({"viewer", "finance"})
+_LONGEST_LIST = 2_000  # characters of names of ignored fields; proxies refuse long headers
 _LONGEST = 600.0  # seconds a call may take in all where the client names no shorter time
 
 
@@ -66,11 +63,12 @@ class Edge(Struct, frozen=True, kw_only=True):
 
 
 class Endpoint:
-    """One operation on one path."""
+    """One dialect on one path."""
 
-    def __init__(self, edge: Edge, operation: Operation) -> None:
+    def __init__(self, edge: Edge, dialect: Dialect) -> None:
         self._edge = edge
-        self._operation: Operation = operation
+        self._dialect = dialect
+        self._operation: Operation = dialect.operation
         self._repeats = edge.repeats
 
     async def serve(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
@@ -80,27 +78,42 @@ class Endpoint:
         call: Call | None = None
         try:
             call = await self._call(request_id, scope, receive, connection)
-            if call.directives.dry_run:
-                payload = _encode(await self._edge.pipeline.rehearse(call))
-                await send_whole(send, payload, [*always(request_id), JSON])
-                return
-            answer = await self._edge.pipeline.complete(call, connection.watch)
-            async with aclosing(answer.reading):
-                await self._send(answer, send, connection)
-            if call.repeat is None:
-                self._remember(answer, connection.raw)
+            await self._fulfil(call, send, connection)
         except GatewayError as error:
-            await respond(send, error, request_id, self._edge.rates.told(call) if call is not None else ())
+            await self._respond(send, error, request_id, self._edge.rates.told(call) if call is not None else ())
         except asyncio.CancelledError:
             if not connection.gone:
                 raise
         except Exception as error:
             log.exception("unexpected error", request_id=request_id)
-            await respond(
-                send, Internal(f"Something broke here, not in your request ({type(error).__name__})."), request_id
-            )
+            broken = Internal(f"Something broke here, not in your request ({type(error).__name__}).")
+            await self._respond(send, broken, request_id)
         finally:
             connection.close()
+
+    async def _fulfil(self, call: Call, send: Send, connection: Connection) -> None:
+        if call.directives.dry_run:
+            payload = _encode(await self._edge.pipeline.rehearse(call))
+            await send_whole(send, payload, [*always(call.id), JSON])
+            return
+        answer = await self._edge.pipeline.complete(call, connection.watch)
+        if call.voice is not None:
+            answer.journey.told["dialect"] = self._dialect.name
+        async with aclosing(answer.reading):
+            await self._send(answer, send, connection)
+        if call.repeat is None and self._dialect.repeats:
+            self._remember(answer, connection.raw)
+
+    async def _respond(
+        self, send: Send, error: GatewayError, request_id: str, more: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        """Tell a failure that happened before the first byte; `more`: headers besides the error's own."""
+        status, payload = self._dialect.refusal(error, request_id)
+        told = [*always(request_id), *pairs(self._dialect.lines(request_id)), JSON]
+        told.append((b"content-length", b"%d" % len(payload)))
+        told += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in (*error.headers, *more)]
+        await send({"type": "http.response.start", "status": status, "headers": told})
+        await send({"type": "http.response.body", "body": payload, "more_body": False})
 
     async def _call(self, request_id: str, scope: HTTPScope, receive: Receive, connection: Connection) -> Call:
         try:
@@ -130,25 +143,29 @@ class Endpoint:
             arrived=connection.body,
         )
         asked = directives(headers)
-        repeat = self._repeats.get((self._operation, principal.key_id, raw)) if asked is NONE else None
+        known = asked is NONE and self._dialect.repeats
+        repeat = self._repeats.get((self._operation, principal.key_id, raw)) if known else None
         if repeat is not None:
             return self._again(request_id, principal, repeat, received, len(raw))
-        body = decode_object(raw)
-        _CHECKS[self._operation](body)
+        given = decode_object(raw)
+        inner = self._dialect.read(given)
         connection.raw = raw
         return Call(
             id=request_id,
             operation=self._operation,
             principal=principal,
-            body=body,
-            model=str(body["model"]),
-            stream=body.get("stream") is True and self._operation != "embedding",
-            include_usage=_wants_usage(body),
+            body=inner.body,
+            model=str(inner.body["model"]),
+            stream=inner.stream,
+            include_usage=inner.include_usage,
             directives=asked,
             received=received,
             at=edge.now(),
             deadline=received + min(asked.timeout or _LONGEST, _LONGEST),
-            size=len(raw),
+            # Budgets are bounded by it, so it is never less than what the upstream is sent.
+            size=len(raw) if inner.voice is None else max(len(raw), len(_encode(inner.body))),
+            voice=inner.voice,
+            ignored=inner.ignored,
         )
 
     def _again(self, request_id: str, principal: Principal, repeat: Repeat, received: float, size: int) -> Call:
@@ -201,14 +218,15 @@ class Endpoint:
         if answer.journey.hit is not None:
             lines += of_cost(answer)
         await send({"type": "http.response.start", "status": 200, "headers": pairs(lines)})
-        last = DONE
+        voice = answer.journey.call.voice
         try:
             while events := await answer.reading.events():
                 await send({"type": "http.response.body", "body": events, "more_body": True})
                 if connection.pushes:
                     await answer.reading.follow(connection.push)
+            last = DONE if voice is None else voice.end()
         except GatewayError as error:
-            last = in_band_error(error)
+            last = in_band_error(error) if voice is None else voice.failed(error)
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     def _lines(self, answer: Answer) -> str:
@@ -216,15 +234,10 @@ class Endpoint:
         lines = of_answer(answer, now=edge.monotonic(), at=edge.now(), remaining=edge.ledger.remaining(call.principal))
         if edge.rates:
             lines += "".join([f"{name}: {value}\r\n" for name, value in edge.rates.told(call)])
-        ignored = edge.ignored(answer)
+        ignored = [*call.ignored, *edge.ignored(answer)]
         if ignored:
-            lines += f"x-nearhit-ignored: {printable(', '.join(ignored))}\r\n"
-        return lines
-
-
-def _wants_usage(body: Body) -> bool:
-    options = body.get("stream_options")
-    return isinstance(options, dict) and cast("Body", options).get("include_usage") is True
+            lines += f"x-nearhit-ignored: {printable(', '.join(ignored))[:_LONGEST_LIST]}\r\n"
+        return lines + self._dialect.lines(call.id)
 
 
 async def send_whole(send: Send, payload: bytes, told: Pairs) -> None:
@@ -234,37 +247,30 @@ async def send_whole(send: Send, payload: bytes, told: Pairs) -> None:
     await send({"type": "http.response.body", "body": payload, "more_body": False})
 
 
-async def respond(send: Send, error: GatewayError, request_id: str, more: tuple[tuple[str, str], ...] = ()) -> None:
-    """Tell a failure that happened before the first byte; `more`: headers besides the error's own."""
-    payload = error.body()
-    told = [*always(request_id), JSON, (b"content-length", b"%d" % len(payload))]
-    told += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in (*error.headers, *more)]
-    await send({"type": "http.response.start", "status": error.http_status, "headers": told})
-    await send({"type": "http.response.body", "body": payload, "more_body": False})
+Endpoints = dict[str, Endpoint]
 
 
-PATHS: dict[str, Operation] = {
-    "/chat/completions": "chat",
-    "/completions": "completion",
-    "/embeddings": "embedding",
-}
-
-
-def data_plane(edge: Edge) -> dict[str, Callable[[Any, Any, Any], Awaitable[None]]]:
-    """The endpoints by path, to be asked before any router; with and without `/v1`."""
+def endpoints(edge: Edge) -> Endpoints:
+    """By path, without `/v1`."""
     return {
-        prefix + path: Endpoint(edge, operation).serve for path, operation in PATHS.items() for prefix in ("", "/v1")
+        "/chat/completions": Endpoint(edge, Plain("chat")),
+        "/completions": Endpoint(edge, Plain("completion")),
+        "/embeddings": Endpoint(edge, Plain("embedding")),
     }
 
 
-def route_handlers(edge: Edge) -> list[Any]:
+def data_plane(found: Endpoints) -> dict[str, Callable[[Any, Any, Any], Awaitable[None]]]:
+    """The endpoints by path, to be asked before any router; with and without `/v1`."""
+    return {prefix + path: endpoint.serve for path, endpoint in found.items() for prefix in ("", "/v1")}
+
+
+def route_handlers(found: Endpoints) -> list[Any]:
     """The handlers, each with and without `/v1` (people paste either base URL)."""
     handlers: list[Any] = []
-    for path, operation in PATHS.items():
-        endpoint = Endpoint(edge, operation)
+    for path, endpoint in found.items():
 
         async def handle(scope: Scope, receive: Receive, send: Send, endpoint: Endpoint = endpoint) -> None:
             await endpoint.serve(cast("HTTPScope", scope), receive, send)
 
-        handlers.append(asgi([path, f"/v1{path}"], name=operation, copy_scope=False)(handle))
+        handlers.append(asgi([path, f"/v1{path}"], name=path.strip("/").replace("/", "-"), copy_scope=False)(handle))
     return handlers

@@ -13,14 +13,18 @@ class WrongHost(ValueError):
 
 
 class Credential:
-    """`none` (or nothing) is the credential of a server that wants none."""
+    """`none` (or nothing) is the credential of a server that wants none.
 
-    def __init__(self, secret: SecretStr | None, base_url: str) -> None:
+    `header`: the one it travels in, as a bearer's token in `Authorization`, as it is in any other.
+    """
+
+    def __init__(self, secret: SecretStr | None, base_url: str, header: str = "Authorization") -> None:
         text = secret.get_secret_value().strip() if secret is not None else ""
         self._secret = "" if text.lower() == "none" else text
         if not self._secret.isascii() or not self._secret.isprintable():
             raise ValueError("api_key has characters that no header can carry")
         self._origin = origin(base_url)
+        self.header = header
 
     def __bool__(self) -> bool:
         return bool(self._secret)
@@ -29,10 +33,12 @@ class Credential:
         return f"Credential(for {self._origin[1]})"
 
     def headers_for(self, url: str) -> dict[str, str]:
-        """The authorization header for `url`. Raises WrongHost unless scheme, host and port are its own."""
+        """The header that carries it to `url`. Raises WrongHost unless scheme, host and port are its own."""
         if origin(url) != self._origin:
             raise WrongHost(f"this credential belongs to {self._origin[1]} only")
-        return {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
+        if not self._secret:
+            return {}
+        return {self.header: f"Bearer {self._secret}" if self.header == "Authorization" else self._secret}
 
     def redacted(self, text: str) -> str:
         """`text` without the secret, should an upstream repeat it."""

@@ -1,5 +1,6 @@
 """Recorded-shape traffic of real services through the provider: what we send, and what we make of the answer."""
 
+from collections import Counter
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,17 @@ import msgspec
 import pytest
 
 from gateway.call import Chunk
-from gateway.providers import Sending
-from gateway.providers.openai import build
+from gateway.providers import Sending, known, load
 from gateway.settings import ProviderSettings
 from gateway.stream import fold
 from gateway.tasks import Tasks
 from gateway.transport.direct import DirectTransport
 from tests.unit.upstream.raw_upstream import RawUpstream, fixed, raw_upstream, response
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "openai"
-CASES = sorted(path.name.removesuffix(".asked.json") for path in GOLDEN.glob("*.asked.json"))
+GOLDEN = Path(__file__).parents[2] / "golden"
+CASES = sorted(f"{path.parent.name}/{path.name.removesuffix('.asked.json')}" for path in GOLDEN.glob("*/*.asked.json"))
+# Languages that do not tell when an answer was made take it from a clock.
+CLOCKS: dict[str, Any] = {kind: {"now": lambda: 1_800_000_000.0} for kind in ("anthropic", "bedrock", "gemini")}
 decode = msgspec.json.Decoder().decode
 
 
@@ -39,11 +41,13 @@ def as_pinned(up: RawUpstream, chunks: list[Chunk]) -> dict[str, Any]:
 async def test_the_wire_is_as_pinned(name: str) -> None:
     """A change of what we send or of how we read is a change for every user; it must be seen in a diff."""
     asked = decode((GOLDEN / f"{name}.asked.json").read_bytes())
-    kind = "text/event-stream" if asked["stream"] else "application/json"
-    raw = response("200 OK", (GOLDEN / f"{name}.answer").read_bytes(), f"content-type: {kind}")
+    kind = name.partition("/")[0]
+    media = "text/event-stream" if asked["stream"] else "application/json"
+    raw = response("200 OK", (GOLDEN / f"{name}.answer").read_bytes(), f"content-type: {media}")
     transport, tasks = DirectTransport(), Tasks()
     async with raw_upstream(fixed(raw)) as up:
-        provider = build("up", ProviderSettings(kind="openai", base_url=up.url), transport=transport, tasks=tasks)
+        settings = ProviderSettings(kind=kind, base_url=up.url, **asked.get("settings", {}))
+        provider = load(kind).build("up", settings, transport=transport, tasks=tasks, **CLOCKS.get(kind, {}))
         sending = Sending(
             id="a-1",
             operation=asked["operation"],
@@ -63,4 +67,6 @@ async def test_the_wire_is_as_pinned(name: str) -> None:
 
 def test_there_are_cases() -> None:
     """An empty folder would pass every comparison."""
-    assert len(CASES) >= 8
+    told = Counter(name.partition("/")[0] for name in CASES)
+    assert told["openai"] >= 8
+    assert all(told[kind] >= 3 for kind in set(known()) - {"local", "scripted"})

@@ -1,0 +1,254 @@
+"""A chat completion told as Anthropic's Messages answer, whole or as events.
+
+Knows: blocks and their order, stop reasons, usage in Anthropic's terms, errors in its shape. Does not know: requests
+beyond what was wanted of the answer, HTTP.
+"""
+
+from typing import Any, Literal, cast
+
+import msgspec
+
+from gateway.call import Body
+from gateway.dialects.tool_names import ToolNames
+from gateway.errors import GatewayError
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_STOPS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_OVERLOADED = 529  # Anthropic's status where others say 503
+_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+_STOPPED = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":%d}\n\n'
+_TEXT = (
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
+    b'"delta":{"type":"text_delta","text":%b}}\n\n'
+)
+
+
+def refusal(error: GatewayError, request_id: str) -> tuple[int, bytes]:
+    """Status and body of a failure."""
+    status = error.http_status
+    return _OVERLOADED if status == 503 else status, _encode({**_error(error), "request_id": request_id})
+
+
+def _error(error: GatewayError) -> Body:
+    status = error.http_status
+    kind = _TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
+    detail = error.detail()
+    extra = {name: detail[name] for name in ("code", "param") if detail.get(name) is not None}
+    return {"type": "error", "error": {"type": kind, "message": detail["message"] or error.message, **extra}}
+
+
+class MessagesVoice:
+    """Obeys gateway.dialects.Voice. `thinks`: thoughts are told too; `stops`: the stop texts that were asked for."""
+
+    def __init__(self, names: ToolNames, *, thinks: bool, stops: tuple[str, ...]) -> None:
+        self._names = names
+        self._thinks = thinks
+        self._stops = stops
+        self._begun = False
+        self._id = ""
+        self._model = ""
+        self._usage: object = None
+        self._finish: Body = {}
+        self._refused = False
+        self._open: Literal["none", "text", "thinking", "call"] = "none"
+        self._index = -1
+        self._call: int | None = None
+        self._calls: dict[int, int] = {}
+
+    def expect(self, usage: object) -> None:
+        self._usage = usage
+
+    def whole(self, body: Body) -> bytes:
+        choice = _first(body)
+        message = cast("Body", choice.get("message") or {})
+        content = self._content(message)
+        self._refused = bool(message.get("refusal"))
+        self._calls = dict.fromkeys(range(len(_dicts(message.get("tool_calls")))), 0)
+        self._begin(body)
+        return _encode(
+            {**self._message(), "content": content, **self._stop(choice), "usage": _usage(body.get("usage"))}
+        )
+
+    def _content(self, message: Body) -> list[Body]:
+        content: list[Body] = []
+        thought = _thought(message)
+        if thought and self._thinks:
+            content.append({"type": "thinking", "thinking": thought, "signature": ""})
+        text = _text(message.get("content")) + _text(message.get("refusal"))
+        if text:
+            content.append({"type": "text", "text": text})
+        for index, call in enumerate(_dicts(message.get("tool_calls"))):
+            block, told = self._tool(index, call)
+            content.append({**block, "input": _arguments(told)})
+        return content
+
+    def events(self, data: Body) -> bytes:
+        told = b"" if self._begun else self._start(data)
+        if data.get("usage") is not None:
+            self._usage = data["usage"]
+        choice = _first(data)
+        delta = choice.get("delta")
+        if isinstance(delta, dict):
+            told += self._delta(cast("Body", delta))
+        if choice.get("finish_reason") is not None:
+            self._finish = choice
+            told += self._close()
+        return told
+
+    def end(self) -> bytes:
+        told = (b"" if self._begun else self._start({})) + self._close()
+        delta: Body = {"type": "message_delta", "delta": self._stop(self._finish), "usage": _usage(self._usage)}
+        return told + _event("message_delta", delta) + _event("message_stop", {"type": "message_stop"})
+
+    def failed(self, error: GatewayError) -> bytes:
+        return _event("error", _error(error))
+
+    def _begin(self, data: Body) -> None:
+        self._begun = True
+        self._model = str(data.get("model") or "")
+        self._id = str(data.get("id") or "").removeprefix("chatcmpl-")
+
+    def _message(self) -> Body:
+        return {"id": f"msg_{self._id}", "type": "message", "role": "assistant", "model": self._model}
+
+    def _start(self, data: Body) -> bytes:
+        """Its input tokens are 0 where they are known only at the end: `message_delta` then tells them."""
+        self._begin(data)
+        usage = {**_usage(self._usage), "output_tokens": 0}
+        message: Body = {**self._message(), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        return _event("message_start", {"type": "message_start", "message": message}) + _PING
+
+    def _stop(self, choice: Body) -> Body:
+        reason = _STOPS.get(str(choice.get("finish_reason")), "end_turn")
+        matched = choice.get("stop_reason")  # some servers tell which text it was
+        if reason == "end_turn" and isinstance(matched, str) and matched in self._stops:
+            return {"stop_reason": "stop_sequence", "stop_sequence": matched}
+        if reason == "end_turn" and self._calls:
+            reason = "tool_use"  # OpenAI says `stop` where the call was forced
+        if reason == "end_turn" and self._refused:
+            reason = "refusal"
+        return {"stop_reason": reason, "stop_sequence": None}
+
+    def _delta(self, delta: Body) -> bytes:
+        told = b""
+        if self._thinks and (thought := _thought(delta)):
+            told += self._opened("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            told += self._piece({"type": "thinking_delta", "thinking": thought})
+        if text := _text(delta.get("content")) or _text(delta.get("refusal")):
+            self._refused = self._refused or bool(delta.get("refusal"))
+            if self._open != "text":
+                told += self._opened("text", {"type": "text", "text": ""})
+            told += _TEXT % (self._index, _encode(text))
+        for position, call in enumerate(_dicts(delta.get("tool_calls"))):
+            told += self._called(position, call)
+        return told
+
+    def _called(self, position: int, call: Body) -> bytes:
+        """A call is opened by its first piece; a piece that comes after the next call began still names its own."""
+        index = call.get("index")
+        place = index if isinstance(index, int) else position
+        block, arguments = self._tool(place, call)
+        told = b""
+        if place not in self._calls:
+            told = self._close() + self._opened("call", {**block, "input": {}})
+            self._calls[place] = self._index
+        if arguments:
+            told += self._piece({"type": "input_json_delta", "partial_json": arguments}, self._calls[place])
+        return told
+
+    def _tool(self, place: int, call: Body) -> tuple[Body, str]:
+        function = cast("Body", call.get("function") or {})
+        _, name = self._names.outer(str(function.get("name") or ""))
+        block: Body = {"type": "tool_use", "id": call.get("id") or f"toolu_{self._id}_{place}", "name": name}
+        return block, _text(function.get("arguments"))
+
+    def _opened(self, kind: Literal["text", "thinking", "call"], block: Body) -> bytes:
+        """The start of a block of this kind, unless it is open; what was open before is closed."""
+        if self._open == kind and kind != "call":
+            return b""
+        told = self._close()
+        self._open = kind
+        self._index += 1
+        start: Body = {"type": "content_block_start", "index": self._index, "content_block": block}
+        return told + _event("content_block_start", start)
+
+    def _piece(self, delta: Body, index: int | None = None) -> bytes:
+        place = self._index if index is None else index
+        return _event("content_block_delta", {"type": "content_block_delta", "index": place, "delta": delta})
+
+    def _close(self) -> bytes:
+        if self._open == "none":
+            return b""
+        told = self._piece({"type": "signature_delta", "signature": ""}) if self._open == "thinking" else b""
+        self._open = "none"
+        return told + _STOPPED % self._index
+
+
+def _event(name: str, body: Body) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode(body))
+
+
+def _first(data: Body) -> Body:
+    choices = data.get("choices")
+    return cast("list[Body]", choices)[0] if isinstance(choices, list) and choices else {}
+
+
+def _dicts(value: object) -> list[Body]:
+    return cast("list[Body]", value) if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    """Content as text; some servers say it in parts."""
+    if isinstance(value, str):
+        return value
+    return "".join([str(part.get("text") or "") for part in _dicts(value) if part.get("type") == "text"])
+
+
+def _thought(said: Body) -> str:
+    """What a model thought, by the two names that servers give it."""
+    return _text(said.get("reasoning_content")) or _text(said.get("reasoning"))
+
+
+def _arguments(text: str) -> object:
+    """A model may write what is no JSON object; Anthropic's shape wants one, and nothing that was written is lost."""
+    try:
+        found: Any = _decode(text or "{}")
+    except msgspec.DecodeError:
+        return {"invalid_json": text}
+    return found if isinstance(found, dict) else {"invalid_json": text}  # pyright: ignore[reportUnknownVariableType] - JSON
+
+
+def _usage(usage: object) -> Body:
+    """Anthropic counts input without what was read from, or written to, the provider's prompt cache."""
+    given = cast("Body", usage) if isinstance(usage, dict) else {}
+    details = cast("Body", given.get("prompt_tokens_details") or {})
+    read, written = _count(details.get("cached_tokens")), _count(details.get("cache_write_tokens"))
+    told: Body = {
+        "input_tokens": max(0, _count(given.get("prompt_tokens")) - read - written),
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": read,
+        "output_tokens": _count(given.get("completion_tokens")),
+    }
+    return told | ({"cost": given["cost"]} if "cost" in given else {})
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) else 0

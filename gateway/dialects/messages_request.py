@@ -1,0 +1,290 @@
+"""Anthropic's Messages request as a chat completion.
+
+Knows: what every block, tool and choice becomes, and what cannot become anything. Does not know: answers, HTTP.
+Texts and tool arguments arrive as they were sent; what has no counterpart is left out by name (`Inner.ignored`) where
+the answer does not need it, and refused where it does.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from gateway import wire
+from gateway.call import Body
+from gateway.dialects import messages_shapes as shapes
+from gateway.dialects.tool_names import ToolNames
+from gateway.errors import InvalidRequest
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_deterministic = msgspec.json.Encoder(order="deterministic").encode
+_MOST_STOPS = 4  # of chat completions
+# Ours, or their absence changes nothing in the answer.
+_KNOWN = frozenset({*shapes.Messages.__struct_fields__, "cache_control"})
+_BILLING = "x-anthropic-billing-header:"
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+class Inner(Struct, frozen=True, kw_only=True):
+    """`body`: the chat completion. `thinks`: the client wants to see what a model thought."""
+
+    body: Body
+    names: ToolNames
+    stops: tuple[str, ...]
+    thinks: bool
+    ignored: tuple[str, ...]
+
+
+def translate(body: Body, *, counting: bool = False) -> Inner:
+    """`counting`: only its tokens will be counted, so `max_tokens` may be missing. Raises InvalidRequest."""
+    asked = _shape(body)
+    if asked.max_tokens is UNSET and not counting:
+        raise InvalidRequest(
+            "Missing required parameter: 'max_tokens'.", param="max_tokens", code="missing_required_parameter"
+        )
+    names = ToolNames()
+    ignored = [name for name, value in body.items() if name not in _KNOWN and value is not None]
+    chat: Body = {"model": asked.model, "messages": _Turns(names).all(asked)}
+    if asked.max_tokens is not UNSET:
+        chat["max_completion_tokens"] = asked.max_tokens
+    chat |= _said(
+        temperature=asked.temperature, top_p=asked.top_p, top_k=asked.top_k, stop=_stop(asked), user=_user(asked)
+    )
+    chat |= _tools(asked, names, ignored)
+    chat |= _format(asked, body, ignored)
+    if asked.service_tier == "standard_only":
+        chat["service_tier"] = "default"
+    if asked.stream:
+        chat |= {"stream": True, "stream_options": {"include_usage": True}}
+    wire.check_chat(chat)
+    thinks = asked.thinking is not None and asked.thinking.type != "disabled"
+    return Inner(
+        body=chat,
+        names=names,
+        stops=tuple(asked.stop_sequences or ()),
+        thinks=thinks,
+        ignored=(*ignored, "thinking") if thinks else tuple(ignored),
+    )
+
+
+def _shape(body: Body) -> shapes.Messages:
+    try:
+        return msgspec.convert(body, shapes.Messages)
+    except msgspec.ValidationError as error:
+        fault = wire.explain(str(error))
+        if (fault.param or "").endswith(".role") and fault.code == "invalid_value":
+            fault.message = f"Invalid value for '{fault.param}'. Supported values: user, assistant, system."
+        raise fault from None
+
+
+def _said(**fields: object) -> Body:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _refuse(param: str, message: str, code: str = "unsupported_value") -> NoReturn:
+    raise InvalidRequest(message, param=param, code=code)
+
+
+def _stop(asked: shapes.Messages) -> list[str] | None:
+    stops = asked.stop_sequences
+    if stops and len(stops) > _MOST_STOPS:
+        _refuse("stop_sequences", f"'stop_sequences' may hold at most {_MOST_STOPS} texts here.")
+    return stops or None
+
+
+def _user(asked: shapes.Messages) -> str | None:
+    """Who asks. Some clients write a JSON object there; its session is not who, and would make everybody new daily."""
+    given = asked.metadata.user_id if asked.metadata else None
+    if given is None or not given.startswith("{"):
+        return given
+    try:
+        told = _decode(given)
+    except msgspec.DecodeError:
+        return given
+    told.pop("session_id", None)
+    return _deterministic(told).decode()
+
+
+def _format(asked: shapes.Messages, body: Body, ignored: list[str]) -> Body:
+    config: Any = body.get("output_config")
+    if asked.output_config is not None:
+        ignored += [f"output_config.{name}" for name, value in config.items() if name != "format" and value is not None]
+    found = (asked.output_config.format if asked.output_config else None) or asked.output_format
+    if found is None:
+        return {}
+    schema = {"name": "answer", "schema": found.schema, "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def _tools(asked: shapes.Messages, names: ToolNames, ignored: list[str]) -> Body:
+    """Tools that only some models or services know are left out; a request that has no others is refused."""
+    tools: list[Body] = []
+    left_out: list[str] = []
+    for index, tool in enumerate(asked.tools or ()):
+        if tool.type not in (None, "custom"):
+            left_out.append(f"tools[{index}].type={tool.type}")
+            continue
+        tools.append(_tool(tool, index, names))
+    choice = asked.tool_choice
+    if left_out and (not tools or (choice and choice.type == "tool" and choice.name not in _names(asked))):
+        where, _, kind = left_out[0].partition("=")
+        _refuse(where, f"Tools of the type {kind!r} are not supported here.", "unsupported_tool")
+    ignored += left_out
+    found: Body = {"tools": tools} if tools else {}
+    if choice is None or not (tools or choice.type == "tool"):
+        return found
+    if choice.type == "tool":
+        found["tool_choice"] = _named(choice, asked, names)
+    else:
+        found["tool_choice"] = _CHOICES[choice.type]
+    if choice.disable_parallel_tool_use:
+        found["parallel_tool_calls"] = False
+    return found
+
+
+def _names(asked: shapes.Messages) -> set[str | None]:
+    return {tool.name for tool in asked.tools or () if tool.type in (None, "custom")}
+
+
+def _named(choice: shapes.ToolChoice, asked: shapes.Messages, names: ToolNames) -> Body:
+    if choice.name is None:
+        _refuse("tool_choice.name", "Missing required parameter: 'tool_choice.name'.", "missing_required_parameter")
+    if choice.name not in _names(asked):
+        _refuse(
+            "tool_choice",
+            f"'tool_choice' names the tool {choice.name[:64]!r}, which is not among 'tools'.",
+            "invalid_value",
+        )
+    return {"type": "function", "function": {"name": names.inner(choice.name)}}
+
+
+def _tool(tool: shapes.Tool, index: int, names: ToolNames) -> Body:
+    for field, value in (("name", tool.name), ("input_schema", tool.input_schema)):
+        if value is None:
+            path = f"tools[{index}].{field}"
+            _refuse(path, f"Missing required parameter: '{path}'.", "missing_required_parameter")
+    function = _said(description=tool.description, parameters=tool.input_schema, strict=tool.strict)
+    return {"type": "function", "function": {"name": names.inner(tool.name or ""), **function}}
+
+
+class _Turns:
+    """The conversation, turn by turn."""
+
+    def __init__(self, names: ToolNames) -> None:
+        self._names = names
+        self._called: set[str] = set()
+
+    def all(self, asked: shapes.Messages) -> list[Body]:
+        found = self._system(asked.system)
+        for index, turn in enumerate(asked.messages):
+            if isinstance(turn, shapes.AssistantTurn):
+                found.append(self._assistant(turn))
+            elif isinstance(turn, shapes.SystemTurn):
+                found += self._system(turn.content)
+            else:
+                found += self._user(turn, f"messages[{index}]")
+        return found
+
+    def _system(self, content: str | list[shapes.TextBlock] | None) -> list[Body]:
+        """A client's note to the party that bills it says nothing to a model, and changes with every request."""
+        if isinstance(content, list):
+            content = _content(
+                [{"type": "text", "text": block.text} for block in content if not block.text.startswith(_BILLING)]
+            )
+        return [{"role": "system", "content": content}] if content else []
+
+    def _assistant(self, turn: shapes.AssistantTurn) -> Body:
+        if isinstance(turn.content, str):
+            return {"role": "assistant", "content": turn.content}
+        calls = [self._call(block) for block in turn.content if isinstance(block, shapes.ToolUseBlock)]
+        texts: list[Body] = [
+            {"type": "text", "text": block.text} for block in turn.content if isinstance(block, shapes.TextBlock)
+        ]
+        content = _content(texts)
+        if not calls:
+            return {"role": "assistant", "content": content}
+        return {"role": "assistant", "content": content or None, "tool_calls": calls}
+
+    def _call(self, block: shapes.ToolUseBlock) -> Body:
+        self._called.add(block.id)
+        function = {"name": self._names.inner(block.name), "arguments": _encode(block.input).decode()}
+        return {"id": block.id, "type": "function", "function": function}
+
+    def _user(self, turn: shapes.UserTurn, path: str) -> list[Body]:
+        """Results of calls are turns of their own and come first; what they show besides text is shown after them."""
+        if isinstance(turn.content, str):
+            return [{"role": "user", "content": turn.content}]
+        found: list[Body] = []
+        parts: list[Body] = []
+        for index, block in enumerate(turn.content):
+            where = f"{path}.content[{index}]"
+            if isinstance(block, shapes.ToolResultBlock):
+                told, shown = self._result(block, where)
+                found.append(told)
+                parts += shown
+            else:
+                parts += _parts(block, where)
+        if parts or not found:
+            if not parts:
+                _refuse(f"{path}.content", f"'{path}.content' must not be empty.", "invalid_value")
+            found.append({"role": "user", "content": _content(parts)})
+        return found
+
+    def _result(self, block: shapes.ToolResultBlock, where: str) -> tuple[Body, list[Body]]:
+        if block.tool_use_id not in self._called:
+            path = f"{where}.tool_use_id"
+            _refuse(path, f"'{path}' answers no earlier 'tool_use' block of the assistant.", "invalid_value")
+        content = block.content or ""
+        shown: list[Body] = []
+        if not isinstance(content, str):
+            parts = [part for index, inner in enumerate(content) for part in _parts(inner, f"{where}.content[{index}]")]
+            shown = [part for part in parts if part["type"] != "text"]
+            content = _content([part for part in parts if part["type"] == "text"])
+        return {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}, shown
+
+
+def _content(parts: list[Body]) -> Any:
+    """As a chat client would write it: one text is a string, so that the same question has one form."""
+    if not parts:
+        return ""
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return parts[0]["text"]
+    return parts
+
+
+def _parts(block: shapes.Block, where: str) -> Iterable[Body]:
+    if isinstance(block, shapes.TextBlock):
+        return [{"type": "text", "text": block.text}]
+    if isinstance(block, shapes.ImageBlock):
+        return [{"type": "image_url", "image_url": {"url": _image(block.source, where)}}]
+    if isinstance(block, shapes.SearchResultBlock):
+        texts = [piece.text for piece in block.content]
+        return [{"type": "text", "text": "\n".join([block.title, block.source, *texts])}]
+    assert isinstance(block, shapes.DocumentBlock)
+    return _document(block, where)
+
+
+def _image(source: shapes.Source, where: str) -> str:
+    if isinstance(source, shapes.Base64):
+        return f"data:{source.media_type};base64,{source.data}"
+    if isinstance(source, shapes.Url):
+        return source.url
+    _refuse(f"{where}.source.type", "Files stored at Anthropic cannot be read here: send the image itself.")
+
+
+def _document(block: shapes.DocumentBlock, where: str) -> list[Body]:
+    source = block.source
+    title: list[Body] = [{"type": "text", "text": block.title}] if block.title else []
+    if isinstance(source, shapes.PlainText):
+        return [*title, {"type": "text", "text": source.data}]
+    if isinstance(source, shapes.Pieces):
+        pieces = [source.content] if isinstance(source.content, str) else [piece.text for piece in source.content]
+        return [*title, *({"type": "text", "text": piece} for piece in pieces)]
+    if isinstance(source, shapes.Base64):
+        name = block.title or "document.pdf"
+        return [
+            {"type": "file", "file": {"filename": name, "file_data": f"data:{source.media_type};base64,{source.data}"}}
+        ]
+    _refuse(f"{where}.source.type", "Documents are read here only from the request itself (base64, text or content).")

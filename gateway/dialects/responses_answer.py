@@ -1,0 +1,196 @@
+"""A chat completion told as OpenAI's Response, whole or as events.
+
+Knows: which items an answer has, when each begins and ends, sequence numbers, errors. Does not know: requests beyond
+what the Response repeats of them, HTTP.
+"""
+
+from collections.abc import Iterable
+from typing import cast
+
+import msgspec
+
+from gateway.call import Body
+from gateway.dialects.responses_items import Called, Event, Said
+from gateway.dialects.responses_object import blank, usage
+from gateway.dialects.responses_request import Inner
+from gateway.errors import GatewayError, NotFound
+
+_encode = msgspec.json.Encoder().encode
+_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+def refusal(error: GatewayError) -> tuple[int, bytes]:
+    """OpenAI's shape; a model that does not exist is a bad request on this route."""
+    if isinstance(error, NotFound) and error.code == "model_not_found":
+        return 400, _encode({"error": {**error.detail(), "param": "model"}})
+    return error.http_status, error.body()
+
+
+class ResponsesVoice:
+    """Obeys gateway.dialects.Voice."""
+
+    def __init__(self, inner: Inner) -> None:
+        self._inner = inner
+        self._response = blank(inner.asked)
+        self._id = ""
+        self._created: object = 0
+        self._begun = False
+        self._sequence = 0
+        self._items: list[Said | Called] = []
+        self._saying: Said | None = None
+        self._calls: dict[int, Called] = {}
+        self._finish = ""
+
+    def expect(self, usage: object) -> None:
+        """This dialect tells usage at the end only."""
+
+    def whole(self, body: Body) -> bytes:
+        """The same items that the events would have made."""
+        self._begin(body)
+        choice = _first(body)
+        self._take(cast("Body", choice.get("message") or {}), choice)
+        self._finish = str(choice.get("finish_reason") or "")
+        self._response["usage"] = usage(body.get("usage"))
+        return _encode(self._final())
+
+    def events(self, data: Body) -> bytes:
+        told = b"" if self._begun else self._start(data)
+        if data.get("usage") is not None:
+            self._response["usage"] = usage(data["usage"])
+        choice = _first(data)
+        delta = choice.get("delta")
+        if isinstance(delta, dict):
+            told += self._tell(self._take(cast("Body", delta), choice))
+        if choice.get("finish_reason") is not None:
+            self._finish = str(choice["finish_reason"])
+            told += self._tell(self._close())
+        return told
+
+    def end(self) -> bytes:
+        told = (b"" if self._begun else self._start({})) + self._tell(self._close())
+        final = self._final()
+        return told + self._tell([(f"response.{final['status']}", {"response": final})])
+
+    def failed(self, error: GatewayError) -> bytes:
+        """The error itself and then the Response that it ended, as OpenAI does."""
+        detail = error.detail()
+        said = {"code": "server_error", "message": detail["message"]}
+        told: Body = {"code": detail["code"], "message": detail["message"], "param": detail["param"]}
+        broken = {**self._final(), "status": "failed", "error": said, "incomplete_details": None, "completed_at": None}
+        return self._tell([("error", told), ("response.failed", {"response": broken})])
+
+    def _begin(self, data: Body) -> None:
+        self._begun = True
+        self._id = str(data.get("id") or "").removeprefix("chatcmpl-")
+        self._created = data.get("created", 0)
+        head = {"id": f"resp_{self._id}", "created_at": self._created, "model": data.get("model")}
+        self._response = {**head, **self._response}
+
+    def _start(self, data: Body) -> bytes:
+        self._begin(data)
+        begun: Body = {"response": self._response}
+        return self._tell([("response.created", begun), ("response.in_progress", begun)])
+
+    def _final(self) -> Body:
+        reason = _CUT.get(self._finish)
+        status = "incomplete" if reason else "completed"
+        return {
+            **self._response,
+            "status": status,
+            "completed_at": None if reason else self._created,
+            "incomplete_details": {"reason": reason} if reason else None,
+            "output": [
+                item.item("incomplete" if reason and item is self._items[-1] else "completed") for item in self._items
+            ],
+        }
+
+    def _take(self, delta: Body, choice: Body) -> list[Event]:
+        """Add a delta to the items; the events that tell it."""
+        found: list[Event] = []
+        if thought := _text(delta.get("reasoning_content")) or _text(delta.get("reasoning")):
+            found += self._said("reasoning_text", thought, [])
+        if text := _text(delta.get("content")):
+            found += self._said("output_text", text, self._logprobs(choice))
+        if refused := _text(delta.get("refusal")):
+            found += self._said("refusal", refused, [])
+        for position, call in enumerate(_dicts(delta.get("tool_calls"))):
+            found += self._called(position, call)
+        return found
+
+    def _logprobs(self, choice: Body) -> list[Body]:
+        told = choice.get("logprobs")
+        if not self._inner.logprobs or not isinstance(told, dict):
+            return []
+        return _dicts(cast("Body", told).get("content"))
+
+    def _said(self, kind: str, text: str, logprobs: list[Body]) -> list[Event]:
+        found: list[Event] = []
+        item = self._saying
+        if item is None or item.kind != kind:
+            found += self._hush()
+            prefix = "rs" if kind == "reasoning_text" else "msg"
+            index = len(self._items)
+            item = self._saying = Said(f"{prefix}_{self._id}_{index}", index, kind)
+            self._items.append(item)
+            found += item.begin()
+        found.append(item.add(text, logprobs))
+        return found
+
+    def _called(self, position: int, call: Body) -> list[Event]:
+        """Pieces of several calls may alternate, so calls end together."""
+        found: list[Event] = []
+        index = call.get("index")
+        place = index if isinstance(index, int) else position
+        function = cast("Body", call.get("function") or {})
+        item = self._calls.get(place)
+        if item is None:
+            found += self._hush()
+            item = self._calls[place] = self._new_call(call, str(function.get("name") or ""))
+            found += item.begin()
+        if (text := _text(function.get("arguments"))) and (event := item.add(text)) is not None:
+            found.append(event)
+        return found
+
+    def _new_call(self, call: Body, name: str) -> Called:
+        index = len(self._items)
+        space, outer = self._inner.names.outer(name)
+        call_id = str(call.get("id") or f"call_{self._id}_{index}")
+        item = Called(f"fc_{self._id}_{index}", index, call_id, outer, space, name in self._inner.custom)
+        self._items.append(item)
+        return item
+
+    def _hush(self) -> Iterable[Event]:
+        """The end of what is being said."""
+        item, self._saying = self._saying, None
+        return () if item is None else list(item.end())
+
+    def _close(self) -> list[Event]:
+        found = list(self._hush())
+        for item in self._calls.values():
+            found += item.end()
+        self._calls = {}
+        return found
+
+    def _tell(self, events: Iterable[Event]) -> bytes:
+        told = b""
+        for kind, fields in events:
+            raw = _encode({"type": kind, "sequence_number": self._sequence, **fields})
+            told += b"event: %b\ndata: %b\n\n" % (kind.encode(), raw)
+            self._sequence += 1
+        return told
+
+
+def _first(data: Body) -> Body:
+    choices = data.get("choices")
+    return cast("list[Body]", choices)[0] if isinstance(choices, list) and choices else {}
+
+
+def _dicts(value: object) -> list[Body]:
+    return cast("list[Body]", value) if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    """Content as text; some servers say it in parts."""
+    if isinstance(value, str):
+        return value
+    return "".join([str(part.get("text") or "") for part in _dicts(value) if part.get("type") == "text"])

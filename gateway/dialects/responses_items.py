@@ -1,0 +1,119 @@
+"""The items of a Responses answer while they grow: a message, thoughts, a call.
+
+Knows: the events of one item from its start to its end, and what it is in the end. Does not know: the order of items,
+sequence numbers, bytes.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import Struct, field
+
+from gateway.call import Body
+from gateway.dialects.responses_tools import INPUT
+
+Event = tuple[str, Body]  # its type and the fields beside it
+_decode = msgspec.json.Decoder(dict[str, object]).decode
+# By kind of part: the field of its text, and the events of its growth.
+_FIELDS = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}
+
+
+class Said(Struct):
+    """A message with one part, or thoughts. `kind`: of the part."""
+
+    id: str
+    index: int
+    kind: str
+    pieces: list[str] = field(default_factory=list[str])
+    logprobs: list[Body] = field(default_factory=list[Body])
+
+    def begin(self) -> Iterator[Event]:
+        yield "response.output_item.added", {"output_index": self.index, "item": self._item("in_progress", [])}
+        yield "response.content_part.added", {**self._place(), "part": self._part("", [])}
+
+    def add(self, text: str, logprobs: list[Body]) -> Event:
+        self.pieces.append(text)
+        self.logprobs += logprobs
+        told: Body = {**self._place(), "delta": text}
+        if self.kind == "output_text":
+            told["logprobs"] = logprobs
+        return f"response.{self.kind}.delta", told
+
+    def end(self) -> Iterator[Event]:
+        text = "".join(self.pieces)
+        told: Body = {**self._place(), _FIELDS[self.kind]: text}
+        if self.kind == "output_text":
+            told["logprobs"] = self.logprobs
+        yield f"response.{self.kind}.done", told
+        yield "response.content_part.done", {**self._place(), "part": self._part(text, self.logprobs)}
+        yield "response.output_item.done", {"output_index": self.index, "item": self.item("completed")}
+
+    def item(self, status: str) -> Body:
+        return self._item(status, [self._part("".join(self.pieces), self.logprobs)])
+
+    def _item(self, status: str, content: list[Body]) -> Body:
+        if self.kind == "reasoning_text":
+            return {"id": self.id, "type": "reasoning", "summary": [], "content": content, "status": status}
+        return {"id": self.id, "type": "message", "status": status, "role": "assistant", "content": content}
+
+    def _place(self) -> Body:
+        return {"item_id": self.id, "output_index": self.index, "content_index": 0}
+
+    def _part(self, text: str, logprobs: list[Body]) -> Body:
+        if self.kind == "output_text":
+            return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+        return {"type": self.kind, _FIELDS[self.kind]: text}
+
+
+class Called(Struct):
+    """A call. `custom`: of a tool that takes free text, which is told only when all of it is there."""
+
+    id: str
+    index: int
+    call_id: str
+    name: str
+    space: str | None
+    custom: bool
+    pieces: list[str] = field(default_factory=list[str])
+
+    def begin(self) -> Iterator[Event]:
+        yield "response.output_item.added", {"output_index": self.index, "item": self._item("in_progress", "")}
+
+    def add(self, text: str) -> Event | None:
+        self.pieces.append(text)
+        if self.custom:
+            return None
+        return "response.function_call_arguments.delta", {**self._place(), "delta": text}
+
+    def end(self) -> Iterator[Event]:
+        text = self._text()
+        if self.custom:
+            yield "response.custom_tool_call_input.delta", {**self._place(), "delta": text}
+            yield "response.custom_tool_call_input.done", {**self._place(), "input": text}
+        else:
+            yield "response.function_call_arguments.done", {**self._place(), "name": self.name, "arguments": text}
+        yield "response.output_item.done", {"output_index": self.index, "item": self.item("completed")}
+
+    def item(self, status: str) -> Body:
+        return self._item(status, self._text())
+
+    def _text(self) -> str:
+        """Free text stands in the one argument the model was offered; what is not that is told as it was written."""
+        text = "".join(self.pieces)
+        if not self.custom:
+            return text
+        try:
+            found = _decode(text).get(INPUT)
+        except msgspec.MsgspecError:
+            return text
+        return found if isinstance(found, str) else text
+
+    def _item(self, status: str, text: str) -> Body:
+        kind, long = ("custom_tool_call", "input") if self.custom else ("function_call", "arguments")
+        told: Body = {"id": self.id, "type": kind, "status": status, "call_id": self.call_id, "name": self.name}
+        if self.space is not None:
+            told["namespace"] = self.space
+        return {**told, long: text}
+
+    def _place(self) -> Body:
+        return {"item_id": self.id, "output_index": self.index}

@@ -1,0 +1,221 @@
+"""OpenAI's Responses request as a chat completion.
+
+Knows: what every item, tool and setting becomes, and what would need a state that is not kept. Does not know: answers,
+HTTP. Texts and tool arguments arrive as they were sent; what has no counterpart is left out by name (`Inner.ignored`)
+where the answer does not need it, and refused where it does.
+"""
+
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from gateway import wire
+from gateway.call import Body
+from gateway.dialects import responses_shapes as shapes
+from gateway.dialects.responses_tools import INPUT, Tools, refuse
+from gateway.dialects.tool_names import ToolNames
+from gateway.errors import InvalidRequest
+
+_encode = msgspec.json.Encoder().encode
+# Ours, or they say nothing about the answer.
+_KNOWN = frozenset({*shapes.Responses.__struct_fields__, "client_metadata", "stream_options", "prompt_cache_retention"})
+_LOGPROBS = "message.output_text.logprobs"
+_PASSED = (
+    "temperature",
+    "top_p",
+    "user",
+    "safety_identifier",
+    "prompt_cache_key",
+    "service_tier",
+)
+_INSTRUCTING = frozenset(("system", "developer"))
+
+
+class Inner(Struct, frozen=True, kw_only=True):
+    """`body`: the chat completion. `custom`: tools that take free text. `logprobs`: the client wants them told."""
+
+    body: Body
+    asked: shapes.Responses
+    names: ToolNames
+    custom: frozenset[str]
+    logprobs: bool
+    ignored: tuple[str, ...]
+
+
+def translate(body: Body) -> Inner:
+    """Raises InvalidRequest."""
+    asked = _shape(body)
+    _refuse_state(asked)
+    tools = Tools(ToolNames())
+    chat: Body = {"model": asked.model, "messages": []}
+    chat |= tools.offer(asked)
+    chat["messages"] = _Turns(tools.names).all(asked)
+    chat |= {name: value for name in _PASSED if (value := getattr(asked, name)) is not None}
+    if asked.max_output_tokens is not None:
+        chat["max_completion_tokens"] = asked.max_output_tokens
+    if asked.reasoning is not None and asked.reasoning.effort is not None:
+        chat["reasoning_effort"] = asked.reasoning.effort
+    logprobs = bool(asked.top_logprobs) or _LOGPROBS in (asked.include or ())
+    if logprobs:
+        chat |= {"logprobs": True, "top_logprobs": asked.top_logprobs or 0}
+    if asked.text is not None:
+        chat |= _text(asked.text)
+    if asked.stream:
+        chat |= {"stream": True, "stream_options": {"include_usage": True}}
+    wire.check_chat(chat)
+    return Inner(
+        body=chat,
+        asked=asked,
+        names=tools.names,
+        custom=frozenset(tools.custom),
+        logprobs=logprobs,
+        ignored=(*_ignored(body, asked), *tools.left_out),
+    )
+
+
+def _shape(body: Body) -> shapes.Responses:
+    items = body.get("input")
+    if isinstance(items, list):
+        body = {**body, "input": [_typed(item) for item in cast("list[object]", items)]}
+    try:
+        return msgspec.convert(body, shapes.Responses)
+    except msgspec.ValidationError as error:
+        raise wire.explain(str(error)) from None
+
+
+def _typed(item: object) -> object:
+    """A message may leave its type out."""
+    if isinstance(item, dict) and "type" not in item and "role" in item:
+        return {"type": "message", **cast("Body", item)}
+    return cast("object", item)
+
+
+def _refuse_state(asked: shapes.Responses) -> None:
+    for name in ("previous_response_id", "conversation", "prompt"):
+        if getattr(asked, name) is not None:
+            message = f"'{name}' needs a state that is not kept here: send the whole conversation as 'input'."
+            raise InvalidRequest(message, param=name, code="unsupported_parameter")
+    if asked.background:
+        raise InvalidRequest(
+            "'background' needs a state that is not kept here.", param="background", code="unsupported_parameter"
+        )
+
+
+def _ignored(body: Body, asked: shapes.Responses) -> list[str]:
+    ignored = [name for name, value in body.items() if name not in _KNOWN and value is not None]
+    if asked.store:
+        ignored.append("store")
+    if asked.truncation == "auto":
+        ignored.append("truncation")
+    if asked.reasoning is not None and asked.reasoning.summary is not None:
+        ignored.append("reasoning.summary")
+    return ignored + [f"include={name}" for name in asked.include or () if name != _LOGPROBS]
+
+
+def _text(text: shapes.Text) -> Body:
+    found: Body = {} if text.verbosity is None else {"verbosity": text.verbosity}
+    wanted = text.format
+    if wanted is None or wanted.type == "text":
+        return found
+    if wanted.type == "json_object":
+        return {**found, "response_format": {"type": "json_object"}}
+    for name, value in (("name", wanted.name), ("schema", wanted.schema)):
+        if value is None:
+            path = f"text.format.{name}"
+            refuse(path, f"Missing required parameter: '{path}'.", "missing_required_parameter")
+    given = {"name": wanted.name, "description": wanted.description, "schema": wanted.schema, "strict": wanted.strict}
+    schema = {name: value for name, value in given.items() if value is not None}
+    return {**found, "response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+class _Turns:
+    """The conversation, item by item; calls in a row are one turn of the assistant, with what was said before them."""
+
+    def __init__(self, names: ToolNames) -> None:
+        self._names = names
+        self._found: list[Body] = []
+        self._called: set[str] = set()
+
+    def all(self, asked: shapes.Responses) -> list[Body]:
+        if asked.instructions:
+            self._found.append({"role": "system", "content": asked.instructions})
+        if isinstance(asked.input, str):
+            self._found.append({"role": "user", "content": asked.input})
+        else:
+            for index, item in enumerate(asked.input):
+                self._add(item, f"input[{index}]")
+        if not self._found:
+            refuse("input", "'input' holds nothing that could be answered.")
+        return self._found
+
+    def _add(self, item: shapes.AnyItem, path: str) -> None:
+        if isinstance(item, shapes.Message):
+            self._found.append(_message(item, path))
+        elif isinstance(item, shapes.FunctionCall):
+            self._call(item.call_id, self._names.inner(item.name, item.namespace), item.arguments)
+        elif isinstance(item, shapes.CustomCall):
+            self._call(item.call_id, self._names.inner(item.name), _encode({INPUT: item.input}).decode())
+        elif isinstance(item, shapes.FunctionOutput | shapes.CustomOutput):
+            self._result(item, path)
+
+    def _call(self, call_id: str, name: str, arguments: str) -> None:
+        self._called.add(call_id)
+        call: Body = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        last = self._found[-1] if self._found else {}
+        if last.get("role") == "assistant":
+            last["content"] = last["content"] or None
+            cast("list[Body]", last.setdefault("tool_calls", [])).append(call)
+        else:
+            self._found.append({"role": "assistant", "content": None, "tool_calls": [call]})
+
+    def _result(self, item: shapes.FunctionOutput | shapes.CustomOutput, path: str) -> None:
+        """What a result shows besides text is shown in a turn of its own: chat's tool messages hold text only."""
+        if item.call_id not in self._called:
+            refuse(f"{path}.call_id", f"'{path}.call_id' answers no earlier call: {item.call_id[:64]!r}.")
+        content: Any = item.output
+        shown: list[Body] = []
+        if not isinstance(content, str):
+            parts = [_part(part, f"{path}.output[{index}]") for index, part in enumerate(content)]
+            shown = [part for part in parts if part["type"] != "text"]
+            content = _content([part for part in parts if part["type"] == "text"])
+        self._found.append({"role": "tool", "tool_call_id": item.call_id, "content": content})
+        if shown:
+            self._found.append({"role": "user", "content": shown})
+
+
+def _message(item: shapes.Message, path: str) -> Body:
+    """Instructions get the role that every model knows."""
+    role = "system" if item.role in _INSTRUCTING else item.role
+    if isinstance(item.content, str):
+        return {"role": role, "content": item.content}
+    parts = [_part(part, f"{path}.content[{index}]") for index, part in enumerate(item.content)]
+    if not parts and role != "assistant":
+        refuse(f"{path}.content", f"'{path}.content' must not be empty.")
+    if role != "user" and any(part["type"] not in ("text", "refusal") for part in parts):
+        refuse(f"{path}.content", "Only a user's message may hold images and files.")
+    return {"role": role, "content": _content(parts)}
+
+
+def _content(parts: list[Body]) -> Any:
+    """As a chat client would write it: one text is a string, so that the same question has one form."""
+    if not parts:
+        return ""
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return parts[0]["text"]
+    return parts
+
+
+def _part(part: shapes.AnyPart, path: str) -> Body:
+    if isinstance(part, shapes.InputText | shapes.OutputText):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, shapes.Refusal):
+        return {"type": "refusal", "refusal": part.refusal}
+    if isinstance(part, shapes.InputImage):
+        if part.image_url is None:
+            refuse(f"{path}.image_url", "Images are read here only from their address or from the request itself.")
+        detail = {} if part.detail is None else {"detail": part.detail}
+        return {"type": "image_url", "image_url": {"url": part.image_url, **detail}}
+    if part.file_data is None:
+        refuse(f"{path}.file_data", "Files are read here only from the request itself.")
+    return {"type": "file", "file": {"filename": part.filename or "file", "file_data": part.file_data}}

@@ -1,0 +1,119 @@
+"""Tools and the choice among them, from OpenAI's Responses to chat completions.
+
+Knows: functions, functions in name spaces, tools that take free text, and that all others are somebody's service.
+Does not know: turns, answers.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NoReturn, cast
+
+from msgspec import Struct, field
+
+from gateway.call import Body
+from gateway.dialects.responses_shapes import Responses, Tool
+from gateway.dialects.tool_names import ToolNames
+from gateway.errors import InvalidRequest
+
+# A tool that takes free text is a function of one text: that way it works with every model.
+INPUT = "input"
+_FREE: Body = {"type": "object", "properties": {INPUT: {"type": "string"}}, "required": [INPUT]}
+_WORDS = frozenset(("none", "auto", "required"))
+
+
+class Tools(Struct):
+    """`custom`: inner names of the tools that take free text. `left_out`: what has no counterpart, by path."""
+
+    names: ToolNames
+    custom: set[str] = field(default_factory=set[str])
+    left_out: list[str] = field(default_factory=list[str])
+    inner: list[Body] = field(default_factory=list[Body])
+
+    def offer(self, asked: Responses) -> Body:
+        """The fields of the chat completion. Raises InvalidRequest where nothing that was offered can be offered."""
+        for index, tool in enumerate(asked.tools or ()):
+            self.inner += self._offered(tool, f"tools[{index}]")
+        if self.left_out and not self.inner:
+            where, _, kind = self.left_out[0].partition("=")
+            refuse(where, f"Tools of the type {kind!r} are not supported here.", "unsupported_tool")
+        found: Body = {"tools": self.inner} if self.inner else {}
+        if asked.tool_choice is not None and (self.inner or not self._is_idle(asked.tool_choice)):
+            found |= self._chosen(asked.tool_choice)
+        if self.inner and asked.parallel_tool_calls is not None:
+            found["parallel_tool_calls"] = asked.parallel_tool_calls
+        return found
+
+    def _offered(self, tool: Tool, path: str, space: str | None = None) -> Iterator[Body]:
+        if tool.type == "namespace" and space is None:
+            for index, inner in enumerate(tool.tools or ()):
+                yield from self._offered(inner, f"{path}.tools[{index}]", tool.name)
+        elif tool.type in ("function", "custom"):
+            yield self._function(tool, path, space)
+        else:
+            self.left_out.append(f"{path}.type={tool.type}")
+
+    def _function(self, tool: Tool, path: str, space: str | None) -> Body:
+        if tool.name is None:
+            refuse(f"{path}.name", f"Missing required parameter: '{path}.name'.", "missing_required_parameter")
+        name = self.names.inner(tool.name, space)
+        given: Body = {"description": tool.description, "parameters": tool.parameters, "strict": tool.strict}
+        if tool.type == "custom":
+            self.custom.add(name)
+            given = {"description": _described(tool), "parameters": _FREE}
+        function = {"name": name, **{field: value for field, value in given.items() if value is not None}}
+        return {"type": "function", "function": function}
+
+    @staticmethod
+    def _is_idle(choice: str | Body) -> bool:
+        return choice in ("none", "auto")
+
+    def _chosen(self, choice: str | dict[str, Any]) -> Body:
+        if isinstance(choice, str):
+            if choice not in _WORDS:
+                refuse("tool_choice", "'tool_choice' must be none, auto, required or an object that names a tool.")
+            if choice == "required" and not self.inner:
+                refuse("tool_choice", "'tool_choice' is 'required' but the request has no 'tools'.")
+            return {"tool_choice": choice}
+        kind = choice.get("type")
+        if kind == "allowed_tools":
+            return self._allowed(choice)
+        if kind not in ("function", "custom"):
+            refuse("tool_choice.type", f"A tool of the type {str(kind)[:64]!r} cannot be chosen here.")
+        return {"tool_choice": {"type": "function", "function": {"name": self._known(choice, "tool_choice.name")}}}
+
+    def _allowed(self, choice: dict[str, Any]) -> Body:
+        """Only some of the tools: the others are not offered, which every model understands."""
+        allowed: Any = choice.get("tools")
+        mode = choice.get("mode", "auto")
+        if not isinstance(allowed, list) or not allowed:
+            refuse("tool_choice.tools", "'tool_choice.tools' must be a list of tools.")
+        if mode not in ("auto", "required"):
+            refuse("tool_choice.mode", "'tool_choice.mode' must be auto or required.")
+        wanted = {
+            self._known(tool, f"tool_choice.tools[{index}].name")
+            for index, tool in enumerate(cast("list[object]", allowed))
+        }
+        kept = [tool for tool in self.inner if cast("Body", tool["function"])["name"] in wanted]
+        return {"tools": kept, "tool_choice": mode}
+
+    def _known(self, tool: object, path: str) -> str:
+        given = cast("Body", tool) if isinstance(tool, dict) else {}
+        name, space = given.get("name"), given.get("namespace")
+        if not isinstance(name, str):
+            refuse(path, f"'{path}' must be a string.", "invalid_type")
+        inner = self.names.inner(name, space if isinstance(space, str) else None)
+        if all(cast("Body", tool["function"])["name"] != inner for tool in self.inner):
+            refuse("tool_choice", f"'tool_choice' names the tool {name[:64]!r}, which is not among 'tools'.")
+        return inner
+
+
+def _described(tool: Tool) -> str:
+    text = tool.description or ""
+    rules = tool.format or {}
+    if isinstance(definition := rules.get("definition"), str):
+        text += f"\n\nThe input must follow this {rules.get('syntax', '')} grammar:\n{definition}"
+    return text.strip()
+
+
+def refuse(param: str, message: str, code: str = "invalid_value") -> NoReturn:
+    """Raises InvalidRequest."""
+    raise InvalidRequest(message, param=param, code=code)

@@ -1,0 +1,83 @@
+"""Anthropic's Messages API, natively.
+
+Knows: its address, its headers, its list of models. Does not know: how requests and answers are translated
+(`gateway.upstream.anthropic_*`), prices, retries.
+"""
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from gateway.call import Body, Chunk
+from gateway.errors import GatewayError
+from gateway.providers import Sending
+from gateway.settings import ProviderSettings
+from gateway.stream import StreamGarbage
+from gateway.tasks import Tasks
+from gateway.transport import Transport
+from gateway.transport.credential import Credential
+from gateway.upstream.anthropic_answers import Events, body_of, refusal
+from gateway.upstream.anthropic_requests import translated
+from gateway.upstream.exchanges import Asked, config_of
+from gateway.upstream.fields import objects, words
+from gateway.upstream.native import Answered, Means, NativeConfig, NativeProvider
+
+_DEFAULT_BASE = "https://api.anthropic.com/v1"
+_encode = msgspec.json.Encoder().encode
+
+
+class Config(NativeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`version`: sent as `anthropic-version`. `beta`: features to switch on, sent as `anthropic-beta`."""
+
+    version: str = "2023-06-01"
+    beta: tuple[str, ...] = ()
+
+
+class AnthropicProvider(NativeProvider):
+    """Obeys gateway.providers.Provider; chat only."""
+
+    def __init__(self, name: str, settings: ProviderSettings, means: Means) -> None:
+        """Raises ValueError for settings that cannot work."""
+        config = config_of(name, settings, Config)
+        base = (settings.base_url or _DEFAULT_BASE).rstrip("/")
+        super().__init__(name, settings, config, Credential(settings.api_key, base, "x-api-key"), base, means)
+        self._headers["anthropic-version"] = config.version
+        if config.beta:
+            self._headers["anthropic-beta"] = ",".join(config.beta)
+
+    def _asked(self, sending: Sending) -> Asked:
+        self._only_chat(sending)
+        headers = {**self._headers, "x-request-id": sending.id}
+        return Asked(f"{self._base}/messages", headers, _encode(translated(sending)))
+
+    def _translator(self, sending: Sending) -> Events:
+        return Events(sending.model, self._now())
+
+    def _told(self, body: Body, sending: Sending) -> Chunk:
+        return body_of(body, sending.model, self._now())
+
+    def _refusal(self, answered: Answered) -> GatewayError:
+        return refusal(self.name, answered)
+
+    def _models_url(self) -> str:
+        return f"{self._base}/models?limit=1000"
+
+    def _listed(self, body: Body) -> list[str]:
+        if not isinstance(body.get("data"), list):
+            raise StreamGarbage("sent no list")
+        return [name for row in objects(body["data"]) if (name := words(row.get("id")))]
+
+
+def build(
+    name: str,
+    settings: ProviderSettings,
+    *,
+    transport: Transport,
+    tasks: Tasks,
+    monotonic: Callable[[], float] = time.monotonic,
+    now: Callable[[], float] = time.time,
+) -> AnthropicProvider:
+    """Raises ValueError for settings that cannot work."""
+    means = Means(transport=transport, tasks=tasks, monotonic=monotonic, now=now)
+    return AnthropicProvider(name, settings, means)

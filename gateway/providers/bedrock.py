@@ -1,0 +1,101 @@
+"""Amazon Bedrock's Converse API, signed.
+
+Knows: its addresses, its two kinds of credentials, that it names its models elsewhere. Does not know: how requests and
+answers are translated (`gateway.upstream.bedrock_*`), prices, retries.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from urllib.parse import quote
+
+import msgspec
+from pydantic import SecretStr
+
+from gateway.call import Body, Chunk
+from gateway.errors import GatewayError
+from gateway.providers import Sending
+from gateway.settings import ProviderSettings
+from gateway.tasks import Tasks
+from gateway.transport import Transport
+from gateway.transport.credential import Credential
+from gateway.upstream.bedrock_answers import Events, body_of, refusal
+from gateway.upstream.bedrock_requests import translated
+from gateway.upstream.event_frames import FrameParser
+from gateway.upstream.exchanges import Asked, config_of
+from gateway.upstream.native import Answered, Means, NativeConfig, NativeProvider
+from gateway.upstream.sigv4 import Signer
+
+_HOST = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com")
+_REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d")
+# An access key, its secret and, for temporary ones, the session token.
+_ACCESS_KEY = re.compile(r"(A[KS]IA[A-Z0-9]{12,124}):([^:\s]+)(?::(\S+))?")
+_encode = msgspec.json.Encoder().encode
+
+
+class Config(NativeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`region`: needed unless `base_url` tells it. `models`: what to list; the real list is kept at another host.
+
+    `api_key` is a Bedrock API key, or ACCESS-KEY-ID:SECRET, or ACCESS-KEY-ID:SECRET:SESSION-TOKEN.
+    """
+
+    region: str = ""
+
+
+class BedrockProvider(NativeProvider):
+    """Obeys gateway.providers.Provider; chat only."""
+
+    def __init__(self, name: str, settings: ProviderSettings, means: Means) -> None:
+        """Raises ValueError for settings that cannot work."""
+        config = config_of(name, settings, Config)
+        told = _HOST.search(settings.base_url or "")
+        region = config.region or (told[1] if told else "")
+        secret = settings.api_key.get_secret_value().strip() if settings.api_key else ""
+        keys = _ACCESS_KEY.fullmatch(secret)
+        if (keys or settings.base_url is None) and not _REGION.fullmatch(region):
+            raise ValueError(f"providers.{name}: region is missing (eu-central-1, say)")
+        base = (settings.base_url or f"https://bedrock-runtime.{region}.amazonaws.com").rstrip("/")
+        self._signer = Signer(keys[1], keys[2], keys[3] or "", region, "bedrock") if keys else None
+        # A secret key is never sent; it is kept as a credential only to be taken out of an upstream's words.
+        credential = Credential(SecretStr(keys[2]) if keys else settings.api_key, base)
+        super().__init__(name, settings, config, credential, base, means)
+        if self._signer is not None:
+            self._headers.pop(credential.header, None)
+
+    def _asked(self, sending: Sending) -> Asked:
+        self._only_chat(sending)
+        # Quoted whole: a model's name is a part of the address, and an ARN holds slashes and colons.
+        method = "converse-stream" if sending.stream else "converse"
+        url = f"{self._base}/model/{quote(sending.model, safe='')}/{method}"
+        content = _encode(translated(sending))
+        headers = {**self._headers, "x-request-id": sending.id}
+        if self._signer is not None:
+            signed = {"Content-Type": self._headers["Content-Type"]}
+            headers |= self._signer.sign("POST", url, signed, content, self._now())
+        return Asked(url, headers, content)
+
+    def _framing(self) -> FrameParser:
+        return FrameParser()
+
+    def _translator(self, sending: Sending) -> Events:
+        return Events(sending.model, self._now(), sending.id)
+
+    def _told(self, body: Body, sending: Sending) -> Chunk:
+        return body_of(body, self._translator(sending))
+
+    def _refusal(self, answered: Answered) -> GatewayError:
+        return refusal(self.name, answered)
+
+
+def build(
+    name: str,
+    settings: ProviderSettings,
+    *,
+    transport: Transport,
+    tasks: Tasks,
+    monotonic: Callable[[], float] = time.monotonic,
+    now: Callable[[], float] = time.time,
+) -> BedrockProvider:
+    """Raises ValueError for settings that cannot work."""
+    means = Means(transport=transport, tasks=tasks, monotonic=monotonic, now=now)
+    return BedrockProvider(name, settings, means)

@@ -1,0 +1,52 @@
+"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's paths. What is said there is `gateway.dialects`'s."""
+
+from typing import Any
+
+import msgspec
+from litestar import route
+from litestar.enums import MediaType
+from litestar.types import Send
+
+from gateway.call import Call
+from gateway.connection import Connection
+from gateway.dialects import Dialect
+from gateway.dialects.messages import Messages
+from gateway.headers import JSON, always, pairs
+from gateway.prompt_tokens import Counter
+from gateway.routes.openai import Edge, Endpoint, Endpoints, send_whole
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Counting(Endpoint):
+    """Counts what a request would send. `shape`: what the answer says besides the count."""
+
+    def __init__(self, edge: Edge, dialect: Dialect, counter: Counter, shape: dict[str, object]) -> None:
+        super().__init__(edge, dialect)
+        self._counter = counter
+        self._shape = shape
+
+    async def _fulfil(self, call: Call, send: Send, connection: Connection) -> None:  # noqa: ARG002 - it takes no time
+        counted = await self._counter.count(call)
+        how = "exact" if counted.exact else "upper-bound"
+        payload = _encode({**self._shape, "input_tokens": counted.tokens, "nearhit": {"count": how}})
+        lines = f"x-nearhit-token-count: {how}\r\n{self._dialect.lines(call.id)}"
+        await send_whole(send, payload, [*always(call.id), *pairs(lines), JSON])
+
+
+@route("/", http_method=["GET", "HEAD"], media_type=MediaType.JSON, sync_to_thread=False)
+def greet() -> dict[str, str]:
+    """Some of Anthropic's clients look whether anybody is there before they ask."""
+    return {"object": "nearhit", "base_url": "/v1", "docs": "/docs", "dashboard": "/ui"}
+
+
+def route_handlers() -> list[Any]:
+    return [greet]
+
+
+def endpoints(edge: Edge, counter: Counter) -> Endpoints:
+    """By path, without `/v1`."""
+    return {
+        "/messages": Endpoint(edge, Messages()),
+        "/messages/count_tokens": Counting(edge, Messages(counting=True), counter, {}),
+    }

@@ -1,0 +1,254 @@
+"""Anthropic's answers as chat completions: whole, as events, and when they refuse.
+
+Knows: message events, content blocks, stop reasons, usage with its cache classes and thinking, errors and when they may
+be tried again. Does not know: HTTP, requests.
+Source: Anthropic's API reference: messages, streaming, errors, rate limits.
+"""
+
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+
+import msgspec
+
+from gateway.call import Body, Chunk
+from gateway.errors import GatewayError, Overloaded, UpstreamRefused
+from gateway.stream import StreamGarbage, parse
+from gateway.transport.refusal import in_band_message, refused, retry_after
+from gateway.upstream.fields import mapping, objects, whole_number, words
+from gateway.upstream.native import Answered
+from gateway.upstream.reader import Declined
+from gateway.upstream.telling import Telling, whole
+
+_FINISH = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
+}
+# What OpenAI has no word for is told beside the nearest one.
+_EXACT = frozenset({"end_turn", "tool_use", "max_tokens"})
+_TIERS = {"standard": "default"}
+_NOT_BEGUN = frozenset({"overloaded_error", "rate_limit_error"})
+_OVERLOADED = 529
+_CODES = {
+    "authentication_error": "invalid_api_key",
+    "not_found_error": "model_not_found",
+    "rate_limit_error": "rate_limit_exceeded",
+    "request_too_large": "request_too_large",
+}
+_LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
+_encode = msgspec.json.Encoder().encode
+
+
+class Events:
+    """The events of one message. The role is told with the first content, so that an early refusal can fail over."""
+
+    def __init__(self, model: str, created: float) -> None:
+        self.done = False
+        self._telling = Telling(model, created)
+        self._blocks: dict[object, _Block] = {}
+        self._usage: Body = {}
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        event = parse(data)
+        kind = event.get("type")
+        if kind == "content_block_delta":
+            return self._delta(event)
+        if kind == "content_block_start":
+            return self._start(event)
+        if kind == "content_block_stop":
+            return self._stop(event)
+        if kind == "message_start":
+            message = mapping(event.get("message"))
+            self._telling.head["id"] = words(message.get("id"))
+            self._count(message.get("usage"))
+        elif kind == "message_delta":
+            self._count(event.get("usage"))
+            return self._finish(mapping(event.get("delta")))
+        elif kind == "message_stop":
+            return self._end()
+        elif kind == "error":
+            raise _failure(event)
+        # Other kinds of events may come at any time and are to be passed over, says the reference.
+        return []
+
+    def end(self) -> list[Chunk]:
+        raise StreamGarbage("closed the connection before its answer was whole")
+
+    def _start(self, event: Body) -> list[Chunk]:
+        content = mapping(event.get("content_block"))
+        block = self._blocks[event.get("index")] = _Block(content)
+        if block.kind == "text":
+            return self._telling.text(words(content.get("text")))
+        if block.kind == "tool_use":
+            block.place, chunks = self._telling.call(words(content.get("id")), words(content.get("name")))
+            given = mapping(content.get("input"))
+            return [*chunks, *self._arguments(block, _encode(given).decode())] if given else chunks
+        if block.kind == "thinking" and (text := words(content.get("thinking"))):
+            block.text.append(text)
+            return self._telling.more({"reasoning_content": text})
+        return []
+
+    def _delta(self, event: Body) -> list[Chunk]:
+        delta = mapping(event.get("delta"))
+        kind = delta.get("type")
+        if kind == "text_delta":
+            return self._telling.text(words(delta.get("text")))
+        block = self._blocks.get(event.get("index"))
+        if block is None:
+            raise StreamGarbage("sent a piece of a block that never began")
+        if kind == "input_json_delta":
+            text = words(delta.get("partial_json"))
+            if block.kind == "tool_use":
+                return self._arguments(block, text)
+            block.text.append(text)
+        elif kind == "thinking_delta" and (text := words(delta.get("thinking"))):
+            block.text.append(text)
+            return self._telling.more({"reasoning_content": text})
+        elif kind == "signature_delta":
+            block.signature += words(delta.get("signature"))
+        return []
+
+    def _arguments(self, block: "_Block", text: str) -> list[Chunk]:
+        block.written = block.written or bool(text)
+        return self._telling.arguments(block.place, text)
+
+    def _stop(self, event: Body) -> list[Chunk]:
+        block = self._blocks.pop(event.get("index"), None)
+        if block is None:
+            raise StreamGarbage("ended a block that never began")
+        if block.kind == "tool_use" and not block.written:
+            # A tool without parameters gets no input at all; clients parse what they got as JSON.
+            return self._telling.arguments(block.place, "{}")
+        if block.kind in ("thinking", "redacted_thinking"):
+            return self._telling.more({"thinking_blocks": [block.thought()]})
+        if block.kind not in ("text", "tool_use"):
+            return self._telling.more({"native_blocks": [block.native()]})
+        return []
+
+    def _finish(self, delta: Body) -> list[Chunk]:
+        reason = words(delta.get("stop_reason"))
+        if not reason:
+            return []
+        extra: Body = {} if reason in _EXACT else {"native_finish_reason": reason}
+        if delta.get("stop_sequence") is not None:
+            extra["stop_reason"] = delta["stop_sequence"]
+        return self._telling.finish(_FINISH.get(reason, "stop"), extra=extra)
+
+    def _end(self) -> list[Chunk]:
+        if not self._telling.finished:
+            raise StreamGarbage("ended its answer without a stop reason")
+        self.done = True
+        tier = words(self._usage.get("service_tier"))
+        return self._telling.usage(usage_of(self._usage), {"service_tier": _TIERS.get(tier, tier)} if tier else None)
+
+    def _count(self, told: object) -> None:
+        """Counts are cumulative: the last one told of each class holds."""
+        self._usage |= {name: value for name, value in mapping(told).items() if value is not None}
+
+
+class _Block:
+    """A content block that is still coming."""
+
+    def __init__(self, content: Body) -> None:
+        self.kind = words(content.get("type"))
+        self.place = 0
+        self.written = False
+        self.text: list[str] = []
+        self.signature = words(content.get("signature"))
+        self._content = content
+
+    def thought(self) -> Body:
+        """Thinking as it must be given back: unchanged, with its signature."""
+        if self.kind == "redacted_thinking":
+            return self._content
+        return {"type": "thinking", "thinking": "".join(self.text), "signature": self.signature}
+
+    def native(self) -> Body:
+        """A block of the upstream's own tools, its input put together."""
+        if not self.text:
+            return self._content
+        return {**self._content, "input": parse("".join(self.text).encode() or b"{}")}
+
+
+def body_of(message: Body, model: str, created: float) -> Chunk:
+    """A message that was not streamed, as one chat completion. Raises StreamGarbage for anything else."""
+    if message.get("type") == "error":
+        raise _failure(message)
+    if not isinstance(message.get("content"), list) or not message.get("stop_reason"):
+        raise StreamGarbage(f"failed: {in_band_message(message)}")
+    events = Events(model, created)
+    chunks = events.feed(_encode({"type": "message_start", "message": {**message, "content": []}}))
+    for index, block in enumerate(objects(message["content"])):
+        chunks += events.feed(_encode({"type": "content_block_start", "index": index, "content_block": block}))
+        chunks += events.feed(_encode({"type": "content_block_stop", "index": index}))
+    chunks += events.feed(_encode({"type": "message_delta", "delta": message}))
+    return whole([*chunks, *events.feed(b'{"type":"message_stop"}')])
+
+
+def usage_of(told: Body) -> Body | None:
+    """OpenAI's usage: the prompt includes what was read from and written to the cache, as it is billed apart there.
+
+    None when a count is missing.
+    """
+    fresh, made = whole_number(told.get("input_tokens")), whole_number(told.get("output_tokens"))
+    if fresh is None or made is None:
+        return None
+    read = whole_number(told.get("cache_read_input_tokens")) or 0
+    written = whole_number(told.get("cache_creation_input_tokens")) or 0
+    thought = whole_number(mapping(told.get("output_tokens_details")).get("thinking_tokens")) or 0
+    prompt = fresh + read + written
+    usage: Body = {
+        "prompt_tokens": prompt,
+        "completion_tokens": made,
+        "total_tokens": prompt + made,
+        "prompt_tokens_details": {"cached_tokens": read, "cache_write_tokens": written, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": thought, "audio_tokens": 0},
+    }
+    for name in ("cache_creation", "server_tool_use"):
+        if isinstance(told.get(name), dict):
+            usage[name] = told[name]
+    return usage
+
+
+def refusal(name: str, answered: Answered) -> GatewayError:
+    """A refusal with OpenAI's codes. 529 is the upstream's own overload: another candidate may be tried at once."""
+    error = refused(name, answered.status, answered.headers, answered.raw)
+    if answered.status == _OVERLOADED:
+        wait = retry_after(answered.headers)
+        return Overloaded(error.message, headers=(("retry-after", str(max(1, round(wait or 1)))),))
+    if not isinstance(error, UpstreamRefused):
+        return error
+    detail = dict(error.upstream_error)
+    detail["code"] = detail.get("code") or _CODES.get(words(detail.get("type")))
+    if answered.status == 400 and "prompt is too long" in words(detail.get("message")):
+        detail["code"] = "context_length_exceeded"
+    wait = error.retry_after
+    if wait is None and answered.status == 429:
+        wait = _until_reset(answered)
+    return UpstreamRefused(answered.status, detail, retry_after=wait)
+
+
+def _until_reset(answered: Answered) -> float | None:
+    """Seconds until the last of the used-up limits is filled again, by the response's own clock."""
+    waits: list[float] = []
+    headers = answered.headers
+    for limit in _LIMITS:
+        reset, left = (
+            headers.get(f"anthropic-ratelimit-{limit}-reset"),
+            headers.get(f"anthropic-ratelimit-{limit}-remaining"),
+        )
+        if reset and left == "0" and headers.get("date"):
+            try:
+                waits.append((datetime.fromisoformat(reset) - parsedate_to_datetime(headers["date"])).total_seconds())
+            except (ValueError, TypeError):
+                continue
+    return max(0.0, *waits) if waits else None
+
+
+def _failure(event: Body) -> StreamGarbage:
+    error = mapping(event.get("error"))
+    message = f"failed: {in_band_message(event)}"
+    return Declined(message) if error.get("type") in _NOT_BEGUN else StreamGarbage(message)

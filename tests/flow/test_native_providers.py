@@ -1,0 +1,119 @@
+"""Upstreams of other languages behind the whole gateway: one wire for clients, exact money, refusals and failover."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from tests.languages.anthropic import Anthropic
+from tests.languages.azure import Azure
+from tests.languages.bedrock import Bedrock
+from tests.languages.gemini import Gemini
+from tests.live import Live, live, settings
+from tests.wire_upstream import Language, Manner, WireUpstream, wire_upstream
+
+PROMPT = [{"role": "user", "content": "Say something."}]
+
+
+class Service(Struct, frozen=True):
+    """A language, one of its models, and what it costs in nano-USD per token read and written."""
+
+    language: Language
+    model: str
+    read: int
+    written: int
+
+
+SERVICES = {
+    "anthropic": Service(Anthropic(), "claude-haiku-4-5", 1_000, 5_000),
+    "azure": Service(Azure(frozenset({"gpt-4o"})), "gpt-4o", 2_500, 10_000),
+    "bedrock": Service(Bedrock(), "amazon.nova-lite-v1:0", 60, 240),
+    "gemini": Service(Gemini(), "gemini-2.5-pro", 1_250, 10_000),
+}
+
+
+@asynccontextmanager
+async def served(tmp_path: Path, kind: str, **manner: Any) -> AsyncGenerator[tuple[Live, WireUpstream]]:
+    """The gateway before one such upstream; the route `safe` has a scripted one as its second choice."""
+    service = SERVICES[kind]
+    async with wire_upstream(service.language, Manner(**manner)) as up:
+        providers = {
+            kind: {"kind": kind, "base_url": f"http://127.0.0.1:{up.port}"},
+            "up": {"kind": "scripted"},
+        }
+        models = {"safe": {"route": [f"{kind}/{service.model}", "up/scripted"]}}
+        async with live(settings(tmp_path, providers=providers, models=models)) as gateway:
+            yield gateway, up
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", sorted(SERVICES))
+async def test_an_answer_is_openais_and_costs_its_tokens(tmp_path: Path, kind: str, stream: bool) -> None:
+    """A client sees one wire whatever stands behind it, and the ledger has the list price of exactly those tokens."""
+    service = SERVICES[kind]
+    async with served(tmp_path, kind) as (gateway, _):
+        name = f"{kind}/{service.model}"
+        asked: dict[str, Any] = {"model": name, "messages": PROMPT, "max_completion_tokens": 12}
+        if stream:
+            asked |= {"stream": True, "stream_options": {"include_usage": True}}
+        told = await gateway.chat(**asked)
+        assert told.status == 200, told.raw
+        if stream:
+            *before, last = told.events[:-1]
+            assert told.events[-1] == "[DONE]"
+            assert before[0]["choices"][0]["delta"]["role"] == "assistant"
+            assert before[-1]["choices"][0]["finish_reason"] == "length"
+            assert {event["model"] for event in before} == {name}
+            usage = last["usage"]
+        else:
+            assert told.json["model"] == name
+            assert told.json["choices"][0]["finish_reason"] == "length"
+            usage = told.json["usage"]
+            assert told.headers["x-nearhit-cost-status"] == "exact"
+        assert usage["completion_tokens"] == 12
+        (row,), (entry,) = await gateway.rows(), await gateway.entries()
+        expected = usage["prompt_tokens"] * service.read + usage["completion_tokens"] * service.written
+        assert row["cost_nano"] == entry["amount_nano"] == expected
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "bedrock", "gemini"])
+async def test_what_cannot_be_honoured_is_refused_before_it_costs(tmp_path: Path, kind: str) -> None:
+    """The refusal names the field as the client wrote it, and nothing was sent or charged."""
+    async with served(tmp_path, kind) as (gateway, up):
+        told = await gateway.chat(model=f"{kind}/{SERVICES[kind].model}", messages=PROMPT, logit_bias={"1": 5})
+        assert told.status == 400
+        assert told.json["error"]["param"] == "logit_bias"
+        assert told.json["error"]["code"] == "unsupported_parameter"
+        assert up.heard == []
+        assert sum(entry["amount_nano"] for entry in await gateway.entries()) == 0
+
+
+@pytest.mark.parametrize("kind", sorted(SERVICES))
+async def test_an_upstream_that_is_overloaded_is_passed_over(tmp_path: Path, kind: str) -> None:
+    """The second choice of a route answers, and the first one's refusal costs nothing."""
+    async with served(tmp_path, kind, fails=True) as (gateway, up):
+        told = await gateway.chat(model="safe", messages=PROMPT)
+        assert told.status == 200, told.raw
+        assert len(up.heard) == 1
+        usage = told.json["usage"]
+        (row,) = await gateway.rows()
+        assert row["cost_nano"] == usage["prompt_tokens"] * 1_000 + usage["completion_tokens"] * 2_000
+
+
+@pytest.mark.parametrize("kind", sorted(SERVICES))
+async def test_a_cut_answer_is_told_and_never_kept(tmp_path: Path, kind: str) -> None:
+    """A client must see that its answer broke off, the next one must be asked afresh, and the money is an estimate."""
+    async with served(tmp_path, kind, cut=True) as (gateway, up):
+        for _ in range(2):
+            told = await gateway.chat(
+                model=f"{kind}/{SERVICES[kind].model}", messages=PROMPT, stream=True, max_completion_tokens=12
+            )
+            assert told.status == 200
+            assert "[DONE]" not in told.events
+            assert told.events[-1]["error"]["code"] == "upstream_disconnected"
+            await gateway.settled()
+        assert len(up.heard) == 2
+        assert all(row["cost_nano"] > 0 for row in await gateway.rows())

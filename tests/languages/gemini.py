@@ -1,0 +1,64 @@
+"""Google's generateContent as a fake: candidates of hashed words, cumulative usage, errors in its own shape."""
+
+from typing import Any
+
+import msgspec
+
+from tests.wire_upstream import Answer, Request, count, words
+
+encode = msgspec.json.encode
+
+
+class Gemini:
+    """Refuses what the service refuses without fail: a request without contents, a key in the address."""
+
+    async def answer(self, asked: Request) -> Answer:
+        if asked.line.startswith("GET "):
+            models = [{"name": "models/gemini-fake", "supportedGenerationMethods": ["generateContent"]}]
+            return Answer(body=encode({"models": models}))
+        contents, config = asked.body.get("contents"), asked.body.get("generationConfig", {})
+        if not contents or "key=" in asked.path:
+            return error("400 Bad Request", 400, "INVALID_ARGUMENT", "contents are required")
+        choices, most = config.get("candidateCount", 1), config["maxOutputTokens"]
+        said = [words([contents, choice], most) for choice in range(choices)]
+        usage = {"promptTokenCount": count(contents), "candidatesTokenCount": most * choices}
+        if not asked.path.partition("?")[0].endswith(":streamGenerateContent"):
+            told = [candidate(choice, "".join(text), "MAX_TOKENS") for choice, text in enumerate(said)]
+            return Answer(body=encode({"candidates": told, "usageMetadata": usage, "responseId": "r"}))
+        events: list[bytes] = []
+        for place in range(most):
+            last = "MAX_TOKENS" if place == most - 1 else None
+            for choice, text in enumerate(said):
+                so_far = {**usage, "candidatesTokenCount": place * choices + choice + 1}
+                told = [candidate(choice, text[place], last)]
+                events.append(event({"candidates": told, "usageMetadata": so_far, "responseId": "r"}))
+        return Answer(headers=("content-type: text/event-stream",), opening=events[0], events=events[1:])
+
+    def failure(self) -> Answer:
+        return error("503 Service Unavailable", 503, "UNAVAILABLE", "The model is overloaded.")
+
+
+def candidate(index: int, text: str, finish: str | None) -> dict[str, Any]:
+    made: dict[str, Any] = {"index": index, "content": {"role": "model", "parts": [{"text": text}]}}
+    return {**made, "finishReason": finish} if finish else made
+
+
+def error(status: str, code: int, kind: str, message: str) -> Answer:
+    return Answer(status=status, body=encode({"error": {"code": code, "message": message, "status": kind}}))
+
+
+def event(told: dict[str, Any]) -> bytes:
+    return b"data: %b\r\n\r\n" % encode(told)
+
+
+def answer(parts: list[dict[str, Any]], size: int) -> list[dict[str, Any]]:
+    """The events of an answer with these parts, every text in pieces of `size` characters; calls come whole."""
+    told: list[dict[str, Any]] = []
+    for part in parts:
+        whole = part.get("text")
+        pieces = [part]
+        if whole is not None:
+            pieces = [{"text": whole[start : start + size]} for start in range(0, len(whole), size)]
+        told += [{"candidates": [{"content": {"parts": [piece]}, "index": 0}]} for piece in pieces]
+    usage = {"promptTokenCount": 1, "candidatesTokenCount": 3}
+    return [*told, {"candidates": [{"finishReason": "STOP", "index": 0}], "usageMetadata": usage}]
