@@ -63,6 +63,21 @@ def lock(home: Path, *, patience: float = 0.0) -> int:
     return descriptor
 
 
+def is_held(home: Path) -> bool:
+    """Whether another process holds the lock; looked at without keeping it."""
+    try:
+        descriptor = os.open(home / "lock", os.O_RDWR)
+    except OSError:
+        return False  # nobody ever started here, or nobody can: who takes the lock is told which
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _lives(process: str) -> bool:
     try:
         os.kill(int(process), 0)

@@ -4,6 +4,7 @@ Knows: token classes, prices in pico-USD per token, amounts in nano-USD, one rou
 Does not know: providers, budgets, where a price came from, the clock.
 """
 
+from decimal import Decimal
 from typing import Literal
 
 from msgspec import Struct
@@ -242,6 +243,11 @@ def usd(nano: int) -> str:
     whole, rest = divmod(nano, NANO_PER_USD)
     digits = f"{rest:09d}".rstrip("0")
     return f"{sign}{whole}.{digits}" if digits else f"{sign}{whole}"
+
+
+def dollars(nano: int) -> Decimal:
+    """The same amount as a number, for sheets and files."""
+    return Decimal(nano) / NANO_PER_USD
 
 
 def nano(usd_text: str) -> int:

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from gateway.bench.cases import spread
 from gateway.bench.report import machine
 from gateway.call import Call, Directives, Principal
 from gateway.db.session import Database
@@ -36,10 +37,11 @@ _PRICE = Price(id="bench@1", input=150_000, output=600_000, cached_input=75_000,
 _USAGE = Usage(prompt=400, completion=120)
 _AT_ONCE = 64
 _ROUNDS = 3
+_PATIENCE = 60.0
 
 
 class Paced(Struct, kw_only=True):
-    """Medians over the rounds with the least and the most; `rate` is what was reached, requests a second."""
+    """Median, least and most over the rounds; `rate` is what was reached, requests a second."""
 
     rate: float
     cpu_us: dict[str, float]
@@ -107,8 +109,7 @@ async def _charge(ledger: Ledger, number: int) -> float:
     return held
 
 
-async def _nothing(ledger: Ledger | None, number: int) -> float:
-    del ledger
+async def _nothing(number: int) -> float:
     _plan(_call(number))
     return 0.0
 
@@ -118,26 +119,19 @@ async def _pace(
 ) -> tuple[float, float, list[float]]:
     """(CPU seconds of the process, requests, times added): `ask` is begun `rate` times a second."""
     began, cpu = time.perf_counter(), time.process_time()
-    running: set[asyncio.Task[float]] = set()
     times: list[float] = []
-    number = 0
-    tasks = Tasks()
+    number, tasks = 0, Tasks()
+
+    async def timed(number: int) -> None:
+        times.append(await ask(number))
+
     while (passed := time.perf_counter() - began) < seconds:
         while number < passed * rate:
-            task = tasks.spawn(_timed(ask, number, times), "bench")
-            running.add(task)
-            task.add_done_callback(running.discard)
+            tasks.spawn(timed(number), "bench")
             number += 1
         await asyncio.sleep(0.001)
-    if running:
-        await asyncio.wait(running)
+    await tasks.finish(_PATIENCE)
     return time.process_time() - cpu, number, times
-
-
-async def _timed(ask: Callable[[int], Awaitable[float]], number: int, times: list[float]) -> float:
-    took = await ask(number)
-    times.append(took)
-    return took
 
 
 async def _opened(url: str, home: Path) -> tuple[Ledger, Database, Tasks]:
@@ -168,7 +162,7 @@ async def paced(seconds: float, rate: float) -> Paced:
             await ledger.set_budget(Budget(scope=scope, limit_nano=100_000 * NANO_PER_USD), "bench")
         await _pace(lambda number: _charge(ledger, number), rate, 1.0)
         for _ in range(_ROUNDS):
-            idle, count, _times = await _pace(lambda number: _nothing(None, number), rate, seconds)
+            idle, count, _times = await _pace(_nothing, rate, seconds)
             spent, asked, times = await _pace(lambda number: _charge(ledger, number), rate, seconds)
             cpu.append((spent / asked - idle / count) * 1e6)
             reached.append(asked / seconds)
@@ -177,7 +171,7 @@ async def paced(seconds: float, rate: float) -> Paced:
             p99.append(ordered[len(ordered) * 99 // 100] * 1e3)
         await _closed(ledger, database, tasks)
     return Paced(
-        rate=statistics.median(reached), cpu_us=_spread(cpu), added_p50_ms=_spread(p50), added_p99_ms=_spread(p99)
+        rate=statistics.median(reached), cpu_us=spread(cpu), added_p50_ms=spread(p50), added_p99_ms=spread(p99)
     )
 
 
@@ -226,12 +220,7 @@ async def hot(url: str, seconds: float, processes: int) -> Hot:
         posted.append(total / max(took for _, took in found))
         for process in started:
             process.join(60)
-    return Hot(processes=processes, admitted=_spread(admitted), posted=_spread(posted))
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    found = {"median": statistics.median(values), "least": min(values), "most": max(values)}
-    return {name: round(value, 3) for name, value in found.items()}
+    return Hot(processes=processes, admitted=spread(admitted), posted=spread(posted))
 
 
 async def measure(seconds: float, rate: float, postgres: str | None, processes: int) -> Report:

@@ -5,8 +5,6 @@ control plane needs. Does not know: commands.
 """
 
 import asyncio
-import fcntl
-import os
 import socket
 import time
 from collections.abc import AsyncGenerator, Generator
@@ -18,6 +16,7 @@ import msgspec
 
 from gateway.cli.in_process import SINK, InProcess
 from gateway.cli.wrong import Wrong
+from gateway.serve_home import is_held
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -100,25 +99,10 @@ def _reached(settings: Settings) -> bool:
     """Whether to ask over the socket. A gateway that holds the home but does not listen yet is given a moment."""
     until = time.monotonic() + _STARTING_SECONDS
     while not running(settings):
-        if not _is_held(settings) or time.monotonic() > until:
+        if not is_held(settings.home) or time.monotonic() > until:
             return False
         time.sleep(_AGAIN_SECONDS)
     return True
-
-
-def _is_held(settings: Settings) -> bool:
-    """Whether another process has locked the home; looked at without taking the lock for longer than that."""
-    try:
-        descriptor = os.open(settings.home / "lock", os.O_RDWR)
-    except OSError:
-        return False  # nobody ever started here, or nobody can: opening it says which
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from gateway.call import Body
+from gateway.dialects.chat import dicts, first_choice, text_of, thought_of
 from gateway.dialects.tool_names import ToolNames
 from gateway.errors import GatewayError
 
@@ -77,11 +78,11 @@ class MessagesVoice:
         self._usage = usage
 
     def whole(self, body: Body) -> bytes:
-        choice = _first(body)
+        choice = first_choice(body)
         message = cast("Body", choice.get("message") or {})
         content = self._content(message)
         self._refused = bool(message.get("refusal"))
-        self._calls = dict.fromkeys(range(len(_dicts(message.get("tool_calls")))), 0)
+        self._calls = dict.fromkeys(range(len(dicts(message.get("tool_calls")))), 0)
         self._begin(body)
         return _encode(
             {**self._message(), "content": content, **self._stop(choice), "usage": _usage(body.get("usage"))}
@@ -89,13 +90,13 @@ class MessagesVoice:
 
     def _content(self, message: Body) -> list[Body]:
         content: list[Body] = []
-        thought = _thought(message)
+        thought = thought_of(message)
         if thought and self._thinks:
             content.append({"type": "thinking", "thinking": thought, "signature": ""})
-        text = _text(message.get("content")) + _text(message.get("refusal"))
+        text = text_of(message.get("content")) + text_of(message.get("refusal"))
         if text:
             content.append({"type": "text", "text": text})
-        for index, call in enumerate(_dicts(message.get("tool_calls"))):
+        for index, call in enumerate(dicts(message.get("tool_calls"))):
             block, told = self._tool(index, call)
             content.append({**block, "input": _arguments(told)})
         return content
@@ -104,7 +105,7 @@ class MessagesVoice:
         told = b"" if self._begun else self._start(data)
         if data.get("usage") is not None:
             self._usage = data["usage"]
-        choice = _first(data)
+        choice = first_choice(data)
         delta = choice.get("delta")
         if isinstance(delta, dict):
             told += self._delta(cast("Body", delta))
@@ -149,15 +150,15 @@ class MessagesVoice:
 
     def _delta(self, delta: Body) -> bytes:
         told = b""
-        if self._thinks and (thought := _thought(delta)):
+        if self._thinks and (thought := thought_of(delta)):
             told += self._opened("thinking", {"type": "thinking", "thinking": "", "signature": ""})
             told += self._piece({"type": "thinking_delta", "thinking": thought})
-        if text := _text(delta.get("content")) or _text(delta.get("refusal")):
+        if text := text_of(delta.get("content")) or text_of(delta.get("refusal")):
             self._refused = self._refused or bool(delta.get("refusal"))
             if self._open != "text":
                 told += self._opened("text", {"type": "text", "text": ""})
             told += _TEXT % (self._index, _encode(text))
-        for position, call in enumerate(_dicts(delta.get("tool_calls"))):
+        for position, call in enumerate(dicts(delta.get("tool_calls"))):
             told += self._called(position, call)
         return told
 
@@ -178,7 +179,7 @@ class MessagesVoice:
         function = cast("Body", call.get("function") or {})
         _, name = self._names.outer(str(function.get("name") or ""))
         block: Body = {"type": "tool_use", "id": call.get("id") or f"toolu_{self._id}_{place}", "name": name}
-        return block, _text(function.get("arguments"))
+        return block, text_of(function.get("arguments"))
 
     def _opened(self, kind: Literal["text", "thinking", "call"], block: Body) -> bytes:
         """The start of a block of this kind, unless it is open; what was open before is closed."""
@@ -204,27 +205,6 @@ class MessagesVoice:
 
 def _event(name: str, body: Body) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode(body))
-
-
-def _first(data: Body) -> Body:
-    choices = data.get("choices")
-    return cast("list[Body]", choices)[0] if isinstance(choices, list) and choices else {}
-
-
-def _dicts(value: object) -> list[Body]:
-    return cast("list[Body]", value) if isinstance(value, list) else []
-
-
-def _text(value: object) -> str:
-    """Content as text; some servers say it in parts."""
-    if isinstance(value, str):
-        return value
-    return "".join([str(part.get("text") or "") for part in _dicts(value) if part.get("type") == "text"])
-
-
-def _thought(said: Body) -> str:
-    """What a model thought, by the two names that servers give it."""
-    return _text(said.get("reasoning_content")) or _text(said.get("reasoning"))
 
 
 def _arguments(text: str) -> object:

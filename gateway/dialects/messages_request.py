@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct
 from gateway import wire
 from gateway.call import Body
 from gateway.dialects import messages_shapes as shapes
+from gateway.dialects.chat import content_of
 from gateway.dialects.tool_names import ToolNames
 from gateway.errors import InvalidRequest
 
@@ -190,7 +191,7 @@ class _Turns:
     def _system(self, content: str | list[shapes.TextBlock] | None) -> list[Body]:
         """A client's note to the party that bills it says nothing to a model, and changes with every request."""
         if isinstance(content, list):
-            content = _content(
+            content = content_of(
                 [{"type": "text", "text": block.text} for block in content if not block.text.startswith(_BILLING)]
             )
         return [{"role": "system", "content": content}] if content else []
@@ -202,7 +203,7 @@ class _Turns:
         texts: list[Body] = [
             {"type": "text", "text": block.text} for block in turn.content if isinstance(block, shapes.TextBlock)
         ]
-        content = _content(texts)
+        content = content_of(texts)
         if not calls:
             return {"role": "assistant", "content": content}
         return {"role": "assistant", "content": content or None, "tool_calls": calls}
@@ -229,7 +230,7 @@ class _Turns:
         if parts or not found:
             if not parts:
                 _refuse(f"{path}.content", f"'{path}.content' must not be empty.", "invalid_value")
-            found.append({"role": "user", "content": _content(parts)})
+            found.append({"role": "user", "content": content_of(parts)})
         return found
 
     def _result(self, block: shapes.ToolResultBlock, where: str) -> tuple[Body, list[Body]]:
@@ -241,17 +242,8 @@ class _Turns:
         if not isinstance(content, str):
             parts = [part for index, inner in enumerate(content) for part in _parts(inner, f"{where}.content[{index}]")]
             shown = [part for part in parts if part["type"] != "text"]
-            content = _content([part for part in parts if part["type"] == "text"])
+            content = content_of([part for part in parts if part["type"] == "text"])
         return {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}, shown
-
-
-def _content(parts: list[Body]) -> Any:
-    """As a chat client would write it: one text is a string, so that the same question has one form."""
-    if not parts:
-        return ""
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        return parts[0]["text"]
-    return parts
 
 
 def _parts(block: shapes.Block, where: str) -> Iterable[Body]:

@@ -10,6 +10,7 @@ from typing import cast
 import msgspec
 
 from gateway.call import Body
+from gateway.dialects.chat import dicts, first_choice, text_of, thought_of
 from gateway.dialects.responses_items import Called, Event, Said
 from gateway.dialects.responses_object import blank, usage
 from gateway.dialects.responses_request import Inner
@@ -47,7 +48,7 @@ class ResponsesVoice:
     def whole(self, body: Body) -> bytes:
         """The same items that the events would have made."""
         self._begin(body)
-        choice = _first(body)
+        choice = first_choice(body)
         self._take(cast("Body", choice.get("message") or {}), choice)
         self._finish = str(choice.get("finish_reason") or "")
         self._response["usage"] = usage(body.get("usage"))
@@ -57,7 +58,7 @@ class ResponsesVoice:
         told = b"" if self._begun else self._start(data)
         if data.get("usage") is not None:
             self._response["usage"] = usage(data["usage"])
-        choice = _first(data)
+        choice = first_choice(data)
         delta = choice.get("delta")
         if isinstance(delta, dict):
             told += self._tell(self._take(cast("Body", delta), choice))
@@ -107,13 +108,13 @@ class ResponsesVoice:
     def _take(self, delta: Body, choice: Body) -> list[Event]:
         """Add a delta to the items; the events that tell it."""
         found: list[Event] = []
-        if thought := _text(delta.get("reasoning_content")) or _text(delta.get("reasoning")):
+        if thought := thought_of(delta):
             found += self._said("reasoning_text", thought, [])
-        if text := _text(delta.get("content")):
+        if text := text_of(delta.get("content")):
             found += self._said("output_text", text, self._logprobs(choice))
-        if refused := _text(delta.get("refusal")):
+        if refused := text_of(delta.get("refusal")):
             found += self._said("refusal", refused, [])
-        for position, call in enumerate(_dicts(delta.get("tool_calls"))):
+        for position, call in enumerate(dicts(delta.get("tool_calls"))):
             found += self._called(position, call)
         return found
 
@@ -121,7 +122,7 @@ class ResponsesVoice:
         told = choice.get("logprobs")
         if not self._inner.logprobs or not isinstance(told, dict):
             return []
-        return _dicts(cast("Body", told).get("content"))
+        return dicts(cast("Body", told).get("content"))
 
     def _said(self, kind: str, text: str, logprobs: list[Body]) -> list[Event]:
         found: list[Event] = []
@@ -147,7 +148,7 @@ class ResponsesVoice:
             found += self._hush()
             item = self._calls[place] = self._new_call(call, str(function.get("name") or ""))
             found += item.begin()
-        if (text := _text(function.get("arguments"))) and (event := item.add(text)) is not None:
+        if (text := text_of(function.get("arguments"))) and (event := item.add(text)) is not None:
             found.append(event)
         return found
 
@@ -178,19 +179,3 @@ class ResponsesVoice:
             told += b"event: %b\ndata: %b\n\n" % (kind.encode(), raw)
             self._sequence += 1
         return told
-
-
-def _first(data: Body) -> Body:
-    choices = data.get("choices")
-    return cast("list[Body]", choices)[0] if isinstance(choices, list) and choices else {}
-
-
-def _dicts(value: object) -> list[Body]:
-    return cast("list[Body]", value) if isinstance(value, list) else []
-
-
-def _text(value: object) -> str:
-    """Content as text; some servers say it in parts."""
-    if isinstance(value, str):
-        return value
-    return "".join([str(part.get("text") or "") for part in _dicts(value) if part.get("type") == "text"])

@@ -13,6 +13,7 @@ from msgspec import Struct
 from gateway import wire
 from gateway.call import Body
 from gateway.dialects import responses_shapes as shapes
+from gateway.dialects.chat import content_of
 from gateway.dialects.responses_tools import INPUT, Tools, refuse
 from gateway.dialects.tool_names import ToolNames
 from gateway.errors import InvalidRequest
@@ -178,7 +179,7 @@ class _Turns:
         if not isinstance(content, str):
             parts = [_part(part, f"{path}.output[{index}]") for index, part in enumerate(content)]
             shown = [part for part in parts if part["type"] != "text"]
-            content = _content([part for part in parts if part["type"] == "text"])
+            content = content_of([part for part in parts if part["type"] == "text"])
         self._found.append({"role": "tool", "tool_call_id": item.call_id, "content": content})
         if shown:
             self._found.append({"role": "user", "content": shown})
@@ -194,16 +195,7 @@ def _message(item: shapes.Message, path: str) -> Body:
         refuse(f"{path}.content", f"'{path}.content' must not be empty.")
     if role != "user" and any(part["type"] not in ("text", "refusal") for part in parts):
         refuse(f"{path}.content", "Only a user's message may hold images and files.")
-    return {"role": role, "content": _content(parts)}
-
-
-def _content(parts: list[Body]) -> Any:
-    """As a chat client would write it: one text is a string, so that the same question has one form."""
-    if not parts:
-        return ""
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        return parts[0]["text"]
-    return parts
+    return {"role": role, "content": content_of(parts)}
 
 
 def _part(part: shapes.AnyPart, path: str) -> Body:

@@ -5,7 +5,6 @@ Entries never change, so each page is a short read of its own and memory is that
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import or_, select
@@ -15,7 +14,7 @@ from gateway.db.session import Database
 from gateway.exports.columns import Kind
 from gateway.ledger.balances import table
 from gateway.ledger.grouping import Scope, late, own
-from policies.money import NANO_PER_USD
+from policies.money import dollars
 from policies.months import month_of
 
 PAGE = 2_000
@@ -84,6 +83,6 @@ def _shown(row: Any) -> dict[str, Any]:
     return {
         **row,
         "month": row["month"] or month_of(row["admitted"]),
-        "amount_usd": Decimal(row["amount_nano"]) / NANO_PER_USD,
-        "reserved_usd": Decimal(row["reserved_nano"]) / NANO_PER_USD,
+        "amount_usd": dollars(row["amount_nano"]),
+        "reserved_usd": dollars(row["reserved_nano"]),
     }

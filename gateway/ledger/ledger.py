@@ -173,17 +173,20 @@ class Ledger:
             raise InvalidRequest("This request could cost more than any budget can hold; ask for fewer output tokens.")
         instant = self._begun[attempt.id] = self._pulse.instant()
         try:
-            return await self._hold(call, attempt, instant)
+            pools = self._drawn_on(call, attempt, instant)
+            if pools:
+                await self._pulse.require()
+                if not self._leases.take(pools, attempt.reserve_nano):
+                    await self._leases.obtain(pools, attempt.reserve_nano)
+            hold = self._begin(call, attempt, pools, instant)
+            await self._promised(hold)
         except BaseException:
             self._begun.pop(attempt.id, None)
             raise
+        return hold
 
-    async def _hold(self, call: Call, attempt: AttemptPlan, instant: float) -> Hold:
-        pools = self._drawn_on(call, attempt, instant)
-        if pools:
-            await self._pulse.require()
-            if not self._leases.take(pools, attempt.reserve_nano):
-                await self._leases.obtain(pools, attempt.reserve_nano)
+    def _begin(self, call: Call, attempt: AttemptPlan, pools: list[Pool], instant: float) -> Hold:
+        """Journal that an attempt is about to start; its reservation is given back when that fails."""
         record = dispatch_record(call, attempt, pools, instant, self._rates_of(attempt.price))
         hold = Hold(attempt, pools, record, self._monotonic())
         try:
@@ -192,7 +195,6 @@ class Ledger:
             self._give_back(hold)
             raise _unavailable(str(error)) from error
         self._open += 1
-        await self._promised(hold)
         return hold
 
     def settle(self, hold: Hold, settlement: Settlement) -> int:

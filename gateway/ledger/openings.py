@@ -96,8 +96,7 @@ def opening(connection: Connection, dialect: Dialect, name: str) -> Opening:
 
 
 def _admitted_in(span: Period) -> ColumnElement[bool]:
-    # An entry is written after it was admitted; `at` has an index, `admitted` has none. A minute as clocks may differ.
-    return and_(Entry.at >= span.start - 60, Entry.admitted >= span.start, Entry.admitted < span.end)
+    return and_(Entry.admitted >= span.start, Entry.admitted < span.end)
 
 
 def falls_under(dialect: Dialect, scope: str) -> ColumnElement[bool]:

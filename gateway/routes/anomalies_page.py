@@ -3,7 +3,6 @@
 Knows: how many days are looked at. Does not know: what is out of line (`policies.anomalies`), SQL.
 """
 
-from decimal import Decimal
 from statistics import median
 
 from litestar import Response, get
@@ -17,7 +16,7 @@ from gateway.routes.usage import reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
 from gateway.web.sheet import Cell
 from policies.anomalies import THRESHOLD, Flag, causes, flags
-from policies.money import NANO_PER_USD
+from policies.money import NANO_PER_USD, dollars
 
 _DAYS = 90
 _FLOOR = NANO_PER_USD // 100  # a cent more or less is nothing to look at
@@ -90,8 +89,8 @@ async def anomalies_csv(visitor: VisitorDep) -> Response[bytes]:
     rows: list[list[Cell]] = []
     for label, amount in days:
         flag = flagged.get(label)
-        told: list[Cell] = [None, None] if flag is None else [Decimal(flag.expected) / NANO_PER_USD, flag.score]
-        rows.append([label, Decimal(amount) / NANO_PER_USD, flag is not None, *told])
+        told: list[Cell] = [None, None] if flag is None else [dollars(flag.expected), flag.score]
+        rows.append([label, dollars(amount), flag is not None, *told])
     columns = ["day", "cost_usd", "out_of_line", "expected_usd", "score"]
     return spreadsheet(columns, rows, f"anomalies-{view.first}-{view.last}")
 

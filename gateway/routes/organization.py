@@ -8,7 +8,6 @@ never invented: there is no `line_item` beyond the model, no batch, no service t
 import base64
 import math
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Literal, TypeVar
 
 from litestar import get
@@ -34,7 +33,7 @@ from gateway.routes.organization_shapes import (
     Grouped,
 )
 from gateway.routes.usage import reach
-from policies.money import NANO_PER_USD
+from policies.money import dollars
 
 Width = Literal["1m", "1h", "1d"]
 _SECONDS: dict[Width, int] = {"1m": 60, "1h": 3_600, "1d": 86_400}
@@ -209,7 +208,7 @@ def _named(result: Result, wanted: Wanted, row: UsageRow) -> Result:
 def _costs(rows: list[UsageRow], wanted: Wanted) -> list[CostResult]:
     found: list[CostResult] = []
     for group, members in _grouped(rows, wanted):
-        cost = Decimal(sum(row.cost_nano for row in members)) / NANO_PER_USD
+        cost = dollars(sum(row.cost_nano for row in members))
         result = _named(CostResult(amount=Amount(float(cost))), wanted, group)
         if "line_item" in wanted.groups:
             result.line_item = group.group["model_used"] or None

@@ -3,8 +3,6 @@
 Knows: which amounts belong together. Does not know: SQL, how a wrong hit is found (`gateway.routes.cache_stats`).
 """
 
-from decimal import Decimal
-
 from litestar import Response, get
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
@@ -17,7 +15,7 @@ from gateway.routes.spend_view import View, read_view, starts_of
 from gateway.routes.usage import reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
 from gateway.web.sheet import Cell
-from policies.money import NANO_PER_USD
+from policies.money import dollars
 
 _SOURCES = (
     ("exact", "Exact hits", "The very same request had been answered before."),
@@ -122,9 +120,7 @@ async def savings_csv(visitor: VisitorDep) -> Response[bytes]:
     """The days of this view."""
     view, found = await _seen(visitor)
     columns = ["day", *(f"{key}_usd" for key, _, _ in _SOURCES)]
-    rows: list[list[Cell]] = [
-        [day.label, *(Decimal(amount) / NANO_PER_USD for amount in day.amounts)] for day in found.days
-    ]
+    rows: list[list[Cell]] = [[day.label, *map(dollars, day.amounts)] for day in found.days]
     return spreadsheet(columns, rows, f"savings-{view.first}-{view.last}")
 
 

@@ -22,17 +22,13 @@ from gateway.routes.usage import reach, shown
 from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
 from gateway.web.reads import series
 from gateway.web.sheet import Cell
-from policies.money import NANO_PER_USD
+from policies.money import dollars
 
 _MOST_ROWS = 1_000
 
 
 def _narrows(name: str) -> bool:
     return name == "cache" or is_dimension(name)
-
-
-def _usd(nano: int) -> Decimal:
-    return Decimal(nano) / NANO_PER_USD
 
 
 async def _requests(visitor: Visitor) -> Response[bytes]:
@@ -90,7 +86,7 @@ async def _series(visitor: Visitor, period: ChosenPeriod) -> Response[bytes]:
     buckets = await series(Queries(visitor.services.database), span.start, span.end, reach(visitor.principal))
     columns = ["start", "exact", "semantic", "shared", "fresh", "refused", "cost_usd", "saved_usd"]
     rows: list[list[Cell]] = [
-        [b.label, b.exact, b.semantic, b.shared, b.fresh, b.refused, _usd(b.cost_nano), _usd(b.saved_nano)]
+        [b.label, b.exact, b.semantic, b.shared, b.fresh, b.refused, dollars(b.cost_nano), dollars(b.saved_nano)]
         for b in buckets
     ]
     return spreadsheet(columns, rows, "series")

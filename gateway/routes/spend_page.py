@@ -4,7 +4,6 @@ Knows: which links and columns the page has. Does not know: SQL, how a view is r
 """
 
 from datetime import date, datetime, timedelta
-from decimal import Decimal
 from functools import partial
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
@@ -20,7 +19,7 @@ from gateway.routes.spend_view import DIMENSIONS, Spending, View, read_view, spe
 from gateway.routes.usage import reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
 from gateway.web.sheet import Cell
-from policies.money import NANO_PER_USD
+from policies.money import dollars
 
 _SHOWN = 200
 
@@ -99,16 +98,11 @@ async def spend_csv(visitor: VisitorDep) -> Response[bytes]:
             line.row.hits,
             line.row.prompt,
             line.row.completion,
-            *(
-                Decimal(nano) / NANO_PER_USD
-                for nano in (
-                    line.row.cost_nano,
-                    line.row.estimated_nano,
-                    line.row.saved_nano,
-                    line.row.net_saved_nano,
-                    line.before or 0,
-                )
-            ),
+            dollars(line.row.cost_nano),
+            dollars(line.row.estimated_nano),
+            dollars(line.row.saved_nano),
+            dollars(line.row.net_saved_nano),
+            dollars(line.before or 0),
         ]
         for line in found.lines
     ]

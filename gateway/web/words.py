@@ -5,11 +5,10 @@ every reason the cache can give. Does not know: pages, the database.
 """
 
 from datetime import UTC, datetime
-from decimal import Decimal
 
 from markupsafe import Markup, escape
 
-from policies.money import NANO_PER_USD, nano, usd
+from policies.money import dollars, nano, usd
 
 DASH = "\N{EN DASH}"
 
@@ -36,7 +35,7 @@ def amount(text: str) -> Markup:
 
 
 def money_text(nano: int) -> str:
-    sign, value = ("-" if nano < 0 else ""), Decimal(abs(nano)) / NANO_PER_USD
+    sign, value = ("-" if nano < 0 else ""), dollars(abs(nano))
     if value == 0:
         return "$0"
     if value >= 1:
