@@ -39,7 +39,7 @@ serve: install ## start the gateway on 127.0.0.1:$(PORT)
 	@NEARHIT_SERVER__PORT=$${NEARHIT_SERVER__PORT:-$(PORT)} exec $(BIN)/nearhit serve
 
 test: install-dev lint types imports ## everything that must pass, at most 8 minutes on 2 cores
-	$(BIN)/python -m pytest -q -m "not proof"
+	$(BIN)/python -m pytest -q -m "not proof" -n auto --maxprocesses 4 --dist worksteal
 
 lint: install-dev ## ruff, spelling, the compose file
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell

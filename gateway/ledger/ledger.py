@@ -87,7 +87,7 @@ class Ledger:
         self._alerting = Alerting(database.dialect, settings.alerts.channels)
         posts = Posts(database, self._windows, self._alerting)
         self._pools = Pools()
-        self._pulse = Pulse(self._book, self.boot, self._oldest, now=now, monotonic=monotonic)
+        self._pulse = Pulse(self._book, self.boot, self._oldest, now=now, monotonic=monotonic, tasks=tasks)
         self._leases = Leases(
             self._book, self.boot, self._pools, instant=self._pulse.instant, monotonic=monotonic, tasks=tasks
         )

@@ -14,6 +14,7 @@ from gateway.ledger.book import Book, BootClosed
 from gateway.ledger.leases import Leases
 from gateway.ledger.recovery import Recovery
 from gateway.ledger.shipper import set_within
+from gateway.tasks import Tasks
 
 log = structlog.get_logger("nearhit.ledger")
 
@@ -35,10 +36,11 @@ class Pulse:
         self,
         book: Book,
         boot: str,
-        oldest: Callable[[], float | None] = lambda: None,
+        oldest: Callable[[], float | None],
         *,
         now: Callable[[], float],
         monotonic: Callable[[], float],
+        tasks: Tasks,
     ) -> None:
         self.processes = 1
         self._oldest = oldest
@@ -48,6 +50,8 @@ class Pulse:
         self._monotonic = monotonic
         self._offset = 0.0
         self._good_until = float("-inf")
+        self._tasks = tasks
+        self._renewing: asyncio.Task[bool] | None = None
 
     def instant(self) -> float:
         """The database's time, seconds since the epoch: all processes must agree on which window it is."""
@@ -67,12 +71,20 @@ class Pulse:
         """
         if self._monotonic() <= self._good_until:
             return
+        if self._renewing is None or self._renewing.done():  # after a silence everybody asks at once, for one row
+            self._renewing = self._tasks.spawn(self._renewed(), "ledger-beat")
+        if not await asyncio.shield(self._renewing):
+            raise Overloaded(
+                "The budgets cannot be read at the moment.", code="budget_unavailable", headers=(("retry-after", "1"),)
+            )
+
+    async def _renewed(self) -> bool:
         try:
             await self.beat()
         except (BootClosed, *UNREACHABLE) as error:
-            raise Overloaded(
-                "The budgets cannot be read at the moment.", code="budget_unavailable", headers=(("retry-after", "1"),)
-            ) from error
+            log.warning("no life sign could be given", error=repr(error)[:300])
+            return False
+        return True
 
 
 class Tender:

@@ -1,6 +1,5 @@
 """Kept answers under lock: nothing readable at rest, keys that rotate, and whatever does not fit is a counted miss."""
 
-import secrets
 import time
 import uuid
 from base64 import b64encode
@@ -225,7 +224,7 @@ BAD: dict[str, tuple[Writing, str]] = {
     "empty": (lambda path: path.write_text("# nothing\n", "utf-8"), "holds no key"),
     "short": (lambda path: path.write_text("00ff", "utf-8"), "line 1"),
     "a password": (lambda path: path.write_text(f"{NEW.hex()}\nhunter2hunter2\n", "utf-8"), "line 2"),
-    "binary": (lambda path: path.write_bytes(secrets.token_bytes(32)), "line 1"),
+    "binary": (lambda path: path.write_bytes(bytes(range(128, 160))), "line 1"),
     "a folder": (lambda path: path.mkdir(), "cannot read"),
     "huge": (lambda path: path.write_text("0" * 100_000, "utf-8"), "too large"),
 }

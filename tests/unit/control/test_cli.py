@@ -245,8 +245,9 @@ def test_the_doctor_names_the_mend(cli: Cli) -> None:
     assert "mend: chmod 700" in cli("doctor", code=1)
 
 
-def test_a_home_in_use_is_left_alone(cli: Cli) -> None:
+def test_a_home_in_use_is_left_alone(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes writing one SQLite file is how data is lost."""
+    monkeypatch.setattr(connection, "_STARTING_SECONDS", 0.5)  # nobody is starting here
     from gateway.serve_home import lock
 
     cli("keys", "create", "x")

@@ -1,0 +1,80 @@
+"""What keeps a process alive in the eyes of the others."""
+
+import asyncio
+from typing import cast
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from gateway.errors import Overloaded
+from gateway.ledger.book import Book
+from gateway.ledger.tending import Pulse
+from gateway.tasks import Tasks
+from tests.clock import FrozenClock
+
+
+class SlowBook:
+    """A database that takes a moment, counts, and can be away."""
+
+    def __init__(self) -> None:
+        self.beats = 0
+        self.away = False
+
+    async def beat(self, boot: str, now: float, oldest: float | None = None) -> tuple[float, int]:
+        self.beats += 1
+        await asyncio.sleep(0)
+        if self.away:
+            raise OperationalError("UPDATE boot", {}, Exception("away"))
+        return now, 1
+
+
+@pytest.fixture
+def clock() -> FrozenClock:
+    return FrozenClock()
+
+
+@pytest.fixture
+def book() -> SlowBook:
+    return SlowBook()
+
+
+@pytest.fixture
+def pulse(book: SlowBook, clock: FrozenClock) -> Pulse:
+    known = cast("Book", book)
+    return Pulse(known, "boot", lambda: None, now=clock.now, monotonic=clock.monotonic, tasks=Tasks())
+
+
+async def test_after_a_silence_all_requests_wait_for_one_life_sign(
+    pulse: Pulse, book: SlowBook, clock: FrozenClock
+) -> None:
+    """Each would wait for the same row, and the last of many longer than the database lets anybody wait."""
+    await asyncio.gather(*(pulse.require() for _ in range(50)))
+    assert book.beats == 1
+    await pulse.require()
+    assert book.beats == 1
+    clock.advance(3_600)
+    await asyncio.gather(*(pulse.require() for _ in range(50)))
+    assert book.beats == 2
+
+
+async def test_one_who_gives_up_takes_nobody_along(pulse: Pulse, book: SlowBook) -> None:
+    """A client that leaves must not cost the others their answer."""
+    tasks = Tasks()
+    first = tasks.spawn(pulse.require(), "first")
+    await asyncio.sleep(0)
+    second = tasks.spawn(pulse.require(), "second")
+    await asyncio.sleep(0)
+    first.cancel()
+    await second
+    assert book.beats == 1
+
+
+async def test_a_database_that_is_away_refuses_all_and_is_asked_again(pulse: Pulse, book: SlowBook) -> None:
+    """One refused life sign is told to everybody who waited for it, and the next request tries anew."""
+    book.away = True
+    found = await asyncio.gather(*(pulse.require() for _ in range(5)), return_exceptions=True)
+    assert [type(error) for error in found] == [Overloaded] * 5
+    assert book.beats == 1
+    book.away = False
+    await pulse.require()
+    assert book.beats == 2
