@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from gateway import settings  # noqa: E402 - the tree this script stands in, not an installed one
+from gateway import setting_kinds, settings  # noqa: E402 - the tree this script stands in, not an installed one
 
 PACKAGES = ("gateway", "cache", "engine", "policies", "migrations", "tests", "docs", "deploy")
 SENTENCE = re.compile(r"(.+?)(?:\.(?=\s|$)|$)", re.DOTALL)
@@ -108,6 +108,15 @@ ABOUT: dict[str, str] = {
     "retention.requests": "Days that rows of single requests are kept; their sums, the ledger and closed months stay.",
     "retention.hours": "Days that sums of usage by hour are kept; after that a span must be whole days (UTC).",
     "retention.days": "Days that sums of usage by day are kept.",
+    "kept.max_file": "Largest file a client may upload.",
+    "kept.project_files": "Bytes of files one project may keep; more is refused.",
+    "kept.output_ttl": "How long the files that a batch wrote are kept.",
+    "kept.batch_lines": "Requests one batch may hold.",
+    "kept.project_batches": "Batches of one project that may be unfinished at once.",
+    "kept.batch_in_flight": "Requests of batches that one worker has under way at once, at low priority.",
+    "kept.retry_interrupted": "Send a batch's request again that a killed worker had sent; it may be billed twice.",
+    "kept.responses_ttl": "How long a response of the Responses API can be fetched and continued; 0: none is kept.",
+    "kept.project_responses": "Bytes of responses one project may keep; the oldest go first.",
     "exports[].name": "Begins the names of its files: small letters, digits and dashes.",
     "exports[].what": "`focus`: charges as FOCUS. `entries`: the ledger. `statement`: what each team owes.",
     "exports[].format": "`csv`; `parquet` for `focus` and `entries`; `jsonl` for `entries`.",
@@ -165,9 +174,9 @@ def section_of(annotation: Any) -> tuple[type[BaseModel], str] | None:
 
 def kind_of(field: FieldInfo) -> str:
     converters = {getattr(one, "func", None) for one in field.metadata}
-    if settings.seconds in converters:
+    if setting_kinds.seconds in converters:
         return "duration"
-    if settings.octets in converters:
+    if setting_kinds.octets in converters:
         return "size"
     if get_origin(field.annotation) is not None and str(get_origin(field.annotation)).endswith("Literal"):
         return " \\| ".join(f"`{choice}`" for choice in get_args(field.annotation))

@@ -22,40 +22,35 @@ from gateway.alerts import Courier
 from gateway.asking import Asking
 from gateway.audits import Audits, watch_of
 from gateway.auth import Keyring
+from gateway.batches.office import Office
 from gateway.catalog import Catalog
 from gateway.cheaper import Cheaper
+from gateway.data_plane import data_plane_of
 from gateway.db.session import Database
 from gateway.dispatch import Dispatcher, Means
 from gateway.errands import Errands
 from gateway.errands import Means as ErrandMeans
 from gateway.exports.schedule import Scheduler
 from gateway.fetching import Parts
+from gateway.files import Files
 from gateway.firstrun import AdminKey, first_api_key, installation_secret
 from gateway.flights import Flights
 from gateway.herds import Herds
-from gateway.journey import Answer, Recorder
+from gateway.journey import Recorder
 from gateway.ledger import Ledger
 from gateway.parts import aliases, build_cache, build_encoder, build_engines, build_judge, build_providers, offers
 from gateway.pipeline import Pipeline
 from gateway.planting import Ground, Planter
 from gateway.prices import PriceBook
-from gateway.prompt_tokens import Counter
 from gateway.providers import Provider
 from gateway.pump import Pumps
 from gateway.rate_leases import Keeper
 from gateway.rates import Rates, configured, names_of
-from gateway.repeats import Repeats
+from gateway.responses import Responses
 from gateway.routes.access import EXCEPTION_HANDLERS
 from gateway.routes.admin import control_plane, openapi_config
 from gateway.routes.health import route_handlers as health_routes
-from gateway.routes.messages import endpoints as messages_endpoints
-from gateway.routes.messages import route_handlers as messages_routes
 from gateway.routes.models import route_handlers as model_routes
-from gateway.routes.openai import Edge, data_plane
-from gateway.routes.openai import endpoints as openai_endpoints
-from gateway.routes.openai import route_handlers as openai_routes
-from gateway.routes.responses import endpoints as responses_endpoints
-from gateway.routes.responses import route_handlers as responses_routes
 from gateway.routes.statements import statement_file
 from gateway.serve_home import leave_first_key
 from gateway.services import Services
@@ -87,7 +82,10 @@ class Worker(Struct, kw_only=True):
     providers: dict[str, Provider]
     catalog: Catalog
     telemetry: Telemetry
+    files: Files
+    responses: Responses
     errands: Errands | None = None
+    office: Office | None = None
     audits: Audits | None = None
 
     async def start(self) -> None:
@@ -106,6 +104,8 @@ class Worker(Struct, kw_only=True):
         for engine in self.engines.values():
             await engine.start()
         await self._first_key()
+        if self.office is not None:
+            self.background.spawn(self.office.run(), "batches")
 
     async def _first_key(self) -> None:
         """A newcomer's key, handed to the supervisor that prints it; without one nobody could read it."""
@@ -116,6 +116,8 @@ class Worker(Struct, kw_only=True):
         """Answers in the making are finished or given up, then the books are closed, then the rest."""
         if self.audits is not None:
             await self.audits.close()
+        if self.office is not None:
+            self.office.stop()
         self.courier.stop()
         self.exports.stop()
         await self.answering.finish(self.settings.server.drain_timeout)
@@ -186,6 +188,8 @@ def build(settings: Settings) -> Worker:
         providers=providers,
         catalog=catalog,
         telemetry=telemetry,
+        files=Files(database, settings.kept, now=time.time),
+        responses=Responses(database, ledger.boot, settings.kept, now=time.time),
     )
     return worker
 
@@ -261,26 +265,8 @@ def create_app(settings: Settings) -> App:
     worker = build(settings)
     for name, engine in worker.engines.items():
         worker.telemetry.watch_engine(name, engine.stats)
-    edge = Edge(
-        pipeline=pipeline_of(worker),
-        keyring=worker.keyring,
-        ledger=worker.ledger,
-        rates=worker.rates,
-        tasks=worker.answering,
-        server=settings.server,
-        repeats=Repeats(),
-        ignored=lambda answer: _ignored(worker.providers, answer),
-        refused=worker.telemetry.refused,
-        now=time.time,
-        monotonic=time.monotonic,
-    )
-
-    counter = Counter(worker.catalog, worker.providers)
-    found = {
-        **openai_endpoints(edge),
-        **messages_endpoints(edge, counter),
-        **responses_endpoints(edge, counter),
-    }
+    plane = data_plane_of(worker, pipeline_of(worker))
+    worker.office = plane.office
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
@@ -292,9 +278,7 @@ def create_app(settings: Settings) -> App:
 
     app = App(
         route_handlers=[
-            *openai_routes(found),
-            *messages_routes(),
-            *responses_routes(worker.keyring),
+            *plane.handlers,
             *model_routes(worker.catalog, worker.keyring, int(time.time())),
             *health_routes(worker.missing, worker.providers, worker.telemetry),
             *control_plane(),
@@ -306,7 +290,7 @@ def create_app(settings: Settings) -> App:
         logging_config=None,
         request_max_body_size=settings.server.max_body,
     )
-    app.data_plane = data_plane(found)
+    app.data_plane = plane.direct
     return app
 
 
@@ -339,10 +323,3 @@ def _planter(worker: Worker) -> Planter:
             now=time.time,
         )
     )
-
-
-def _ignored(providers: Mapping[str, Any], answer: Answer) -> list[str]:
-    """Fields of the request that the provider which answered does not know, where it says so."""
-    provider = providers.get(answer.flight.landing.provider)
-    name = getattr(provider, "ignored_fields", None)
-    return name(answer.journey.call.body) if name is not None else []

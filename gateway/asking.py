@@ -3,16 +3,17 @@
 A client may only make things stricter than the operator's settings. Does not know: entries, similarity, providers.
 """
 
-from typing import Literal
+from typing import Literal, cast
 
 from cache.scope import Identity, scope_query
 from cache.types import Query, Uncacheable
-from gateway.call import CacheMark, Call
+from gateway.call import PASSED, CacheMark, Call
 from gateway.catalog import Route
 from gateway.flights import Key
 from gateway.settings import CacheSettings
 
 Tier = Literal["exact", "semantic"]
+Reused = Literal["chat", "completion", "embedding"]
 _MOST_IDENTITIES = 4_096
 
 
@@ -26,11 +27,14 @@ class Asking:
 
     def query(self, call: Call, route: Route) -> Query | Uncacheable:
         """The request as the cache sees it, from the client's own, unpatched body."""
-        if self._settings.mode == "off" or call.directives.tier == "off":
+        operation = call.operation
+        if self._settings.mode == "off" or call.directives.tier == "off" or operation in PASSED:
             return Uncacheable("off")
+        # What only some upstreams are told of changes their answers all the same.
+        body = call.body if call.native is None or not call.native.apart else {**call.body, "native": call.native.apart}
         return scope_query(
-            call.body,
-            call.operation,
+            body,
+            cast("Reused", operation),
             identity=self._identity(call),
             secret=self._secret,
             model=route.told,

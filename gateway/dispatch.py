@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from msgspec import Struct, structs
 
 from gateway import errors
-from gateway.call import Body, Call, Chunk
+from gateway.call import PASSED, Body, Call, Chunk
 from gateway.catalog import Route, Target
 from gateway.estimate import Bound, bound, within
 from gateway.flights import Ended, Landing, Step
@@ -232,13 +232,23 @@ class Dispatcher:
             id=plan.id,
             operation=call.operation,
             model=plan.model,
-            body=_prepared(call, plan.model, limits),
+            body=self._body(call, plan, limits),
             stream=call.stream,
             tenant=f"{call.principal.team}/{call.principal.project}",
             # A whole body is one chunk that comes when all is done, so only the call's own deadline bounds it.
             timeout=max(0.001, min(patience, call.deadline - now) if call.stream else call.deadline - now),
             idle=found.idle_timeout if found else _ENGINE_PATIENCE,
+            background=call.background,
+            native=call.native,
         )
+
+    def _body(self, call: Call, plan: AttemptPlan, limits: Bound) -> Body:
+        body = _prepared(call, plan.model, limits)
+        if call.background:
+            tier, told = self._tier(call, Target(plan.provider, plan.model))
+            if told:
+                body["service_tier"] = tier
+        return body
 
     def _close(self, hold: Hold, plan: AttemptPlan, problem: errors.GatewayError) -> int:
         """End the money of an attempt that never answered: nothing where it provably cost nothing, else the bound."""
@@ -265,8 +275,15 @@ class Dispatcher:
     def _price(self, call: Call, route: Route, target: Target) -> Price | None:
         if route.free:
             return FREE
-        tier = str(call.body.get("service_tier") or "default")
+        tier, _ = self._tier(call, target)
         return self._prices.price(target.provider, self._kind(target.provider), target.model, call.at, tier=tier)
+
+    def _tier(self, call: Call, target: Target) -> tuple[str, bool]:
+        """The service tier it is charged by, and whether the upstream is to be told so by us."""
+        asked = call.body.get("service_tier")
+        if call.background and asked in (None, "auto"):
+            return self._prices.background_tier(target.provider, self._kind(target.provider), target.model, call.at)
+        return str(asked or "default"), False
 
     def _kind(self, provider: str) -> str:
         found = self._settings.providers.get(provider)
@@ -300,7 +317,7 @@ def _prepared(call: Call, model: str, limits: Bound) -> Body:
     body["model"] = model
     if limits.injected is not None:
         body[limits.field] = limits.injected
-    if call.operation == "embedding":
+    if call.operation == "embedding" or call.operation in PASSED:
         return body
     if call.stream:
         options = body.get("stream_options")

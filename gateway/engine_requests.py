@@ -103,6 +103,7 @@ def _request(sending: Sending, prompt: object, name: str, sampling: SamplingPara
         token_ids=token_ids,
         salt=sending.tenant,
         deadline_ms=sending.timeout * 1000,
+        priority=-1 if sending.background else 0,
     )
 
 

@@ -8,12 +8,14 @@ from typing import Literal, cast
 
 from msgspec import Struct, structs
 
-from gateway.call import Body, Call
+from gateway.call import PASSED, Body, Call
 from policies.money import Price, bound_nano
 
 _PER_MESSAGE = 16  # tokens a chat template may add around a message
 _PER_ATTACHMENT = 4_000  # images and files count by their size in pixels, which the body does not tell
 _EMBEDDED_OVERHEAD = 8
+_PER_IMAGE = 8_192  # tokens of the largest image in the best quality, and more
+_BYTES_OF_SOUND = 100  # per token; a second has a dozen tokens, and at least 1,000 bytes
 _LEAST_OUTPUT = 16  # tokens; a shorter answer is not worth the prompt
 
 
@@ -30,6 +32,8 @@ def bound(call: Call, default_output: int) -> Bound:
     """Upper bounds of a call's input and output tokens. `default_output` caps each choice that has no cap."""
     if call.operation == "embedding":
         return Bound(input=call.size + _EMBEDDED_OVERHEAD * _inputs(call.body.get("input")), output=0)
+    if call.operation in PASSED:
+        return _of_passed(call)
     body = call.body
     choices = _whole(body.get("n"), 1)
     field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -47,6 +51,14 @@ def bound(call: Call, default_output: int) -> Bound:
     if isinstance(asked, int):
         return Bound(input=call.size + extra, output=asked * choices, field=field)
     return Bound(input=call.size + extra, output=injected * choices, field=field, injected=injected)
+
+
+def _of_passed(call: Call) -> Bound:
+    """Of a recording its seconds or tokens, at the fewest bytes that either takes; of speech and texts their bytes."""
+    if call.operation == "transcription":
+        return Bound(input=call.size // _BYTES_OF_SOUND + 1, output=call.size // _BYTES_OF_SOUND + 1)
+    images = _whole(call.body.get("n"), 1) if call.operation == "image" else 0
+    return Bound(input=call.size, output=images * _PER_IMAGE)
 
 
 def within(limits: Bound, price: Price, headroom: int) -> Bound | None:
@@ -71,7 +83,7 @@ def within(limits: Bound, price: Price, headroom: int) -> Bound | None:
 
 def asked_output(call: Call, default: int) -> int:
     """Output tokens the client allows in all; `default` per choice where it says nothing. A guess, not a bound."""
-    if call.operation == "embedding":
+    if call.operation == "embedding" or call.operation in PASSED:
         return 0
     asked = call.body.get("max_completion_tokens")
     if asked is None:

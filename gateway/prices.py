@@ -131,6 +131,18 @@ class PriceBook:
         price = self._cached[key] = self._look_up(provider, kind, model, at, tier)
         return price
 
+    def background_tier(self, provider: str, kind: str, model: str, at: float) -> tuple[str, bool]:
+        """The tier that a request nobody waits for is charged by, and whether it must be asked for upstream.
+
+        `batch` where the operator has set what such requests cost; `flex` where the provider sells that tier, at what
+        its batches cost, to whoever asks for it. Else `default`: a batch price alone is not had by single requests.
+        """
+        if (mine := self.override(provider, model, at)) is not None:
+            return ("batch", False) if "batch" in mine.hours else ("default", False)
+        usual = self.peek(provider, kind, model, at)
+        flex = self.peek(provider, kind, model, at, tier="flex")
+        return ("flex", True) if usual is not None and flex is not None and flex.id != usual.id else ("default", False)
+
     def override(self, provider: str, model: str, at: float) -> Override | None:
         """The operator's own price in force at that time."""
         for name in ((provider, model), (ANY, model)):

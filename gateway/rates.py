@@ -144,6 +144,8 @@ class Rates:
         """Count one request. Raises RateLimited, and then counts nothing. Waits only where workers share a limit."""
         found = self._found(call)
         if found.requests:
+            if call.background:
+                self._leave_half(found.requests, "requests")
             await self._take(found.requests, 1.0, "requests")
 
     async def expect(self, call: Call) -> Expected | None:
@@ -151,6 +153,8 @@ class Rates:
         found = self._found(call)
         if not found.tokens:
             return None
+        if call.background:
+            self._leave_half(found.tokens, "tokens")
         need = float(call.size // _BYTES_PER_TOKEN + asked_output(call, _TYPICAL_OUTPUT))
         await self._take(found.tokens, need, "tokens")
         return Expected(tuple(meter for _, meter in found.tokens), need)
@@ -175,6 +179,13 @@ class Rates:
         """The headers of an answer to `call`: the tightest limit of each kind that applies. Counts in whole units."""
         found = self._found(call)
         return (*self._lines("requests", found.requests), *self._lines("tokens", found.tokens))
+
+    def _leave_half(self, limits: tuple[tuple[str, Meter], ...], kind: Kind) -> None:
+        """What nobody waits for never takes the second half of a limit. Raises RateLimited."""
+        now = self._monotonic()
+        for scope, meter in limits:
+            if meter.left(now) < meter.per_minute / 2:
+                raise self._refusal(scope, meter, meter.per_minute / 2, kind)
 
     async def _take(self, limits: tuple[tuple[str, Meter], ...], need: float, kind: Kind) -> None:
         short: tuple[str, Meter] | None = None

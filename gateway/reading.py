@@ -32,7 +32,7 @@ class Reading:
         self._ended: Callable[[], None] | None = ended
         self._position = 0
         self._identity: Body = {"model": call.model}
-        if call.operation != "embedding":
+        if call.operation in _PREFIX:
             name = _PREFIX[call.operation] + call.id.replace("-", "")
             self._identity = {"id": name, "created": int(call.at), "model": call.model}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -18,13 +18,11 @@ from pydantic_settings import (
 )
 
 from gateway.alert_settings import AlertSettings
+from gateway.kept_settings import KeptSettings
+from gateway.setting_kinds import Octets, Seconds, Section
 from policies.money import nano
 
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
-_SIZE = re.compile(r"^(\d+)(B|KiB|MiB|GiB)$")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 # Providers that switch on by themselves when their usual key is in the environment: its name, and where they are.
 WELL_KNOWN = {
@@ -45,32 +43,8 @@ WELL_KNOWN = {
 _NATIVE = ("anthropic", "azure", "bedrock", "gemini")  # the others speak OpenAI's language
 
 
-def seconds(value: object) -> object:
-    """`"150ms"`, `"24h"` -> seconds; numbers are seconds already."""
-    if isinstance(value, str) and (found := _DURATION.match(value.strip())):
-        return float(found[1]) * _SECONDS[found[2]]
-    return value
-
-
-def octets(value: object) -> object:
-    """`"16MiB"` -> bytes; whole numbers are bytes already."""
-    if isinstance(value, str) and (found := _SIZE.match(value.strip())):
-        return int(found[1]) * _BYTES[found[2]]
-    return value
-
-
 def _amount(value: object) -> object:
     return value if value is None else str(value)
-
-
-Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0)]
-Octets = Annotated[int, BeforeValidator(octets), Field(gt=0)]
-
-
-class Section(BaseModel):
-    """Base of every part: unknown keys are errors, values never change after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Server(Section):
@@ -281,6 +255,7 @@ class Settings(BaseSettings):
     ledger: LedgerSettings = LedgerSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     retention: RetentionSettings = RetentionSettings()
+    kept: KeptSettings = KeptSettings()
     exports: list[ExportSettings] = []
 
     @field_validator("database")

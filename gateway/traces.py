@@ -18,7 +18,15 @@ from policies.money import usd
 
 Reason = Literal["sampled", "error", "slow"]
 Attribute = str | bool | int | float | list[str]
-OPERATION_NAMES = {"chat": "chat", "completion": "text_completion", "embedding": "embeddings"}
+OPERATION_NAMES = {
+    "chat": "chat",
+    "completion": "text_completion",
+    "embedding": "embeddings",
+    "moderation": "moderation",
+    "image": "image_generation",
+    "speech": "speech",
+    "transcription": "transcription",
+}
 MOST_CONTENT = 32_768
 
 _TRACEPARENT = re.compile(r"^(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")

@@ -1,5 +1,7 @@
 """OpenAI's Responses: the dialect's two directions put together. Knows nothing but where they stand."""
 
+from collections.abc import Sequence
+
 from gateway.call import Body, Operation
 from gateway.dialects import Asked
 from gateway.dialects.responses_answer import ResponsesVoice, refusal
@@ -14,8 +16,9 @@ class Responses:
     operation: Operation = "chat"
     repeats = False
 
-    def read(self, body: Body) -> Asked:
-        inner = translate(body)
+    def read(self, body: Body, earlier: Sequence[Body] | None = None) -> Asked:
+        """`earlier`: the items of the responses that this one continues; None where no state is kept."""
+        inner = translate(body, earlier)
         return Asked(
             body=inner.body,
             stream=inner.body.get("stream") is True,

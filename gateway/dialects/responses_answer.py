@@ -28,11 +28,13 @@ def refusal(error: GatewayError) -> tuple[int, bytes]:
 
 
 class ResponsesVoice:
-    """Obeys gateway.dialects.Voice."""
+    """Obeys gateway.dialects.Voice. `items`: what the client has asked with. `keeps`: the response is to be kept."""
 
     def __init__(self, inner: Inner) -> None:
         self._inner = inner
-        self._response = blank(inner.asked)
+        self._response: Body = blank(inner.asked)
+        self.items = inner.items
+        self.keeps = inner.keeps
         self._id = ""
         self._created: object = 0
         self._begun = False
@@ -52,7 +54,23 @@ class ResponsesVoice:
         self._take(cast("Body", choice.get("message") or {}), choice)
         self._finish = str(choice.get("finish_reason") or "")
         self._response["usage"] = usage(body.get("usage"))
-        return _encode(self._final())
+        return _encode(self.final())
+
+    @property
+    def background(self) -> bool:
+        """The client does not wait for the answer."""
+        return bool(self._inner.asked.background)
+
+    def queued(self, request_id: str, model: str, at: float) -> Body:
+        """The response before it is begun."""
+        self._begin({"id": request_id.replace("-", ""), "created": int(at), "model": model})
+        self._begun = False
+        return {**self._response, "status": "queued"}
+
+    def broken(self, error: GatewayError) -> Body:
+        """The response when it has failed."""
+        said = {"code": "server_error", "message": error.detail()["message"]}
+        return {**self.final(), "status": "failed", "error": said, "incomplete_details": None, "completed_at": None}
 
     def events(self, data: Body) -> bytes:
         told = b"" if self._begun else self._start(data)
@@ -69,34 +87,34 @@ class ResponsesVoice:
 
     def end(self) -> bytes:
         told = (b"" if self._begun else self._start({})) + self._tell(self._close())
-        final = self._final()
+        final = self.final()
         return told + self._tell([(f"response.{final['status']}", {"response": final})])
 
     def failed(self, error: GatewayError) -> bytes:
         """The error itself and then the Response that it ended, as OpenAI does."""
         detail = error.detail()
-        said = {"code": "server_error", "message": detail["message"]}
         told: Body = {"code": detail["code"], "message": detail["message"], "param": detail["param"]}
-        broken = {**self._final(), "status": "failed", "error": said, "incomplete_details": None, "completed_at": None}
-        return self._tell([("error", told), ("response.failed", {"response": broken})])
+        return self._tell([("error", told), ("response.failed", {"response": self.broken(error)})])
 
     def _begin(self, data: Body) -> None:
         self._begun = True
         self._id = str(data.get("id") or "").removeprefix("chatcmpl-")
         self._created = data.get("created", 0)
         head = {"id": f"resp_{self._id}", "created_at": self._created, "model": data.get("model")}
-        self._response = {**head, **self._response}
+        self._response = {**self._response, **head, "store": self.keeps}
 
     def _start(self, data: Body) -> bytes:
         self._begin(data)
         begun: Body = {"response": self._response}
         return self._tell([("response.created", begun), ("response.in_progress", begun)])
 
-    def _final(self) -> Body:
+    def final(self) -> Body:
+        """The whole response, as far as it has come."""
         reason = _CUT.get(self._finish)
         status = "incomplete" if reason else "completed"
         return {
             **self._response,
+            "store": self.keeps,
             "status": status,
             "completed_at": None if reason else self._created,
             "incomplete_details": {"reason": reason} if reason else None,

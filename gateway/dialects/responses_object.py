@@ -14,12 +14,12 @@ _builtins = msgspec.to_builtins
 
 
 def blank(asked: Responses) -> Body:
-    """The answer before anything is known of it. `store` is always false: nothing is kept to be fetched later."""
+    """The answer before anything is known of it; `store` is false until somebody keeps it."""
     reasoning = asked.reasoning
     return {
         "object": "response",
         "status": "in_progress",
-        "background": False,
+        "background": bool(asked.background),
         "completed_at": None,
         "error": None,
         "incomplete_details": None,
@@ -28,7 +28,7 @@ def blank(asked: Responses) -> Body:
         "max_tool_calls": None,
         "output": [],
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
-        "previous_response_id": None,
+        "previous_response_id": asked.previous_response_id,
         "prompt_cache_key": asked.prompt_cache_key,
         "reasoning": {
             "effort": reasoning.effort if reasoning else None,

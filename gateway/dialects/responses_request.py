@@ -5,6 +5,7 @@ HTTP. Texts and tool arguments arrive as they were sent; what has no counterpart
 where the answer does not need it, and refused where it does.
 """
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
@@ -34,20 +35,26 @@ _INSTRUCTING = frozenset(("system", "developer"))
 
 
 class Inner(Struct, frozen=True, kw_only=True):
-    """`body`: the chat completion. `custom`: tools that take free text. `logprobs`: the client wants them told."""
+    """`body`: the chat completion. `custom`: tools that take free text. `logprobs`: the client wants them told.
+
+    `items`: what the client itself has sent now, as it may send it again. `keeps`: the response is to be kept.
+    """
 
     body: Body
     asked: shapes.Responses
+    items: list[Body]
+    keeps: bool
     names: ToolNames
     custom: frozenset[str]
     logprobs: bool
     ignored: tuple[str, ...]
 
 
-def translate(body: Body) -> Inner:
-    """Raises InvalidRequest."""
-    asked = _shape(body)
-    _refuse_state(asked)
+def translate(body: Body, earlier: Sequence[Body] | None = None) -> Inner:
+    """`earlier`: the items of the responses before; None where no state is kept at all. Raises InvalidRequest."""
+    items = items_of(body.get("input"))
+    asked = _shape(body, items, earlier or ())
+    _refuse_state(asked, kept=earlier is not None)
     tools = Tools(ToolNames())
     chat: Body = {"model": asked.model, "messages": []}
     chat |= tools.offer(asked)
@@ -68,21 +75,34 @@ def translate(body: Body) -> Inner:
     return Inner(
         body=chat,
         asked=asked,
+        items=items,
+        keeps=earlier is not None and asked.store is not False,
         names=tools.names,
         custom=frozenset(tools.custom),
         logprobs=logprobs,
-        ignored=(*_ignored(body, asked), *tools.left_out),
+        ignored=(*_ignored(body, asked, kept=earlier is not None), *tools.left_out),
     )
 
 
-def _shape(body: Body) -> shapes.Responses:
-    items = body.get("input")
-    if isinstance(items, list):
-        body = {**body, "input": [_typed(item) for item in cast("list[object]", items)]}
+def items_of(given: object) -> list[Body]:
+    """What a client has sent, as items; nothing for what is none (and is refused later)."""
+    if isinstance(given, str):
+        return [{"type": "message", "role": "user", "content": given}]
+    items = cast("list[object]", given) if isinstance(given, list) else []
+    return [cast("Body", _typed(item)) for item in items]
+
+
+def _shape(body: Body, items: list[Body], earlier: Sequence[Body]) -> shapes.Responses:
+    """The client's own items are checked first, so that a fault in them is told by their own place."""
+    if isinstance(body.get("input"), list):
+        body = {**body, "input": items}
     try:
-        return msgspec.convert(body, shapes.Responses)
+        asked = msgspec.convert(body, shapes.Responses)
+        if earlier:
+            asked.input = msgspec.convert([*earlier, *items], list[shapes.AnyItem])
     except msgspec.ValidationError as error:
         raise wire.explain(str(error)) from None
+    return asked
 
 
 def _typed(item: object) -> object:
@@ -92,20 +112,24 @@ def _typed(item: object) -> object:
     return cast("object", item)
 
 
-def _refuse_state(asked: shapes.Responses) -> None:
-    for name in ("previous_response_id", "conversation", "prompt"):
+def _refuse_state(asked: shapes.Responses, *, kept: bool) -> None:
+    for name in ("conversation", "prompt") if kept else ("previous_response_id", "conversation", "prompt"):
         if getattr(asked, name) is not None:
             message = f"'{name}' needs a state that is not kept here: send the whole conversation as 'input'."
             raise InvalidRequest(message, param=name, code="unsupported_parameter")
-    if asked.background:
+    if asked.background and not kept:
         raise InvalidRequest(
             "'background' needs a state that is not kept here.", param="background", code="unsupported_parameter"
         )
+    if asked.background and (asked.store is False or asked.stream):
+        other = "store" if asked.store is False else "stream"
+        message = f"'background' cannot be combined with '{other}': {asked.store if other == 'store' else True}."
+        raise InvalidRequest(message, param="background", code="invalid_value")
 
 
-def _ignored(body: Body, asked: shapes.Responses) -> list[str]:
+def _ignored(body: Body, asked: shapes.Responses, *, kept: bool) -> list[str]:
     ignored = [name for name, value in body.items() if name not in _KNOWN and value is not None]
-    if asked.store:
+    if asked.store and not kept:
         ignored.append("store")
     if asked.truncation == "auto":
         ignored.append("truncation")

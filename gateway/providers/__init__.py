@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from gateway.call import Body, Chunk, Operation
+from gateway.call import Body, Chunk, Native, Operation
 from policies.money import Usage
 
 Billing = Literal["stops-on-close", "bills-anyway"]
@@ -21,7 +21,8 @@ class Sending(Struct, frozen=True, kw_only=True):
     """One attempt at one upstream. `body` is ready to send: upstream model name, capped output, usage asked for.
 
     `id` is the attempt id. `tenant` is an opaque isolation salt. `timeout` bounds the wait for the first chunk and
-    `idle` every later gap, both in seconds.
+    `idle` every later gap, both in seconds. `background`: others go first. `native`: the client's own request, for a
+    provider that speaks its dialect (and says so: `speaks`).
     """
 
     id: str
@@ -32,6 +33,8 @@ class Sending(Struct, frozen=True, kw_only=True):
     tenant: str
     timeout: float
     idle: float
+    background: bool = False
+    native: Native | None = None
 
 
 class Partial(Exception):

@@ -20,7 +20,15 @@ from gateway.transport.credential import Credential
 from gateway.upstream.exchanges import config_of
 from gateway.upstream.openai_http import OpenAISpeaker, SpokenConfig
 
-_PATHS: dict[Operation, str] = {"chat": "chat/completions", "completion": "completions", "embedding": "embeddings"}
+_PATHS: dict[Operation, str] = {
+    "chat": "chat/completions",
+    "completion": "completions",
+    "embedding": "embeddings",
+    "moderation": "moderations",
+    "image": "images/generations",
+    "speech": "audio/speech",
+    "transcription": "audio/transcriptions",
+}
 # A deployment's name becomes a part of the address: nothing that could lead elsewhere on that host.
 _DEPLOYMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ENVELOPE = frozenset({"id", "object", "created", "model", "choices"})

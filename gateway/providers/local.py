@@ -22,6 +22,7 @@ from gateway.errors import GatewayError, InvalidRequest, NotFound, Overloaded, U
 from gateway.providers import Billing, Partial, Sending
 from gateway.stream import fold
 from gateway.tasks import Tasks
+from gateway.upstream.passing import refuse_passed
 from policies.money import Usage
 
 __all__ = ["LocalProvider", "build", "ignored_fields"]
@@ -64,6 +65,7 @@ class LocalProvider:
         self._recent: OrderedDict[str, _Run] = OrderedDict()
 
     async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
+        refuse_passed(self.name, sending)
         if sending.operation == "embedding":
             yield await self._embed(sending)
             return

@@ -16,7 +16,15 @@ from gateway.transport.credential import Credential
 from gateway.upstream.exchanges import config_of
 from gateway.upstream.openai_http import OpenAISpeaker, SpokenConfig
 
-_PATHS: dict[Operation, str] = {"chat": "chat/completions", "completion": "completions", "embedding": "embeddings"}
+_PATHS: dict[Operation, str] = {
+    "chat": "chat/completions",
+    "completion": "completions",
+    "embedding": "embeddings",
+    "moderation": "moderations",
+    "image": "images/generations",
+    "speech": "audio/speech",
+    "transcription": "audio/transcriptions",
+}
 _DEFAULT_BASE = "https://api.openai.com/v1"
 
 

@@ -19,6 +19,7 @@ from gateway.settings import ProviderSettings
 from gateway.tasks import Tasks
 from gateway.transport import Transport
 from gateway.transport.refusal import in_doubt
+from gateway.upstream.passing import refuse_passed
 from policies.money import Usage
 
 _REMEMBERED = 10_000
@@ -52,6 +53,7 @@ class ScriptedProvider:
 
     async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
         self.calls += 1
+        refuse_passed(self.name, sending)
         try:
             request = msgspec.convert({**sending.body, "model": sending.model}, Request)
         except msgspec.ValidationError as error:

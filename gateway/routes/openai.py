@@ -18,26 +18,28 @@ from msgspec import Struct
 from cache.types import Query
 from gateway.auth import Keyring
 from gateway.body import decode_object, read_body
-from gateway.call import Call, Operation, Principal
+from gateway.call import PASSED, Body, Call, Operation, Principal
 from gateway.connection import Connection
-from gateway.dialects import Dialect
+from gateway.dialects import Asked, Dialect
 from gateway.dialects.plain import Plain
 from gateway.directives import NONE, directives
-from gateway.errors import GatewayError, Internal, MethodNotAllowed, NotAllowed
+from gateway.errors import GatewayError, Internal, MethodNotAllowed, UpstreamFailed, UpstreamTimeout
 from gateway.headers import EVENTS, JSON, Pairs, always, of_answer, of_cost, pairs, printable
+from gateway.idempotency import Idempotency, asked
 from gateway.ids import uuid7
 from gateway.journey import Answer
 from gateway.ledger import Ledger
 from gateway.pipeline import Pipeline
 from gateway.rates import Rates
+from gateway.recording import Recording
 from gateway.repeats import Repeat, Repeats
+from gateway.routes.asker import asker
 from gateway.settings import Server
 from gateway.stream import DONE, in_band_error
 from gateway.tasks import Tasks
 
 log = structlog.get_logger("nearhit.http")
 _encode = msgspec.json.Encoder().encode
-_READERS = frozenset({"viewer", "finance"})
 _LONGEST_LIST = 2_000  # characters of names of ignored fields; proxies refuse long headers
 _LONGEST = 600.0  # seconds a call may take in all where the client names no shorter time
 
@@ -56,6 +58,7 @@ class Edge(Struct, frozen=True, kw_only=True):
     tasks: Tasks
     server: Server
     repeats: Repeats
+    idempotency: Idempotency
     ignored: Callable[[Answer], list[str]]
     refused: Callable[[str, int], None]
     now: Callable[[], float]
@@ -86,8 +89,7 @@ class Endpoint:
                 raise
         except Exception as error:
             log.exception("unexpected error", request_id=request_id)
-            broken = Internal(f"Something broke here, not in your request ({type(error).__name__}).")
-            await self._respond(send, broken, request_id)
+            await self._respond(send, broken(error), request_id)
         finally:
             connection.close()
 
@@ -95,7 +97,34 @@ class Endpoint:
         if call.directives.dry_run:
             payload = _encode(await self._edge.pipeline.rehearse(call))
             await send_whole(send, payload, [*always(call.id), JSON])
-            return
+        elif call.directives.idempotency_key is not None:
+            connection.watch()
+            patience = call.deadline - self._edge.monotonic()
+            what = (self._dialect.name, decode_object(connection.raw) if connection.raw else call.body)
+            wanted = asked(call.principal.key_id, call.directives.idempotency_key, what, call.id, patience)
+            await self._edge.idempotency.answer(wanted, lambda recording: self._record(call, recording), send)
+        else:
+            await self._answer(call, send, connection)
+
+    async def _record(self, call: Call, recording: Recording) -> bool:
+        """Answer for whoever asks under its key, gone or not; whether this may have cost something."""
+        nobody = Connection(_silence, self._edge.tasks)
+        try:
+            await self._answer(call, recording.send, nobody)
+        except GatewayError as error:
+            doubtful = isinstance(error, UpstreamTimeout) or (isinstance(error, UpstreamFailed) and error.doubtful)
+            recording.passing = not doubtful
+            await self._respond(recording.send, error, call.id, self._edge.rates.told(call))
+            return doubtful
+        except Exception as error:
+            log.exception("unexpected error", request_id=call.id)
+            if not recording.messages:
+                await self._respond(recording.send, broken(error), call.id)
+        finally:
+            nobody.close()
+        return True
+
+    async def _answer(self, call: Call, send: Send, connection: Connection) -> None:
         answer = await self._edge.pipeline.complete(call, connection.watch)
         if call.voice is not None:
             answer.journey.told["dialect"] = self._dialect.name
@@ -125,15 +154,8 @@ class Endpoint:
     async def _read(self, request_id: str, scope: HTTPScope, receive: Receive, connection: Connection) -> Call:
         """The request as a `Call`: identified, decoded once, checked."""
         edge, received = self._edge, self._edge.monotonic()
-        if scope["method"] != "POST":
-            raise MethodNotAllowed(f"{scope['method']} is not served here; use POST.", headers=(("allow", "POST"),))
+        principal = await self._principal(scope)
         headers: Any = scope["headers"]
-        principal = await edge.keyring.identify(headers)
-        if principal.role in _READERS:
-            raise NotAllowed(
-                f"A key with the role {principal.role!r} reads reports; use an application's key to ask models.",
-                code="role_not_allowed",
-            )
         raw = await read_body(
             receive,
             headers,
@@ -142,14 +164,29 @@ class Endpoint:
             monotonic=edge.monotonic,
             arrived=connection.body,
         )
-        asked = directives(headers)
-        known = asked is NONE and self._dialect.repeats
+        directed = directives(headers)
+        known = directed is NONE and self._dialect.repeats
         repeat = self._repeats.get((self._operation, principal.key_id, raw)) if known else None
         if repeat is not None:
             return self._again(request_id, principal, repeat, received, len(raw))
-        given = decode_object(raw)
-        inner = self._dialect.read(given)
         connection.raw = raw
+        return await self._made(request_id, principal, scope, (decode_object(raw), received, len(raw)))
+
+    async def _principal(self, scope: HTTPScope) -> Principal:
+        """Who asks. Raises MethodNotAllowed, Unauthorized, NotAllowed."""
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(f"{scope['method']} is not served here; use POST.", headers=(("allow", "POST"),))
+        headers: Any = scope["headers"]
+        return await asker(self._edge.keyring, headers)
+
+    async def _made(
+        self, request_id: str, principal: Principal, scope: HTTPScope, read: tuple[Body, float, int]
+    ) -> Call:
+        """The call of a body that was `read`: with when its request came, and its length in bytes."""
+        edge, (given, received, size) = self._edge, read
+        headers: Any = scope["headers"]
+        directed = directives(headers)
+        inner = await self._understood(given, principal)
         return Call(
             id=request_id,
             operation=self._operation,
@@ -158,15 +195,23 @@ class Endpoint:
             model=str(inner.body["model"]),
             stream=inner.stream,
             include_usage=inner.include_usage,
-            directives=asked,
+            directives=directed,
             received=received,
             at=edge.now(),
-            deadline=received + min(asked.timeout or _LONGEST, _LONGEST),
+            deadline=received + min(directed.timeout or _LONGEST, _LONGEST),
             # Budgets are bounded by it, so it is never less than what the upstream is sent.
-            size=len(raw) if inner.voice is None else max(len(raw), len(_encode(inner.body))),
+            size=size if inner.voice is None or self._operation in PASSED else max(size, len(_encode(inner.body))),
             voice=inner.voice,
             ignored=inner.ignored,
         )
+
+    async def _understood(self, given: Body, principal: Principal) -> Asked:  # noqa: ARG002 - not every dialect has a memory
+        """The request in the inner language."""
+        return self._dialect.read(given)
+
+    async def _kept(self, call: Call, payload: bytes) -> bytes:  # noqa: ARG002 - not every dialect keeps what it has said
+        """What is told last, once all is known: `payload` where nothing stands against it."""
+        return payload
 
     def _again(self, request_id: str, principal: Principal, repeat: Repeat, received: float, size: int) -> Call:
         """A request that was read before."""
@@ -208,8 +253,9 @@ class Endpoint:
         if answer.journey.call.stream:
             await self._send_events(answer, send, connection)
             return
-        payload = await answer.reading.whole()
-        lines = f"{self._lines(answer)}{of_cost(answer)}content-type: application/json\r\n"
+        payload = await self._kept(answer.journey.call, await answer.reading.whole())
+        kind = getattr(answer.journey.call.voice, "media_type", "application/json")
+        lines = f"{self._lines(answer)}{of_cost(answer)}content-type: {printable(kind)}\r\n"
         if not connection.answer(lines, payload):
             await send_whole(send, payload, pairs(lines))
 
@@ -224,6 +270,7 @@ class Endpoint:
                 await send({"type": "http.response.body", "body": events, "more_body": True})
                 if connection.pushes:
                     await answer.reading.follow(connection.push)
+            await self._kept(answer.journey.call, b"")
             last = DONE if voice is None else voice.end()
         except GatewayError as error:
             last = in_band_error(error) if voice is None else voice.failed(error)
@@ -234,10 +281,19 @@ class Endpoint:
         lines = of_answer(answer, now=edge.monotonic(), at=edge.now(), remaining=edge.ledger.remaining(call.principal))
         if edge.rates:
             lines += "".join([f"{name}: {value}\r\n" for name, value in edge.rates.told(call)])
-        ignored = [*call.ignored, *edge.ignored(answer)]
-        if ignored:
+        if ignored := edge.ignored(answer):
             lines += f"x-nearhit-ignored: {printable(', '.join(ignored))[:_LONGEST_LIST]}\r\n"
         return lines + self._dialect.lines(call.id)
+
+
+def broken(error: Exception) -> Internal:
+    """Somebody's bug, without its details."""
+    return Internal(f"Something broke here, not in your request ({type(error).__name__}).")
+
+
+async def _silence() -> Any:
+    """A client that never says anything and never goes."""
+    await asyncio.get_running_loop().create_future()
 
 
 async def send_whole(send: Send, payload: bytes, told: Pairs) -> None:

@@ -1,56 +1,224 @@
-"""POST /v1/responses and /v1/responses/input_tokens, and what becomes of requests for a response of before.
+"""`/v1/responses`: asking, with a memory of the responses before, and coming back to a response.
 
-What is said there is `gateway.dialects`'s. Responses are not kept, so there is none to get, delete or cancel.
+Knows: OpenAI's paths and shapes. Does not know: what is said there (`gateway.dialects`), how responses are kept.
 """
 
-from typing import Any
+import asyncio
+from contextlib import aclosing
+from typing import Any, cast
 
-from litestar import Request, delete, get, post
-from litestar.datastructures import State
+import msgspec
+import structlog
+from litestar import delete, get, post
 from litestar.params import FromPath
+from litestar.types import Send
 
 from gateway.auth import Keyring
-from gateway.dialects.responses import Responses
-from gateway.errors import NotFound
+from gateway.call import Body, Call, Principal
+from gateway.connection import Connection
+from gateway.db.session import UNREACHABLE
+from gateway.dialects import Asked
+from gateway.dialects.responses import Responses as Dialect
+from gateway.dialects.responses_answer import ResponsesVoice
+from gateway.errors import GatewayError, InvalidRequest, Overloaded
+from gateway.headers import JSON, always
+from gateway.ledger.shipper import set_within
 from gateway.prompt_tokens import Counter
+from gateway.responses import Responses
+from gateway.routes.asker import AnyRequest, after_of, asker, limit_of, order_of
 from gateway.routes.messages import Counting
-from gateway.routes.openai import Edge, Endpoint, Endpoints
+from gateway.routes.openai import Edge, Endpoint, Endpoints, broken, send_whole
 
-_Asked = Request[Any, Any, State]
+log = structlog.get_logger("nearhit.responses")
+
+_LOOK_SECONDS = 1.0  # how soon a cancellation is noticed that another worker was told
+_LISTED = 20
+_encode = msgspec.json.Encoder().encode
+Json = dict[str, object]
 
 
-def endpoints(edge: Edge, counter: Counter) -> Endpoints:
+class Continuing(Endpoint):
+    """Knows the responses before, and keeps its own."""
+
+    def __init__(self, edge: Edge, responses: Responses) -> None:
+        self._speaking = Dialect()
+        super().__init__(edge, self._speaking)
+        self.responses = responses
+        self._making: dict[str, asyncio.Task[None]] = {}
+
+    async def _understood(self, given: Body, principal: Principal) -> Asked:
+        if not self.responses.keeps:
+            return self._speaking.read(given)
+        previous = given.get("previous_response_id")
+        earlier: list[Body] = []
+        if isinstance(previous, str):
+            try:
+                earlier = await self.responses.earlier(principal, previous)
+            except UNREACHABLE as error:
+                why = "The database does not answer, so a response cannot be continued. Try again in a moment."
+                raise Overloaded(why, code="database_unavailable", headers=(("retry-after", "2"),)) from error
+        return self._speaking.read(given, earlier)
+
+    async def _fulfil(self, call: Call, send: Send, connection: Connection) -> None:
+        voice = cast("ResponsesVoice", call.voice)
+        if not call.directives.write:  # a client that wants nothing kept wants no response kept either
+            if voice.background:
+                raise InvalidRequest(
+                    "'background' needs a response that is kept; 'Cache-Control: no-store' forbids it.",
+                    param="background",
+                    code="invalid_value",
+                )
+            voice.keeps = False
+        await super()._fulfil(call, send, connection)
+
+    async def _answer(self, call: Call, send: Send, connection: Connection) -> None:
+        voice = cast("ResponsesVoice", call.voice)
+        if not voice.background:
+            await super()._answer(call, send, connection)
+            return
+        queued = voice.queued(call.id, call.model, call.at)
+        if not await self.responses.put(call.principal, queued, voice.items, background=True):
+            raise Overloaded("The response cannot be kept now, and 'background' needs that.", headers=_LATER)
+        name = str(queued["id"])
+        task = self._edge.tasks.spawn(self._make(call, voice), f"response {name}")
+        self._making[name] = task
+        task.add_done_callback(lambda _: self._making.pop(name, None))
+        self._edge.tasks.spawn(self._watch(name, task), f"watch response {name}")
+        await send_whole(send, _encode(queued), [*always(call.id), JSON])
+
+    async def _kept(self, call: Call, payload: bytes) -> bytes:
+        voice = cast("ResponsesVoice", call.voice)
+        if not voice.keeps or await self.responses.put(call.principal, voice.final(), voice.items):
+            return payload
+        voice.keeps = False
+        return _encode(voice.final())
+
+    # -- in the background -----------------------------------------------------------------------------------------
+
+    async def _make(self, call: Call, voice: ResponsesVoice) -> None:
+        """The answer, for whoever comes for it. Never raises but for a cancellation."""
+        try:
+            answer = await self._edge.pipeline.complete(call, _nobody_leaves)
+            async with aclosing(answer.reading):
+                await answer.reading.whole()
+            told = voice.final()
+        except GatewayError as error:
+            told = voice.broken(error)
+        except Exception as error:
+            log.exception("a response in the background broke", request_id=call.id)
+            told = voice.broken(broken(error))
+        try:
+            await self.responses.finish(told)
+        except UNREACHABLE as error:
+            log.error("a response made in the background could not be kept", error=repr(error)[:200])
+
+    async def _watch(self, name: str, task: asyncio.Task[None]) -> None:
+        """Stop making it once it was cancelled or deleted, here or at another worker."""
+        ended = asyncio.Event()
+        task.add_done_callback(lambda _: ended.set())
+        while not await set_within(ended, _LOOK_SECONDS):
+            try:
+                if not await self.responses.wanted(name):
+                    task.cancel()
+            except UNREACHABLE:
+                continue
+
+    def stop(self, name: str) -> None:
+        """At once, if it is made here."""
+        if (task := self._making.get(name)) is not None:
+            task.cancel()
+
+
+class ContinuingCount(Counting, Continuing):
+    """Counts what a request would send, all that it continues included."""
+
+    def __init__(self, edge: Edge, responses: Responses, counter: Counter) -> None:
+        Continuing.__init__(self, edge, responses)
+        self._counter = counter
+        self._shape: Json = {"object": "response.input_tokens"}
+
+
+_LATER = (("retry-after", "2"),)
+
+
+def _nobody_leaves() -> None:
+    """There is no client who could."""
+
+
+def endpoints(edge: Edge, counter: Counter, making: Continuing) -> Endpoints:
     """By path, without `/v1`."""
-    shape: dict[str, object] = {"object": "response.input_tokens"}
-    return {
-        "/responses": Endpoint(edge, Responses()),
-        "/responses/input_tokens": Counting(edge, Responses(), counter, shape),
-    }
+    return {"/responses": making, "/responses/input_tokens": ContinuingCount(edge, making.responses, counter)}
 
 
-def route_handlers(keyring: Keyring) -> list[Any]:
-    """With and without `/v1`: a refusal that says why, instead of one that doubts the path."""
+class Desk:
+    """What becomes of a response afterwards."""
 
-    async def refuse(request: _Asked, response: str) -> None:
-        await keyring.identify(request.scope["headers"])
-        raise NotFound(
-            f"Response '{response[:100]}' was not found: responses are not kept here.", code="response_not_found"
-        )
+    def __init__(self, responses: Responses, keyring: Keyring, making: Continuing) -> None:
+        self._responses = responses
+        self._keyring = keyring
+        self._making = making
 
-    @get(["/v1/responses/{response:str}", "/responses/{response:str}"])
-    async def get_response(request: _Asked, response: FromPath[str]) -> None:
-        await refuse(request, response)
+    async def get(self, request: AnyRequest, response_id: str) -> Json:
+        if request.query_params.get("stream") == "true":
+            message = "A response that is kept is not streamed again; fetch it without 'stream'."
+            raise InvalidRequest(message, param="stream", code="unsupported_parameter")
+        owner = await asker(self._keyring, request.scope["headers"])
+        return (await self._responses.get(owner, response_id)).response
 
-    @get(["/v1/responses/{response:str}/input_items", "/responses/{response:str}/input_items"])
-    async def get_items(request: _Asked, response: FromPath[str]) -> None:
-        await refuse(request, response)
+    async def items(self, request: AnyRequest, response_id: str) -> Json:
+        owner = await asker(self._keyring, request.scope["headers"])
+        found = (await self._responses.get(owner, response_id)).asked
+        if order_of(request):
+            found.reverse()
+        limit, after = limit_of(request, _LISTED), after_of(request)
+        names = [str(item["id"]) for item in found]
+        start = names.index(after) + 1 if after in names else 0
+        data = [_listed(item) for item in found[start : start + limit]]
+        first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+        more = len(found) > start + limit
+        return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}
 
-    @delete(["/v1/responses/{response:str}", "/responses/{response:str}"])
-    async def delete_response(request: _Asked, response: FromPath[str]) -> None:
-        await refuse(request, response)
+    async def delete(self, request: AnyRequest, response_id: str) -> Json:
+        await self._responses.delete(await asker(self._keyring, request.scope["headers"]), response_id)
+        self._making.stop(response_id)
+        return {"id": response_id, "object": "response", "deleted": True}
 
-    @post(["/v1/responses/{response:str}/cancel", "/responses/{response:str}/cancel"])
-    async def cancel_response(request: _Asked, response: FromPath[str]) -> None:
-        await refuse(request, response)
+    async def cancel(self, request: AnyRequest, response_id: str) -> Json:
+        owner = await asker(self._keyring, request.scope["headers"])
+        kept = await self._responses.cancel(owner, response_id)
+        if kept.status == "cancelled":
+            self._making.stop(response_id)
+        return kept.response
+
+
+def _listed(item: Body) -> Body:
+    """A message's text as a list shows it."""
+    content = item.get("content")
+    if item.get("type") != "message":
+        return item
+    kind = "output_text" if item.get("role") == "assistant" else "input_text"
+    shown = [{"type": kind, "text": content}] if isinstance(content, str) else content
+    return {"status": "completed", **item, "content": shown}
+
+
+def route_handlers(desk: Desk) -> list[Any]:
+    """With and without `/v1`."""
+    both: Any = {"tags": ["Data plane"], "status_code": 200}
+
+    @get(["/v1/responses/{response_id:str}", "/responses/{response_id:str}"], **both)
+    async def get_response(request: AnyRequest, response_id: FromPath[str]) -> Json:
+        return await desk.get(request, response_id)
+
+    @get(["/v1/responses/{response_id:str}/input_items", "/responses/{response_id:str}/input_items"], **both)
+    async def get_items(request: AnyRequest, response_id: FromPath[str]) -> Json:
+        return await desk.items(request, response_id)
+
+    @delete(["/v1/responses/{response_id:str}", "/responses/{response_id:str}"], **both)
+    async def delete_response(request: AnyRequest, response_id: FromPath[str]) -> Json:
+        return await desk.delete(request, response_id)
+
+    @post(["/v1/responses/{response_id:str}/cancel", "/responses/{response_id:str}/cancel"], **both)
+    async def cancel_response(request: AnyRequest, response_id: FromPath[str]) -> Json:
+        return await desk.cancel(request, response_id)
 
     return [get_response, get_items, delete_response, cancel_response]

@@ -29,6 +29,7 @@ from gateway.upstream.exchanges import (
     drained,
     opened,
 )
+from gateway.upstream.passing import refuse_passed
 from gateway.upstream.reader import Declined, EventReader, Framing, Translator, Waits
 from policies.money import Usage
 
@@ -177,6 +178,7 @@ class NativeProvider(ABC):
 
     def _only_chat(self, sending: Sending) -> None:
         """Raises InvalidRequest for an operation this language does not have."""
+        refuse_passed(self.name, sending)
         if sending.operation != "chat":
             what = "embeddings" if sending.operation == "embedding" else "legacy completions"
             raise InvalidRequest(

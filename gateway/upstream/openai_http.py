@@ -14,7 +14,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from gateway.call import Body, Chunk
+from gateway.call import PASSED, Body, Chunk
 from gateway.errors import UpstreamFailed, UpstreamTimeout
 from gateway.providers import Billing, Sending
 from gateway.settings import ProviderSettings
@@ -25,10 +25,12 @@ from gateway.transport import Exchange, TimedOut, Transport, TransportError
 from gateway.transport.credential import Credential
 from gateway.transport.refusal import LARGEST_ERROR, in_band_message, in_doubt, refused
 from gateway.upstream.exchanges import LARGEST_BODY, LISTING_TIMEOUT, Asked, check_secrecy, drained, opened
+from gateway.upstream.passing import answer_of, content_of
 from policies.money import Usage
 
 log = structlog.get_logger("nearhit.upstream")
 
+_JSON = "application/json"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -77,7 +79,7 @@ class OpenAISpeaker(ABC):
         self._headers = {
             **config.headers,
             **credential.headers_for(base),
-            "Content-Type": "application/json",
+            "Content-Type": _JSON,
             "User-Agent": "nearhit",
             "Accept-Encoding": "identity",
         }
@@ -94,9 +96,8 @@ class OpenAISpeaker(ABC):
 
     async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
         deadline = self._monotonic() + sending.timeout
-        asked = Asked(
-            self._url(sending), {**self._headers, "x-request-id": sending.id}, _encode(self._prepared(sending))
-        )
+        kind, content = self._content(sending)
+        asked = Asked(self._url(sending), {**self._headers, "Content-Type": kind, "x-request-id": sending.id}, content)
         exchange = await opened(self._transport, self.name, asked, sending.timeout)
         whole = False
         try:
@@ -145,6 +146,10 @@ class OpenAISpeaker(ABC):
     async def close(self) -> None:  # noqa: B027 - nothing to do is the right thing for all of them
         """The transport is shared and closed by who made it."""
 
+    def _content(self, sending: Sending) -> tuple[str, bytes]:
+        """Content type and body."""
+        return content_of(sending) if sending.operation in PASSED else (_JSON, _encode(self._prepared(sending)))
+
     def _prepared(self, sending: Sending) -> Body:
         """The body as it goes out. The dispatcher has made it ready; what money depends on is made sure of here."""
         body = sending.body
@@ -165,6 +170,8 @@ class OpenAISpeaker(ABC):
         """The one body of an answer that is not streamed; anything that is none is a failure, whatever its status."""
         try:
             raw = await exchange.whole(LARGEST_BODY, max(0.001, deadline - self._monotonic()))
+            if sending.operation in PASSED:
+                return answer_of(sending, exchange.headers.get("content-type", ""), raw)
             body = parse(raw)
         except TimedOut as error:
             raise UpstreamTimeout(f"{self.name} sent no whole answer within {sending.timeout:g} s") from error

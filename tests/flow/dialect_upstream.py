@@ -22,7 +22,10 @@ USAGE = {
 
 
 class Script:
-    """`text`, `thought`, `calls` as (id, name, arguments): said in this order. `stalls`: never comes to its end."""
+    """`text`, `thought`, `calls` as (id, name, arguments): said in this order. `stalls`: never comes to its end.
+
+    `wait`: nothing is answered before it is set.
+    """
 
     def __init__(self) -> None:
         self.text = "In the oven at 220 degrees."
@@ -33,10 +36,13 @@ class Script:
         self.breaks = False
         self.refuses: tuple[str, dict[str, Any]] | None = None
         self.sent: list[dict[str, Any]] = []
+        self.wait: asyncio.Event | None = None
 
     async def answer(self, writer: asyncio.StreamWriter, heard: Heard) -> None:
         body = msgspec.json.decode(heard.body)
         self.sent.append(body)
+        if self.wait is not None:
+            await self.wait.wait()
         if self.refuses is not None:
             status, error = self.refuses
             raw = msgspec.json.encode({"error": error})

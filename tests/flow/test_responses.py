@@ -170,41 +170,94 @@ async def test_tokens_are_counted(tmp_path: Path) -> None:
         assert told.json["input_tokens"] == answered.usage.input_tokens
 
 
-@pytest.mark.parametrize(
-    ("change", "status", "param", "code"),
-    [
-        ({"model": "up/nothing"}, 400, "model", "model_not_found"),
-        ({"previous_response_id": "resp_1"}, 400, "previous_response_id", "unsupported_parameter"),
-        ({"background": True}, 400, "background", "unsupported_parameter"),
-        ({"temperature": 3}, 400, "temperature", "invalid_value"),
-        ({"tools": [{"type": "code_interpreter", "container": "c"}]}, 400, "tools[0].type", "unsupported_tool"),
-        ({"stream": True, "input": []}, 400, "input", "invalid_value"),
-    ],
-)
-async def test_a_refusal_has_openais_shape(
-    tmp_path: Path, change: dict[str, Any], status: int, param: str, code: str
-) -> None:
+REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
+    ({"model": "up/nothing"}, 400, "model", "model_not_found"),
+    ({"previous_response_id": "resp_1"}, 400, "previous_response_id", "previous_response_not_found"),
+    ({"conversation": "conv_1"}, 400, "conversation", "unsupported_parameter"),
+    ({"background": True, "store": False}, 400, "background", "invalid_value"),
+    ({"background": True, "stream": True}, 400, "background", "invalid_value"),
+    ({"temperature": 3}, 400, "temperature", "invalid_value"),
+    ({"tools": [{"type": "code_interpreter", "container": "c"}]}, 400, "tools[0].type", "unsupported_tool"),
+    ({"stream": True, "input": []}, 400, "input", "invalid_value"),
+]
+
+
+async def test_a_refusal_has_openais_shape(tmp_path: Path) -> None:
     """Clients branch on these fields; a state that is not kept is refused by name, never ignored."""
     async with live(settings(tmp_path)) as gateway, client_of(gateway) as client:
-        asked: Any = {"model": "up/scripted", "input": ASKED, **change}
-        with pytest.raises(openai.APIStatusError) as raised:
-            await client.responses.create(**asked)
-        error = raised.value
-        assert (error.status_code, error.param, error.code) == (status, param, code)
+        for change, status, param, code in REFUSED:
+            asked: Any = {"model": "up/scripted", "input": ASKED, **change}
+            with pytest.raises(openai.APIStatusError) as raised:
+                await client.responses.create(**asked)
+            error = raised.value
+            assert (error.status_code, error.param, error.code) == (status, param, code)
         assert await gateway.entries() == []
 
 
-async def test_a_response_of_before_is_refused_with_the_reason(tmp_path: Path) -> None:
-    """Nothing is kept, and the client must not look for a wrong path."""
-    async with live(settings(tmp_path)) as gateway, client_of(gateway) as client:
-        told: Any = await client.responses.create(model="up/scripted", input=ASKED)
-        assert told.store is False
-        for ask in (client.responses.retrieve, client.responses.delete, client.responses.cancel):
-            with pytest.raises(openai.NotFoundError, match="not kept here"):
-                await ask(told.id)
-        async with client_of(gateway, "sk-wrong") as stranger:
-            with pytest.raises(openai.AuthenticationError):
-                await stranger.responses.retrieve(told.id)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_is_kept_and_continued(tmp_path: Path, stream: bool) -> None:
+    """Clients that leave the conversation to the server send only what is new; the model must see all of it."""
+    async with playing(tmp_path) as (script, gateway, client):
+        script.calls = [("call_1", "get_weather", '{"city": "Oslo"}')]
+        first: Any = await client.responses.create(model="lab/m", input=ASKED, tools=[WEATHER], instructions="Brief.")
+        script.calls = []
+        result: Any = [{"type": "function_call_output", "call_id": "call_1", "output": "-3"}]
+        more: Any = {"model": "lab/m", "input": result, "previous_response_id": first.id}
+        if stream:
+            async with client.responses.stream(**more) as events:
+                second = await events.get_final_response()
+        else:
+            second = await client.responses.create(**more)
+        assert second.previous_response_id == first.id
+        assert [message["role"] for message in script.sent[-1]["messages"]] == ["user", "assistant", "tool"]
+        kept: Any = await client.responses.retrieve(second.id)
+        for name in ("id", "created_at", "status", "usage", "output_text", "tools", "store"):
+            assert getattr(kept, name) == getattr(second, name)
+        assert kept.store is True
+        items: Any = [item async for item in client.responses.input_items.list(first.id)]
+        assert [item.content[0].text for item in items] == [ASKED]
+        counted = await gateway.post("/v1/responses/input_tokens", more)
+        assert counted.json["input_tokens"] > 0
+        async with client_of(gateway, await gateway.new_key("rivals")) as rival:
+            for ask in (rival.responses.retrieve, rival.responses.delete, rival.responses.cancel):
+                with pytest.raises(openai.NotFoundError):
+                    await ask(first.id)
+            with pytest.raises(openai.BadRequestError):
+                await rival.responses.create(**more)
+        await client.responses.delete(first.id)
+        with pytest.raises(openai.BadRequestError, match="not found"):
+            await client.responses.create(model="lab/m", input="And?", previous_response_id=second.id)
+        unkept = await client.responses.create(model="lab/m", input=ASKED, store=False)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(unkept.id)
+
+
+async def test_a_response_is_made_in_the_background(tmp_path: Path) -> None:
+    """The client goes away and comes back for the answer, for a refusal, or to cancel it."""
+    async with playing(tmp_path) as (script, _, client):
+        script.wait = asyncio.Event()
+        asked: Any = {"model": "lab/m", "background": True}
+        first = await client.responses.create(**asked, input=ASKED)
+        second = await client.responses.create(**asked, input="Something else?")
+        assert (first.status, first.background) == ("queued", True)
+        cancelled = await client.responses.cancel(second.id)
+        assert cancelled.status == "cancelled"
+        script.wait.set()
+        unknown = await client.responses.create(**{**asked, "model": "nobody/knows"}, input=ASKED)
+        assert (await _over(client, first.id)).output_text == script.text
+        failed = await _over(client, unknown.id)
+        assert failed.status == "failed"
+        assert failed.error is not None
+        assert (await _over(client, second.id)).status == "cancelled"
+        with pytest.raises(openai.BadRequestError, match="background"):
+            await client.responses.cancel((await client.responses.create(model="lab/m", input=ASKED)).id)
+
+
+async def _over(client: AsyncOpenAI, response_id: str) -> Any:
+    async with asyncio.timeout(10):
+        while (found := await client.responses.retrieve(response_id)).status in ("queued", "in_progress"):  # noqa: ASYNC110 - clients poll
+            await asyncio.sleep(0.05)
+    return found
 
 
 async def test_a_stream_that_breaks_off_has_failed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ doubles, window bounds whole seconds. Ids are text made before the row is writte
 
 from gateway.db.models.base import Base
 from gateway.db.models.happened import Explain, RequestRow, SavingCorrection
+from gateway.db.models.kept import BatchLine, BatchRow, KeptResponse, OnceAnswer, StoredFile, StoredPiece
 from gateway.db.models.limits import Boot, BudgetAlert, BudgetRow, BudgetVersion, BudgetWindow, Lease
 from gateway.db.models.months import ExportRun, LateEntry, MonthLine, MonthSeal, SharedCost
 from gateway.db.models.pace import AlertDelivery, RateBucket, RateRow
@@ -20,6 +21,8 @@ __all__ = [
     "ApiKey",
     "Audit",
     "Base",
+    "BatchLine",
+    "BatchRow",
     "Boot",
     "BudgetAlert",
     "BudgetRow",
@@ -29,11 +32,13 @@ __all__ = [
     "EntryConflict",
     "Explain",
     "ExportRun",
+    "KeptResponse",
     "LateEntry",
     "Lease",
     "LoginSession",
     "MonthLine",
     "MonthSeal",
+    "OnceAnswer",
     "PriceOverride",
     "PriceVersion",
     "Project",
@@ -43,6 +48,8 @@ __all__ = [
     "SavingCorrection",
     "Setting",
     "SharedCost",
+    "StoredFile",
+    "StoredPiece",
     "Team",
     "UsageDay",
     "UsageHour",

@@ -1,0 +1,115 @@
+"""One request of a batch, on the way of every request: checked, admitted, found or fetched, charged, recorded.
+
+Knows: the dialect of each endpoint, which failures are worth another try. Does not know: lines, files, SQL.
+"""
+
+from collections.abc import Callable
+from contextlib import aclosing
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from gateway.batches.shapes import Batch
+from gateway.call import Body, Call, Directives, Principal
+from gateway.dialects import Dialect
+from gateway.dialects.plain import Plain
+from gateway.dialects.responses import Responses
+from gateway.errors import GatewayError, Internal, InvalidRequest, Overloaded, RateLimited, UpstreamFailed
+from gateway.pipeline import Pipeline
+
+log = structlog.get_logger("nearhit.batches")
+
+BATCH_TAG = ("nearhit/batch", "1")
+_LONGEST = 600.0  # seconds one request may take
+_LATER = (429, 500, 502, 503, 504)
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, object]).decode
+_DIALECTS: dict[str, Dialect] = {
+    "/v1/chat/completions": Plain("chat"),
+    "/v1/completions": Plain("completion"),
+    "/v1/embeddings": Plain("embedding"),
+    "/v1/responses": Responses(),
+}
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """A whole answer or a refusal. `again`: seconds after which another try may do better; None: it will not.
+
+    `turned_away`: it never got as far as an upstream, so it costs no try.
+    """
+
+    status: int
+    body: bytes
+    again: float | None = None
+    turned_away: bool = False
+
+
+class Asking:
+    """`now`: wall-clock seconds, `monotonic` never goes back."""
+
+    def __init__(self, pipeline: Pipeline, *, now: Callable[[], float], monotonic: Callable[[], float]) -> None:
+        self._pipeline = pipeline
+        self._now = now
+        self._monotonic = monotonic
+
+    async def ask(self, batch: Batch, principal: Principal, request_id: str, request: bytes) -> Told:
+        """Never raises but for a cancellation."""
+        dialect = _DIALECTS[batch.endpoint]
+        try:
+            call = self._call(batch, dialect, principal, request_id, request)
+            answer = await self._pipeline.complete(call, _nobody_leaves)
+            async with aclosing(answer.reading):
+                return Told(status=200, body=await answer.reading.whole())
+        except GatewayError as error:
+            status, body = dialect.refusal(error, request_id)
+            away = isinstance(error, RateLimited | Overloaded)
+            return Told(status=status, body=body, again=_pause(error), turned_away=away)
+        except Exception as error:
+            log.exception("a request of a batch broke", request_id=request_id)
+            broken = Internal(f"Something broke here, not in your request ({type(error).__name__}).")
+            return Told(status=500, body=broken.body())
+
+    def _call(self, batch: Batch, dialect: Dialect, principal: Principal, request_id: str, request: bytes) -> Call:
+        body = _decode(request)
+        if body.get("stream"):
+            raise InvalidRequest("A request of a batch cannot be streamed.", param="stream", code="invalid_value")
+        inner = dialect.read(_plain(body))
+        directives = msgspec.convert(batch.directives, Directives)
+        received = self._monotonic()
+        return Call(
+            id=request_id,
+            operation=dialect.operation,
+            principal=principal,
+            body=inner.body,
+            model=str(inner.body["model"]),
+            stream=False,
+            include_usage=inner.include_usage,
+            directives=msgspec.structs.replace(directives, tags=(*directives.tags, BATCH_TAG)),
+            received=received,
+            at=self._now(),
+            deadline=received + _LONGEST,
+            size=max(len(request), len(_encode(inner.body))),
+            voice=inner.voice,
+            ignored=inner.ignored,
+            background=True,
+        )
+
+
+def _plain(body: Body) -> Body:
+    return {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
+
+
+def _pause(error: GatewayError) -> float | None:
+    """Only what surely cost nothing is tried again; how long to wait at least."""
+    told = dict(error.headers).get("retry-after-ms")
+    if isinstance(error, RateLimited | Overloaded):
+        return int(told) / 1_000 if told else 1.0
+    if isinstance(error, UpstreamFailed) and not error.doubtful and error.http_status in _LATER:
+        wait: object = getattr(error, "retry_after", None)
+        return wait if isinstance(wait, float) else 1.0
+    return None
+
+
+def _nobody_leaves() -> None:
+    """There is no client who could."""

@@ -1,0 +1,108 @@
+"""Everything clients of models talk to, put together over one worker's parts: endpoints, files, batches, responses.
+
+Knows: constructors. Does not know: what any part does, the control plane.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from gateway.batches.asking import Asking
+from gateway.batches.office import Office
+from gateway.batches.runner import Means
+from gateway.idempotency import Idempotency
+from gateway.journey import Answer
+from gateway.pipeline import Pipeline
+from gateway.prompt_tokens import Counter
+from gateway.repeats import Repeats
+from gateway.routes import batches, files, media, messages, openai, responses
+
+if TYPE_CHECKING:
+    from gateway.app import Worker
+
+Direct = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Plane(Struct, frozen=True, kw_only=True):
+    """`direct`: endpoints by path, to be asked before any router. `office` runs batches and has to be started."""
+
+    direct: Mapping[str, Direct]
+    handlers: list[Any]
+    office: Office
+
+
+def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
+    """Nothing is started."""
+    settings = worker.settings
+    once = Idempotency(worker.database, worker.ledger.boot, now=time.time, tasks=worker.answering)
+    office = _office(worker, pipeline, once)
+    edge = openai.Edge(
+        pipeline=pipeline,
+        keyring=worker.keyring,
+        ledger=worker.ledger,
+        rates=worker.rates,
+        tasks=worker.answering,
+        server=settings.server,
+        repeats=Repeats(),
+        idempotency=once,
+        ignored=lambda answer: _ignored(worker.providers, answer),
+        refused=worker.telemetry.refused,
+        now=time.time,
+        monotonic=time.monotonic,
+    )
+    counter = Counter(worker.catalog, worker.providers)
+    making = responses.Continuing(edge, worker.responses)
+    found = {
+        **openai.endpoints(edge),
+        **media.endpoints(edge),
+        **messages.endpoints(edge, counter),
+        **responses.endpoints(edge, counter, making),
+    }
+    handlers = [
+        *openai.route_handlers(found),
+        *messages.route_handlers(),
+        *responses.route_handlers(responses.Desk(worker.responses, worker.keyring, making)),
+        *files.route_handlers(worker.files, worker.keyring, patience=settings.server.body_timeout),
+        *batches.route_handlers(_batch_desk(worker, office)),
+    ]
+    return Plane(direct=openai.data_plane(found), handlers=handlers, office=office)
+
+
+def _office(worker: "Worker", pipeline: Pipeline, once: Idempotency) -> Office:
+    kept = worker.settings.kept
+    means = Means(
+        database=worker.database,
+        files=worker.files,
+        keyring=worker.keyring,
+        asking=Asking(pipeline, now=time.time, monotonic=time.monotonic),
+        settings=kept,
+        places=asyncio.Semaphore(kept.batch_in_flight),
+        now=time.time,
+    )
+    sweeps = (worker.files.sweep, worker.responses.sweep, once.sweep)
+    return Office(means, worker.ledger.boot, worker.answering, sweeps)
+
+
+def _batch_desk(worker: "Worker", office: Office) -> batches.Desk:
+    settings = worker.settings
+    return batches.Desk(
+        office,
+        worker.files,
+        worker.keyring,
+        settings.kept,
+        settings.server,
+        now=time.time,
+        monotonic=time.monotonic,
+    )
+
+
+def _ignored(providers: Mapping[str, Any], answer: Answer) -> list[str]:
+    """What of the request the provider which answered was not told, or does not know where it says so."""
+    call, provider = answer.journey.call, providers.get(answer.flight.landing.provider)
+    if call.native is not None and getattr(provider, "speaks", None) == call.native.dialect:
+        return []
+    name = getattr(provider, "ignored_fields", None)
+    return [*call.ignored, *(name(call.body) if name is not None else ())]

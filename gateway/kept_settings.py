@@ -1,0 +1,29 @@
+"""What clients may leave here, how much of it and for how long: files, batches, responses.
+
+Knows: names and ranges. Does not know: where anything is kept.
+"""
+
+from pydantic import Field
+
+from gateway.setting_kinds import Octets, Seconds, Section
+
+_MONTH = 30 * 86_400.0
+
+
+class KeptSettings(Section):
+    """`project_*`: of one project in all; more is refused (files, batches) or pushes out the oldest (responses).
+
+    `batch_in_flight`: requests of batches that one worker has under way at once. `retry_interrupted`: a request of a
+    batch that was under way when its worker was killed is sent once more, though it may have been billed; otherwise it
+    stands in the error file.
+    """
+
+    max_file: Octets = 100 << 20
+    project_files: Octets = 10 << 30
+    output_ttl: Seconds = _MONTH
+    batch_lines: int = Field(default=50_000, ge=1)
+    project_batches: int = Field(default=100, ge=1)
+    batch_in_flight: int = Field(default=8, ge=1, le=256)
+    retry_interrupted: bool = False
+    responses_ttl: Seconds = _MONTH
+    project_responses: Octets = 256 << 20

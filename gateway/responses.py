@@ -1,0 +1,222 @@
+"""Responses that clients come back to: kept whole, continued, listed item by item, made in the background, deleted.
+
+A project's own, for a time, and bounded in all: the oldest go first. Knows: rows and chains of them. Does not know:
+HTTP, dialects, how a response is made.
+"""
+
+from collections.abc import Callable
+from typing import cast
+
+import msgspec
+import structlog
+from msgspec import Struct
+from sqlalchemy import ColumnElement, delete, func, insert, select, update
+from sqlalchemy.engine import Connection
+
+from gateway.aftermath import closed
+from gateway.call import Body, Principal
+from gateway.db.models import KeptResponse
+from gateway.db.session import UNREACHABLE, Database
+from gateway.errors import InvalidRequest, NotFound
+from gateway.kept_settings import KeptSettings
+
+log = structlog.get_logger("nearhit.responses")
+
+LARGEST = 16 << 20  # bytes of one response with what it was asked
+_LONGEST_CHAIN = 256
+_LARGEST_CHAIN = 32 << 20
+_COUNT_EVERY = 32  # responses of a project, until it is seen whether it keeps too much
+_MOST_SWEPT = 200
+_LOST = "The gateway stopped while it made this response."
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, object]).decode
+_decode_items = msgspec.json.Decoder(list[dict[str, object]]).decode
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """One response. `body` as the client was told it, `items` as it asked."""
+
+    id: str
+    previous: str | None
+    status: str
+    body: bytes
+    items: bytes
+    boot: str | None
+
+    @property
+    def response(self) -> Body:
+        return _decode(self.body)
+
+    @property
+    def asked(self) -> list[Body]:
+        return _decode_items(self.items)
+
+
+_COLUMNS = [getattr(KeptResponse, name) for name in Kept.__struct_fields__]
+
+
+class Responses:
+    """`boot`: this process's life in the ledger; `now`: wall-clock seconds."""
+
+    def __init__(self, database: Database, boot: str, settings: KeptSettings, *, now: Callable[[], float]) -> None:
+        self._database = database
+        self._boot = boot
+        self._settings = settings
+        self._now = now
+        self._fresh: dict[tuple[str, str], int] = {}
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is kept at all."""
+        return self._settings.responses_ttl > 0
+
+    async def put(self, owner: Principal, response: Body, items: list[Body], *, background: bool = False) -> bool:
+        """Keep it, and what it continues as long as it; whether that was possible."""
+        body, asked = _encode(response), _encode(numbered(items, str(response["id"])))
+        if len(body) + len(asked) > LARGEST:
+            return False
+        row = {"id": response["id"], "team": owner.team, "project": owner.project, "status": response["status"]}
+        row |= {"previous": response.get("previous_response_id"), "body": body, "items": asked}
+        row |= {"size": len(body) + len(asked), "boot": self._boot if background else None}
+        try:
+            await self._database.transact(_put, row, self._now(), self._settings.responses_ttl)
+            await self._tidy(owner)
+        except UNREACHABLE as error:
+            log.warning("a response could not be kept", error=repr(error)[:200])
+            return False
+        return True
+
+    async def get(self, owner: Principal, response_id: str) -> Kept:
+        """Raises NotFound, also for another project's response."""
+        found = await self._database.transact(_get, owner, response_id, self._now())
+        if found is None:
+            raise NotFound(f"Response with id '{response_id[:100]}' not found.", param="id", code="response_not_found")
+        return found
+
+    async def earlier(self, owner: Principal, response_id: str) -> list[Body]:
+        """The whole conversation up to a response, in order. Raises InvalidRequest where some of it is not there."""
+        chain = await self._database.transact(_chain, owner, response_id, self._now())
+        if chain is None:
+            message = f"Previous response with id '{response_id[:100]}' not found."
+            raise InvalidRequest(message, param="previous_response_id", code="previous_response_not_found")
+        if chain[-1].status not in ("completed", "incomplete"):
+            message = f"Previous response with id '{response_id[:100]}' is {chain[-1].status}."
+            raise InvalidRequest(message, param="previous_response_id", code="invalid_value")
+        found: list[Body] = []
+        for kept in chain:
+            found += [*kept.asked, *cast("list[Body]", kept.response["output"])]
+        return found
+
+    async def delete(self, owner: Principal, response_id: str) -> None:
+        """Raises NotFound."""
+        await self.get(owner, response_id)
+        async with self._database.begin() as connection:
+            await connection.execute(delete(KeptResponse).where(_own(owner), KeptResponse.id == response_id))
+
+    async def cancel(self, owner: Principal, response_id: str) -> Kept:
+        """Stop one that is made in the background. Raises NotFound, InvalidRequest."""
+        kept = await self.get(owner, response_id)
+        if kept.response.get("background") is not True:
+            message = "Only responses with 'background' set to true can be cancelled."
+            raise InvalidRequest(message, param="response_id", code="invalid_value")
+        if kept.status in ("queued", "in_progress"):
+            body = {**kept.response, "status": "cancelled"}
+            mine = update(KeptResponse).where(
+                _own(owner), KeptResponse.id == response_id, KeptResponse.boot.is_not(None)
+            )
+            async with self._database.begin() as connection:
+                await connection.execute(mine.values(status="cancelled", body=_encode(body), boot=None))
+        return await self.get(owner, response_id)
+
+    async def finish(self, response: Body) -> None:
+        """One that was made in the background is done, unless it was cancelled or deleted meanwhile."""
+        mine = update(KeptResponse).where(KeptResponse.id == response["id"], KeptResponse.boot == self._boot)
+        values = {"status": response["status"], "body": _encode(response), "boot": None}
+        async with self._database.begin() as connection:
+            await connection.execute(mine.values(values))
+
+    async def wanted(self, response_id: str) -> bool:
+        """Whether one that is being made here still should be."""
+        mine = select(KeptResponse.boot).where(KeptResponse.id == response_id)
+        async with self._database.read() as connection:
+            return await connection.scalar(mine) == self._boot
+
+    async def sweep(self) -> int:
+        """Away with what has expired; answers how many."""
+        return await self._database.transact(_drop, KeptResponse.expires <= self._now())
+
+    async def _tidy(self, owner: Principal) -> None:
+        who = (owner.team, owner.project)
+        self._fresh[who] = self._fresh.get(who, 0) + 1
+        if self._fresh[who] >= _COUNT_EVERY or len(self._fresh) > _MOST_SWEPT:
+            self._fresh.clear()
+            await self._database.transact(_shrink, owner, self._settings.project_responses)
+
+
+def numbered(items: list[Body], response_id: str) -> list[Body]:
+    """Every item with an id, so that they can be listed page by page."""
+    name = response_id.removeprefix("resp_")
+    return [item if item.get("id") else {**item, "id": f"item_{name}_{n}"} for n, item in enumerate(items)]
+
+
+def _own(owner: Principal) -> ColumnElement[bool]:
+    return (KeptResponse.team == owner.team) & (KeptResponse.project == owner.project)
+
+
+def _put(connection: Connection, row: Body, now: float, ttl: float) -> None:
+    connection.execute(insert(KeptResponse).values({**row, "created": now, "expires": now + ttl}))
+    ids: list[str] = []
+    previous = cast("str | None", row["previous"])
+    while previous is not None and len(ids) < _LONGEST_CHAIN:
+        ids.append(previous)
+        previous = connection.execute(select(KeptResponse.previous).where(KeptResponse.id == previous)).scalar()
+    if ids:
+        connection.execute(update(KeptResponse).where(KeptResponse.id.in_(ids)).values(expires=now + ttl))
+
+
+def _get(connection: Connection, owner: Principal, response_id: str, now: float) -> Kept | None:
+    mine = select(*_COLUMNS).where(_own(owner), KeptResponse.id == response_id, KeptResponse.expires > now)
+    row = connection.execute(mine).first()
+    if row is None:
+        return None
+    kept = Kept(**{name: getattr(row, name) for name in Kept.__struct_fields__})
+    if kept.boot is None or not closed(connection, kept.boot):
+        return kept
+    error = {"code": "server_error", "message": _LOST}
+    body = _encode({**kept.response, "status": "failed", "error": error})
+    lost = update(KeptResponse).where(KeptResponse.id == response_id, KeptResponse.boot == kept.boot)
+    connection.execute(lost.values(status="failed", body=body, boot=None))
+    return msgspec.structs.replace(kept, status="failed", body=body, boot=None)
+
+
+def _chain(connection: Connection, owner: Principal, response_id: str, now: float) -> list[Kept] | None:
+    """From the first to this one; None where one of them is not there (any more)."""
+    chain: list[Kept] = []
+    size, name = 0, cast("str | None", response_id)
+    while name is not None:
+        kept = _get(connection, owner, name, now)
+        if kept is None:
+            return None
+        chain.append(kept)
+        size += len(kept.body) + len(kept.items)
+        if len(chain) > _LONGEST_CHAIN or size > _LARGEST_CHAIN:
+            message = "This conversation has grown too long to be continued by 'previous_response_id'."
+            raise InvalidRequest(message, param="previous_response_id", code="conversation_too_long")
+        name = kept.previous
+    return chain[::-1]
+
+
+def _shrink(connection: Connection, owner: Principal, most: int) -> None:
+    """The oldest give way."""
+    sizes = select(func.coalesce(func.sum(KeptResponse.size), 0)).where(_own(owner))
+    while int(connection.execute(sizes).scalar_one()) > most:
+        oldest = select(KeptResponse.id).where(_own(owner)).order_by(KeptResponse.created).limit(_COUNT_EVERY)
+        ids = [row.id for row in connection.execute(oldest)]
+        connection.execute(delete(KeptResponse).where(KeptResponse.id.in_(ids)))
+
+
+def _drop(connection: Connection, condition: ColumnElement[bool]) -> int:
+    ids = [row.id for row in connection.execute(select(KeptResponse.id).where(condition).limit(_MOST_SWEPT))]
+    if ids:
+        connection.execute(delete(KeptResponse).where(KeptResponse.id.in_(ids)))
+    return len(ids)

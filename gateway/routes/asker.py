@@ -1,0 +1,67 @@
+"""Who may use the data plane's stored things, and the lists they are shown in.
+
+Knows: keys, roles, OpenAI's cursors. Does not know: what is listed.
+"""
+
+from typing import Any, Protocol, TypeVar, cast
+
+from litestar import Request
+from litestar.datastructures import State
+
+from gateway.auth import Keyring
+from gateway.call import Principal
+from gateway.errors import InvalidRequest, NotAllowed
+
+AnyRequest = Request[Any, Any, State]
+READERS = frozenset({"viewer", "finance"})
+_MOST = 100
+
+
+class Identified(Protocol):
+    """A row of a list."""
+
+    @property
+    def id(self) -> str: ...
+
+
+Row = TypeVar("Row", bound=Identified)
+
+
+async def asker(keyring: Keyring, headers: Any) -> Principal:
+    """Whose request this is. Raises Unauthorized, NotAllowed."""
+    principal = await keyring.identify(headers)
+    if principal.role in READERS:
+        raise NotAllowed(
+            f"A key with the role {principal.role!r} reads reports; use an application's key to ask models.",
+            code="role_not_allowed",
+        )
+    return principal
+
+
+def limit_of(request: AnyRequest, default: int, most: int = _MOST) -> int:
+    """The query's `limit`. Raises InvalidRequest."""
+    told = request.query_params.get("limit")
+    if told is None:
+        return default
+    if not (told.isascii() and told.isdigit() and 1 <= int(told[:9]) <= most):
+        raise InvalidRequest(f"'limit' must be a whole number from 1 to {most}.", param="limit", code="invalid_value")
+    return int(told)
+
+
+def order_of(request: AnyRequest) -> bool:
+    """Whether the newest comes first. Raises InvalidRequest."""
+    told = request.query_params.get("order", "desc")
+    if told not in ("asc", "desc"):
+        raise InvalidRequest("'order' must be asc or desc.", param="order", code="invalid_value")
+    return told == "desc"
+
+
+def page(found: list[Row], limit: int, shown: list[dict[str, object]]) -> dict[str, object]:
+    """A page of a list; `found` holds one row more than `limit` where there is more."""
+    data = shown[:limit]
+    first, last = (found[0].id, found[len(data) - 1].id) if data else (None, None)
+    return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": len(found) > limit}
+
+
+def after_of(request: AnyRequest) -> str | None:
+    return cast("str | None", request.query_params.get("after"))

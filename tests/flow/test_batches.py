@@ -1,0 +1,207 @@
+"""Files and batches with OpenAI's own client over real sockets: run as if each request had come alone, once."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from gateway.price_terms import Terms
+from gateway.prices import PriceSetting
+from tests.flow.dialect_upstream import Script, scripted
+from tests.live import Live, live, settings
+
+CHAT = "/v1/chat/completions"
+encode = msgspec.json.encode
+
+
+def line(custom_id: str, said: str = "hi", url: str = CHAT, model: str = "lab/m", **more: Any) -> bytes:
+    body = {"model": model, "messages": [{"role": "user", "content": said}], **more}
+    return encode({"custom_id": custom_id, "method": "POST", "url": url, "body": body})
+
+
+def lines(*given: bytes) -> bytes:
+    return b"\n".join(given) + b"\n"
+
+
+@asynccontextmanager
+async def playing(home: Path, **values: Any) -> AsyncGenerator[tuple[Script, Live, AsyncOpenAI]]:
+    async with scripted() as (script, upstream):
+        lab = {"kind": "openai", "base_url": upstream.url, "api_key": "none", "billing": "stops-on-close"}
+        chosen = settings(home, providers={"up": {"kind": "scripted"}, "lab": lab}, **values)
+        async with live(chosen) as gateway:
+            await gateway.services.prices.set(
+                "lab/m", input_usd="1.00", output_usd="2.00", actor="test", effective_from=0.0
+            )
+            async with client_of(gateway) as client:
+                yield script, gateway, client
+
+
+def client_of(gateway: Live, key: str | None = None) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=key or gateway.key, max_retries=0, timeout=20)
+
+
+async def made(client: AsyncOpenAI, content: bytes, endpoint: Any = CHAT, **more: Any) -> Any:
+    file = await client.files.create(file=("in.jsonl", content), purpose="batch")
+    return await client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h", **more)
+
+
+async def over(client: AsyncOpenAI, batch: Any) -> Any:
+    async with asyncio.timeout(20):
+        while batch.status not in ("completed", "failed", "expired", "cancelled"):
+            await asyncio.sleep(0.05)
+            batch = await client.batches.retrieve(batch.id)
+    return batch
+
+
+async def told(client: AsyncOpenAI, file_id: str) -> dict[str, Any]:
+    raw = (await client.files.content(file_id)).content
+    return {one["custom_id"]: one for one in map(msgspec.json.decode, raw.splitlines())}
+
+
+async def test_a_batch_is_its_requests(tmp_path: Path) -> None:
+    """Answers, refusals, counts, the ledger and the cache: all as if each line had come alone."""
+    async with playing(tmp_path) as (script, gateway, client):
+        content = lines(line("a", "one"), line("b", "two"), line("c", "one"), line("d", model="nobody/knows"))
+        batch = await over(client, await made(client, content, metadata={"for": "test"}))
+        assert (batch.status, batch.metadata) == ("completed", {"for": "test"})
+        counts = batch.request_counts
+        assert (counts.total, counts.completed, counts.failed) == (4, 3, 1)
+        good, bad = await told(client, batch.output_file_id), await told(client, batch.error_file_id)
+        assert set(good) == {"a", "b", "c"}
+        answer = good["a"]["response"]
+        assert answer["status_code"] == 200
+        assert answer["body"]["choices"][0]["message"]["content"] == script.text
+        assert bad["d"]["response"]["body"]["error"]["code"] == "model_not_found"
+        assert len(script.sent) == 2, "an equal request is answered from the cache or shared"
+        entries = await gateway.entries()
+        assert len(entries) == 2
+        rows = await gateway.rows()
+        assert {row["id"] for row in rows} >= {one["response"]["request_id"] for one in good.values()}
+        assert all("nearhit/batch" in row["tags"] for row in rows)
+        with pytest.raises(openai.ConflictError):
+            await client.batches.cancel(batch.id)
+        listed = [one.id async for one in client.batches.list(limit=1)]
+        assert listed == [batch.id]
+
+
+async def test_a_batch_pays_the_batch_price_where_there_is_one(tmp_path: Path) -> None:
+    """What nobody waits for is cheaper where the operator says so, and never where nobody does."""
+    async with playing(tmp_path, cache={"store": "memory", "mode": "off"}) as (_, gateway, client):
+        terms = Terms(input_usd="1.00", output_usd="2.00", service={"batch": "50"})
+        await gateway.services.prices.put("lab/half", terms, PriceSetting(actor="test", effective_from=0.0))
+        await gateway.chat(model="lab/half")
+        await gateway.chat(model="lab/m")
+        await over(client, await made(client, lines(line("a", model="lab/half"), line("b"))))
+        amounts: dict[str, list[int]] = {}
+        for entry in await gateway.entries():
+            amounts.setdefault(entry["model"], []).append(entry["amount_nano"])
+        alone, batched = amounts["half"]
+        assert batched * 2 == alone
+        assert len(set(amounts["m"])) == 1
+
+
+async def test_the_engine_the_encoder_and_other_dialects_run_batches(tmp_path: Path) -> None:
+    """Every endpoint that is offered, also without any upstream."""
+    async with live(settings(tmp_path)) as gateway, client_of(gateway) as client:
+        legacy = {"model": "local/sim", "prompt": "Once", "max_tokens": 4}
+        response = {"model": "local/sim", "input": "hi", "max_output_tokens": 16}
+        for endpoint, body in (("/v1/completions", legacy), ("/v1/responses", response)):
+            asked = encode({"custom_id": "x", "method": "POST", "url": endpoint, "body": body})
+            batch = await over(client, await made(client, asked, endpoint))
+            assert batch.request_counts.completed == 1, batch
+            answer = (await told(client, batch.output_file_id))["x"]["response"]["body"]
+            assert answer["model"] == "local/sim"
+
+
+async def test_an_input_with_faults_runs_nothing(tmp_path: Path) -> None:
+    """Half a batch would be paid for and thrown away."""
+    async with playing(tmp_path) as (script, _, client):
+        batch = await over(client, await made(client, lines(line("a"), line("a"), b"{")))
+        assert batch.status == "failed"
+        assert [(error.code, error.line) for error in batch.errors.data] == [
+            ("duplicate_custom_id", 2),
+            ("invalid_json_line", 3),
+        ]
+        assert not script.sent
+
+
+async def test_nobody_sees_what_is_anothers(tmp_path: Path) -> None:
+    """Files and batches are a project's own: to everybody else they do not exist."""
+    async with playing(tmp_path) as (_, gateway, client):
+        batch = await over(client, await made(client, lines(line("a"))))
+        async with client_of(gateway, await gateway.new_key("rivals")) as rival:
+            assert [one.id async for one in rival.files.list()] == []
+            assert [one.id async for one in rival.batches.list()] == []
+            for attempt in (
+                rival.files.retrieve(batch.input_file_id),
+                rival.files.content(batch.output_file_id),
+                rival.files.delete(batch.output_file_id),
+                rival.batches.retrieve(batch.id),
+                rival.batches.cancel(batch.id),
+                rival.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h"),
+            ):
+                with pytest.raises(openai.NotFoundError):
+                    await attempt
+
+
+async def test_a_cancelled_batch_keeps_what_it_had(tmp_path: Path) -> None:
+    """What was under way is finished and told; the rest stands in the error file; nothing more is asked."""
+    async with playing(tmp_path, kept={"batch_in_flight": 1}) as (script, _, client):
+        script.wait = asyncio.Event()
+        batch = await made(client, lines(*[line(str(number), f"question {number}") for number in range(5)]))
+        while not script.sent:  # noqa: ASYNC110 - the upstream counts, it does not tell
+            await asyncio.sleep(0.01)
+        assert (await client.batches.cancel(batch.id)).status == "cancelling"
+        await asyncio.sleep(1.2)
+        script.wait.set()
+        batch = await over(client, batch)
+        assert batch.status == "cancelled"
+        counts = batch.request_counts
+        assert counts.completed + counts.failed == counts.total == 5
+        assert counts.completed == len(script.sent) <= 2
+        bad = await told(client, batch.error_file_id)
+        assert {one["error"]["code"] for one in bad.values()} == {"batch_cancelled"}
+
+
+async def test_the_same_key_makes_one_batch(tmp_path: Path) -> None:
+    """A repeated request for a batch would charge for all its lines twice."""
+    async with playing(tmp_path) as (_, _, client):
+        file = await client.files.create(file=("in.jsonl", lines(line("a"))), purpose="batch")
+        asked: Any = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
+        headers = {"idempotency-key": "once"}
+        first, second = [await client.batches.create(**asked, extra_headers=headers) for _ in range(2)]
+        assert first.id == second.id
+        with pytest.raises(openai.ConflictError):
+            await client.batches.create(**asked, metadata={"a": "b"}, extra_headers=headers)
+
+
+async def test_files_come_back_as_they_were_sent(tmp_path: Path) -> None:
+    """Also one that spans pieces; a list goes page by page; what is deleted is gone."""
+    async with live(settings(tmp_path, kept={"max_file": 1 << 20})) as gateway, client_of(gateway) as client:
+        content = bytes(range(256)) * 2_500
+        file = await client.files.create(file=("a/b.bin", content), purpose="user_data")
+        assert (file.bytes, file.filename, file.status) == (len(content), "a_b.bin", "processed")
+        assert (await client.files.content(file.id)).content == content
+        others = [await client.files.create(file=("x", b"x"), purpose="batch") for _ in range(3)]
+        assert [one.id async for one in client.files.list(limit=2)] == [
+            *[one.id for one in reversed(others)],
+            file.id,
+        ]
+        assert [one.id async for one in client.files.list(purpose="user_data")] == [file.id]
+        assert (await client.files.delete(file.id)).deleted
+        with pytest.raises(openai.NotFoundError):
+            await client.files.content(file.id)
+        with pytest.raises(openai.APIStatusError) as large:
+            await client.files.create(file=("x", b"x" * (1 << 20) + b"y"), purpose="batch")
+        assert large.value.status_code == 413
+        for purpose, sent in (("nonsense", b"x"), ("batch", b"")):
+            with pytest.raises(openai.BadRequestError):
+                await client.files.create(file=("x", sent), purpose=purpose)  # pyright: ignore[reportArgumentType] - wrong on purpose
+        told_json = await gateway.post("/v1/files", {"purpose": "batch"})
+        assert told_json.status == 415
