@@ -11,7 +11,7 @@ RUN /opt/nearhit/bin/pip install --quiet ${TORCH_INDEX:+--index-url "${TORCH_IND
 WORKDIR /src
 # dependencies in a layer of their own: a change of code does not install torch's neighbours again
 COPY pyproject.toml ./
-RUN /opt/nearhit/bin/python3 -c "import tomllib, pathlib; pathlib.Path('needs.txt').write_text('\n'.join(tomllib.loads(pathlib.Path('pyproject.toml').read_text())['project']['dependencies']))" \
+RUN /opt/nearhit/bin/python3 -c "import tomllib, pathlib; pathlib.Path('needs.txt').write_text('\n'.join((lambda p: p['dependencies'] + p['optional-dependencies']['oidc'])(tomllib.loads(pathlib.Path('pyproject.toml').read_text())['project'])))" \
  && /opt/nearhit/bin/pip install --quiet -r needs.txt
 COPY README.md LICENSE ./
 COPY gateway gateway

@@ -6,6 +6,7 @@ exists. Does not know the exact tier, statistics, judges, or how an answer is de
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -20,6 +21,13 @@ from policies.reuse import Budget, Explore, Neighbour, Regenerate, Serve, Verdic
 
 # A partition that takes longer to load is there for the next look-up; nobody waits for it.
 _LOAD_WAIT = 0.05
+
+
+class Clock(NamedTuple):
+    """Wall-clock and monotonic seconds."""
+
+    now: Callable[[], float]
+    monotonic: Callable[[], float]
 
 
 class Found(Struct, kw_only=True):
@@ -38,6 +46,7 @@ class Found(Struct, kw_only=True):
     sight: Sight | None = None
     audit: float = 0.0
     uncounted: Uncounted | None = None
+    embedded: tuple[float, float] | None = None
 
 
 class Meaning:
@@ -51,14 +60,14 @@ class Meaning:
         scopes: Scopes,
         *,
         config: CacheConfig,
-        now: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._store = store
         self._partitions = partitions
         self._encoder = encoder
         self._scopes = scopes
         self._config = config
-        self._now = now
+        self._now, self._monotonic = clock
 
     async def find(self, query: Query, budget: Budget, alive: Callable[[Entry], bool], *, hold: bool = False) -> Found:
         """What the policy says about the nearest kept texts. Trouble becomes a reason, never an exception.
@@ -66,12 +75,17 @@ class Meaning:
         `hold`: a verdict that serves nothing is not counted yet.
         """
         found = Found()
+        started = self._monotonic()
         try:
             found.vector = await self.embed(query.text, self._config.embed_timeout)
         except EncoderDown as error:
-            return Found(reason=error.reason)
+            found.reason = error.reason
+            return found
+        finally:
+            found.embedded = (started, self._monotonic())
         if found.vector is None:
-            return Found(reason="text-too-long")
+            found.reason = "text-too-long"
+            return found
         try:
             key = (query.scope, self._encoder.name)
             near = await self._partitions.search(key, found.vector, self._config.neighbours, wait=_LOAD_WAIT)

@@ -16,7 +16,7 @@ from cache.front import Front
 from cache.index import load as load_index
 from cache.judging import Judge
 from cache.making import Maker
-from cache.meaning import Found, Meaning
+from cache.meaning import Clock, Found, Meaning
 from cache.partitions import Partitions, Saving
 from cache.scopes import Scopes
 from cache.store import Change, Selection, Store, StoreDown
@@ -75,7 +75,7 @@ class SemanticCache:
         )
         self._random = random
         self._meaning = (
-            Meaning(store, self._partitions, encoder, self._scopes, config=config, now=now)
+            Meaning(store, self._partitions, encoder, self._scopes, config=config, clock=Clock(now, monotonic))
             if encoder is not None
             else None
         )
@@ -310,6 +310,7 @@ class SemanticCache:
                 explore=found.explore if found.entry is None else found.entry.id,
                 sight=found.sight,
                 uncounted=found.uncounted,
+                embedded=found.embedded,
             )
         return Hit(
             entry=found.entry,
@@ -320,6 +321,7 @@ class SemanticCache:
             looked=found.looked,
             sight=found.sight,
             audit=self._is_audited(found),
+            embedded=found.embedded,
         )
 
     def _hit(self, entry: Entry, query: Query, started: float) -> Hit:

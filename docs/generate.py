@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from gateway import setting_kinds, settings  # noqa: E402 - the tree this script stands in, not an installed one
+from gateway import setting_types, settings  # noqa: E402 - the tree this script stands in, not an installed one
 
 PACKAGES = ("gateway", "cache", "engine", "policies", "migrations", "tests", "docs", "deploy")
 SENTENCE = re.compile(r"(.+?)(?:\.(?=\s|$)|$)", re.DOTALL)
@@ -124,6 +124,16 @@ ABOUT: dict[str, str] = {
     "exports[].folder": "Where the files are put; each is complete or not there.",
     "exports[].focus_version": "Of the FOCUS specification.",
     "telemetry.explain_days": "How long the reasons for hits and misses are kept; 0 keeps none.",
+    "oidc.issuer": "An OpenID Connect provider where people sign in to `/ui`; https, or http to this machine.",
+    "oidc.client_id": "The name under which that provider knows nearhit.",
+    "oidc.client_secret": "Its secret; left out for a public client (PKCE is used in any case).",
+    "oidc.scopes": "What is asked for; must hold `openid`.",
+    "oidc.name_claim": "The claim that names a person in the audit log.",
+    "oidc.role_claim": "The claim that lists a person's groups; may lie deeper (`realm_access.roles`).",
+    "oidc.roles": "`{group: role}` or `{group: role@team}`; the first match counts, nobody else gets in.",
+    "oidc.redirect_url": "`/ui/oidc/back` as browsers reach it, where a proxy in front changes scheme or host.",
+    "telemetry.ttft_target": "A streamed answer that begins within this, and keeps `tpot_target`, counts as goodput.",
+    "telemetry.tpot_target": "The most time per later token for an answer to count as goodput.",
 }
 
 # Files that are not Python, and so have no docstring to quote.
@@ -174,9 +184,9 @@ def section_of(annotation: Any) -> tuple[type[BaseModel], str] | None:
 
 def kind_of(field: FieldInfo) -> str:
     converters = {getattr(one, "func", None) for one in field.metadata}
-    if setting_kinds.seconds in converters:
+    if setting_types.seconds in converters:
         return "duration"
-    if setting_kinds.octets in converters:
+    if setting_types.octets in converters:
         return "size"
     if get_origin(field.annotation) is not None and str(get_origin(field.annotation)).endswith("Literal"):
         return " \\| ".join(f"`{choice}`" for choice in get_args(field.annotation))

@@ -35,9 +35,12 @@ from gateway.fetching import Parts
 from gateway.files import Files
 from gateway.firstrun import AdminKey, first_api_key, installation_secret
 from gateway.flights import Flights
+from gateway.gauges import Gauges
 from gateway.herds import Herds
 from gateway.journey import Recorder
+from gateway.keywatch import KeyWatch
 from gateway.ledger import Ledger
+from gateway.oidc import SignOn
 from gateway.parts import aliases, build_cache, build_encoder, build_engines, build_judge, build_providers, offers
 from gateway.pipeline import Pipeline
 from gateway.planting import Ground, Planter
@@ -75,6 +78,7 @@ class Worker(Struct, kw_only=True):
     exports: Scheduler
     prices: PriceBook
     keyring: Keyring
+    key_watch: KeyWatch
     encoder: EncoderClient
     cache: SemanticCache
     engines: dict[str, Engine]
@@ -99,6 +103,8 @@ class Worker(Struct, kw_only=True):
         self.ledger.follow(self.rates.tend)
         self.background.spawn(self.courier.run(), "alerts")
         self.background.spawn(self.exports.run(), "exports")
+        if self.database.dialect == "postgresql":  # SQLite has one worker, which hears of every change itself
+            self.background.spawn(self.key_watch.run(), "keys")
         await self.encoder.start()
         await self.cache.start()
         for engine in self.engines.values():
@@ -120,6 +126,7 @@ class Worker(Struct, kw_only=True):
             self.office.stop()
         self.courier.stop()
         self.exports.stop()
+        self.key_watch.stop()
         await self.answering.finish(self.settings.server.drain_timeout)
         await self.ledger.close()
         for provider in self.providers.values():
@@ -165,6 +172,7 @@ def build(settings: Settings) -> Worker:
     providers = build_providers(settings, engines, encoder, transport, background)
     catalog = Catalog(settings.models, offers(settings, providers), aliases(settings))
     telemetry = Telemetry(settings.telemetry, now=time.time, models=catalog.names())
+    keyring = Keyring(database, secret, now=time.time, monotonic=time.monotonic, admin_key=AdminKey(settings))
 
     async def ask(model: str, messages: list[dict[str, object]]) -> str:
         assert worker.errands is not None
@@ -180,7 +188,8 @@ def build(settings: Settings) -> Worker:
         exports=Scheduler(database, settings.exports, statement_file, now=time.time),
         rates=_rates(database, ledger, catalog, background),
         prices=PriceBook(database, settings=settings, now=time.time),
-        keyring=Keyring(database, secret, now=time.time, monotonic=time.monotonic, admin_key=AdminKey(settings)),
+        keyring=keyring,
+        key_watch=KeyWatch(database, keyring),
         encoder=encoder,
         cache=build_cache(settings, encoder, build_judge(settings, encoder, ask), watch_of(telemetry)),
         engines=engines,
@@ -308,8 +317,14 @@ def _services(worker: Worker) -> Services:
         providers=worker.providers,
         telemetry=worker.telemetry,
         planter=_planter(worker),
+        sign_on=_sign_on(worker.settings),
+        gauges=Gauges(worker.telemetry.exposition, monotonic=time.monotonic),
         models=worker.catalog.names,
     )
+
+
+def _sign_on(settings: Settings) -> SignOn | None:
+    return None if settings.oidc is None else SignOn(settings.oidc, installation_secret(settings), now=time.time)
 
 
 def _planter(worker: Worker) -> Planter:

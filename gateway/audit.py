@@ -1,9 +1,11 @@
 """Who changed what: one appended row per change, each chained to the one before it by a digest.
 
-A row that is altered or taken out breaks every digest after it; `broken` finds the first such place.
+A row that is altered or taken out breaks every digest after it; `verify` finds the first such place. That the newest
+rows were not cut off is seen by whoever noted an earlier `head`: it must still be in the chain.
 Does not know: what a change means. Secrets never come here: callers hand names and limits, not keys.
 """
 
+import asyncio
 import hashlib
 from typing import NamedTuple
 
@@ -51,9 +53,22 @@ async def note(services: Services, actor: Principal, change: Change, *, ip: str 
         )
 
 
-async def broken(services: Services) -> int | None:
-    """The id of the first row whose digest does not follow from the rows before it; None when all is whole."""
-    digest, after = _START, 0
+class Verdict(NamedTuple):
+    """`broken_at`: the id of the first row whose digest does not follow from those before it, None when all is whole.
+
+    `head`: the digest of the last row. `seen`: whether the digest that was asked for is in the chain, True for none.
+    """
+
+    broken_at: int | None
+    rows: int
+    head: str
+    seen: bool
+
+
+async def verify(services: Services, *, noted: str | None = None) -> Verdict:
+    """Every row from the first on. `noted`: a head that somebody wrote down earlier."""
+    digest, after, count = _START, 0, 0
+    seen = noted is None or noted == _START
     while True:
         wanted = select(Audit).where(Audit.id > after).order_by(Audit.id).limit(_PAGE)
         async with services.database.read() as connection:
@@ -61,10 +76,12 @@ async def broken(services: Services) -> int | None:
         for row in rows:
             change = Change(row.action, row.target, row.before, row.after)
             if row.digest != (digest := _digest(digest, row.at, row.actor, change, row.ip)):
-                return row.id
-            after = row.id
+                return Verdict(row.id, count, digest, seen)
+            after, count = row.id, count + 1
+            seen = seen or digest == noted
         if len(rows) < _PAGE:
-            return None
+            return Verdict(None, count, digest, seen)
+        await asyncio.sleep(0)  # others' turn: a long chain must not hold up answers
 
 
 def _digest(previous: str, at: float, actor: str, change: Change, ip: str | None) -> str:

@@ -8,6 +8,7 @@ Does not know: HTTP frameworks, budgets, sessions of the dashboard. A key is nev
 import asyncio
 import hashlib
 import hmac
+import math
 import secrets
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
@@ -23,11 +24,12 @@ from gateway.keyrows import KeyRow, KeyRows
 
 Headers = Iterable[tuple[bytes, bytes]]
 
-TTL = 30.0  # seconds until a key is looked up again: the longest a revocation elsewhere can take to be seen here
+TTL = 30.0  # seconds until a key is looked up again, should word of a change elsewhere not arrive (gateway/keywatch.py)
 GRACE = 300.0  # seconds a key that was seen good stays good while the database is out of reach
 ORG_WIDE = ""  # the team of a principal that is not bound to one
 _KNOWN_BOUND = 10_000
 _UNKNOWN_BOUND = 2_000
+LONGEST_OVERLAP = 30 * 86_400.0  # seconds an old secret may work on after a rotation
 _LONGEST_TOKEN = 512
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -94,7 +96,7 @@ def within(principal: Principal, team: str) -> bool:
     return principal.team == ORG_WIDE or principal.team == team
 
 
-def grantable(creator: Principal, wanted: NewKey) -> str | None:
+def grantable(creator: Principal, wanted: NewKey | KeyRow) -> str | None:
     """None when `wanted` grants nothing beyond what `creator` holds, else what goes beyond it, in words."""
     if _RANK[wanted.role] > _RANK[creator.role]:
         return f"the role {wanted.role!r}"
@@ -129,7 +131,7 @@ class Keyring:
         self._monotonic = monotonic
         self._admin = admin_key
         self._known: dict[bytes, _Known] = {}
-        self._digests: dict[str, bytes] = {}
+        self._digests: dict[str, tuple[bytes, ...]] = {}
         self._unknown: dict[bytes, float] = {}
         self._changes = 0
         self._asking = asyncio.Lock()
@@ -173,18 +175,17 @@ class Keyring:
             row = await self._rows.find(key_id)
         except UNREACHABLE as error:
             return self._last_resort(digest, error)
-        expected = row.hash if row is not None else bytes(32)  # the same work whether or not the id exists
-        if not hmac.compare_digest(expected, keyform.stored_form(self._pepper, token)) or row is None:
+        ends = _good_until(row, keyform.stored_form(self._pepper, token))
+        if ends is None or row is None:
             self._forget(digest)
             _bounded(self._unknown, _UNKNOWN_BOUND)[digest] = self._monotonic() + TTL
             raise _refusal()
-        if (why := row.unusable(self._now())) is not None:
+        if (why := row.unusable(self._now())) is not None or ends <= self._now():
             self._forget(digest)
-            raise Unauthorized(f"This API key {why}. Ask an administrator for a new one.")
+            raise Unauthorized(f"This API key {why or 'has been replaced'}. Ask an administrator for a new one.")
         principal = principal_of(row)
         if changes == self._changes:  # else a key was revoked while the database answered: do not remember
-            until_expiry = TTL if row.expires is None else min(TTL, row.expires - self._now())
-            self._remember(digest, principal, self._monotonic() + until_expiry)
+            self._remember(digest, principal, self._monotonic() + min(TTL, ends - self._now()))
         return principal
 
     def _last_resort(self, digest: bytes, error: BaseException) -> Principal:
@@ -199,7 +200,9 @@ class Keyring:
 
     def _remember(self, digest: bytes, principal: Principal, fresh_until: float) -> None:
         _bounded(self._known, _KNOWN_BOUND)[digest] = _Known(principal, fresh_until, fresh_until + GRACE)
-        _bounded(self._digests, _KNOWN_BOUND)[principal.key_id] = digest
+        before = self._digests.get(principal.key_id, ())
+        if digest not in before:  # two at most: the secret of now and the one before it
+            _bounded(self._digests, _KNOWN_BOUND)[principal.key_id] = (*before[-1:], digest)
 
     def _forget(self, digest: bytes) -> None:
         self._known.pop(digest, None)
@@ -207,13 +210,18 @@ class Keyring:
     def forget_key(self, key_id: str) -> None:
         """Ask the database again at the next use of this key: called on every change, here or elsewhere."""
         self._changes += 1
-        if (digest := self._digests.pop(key_id, None)) is not None:
+        for digest in self._digests.pop(key_id, ()):
             self._forget(digest)
 
+    def forget_all(self) -> None:
+        """The same for every key: word of changes may have been missed."""
+        self._changes += 1
+        self._digests.clear()
+        self._known = {digest: known._replace(fresh_until=0.0) for digest, known in self._known.items()}
+
     async def create(self, creator: Principal, wanted: NewKey) -> Created:
-        """Make a key. Raises NotAllowed when it would grant more than the creator holds."""
-        if (beyond := grantable(creator, wanted)) is not None:
-            raise NotAllowed(f"A key can never grant more than its maker has: {beyond}.", code="grant_exceeds_creator")
+        """Make a key. Raises NotAllowed when it would grant more than the creator holds, a longer life included."""
+        await self._within_own(creator, wanted)
         if wanted.expires is not None and wanted.expires <= self._now():
             raise InvalidRequest("`expires` lies in the past.", param="expires")
         minted = keyform.mint(secrets.token_bytes)
@@ -231,19 +239,31 @@ class Keyring:
         await self._rows.add(row)
         return Created(row, minted.key)
 
-    async def rotate(self, actor: Principal, key_id: str) -> Created:
-        """A new secret under the same id, so that budgets and usage stay together; the old one stops working now."""
+    async def rotate(self, actor: Principal, key_id: str, *, overlap: float = 0.0) -> Created:
+        """A new secret under the same id, so that budgets and usage stay together.
+
+        The old one works on for `overlap` seconds, 0 to `LONGEST_OVERLAP`; one that was still good from an earlier
+        rotation stops now. Raises NotFound, NotAllowed, InvalidRequest.
+        """
+        if not 0.0 <= overlap <= LONGEST_OVERLAP:
+            raise InvalidRequest("`overlap` must be a duration of at most 30 days, such as 24h.", param="overlap")
         row = await self._own(actor, key_id)
         if (why := row.unusable(self._now())) is not None:
             raise InvalidRequest(f"The key {key_id} {why}; create a new one instead.", code="key_not_usable")
+        await self._within_own(actor, row)  # else its text would be a way around what `create` refuses
         minted = keyform.mint(secrets.token_bytes, name=key_id)
-        fresh = replace(row, hash=keyform.stored_form(self._pepper, minted.key.encode()))
-        await self._rows.put_hash(key_id, fresh.hash)
+        fresh = replace(
+            row,
+            hash=keyform.stored_form(self._pepper, minted.key.encode()),
+            old_hash=row.hash if overlap else None,
+            old_until=self._now() + overlap if overlap else None,
+        )
+        await self._rows.put_hash(fresh)
         self.forget_key(key_id)
         return Created(fresh, minted.key)
 
     async def revoke(self, actor: Principal, key_id: str) -> KeyRow:
-        """Stop a key: at once in this process, within `TTL` seconds in others. Revoking twice changes nothing."""
+        """Stop a key: at once in this process, within a second in others. Revoking twice changes nothing."""
         row = await self._own(actor, key_id)
         at = self._now() if row.revoked is None else row.revoked
         await self._rows.revoke(key_id, at)
@@ -257,6 +277,13 @@ class Keyring:
     async def list(self, actor: Principal) -> list[KeyRow]:
         """Every key the actor may see, newest first."""
         return await self._rows.all(None if actor.team == ORG_WIDE else actor.team)
+
+    async def _within_own(self, maker: Principal, wanted: NewKey | KeyRow) -> None:
+        """Whoever is shown a key's text holds all that it opens."""
+        if (beyond := grantable(maker, wanted)) is None:
+            beyond = _outlives(await self._rows.find(maker.key_id), wanted)
+        if beyond is not None:
+            raise NotAllowed(f"A key can never grant more than its maker has: {beyond}.", code="grant_exceeds_creator")
 
     async def _own(self, actor: Principal, key_id: str) -> KeyRow:
         """The row, if the actor's reach covers it. Another team's key looks like one that does not exist."""
@@ -274,6 +301,26 @@ LOCAL = Principal(key_id="local", team=ORG_WIDE, project="", role="admin")
 
 def principal_of(row: KeyRow) -> Principal:
     return Principal(key_id=row.id, team=row.team, project=row.project, role=row.role, models=row.models)
+
+
+def _good_until(row: KeyRow | None, presented: bytes) -> float | None:
+    """Until when the secret behind `presented` opens `row` (inf: as long as the key does), None if it never did.
+
+    Both secrets are compared, whatever the first comparison says and whether or not the id exists.
+    """
+    current = hmac.compare_digest(row.hash if row is not None else bytes(32), presented)
+    old = hmac.compare_digest((row.old_hash if row is not None else None) or bytes(32), presented)
+    if row is None or not (current or old):
+        return None
+    ends = math.inf if row.expires is None else row.expires
+    return ends if current else min(ends, row.old_until or 0.0)
+
+
+def _outlives(creator: KeyRow | None, wanted: NewKey | KeyRow) -> str | None:
+    """A key that ends makes none that lasts longer. `creator` is None for those that are no key in the database."""
+    if creator is None or creator.expires is None:
+        return None
+    return None if wanted.expires is not None and wanted.expires <= creator.expires else "a longer life than your own"
 
 
 def _refusal() -> Unauthorized:

@@ -58,25 +58,13 @@ class Directives(Struct, frozen=True, kw_only=True):
     traceparent: str | None = None
 
 
-class Native(Struct, frozen=True, kw_only=True):
-    """A request of another dialect as it came, for an upstream that speaks it too.
-
-    `headers`: those that belong to the dialect. `apart`: what of it is not in the inner body and changes the answer.
-    """
-
-    dialect: str
-    body: Body
-    headers: dict[str, str]
-    apart: Body
-
-
 class Call(Struct, frozen=True, kw_only=True):
     """One request, decoded once. `body` is the client's own object and is never changed after this point.
 
     `id` is a server-made UUIDv7; `received` and `deadline` are monotonic seconds, `at` wall-clock seconds since the
     epoch; `size` is the body's length in bytes. `repeat`: what was read from the same bytes before (`gateway.repeats`).
     `voice`: how the answer is told to a client of another dialect; `body` is a chat completion all the same.
-    `ignored`: what of the client's request is not in `body`, by name. `native`: all of it, as it came.
+    `ignored`: what of the client's request is not in `body`, by name.
     `charged` False: it draws on no budget of its key, user, project and team (the gateway asks for itself).
     `background`: nobody waits for it, so it gives way to whoever does, and takes a cheaper tier where there is one.
     """
@@ -96,21 +84,28 @@ class Call(Struct, frozen=True, kw_only=True):
     repeat: "Repeat | None" = None
     charged: bool = True
     background: bool = False
-    native: Native | None = None
     voice: "Voice | None" = None
     ignored: tuple[str, ...] = ()
+
+
+class Computed(NamedTuple):
+    """How a bundled engine spent its time on an answer, in milliseconds: queue, then prefill up to the first token."""
+
+    queue_ms: float
+    prefill_ms: float
 
 
 class Chunk(NamedTuple):
     """One event of a streamed reply, or the one body of a reply that is not streamed, as decoded JSON.
 
-    `usage` and `finish` are what was read from it; `final` marks a whole body.
+    `usage` and `finish` are what was read from it; `final` marks a whole body. `computed`: told by our engines.
     """
 
     data: Body
     usage: Usage | None = None
     finish: str | None = None
     final: bool = False
+    computed: Computed | None = None
 
 
 class Outcome(Struct, kw_only=True):

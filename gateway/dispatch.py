@@ -18,6 +18,7 @@ from gateway.ledger import AttemptPlan, Hold, Ledger, Settlement
 from gateway.prices import PriceBook
 from gateway.providers import Partial, Provider, Sending
 from gateway.settings import Settings
+from gateway.traces import traceparent_for
 from policies.money import Price, Usage, bound_nano, usd
 from policies.retry import RetryBudget, pause, worth_retrying
 from policies.routing import rank
@@ -239,7 +240,7 @@ class Dispatcher:
             timeout=max(0.001, min(patience, call.deadline - now) if call.stream else call.deadline - now),
             idle=found.idle_timeout if found else _ENGINE_PATIENCE,
             background=call.background,
-            native=call.native,
+            traceparent=traceparent_for(call, plan.id, self._settings.telemetry.sample) if found else None,
         )
 
     def _body(self, call: Call, plan: AttemptPlan, limits: Bound) -> Body:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from engine.api import Delta, EngineUsage, TokenLogprob
-from gateway.call import Body, Chunk
+from gateway.call import Body, Chunk, Computed
 from gateway.engine_requests import Sequence
 from gateway.providers import Sending
 from policies.money import Usage
@@ -33,6 +33,7 @@ class Answer:
         self._begun: set[int] = set()
         self._offset: dict[int, int] = {}
         self._usage: dict[int, EngineUsage] = {}
+        self.computed: Computed | None = None  # of the sequence that ended first
 
     def chunks(self, sequence: Sequence, delta: Delta) -> Iterator[Chunk]:
         """The events of one delta: the opening before the first, one finish after the last, text in between."""
@@ -46,6 +47,9 @@ class Answer:
         if delta.finish_reason is not None:
             if delta.usage is not None:
                 self._usage[index] = delta.usage
+            if delta.timing is not None and self.computed is None:
+                queue, first = delta.timing.queue_ms, delta.timing.ttft_ms
+                self.computed = Computed(queue, max(0.0, first - queue))
             end: Body = {"delta": {}} if self._chat else {"text": ""}
             choice: Body = {"index": index, **end, "logprobs": None, "finish_reason": delta.finish_reason}
             yield Chunk({**self._head, "choices": [choice]}, None, delta.finish_reason)
@@ -53,7 +57,7 @@ class Answer:
     def last(self) -> Chunk:
         """The event that tells the usage."""
         usage = self.usage()
-        return Chunk({**self._head, "choices": [], "usage": usage_body(usage)}, usage)
+        return Chunk({**self._head, "choices": [], "usage": usage_body(usage)}, usage, computed=self.computed)
 
     def note(self, index: int, usage: EngineUsage) -> None:
         """What the engine says of a sequence that broke off."""
@@ -104,11 +108,11 @@ class Answer:
         }
 
 
-def whole(body: Body, usage: Usage) -> Chunk:
+def whole(body: Body, usage: Usage, computed: Computed | None = None) -> Chunk:
     """One folded body as the only chunk of an answer that is not streamed."""
     choices = cast("list[Body]", body["choices"])
     finish = choices[-1].get("finish_reason") if choices else None
-    return Chunk(body, usage, cast("str | None", finish), final=True)
+    return Chunk(body, usage, cast("str | None", finish), final=True, computed=computed)
 
 
 def usage_body(usage: Usage) -> Body:

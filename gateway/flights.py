@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from gateway.call import Chunk, CostStatus
+from gateway.call import Chunk, Computed, CostStatus
 from gateway.errors import GatewayError
 from policies.money import Price, Usage
 
@@ -38,7 +38,7 @@ class Landing(Struct, kw_only=True):
 
     `billing`: of the upstream being asked now. `capped`: the output cap added because the client named none;
     `short`: the scope of the budget that made it smaller than usual.
-    `consumed`: what a broken answer is known to have used.
+    `consumed`: what a broken answer is known to have used. `computed`: how a bundled engine spent its time.
     """
 
     steps: list[Step] = []
@@ -50,6 +50,7 @@ class Landing(Struct, kw_only=True):
     price: Price | None = None
     usage: Usage | None = None
     consumed: Usage | None = None
+    computed: Computed | None = None
     finish: str | None = None
     cost_nano: int = 0
     cost_status: CostStatus = "exact"

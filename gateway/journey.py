@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from cache.types import Hit, Looked, Miss, Query, Uncacheable
 from cache.verify import ticket
-from gateway.call import Call, Outcome
+from gateway.call import Call, Computed, Outcome
 from gateway.catalog import Route
 from gateway.flights import Flight, Landing, Step
 from gateway.ledger import Ledger
 from gateway.reading import Reading
-from gateway.telemetry import Attempt, Telemetry, Timings
+from gateway.steps import Attempt, Timings
+from gateway.telemetry import Telemetry
 from policies.money import cost_nano
 
 _SCOPE_SHOWN = 12
@@ -93,6 +94,8 @@ class Recorder:
             return
         journey.recorded = True
         outcome, timings = journey.outcome, journey.timings
+        found = journey.hit or journey.miss
+        timings.embedded = found.embedded if found else None
         if journey.flight is not None:
             _note(journey, journey.flight.landing)
         outcome.total_ms = (timings.ended - timings.received) * 1e3
@@ -116,7 +119,7 @@ def _note(journey: Journey, landing: Landing) -> None:
         outcome.attempts = len(landing.steps)
         outcome.cost_nano, outcome.cost_status = landing.cost_nano, landing.cost_status
         outcome.discount_nano = _discount(landing)
-        journey.timings.attempts = [_attempt(step) for step in landing.steps]
+        journey.timings.attempts = [_attempt(step, landing.computed) for step in landing.steps]
         if landing.steps:
             journey.timings.dispatched = landing.steps[0].held_at
             last = landing.steps[-1]
@@ -131,11 +134,17 @@ def _discount(landing: Landing) -> int:
     return cost_nano(replace(usage, cached=0, cache_write=0, cache_write_1h=0), price) - cost_nano(usage, price)
 
 
-def _attempt(step: Step) -> Attempt:
+def _attempt(step: Step, computed: Computed | None) -> Attempt:
+    """`computed` is of the attempt that answered, the only one with a first chunk."""
+    told = computed if step.first_chunk_at else None
     return Attempt(
+        id=step.id,
+        queue_ms=None if told is None else told.queue_ms,
+        prefill_ms=None if told is None else told.prefill_ms,
         provider=step.provider,
         model=step.model,
         started=step.held_at,
+        sent=step.sent_at,
         first_chunk=step.first_chunk_at,
         ended=step.ended_at,
         result=step.result,
@@ -165,15 +174,37 @@ def explanation(journey: Journey) -> dict[str, object]:
                 "model": step.model,
                 "result": step.result,
                 "start_ms": (step.held_at - started) * 1e3,
+                "sent_ms": (step.sent_at - started) * 1e3 if step.sent_at else None,
                 "first_chunk_ms": (step.first_chunk_at - started) * 1e3 if step.first_chunk_at else None,
                 "end_ms": (step.ended_at - started) * 1e3 if step.ended_at else None,
                 "cost_nano": step.cost_nano,
             }
             for step in (journey.flight.landing.steps if journey.flight else ())
         ],
+        **_marks(journey, started),
         **_shortened(journey),
         **journey.told,
     }
+
+
+def _marks(journey: Journey, started: float) -> dict[str, object]:
+    """When the steps were done, in ms; with the attempts this is all that the waterfall of a request is drawn from."""
+    timings, landing = journey.timings, journey.flight.landing if journey.flight else None
+    marks = {
+        name: (mark - started) * 1e3
+        for name, mark in (
+            ("admitted", timings.admitted),
+            ("looked_up", timings.looked_up),
+            ("first_chunk", timings.first_chunk),
+            ("ended", timings.ended),
+        )
+        if mark
+    }
+    if timings.embedded is not None:
+        marks["embed_start"], marks["embed_end"] = ((mark - started) * 1e3 for mark in timings.embedded)
+    if landing is not None and landing.computed is not None:
+        marks["queue"], marks["prefill"] = landing.computed
+    return {"marks": marks}
 
 
 def _shortened(journey: Journey) -> dict[str, object]:

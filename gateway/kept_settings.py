@@ -5,7 +5,7 @@ Knows: names and ranges. Does not know: where anything is kept.
 
 from pydantic import Field
 
-from gateway.setting_kinds import Octets, Seconds, Section
+from gateway.setting_types import Octets, Seconds, Section
 
 _MONTH = 30 * 86_400.0
 

@@ -17,7 +17,10 @@ from gateway.db.session import Database
 
 
 class KeyRow(Struct, frozen=True, kw_only=True):
-    """One key as stored. `hash`: 32 bytes of `keyform.stored_form`. Times in seconds since the epoch."""
+    """One key as stored. `hash`: 32 bytes of `keyform.stored_form`. Times in seconds since the epoch.
+
+    `old_hash`: the secret before the last rotation, good until `old_until`.
+    """
 
     id: str
     name: str
@@ -30,6 +33,8 @@ class KeyRow(Struct, frozen=True, kw_only=True):
     expires: float | None = None
     revoked: float | None = None
     last_used: float | None = None
+    old_hash: bytes | None = None
+    old_until: float | None = None
 
     @property
     def prefix(self) -> str:
@@ -89,9 +94,15 @@ class KeyRows:
                 )
             )
 
-    async def put_hash(self, key_id: str, stored: bytes) -> None:
+    async def put_hash(self, row: KeyRow) -> None:
+        """The secrets of a key, the new one and the one before it."""
+        values = {
+            "hash": row.hash.hex(),
+            "old_hash": None if row.old_hash is None else row.old_hash.hex(),
+            "old_until": row.old_until,
+        }
         async with self._database.begin() as connection:
-            await connection.execute(update(ApiKey).where(ApiKey.id == key_id).values(hash=stored.hex()))
+            await connection.execute(update(ApiKey).where(ApiKey.id == row.id).values(values))
 
     async def revoke(self, key_id: str, at: float) -> None:
         wanted = update(ApiKey).where(ApiKey.id == key_id, ApiKey.revoked.is_(None)).values(revoked=at)
@@ -120,6 +131,8 @@ _WANTED = select(
     ApiKey.created,
     ApiKey.expires,
     ApiKey.revoked,
+    ApiKey.old_hash,
+    ApiKey.old_until,
 )
 
 
@@ -136,4 +149,6 @@ def _row(found: Any, last_used: float | None = None) -> KeyRow:
         expires=found.expires,
         revoked=found.revoked,
         last_used=last_used,
+        old_hash=None if found.old_hash is None else bytes.fromhex(found.old_hash),
+        old_until=found.old_until,
     )

@@ -14,8 +14,9 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.values import MutexValue, ValueClass
 
 from gateway.call import Outcome
+from gateway.steps import Timings
 from gateway.tallies import Add, Tallies
-from gateway.traces import OPERATION_NAMES, Timings
+from gateway.traces import OPERATION_NAMES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"

@@ -102,6 +102,8 @@ class Pumps:
             flight.landing.usage = chunk.usage
         if chunk.finish is not None:
             flight.landing.finish = chunk.finish
+        if chunk.computed is not None:
+            flight.landing.computed = chunk.computed
         flight.push(chunk)
 
     def _close_books(self, flight: Flight, live: Live | None) -> None:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:  # heavy or optional parts; routes only ever call them
     from engine.api import Engine
     from gateway.auth import Keyring
     from gateway.db.session import Database
+    from gateway.gauges import Gauges
     from gateway.ledger import Ledger
+    from gateway.oidc import SignOn
     from gateway.planting import Planter
     from gateway.prices import PriceBook
     from gateway.providers import Provider
@@ -22,7 +24,8 @@ if TYPE_CHECKING:  # heavy or optional parts; routes only ever call them
 
 
 class Services:
-    """`cache` is None where nothing is cached; `telemetry`, `planter` and `rates` in short-lived processes.
+    """`cache` is None where nothing is cached; `telemetry`, `gauges`, `planter` and `rates` in short-lived processes;
+    `sign_on` where only keys sign in.
 
     `now`: wall-clock seconds. `models` answers the names clients may ask for.
     A plain class: Litestar would take a dataclass apart to check it.
@@ -43,6 +46,8 @@ class Services:
         telemetry: "Telemetry | None" = None,
         planter: "Planter | None" = None,
         rates: "Rates | None" = None,
+        sign_on: "SignOn | None" = None,
+        gauges: "Gauges | None" = None,
         models: Callable[[], list[str]] = list,
     ) -> None:
         self.settings = settings
@@ -57,4 +62,6 @@ class Services:
         self.telemetry = telemetry
         self.planter = planter
         self.rates = rates
+        self.sign_on = sign_on
+        self.gauges = gauges
         self.models = models

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import yaml
-from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -19,7 +27,8 @@ from pydantic_settings import (
 
 from gateway.alert_settings import AlertSettings
 from gateway.kept_settings import KeptSettings
-from gateway.setting_kinds import Octets, Seconds, Section
+from gateway.oidc_settings import OidcSettings
+from gateway.setting_types import Octets, Seconds, Section
 from policies.money import nano
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -179,13 +188,18 @@ class BudgetSettings(Section):
 
 
 class TelemetrySettings(Section):
-    """What is traced and where it goes; prompts and answers never, unless `capture_content`."""
+    """What is traced and where it goes; prompts and answers never, unless `capture_content`.
+
+    `ttft_target`, `tpot_target`: a streamed answer that keeps both counts as goodput.
+    """
 
     otlp: str | None = None
     capture_content: bool = False
     sample: float = Field(default=0.1, ge=0, le=1)
     slow: Seconds = 5.0
     explain_days: int = Field(default=7, ge=0)
+    ttft_target: Seconds = 1.0
+    tpot_target: Seconds = 0.05
 
 
 class LedgerSettings(Section):
@@ -257,6 +271,7 @@ class Settings(BaseSettings):
     retention: RetentionSettings = RetentionSettings()
     kept: KeptSettings = KeptSettings()
     exports: list[ExportSettings] = []
+    oidc: OidcSettings | None = None
 
     @field_validator("database")
     @classmethod
@@ -279,6 +294,13 @@ class Settings(BaseSettings):
         if self.server.workers > 1 and self.cache.mode != "off" and self.redis is None:
             raise ValueError("server.workers > 1 with caching needs redis: redis://… (or cache.mode: off)")
         return self
+
+    _file: Path | None = PrivateAttr(default=None)
+
+    @property
+    def file(self) -> Path | None:
+        """The file these were read from, None for ./nearhit.yaml where that is there."""
+        return self._file
 
     @property
     def database_url(self) -> str:
@@ -317,7 +339,9 @@ def load(config: Path | None = None, **flags: Any) -> Settings:
     _FileValues.current = _read(path) if config or path.exists() else {}
     _add_well_known(_FileValues.current)
     try:
-        return Settings(**flags)
+        found = Settings(**flags)
+        found._file = config  # pyright: ignore[reportPrivateUsage] - said by the one place that knows
+        return found
     finally:
         _FileValues.current = {}
 

@@ -21,7 +21,8 @@ from engine.api import EngineStats
 from gateway.call import Outcome
 from gateway.metrics import CONTENT_TYPE, Metrics
 from gateway.settings import TelemetrySettings
-from gateway.traces import Attempt, Reason, Timings, Trace, build_trace, parent_of, trace_id_of
+from gateway.steps import Attempt, Timings
+from gateway.traces import Reason, Trace, build_trace, head_sampled
 
 __all__ = ["CONTENT_TYPE", "Attempt", "Exporter", "Telemetry", "Timings", "Trace", "otlp_exporter"]
 
@@ -29,7 +30,6 @@ MOST_TRACES = 512
 MOST_PENDING = 4_096
 POUR_EVERY = 0.5
 _POUR_TIMEOUT = 2.0
-_RANDOM_BITS = 56
 
 
 class Exporter(Protocol):
@@ -53,7 +53,7 @@ class Telemetry:
     ) -> None:
         self._metrics = Metrics(models)
         self._metrics.started(now())
-        self._threshold = int(settings.sample * (1 << _RANDOM_BITS))
+        self._share = settings.sample
         self._slow_ms = settings.slow * 1_000
         self._content = settings.capture_content
         self._exporter = exporter or (otlp_exporter(settings.otlp) if settings.otlp else None)
@@ -153,11 +153,7 @@ class Telemetry:
             return "error"
         if outcome.total_ms >= self._slow_ms:
             return "slow"
-        parent = parent_of(outcome.call.directives.traceparent)
-        if parent is not None:
-            return "sampled" if parent.sampled else None
-        drawn = int(trace_id_of(outcome.call)[-14:], 16)
-        return "sampled" if drawn < self._threshold else None
+        return "sampled" if head_sampled(outcome.call, self._share) else None
 
     def _pour_later(self) -> None:
         """Arm the next pouring; at once where no loop runs."""

@@ -5,6 +5,7 @@ attribute names of the semantic conventions 1.37. Does not know: sampling, expor
 answers never enter a span, unless the operator switched `telemetry.capture_content` on; then the prompt does.
 """
 
+import hashlib
 import random
 import re
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.call import Call, Outcome
+from gateway.steps import Attempt, Part, Timings, parts
 from policies.money import usd
 
 Reason = Literal["sampled", "error", "slow"]
@@ -28,6 +30,8 @@ OPERATION_NAMES = {
     "transcription": "transcription",
 }
 MOST_CONTENT = 32_768
+_RANDOM_BITS = 56
+_WELL = ("ok", "complete", "begun")
 
 _TRACEPARENT = re.compile(r"^(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")
 _REQUEST_FIELDS = {
@@ -41,33 +45,6 @@ _REQUEST_FIELDS = {
     "n": "gen_ai.request.choice.count",
 }
 _encode = msgspec.json.Encoder().encode
-
-
-class Attempt(Struct, kw_only=True):
-    """One try at one provider, in monotonic seconds; `result` is `ok` or an error's class name. 0.0: not reached."""
-
-    provider: str
-    model: str
-    started: float
-    first_chunk: float = 0.0
-    ended: float = 0.0
-    result: str = "ok"
-
-
-class Timings(Struct, kw_only=True):
-    """When each step of a request was done, in monotonic seconds; 0.0 means that the step was not reached.
-
-    `admitted`: rate limits passed. `looked_up`: the cache has answered. `dispatched`: handed to a provider.
-    `first_chunk`: the first chunk of the answer in hand. `ended`: the last chunk given to the client.
-    """
-
-    received: float
-    admitted: float = 0.0
-    looked_up: float = 0.0
-    dispatched: float = 0.0
-    first_chunk: float = 0.0
-    ended: float = 0.0
-    attempts: list[Attempt] = []
 
 
 class Span(Struct, frozen=True, kw_only=True):
@@ -112,6 +89,24 @@ def trace_id_of(call: Call) -> str:
     return parent.trace_id if parent else call.id.replace("-", "")
 
 
+def head_sampled(call: Call, share: float) -> bool:
+    """Decided when a request comes in, by the caller if it says so: every part of a trace decides alike."""
+    parent = parent_of(call.directives.traceparent)
+    if parent is not None:
+        return parent.sampled
+    return int(trace_id_of(call)[-14:], 16) < int(share * (1 << _RANDOM_BITS))
+
+
+def attempt_span_id(attempt: str) -> str:
+    """16 hex digits that are known before the span is built: upstreams are told them as the parent of their own."""
+    return hashlib.sha256(attempt.encode()).hexdigest()[:16]
+
+
+def traceparent_for(call: Call, attempt: str, share: float) -> str:
+    """What an upstream is sent (W3C Trace Context), so that its own spans hang under this attempt."""
+    return f"00-{trace_id_of(call)}-{attempt_span_id(attempt)}-{int(head_sampled(call, share)):02x}"
+
+
 def draw_span_id() -> str:
     """16 hex digits, never all zero. Span ids name, they do not protect: no secure randomness needed."""
     return f"{random.getrandbits(64) or 1:016x}"
@@ -125,7 +120,7 @@ def build_trace(
     content: bool = False,
     span_id: Callable[[], str] = draw_span_id,
 ) -> Trace:
-    """The span tree of one request: request -> admit, cache.find, dispatch -> provider.first_chunk per attempt."""
+    """The span tree of one request: admit, cache.find -> encoder.embed, dispatch -> what each attempt did."""
     call = outcome.call
     parent = parent_of(call.directives.traceparent)
     begun = timings.received or call.received
@@ -144,25 +139,22 @@ def build_trace(
         attributes=_root_attributes(outcome, content=content),
         error=outcome.error,
     )
-    spans = [root]
-    if timings.admitted:
-        spans.append(_step("admit", root.id, wall(begun), wall(timings.admitted), span_id()))
-    if timings.looked_up:
-        found = _step("cache.find", root.id, wall(timings.admitted or begun), wall(timings.looked_up), span_id())
-        found.attributes.update(_cache_attributes(outcome))
-        spans.append(found)
-    if timings.dispatched:
-        sent = Span(
-            name="dispatch",
-            id=span_id(),
-            parent=root.id,
-            start=wall(timings.looked_up or timings.admitted or begun),
-            end=wall(ended),
-            attributes=_upstream_attributes(outcome),
-            error=outcome.error,
+    spans, nesting = [root], [root.id]
+    for part in parts(timings, _attempts(outcome, timings), ended):
+        named = part.attempt.id if part.attempt and part.name == "provider.first_chunk" else ""
+        own = attempt_span_id(named) if named else span_id()
+        nesting[part.depth :] = [own]
+        spans.append(
+            Span(
+                name=part.name,
+                id=own,
+                parent=nesting[part.depth - 1],
+                start=wall(part.start),
+                end=wall(part.end),
+                attributes=_part_attributes(part, outcome),
+                error=_part_error(part, outcome),
+            )
         )
-        spans.append(sent)
-        spans += [_attempt_span(attempt, sent.id, wall, span_id()) for attempt in _attempts(outcome, timings)]
     return Trace(id=trace_id_of(call), request_id=call.id, reason=reason, spans=tuple(spans))
 
 
@@ -181,21 +173,25 @@ def _attempts(outcome: Outcome, timings: Timings) -> list[Attempt]:
     ]
 
 
-def _step(name: str, parent: str, start: float, end: float, span_id: str) -> Span:
-    return Span(name=name, id=span_id, parent=parent, start=start, end=end, attributes={})
+def _part_attributes(part: Part, outcome: Outcome) -> dict[str, Attribute]:
+    if part.name == "cache.find":
+        return _cache_attributes(outcome)
+    if part.name == "dispatch":
+        return _upstream_attributes(outcome)
+    if part.attempt is not None:
+        return {"gen_ai.provider.name": part.attempt.provider, "gen_ai.request.model": part.attempt.model}
+    return {}
 
 
-def _attempt_span(attempt: Attempt, parent: str, wall: Callable[[float], float], span_id: str) -> Span:
-    end = attempt.first_chunk or attempt.ended or attempt.started
-    return Span(
-        name="provider.first_chunk",
-        id=span_id,
-        parent=parent,
-        start=wall(attempt.started),
-        end=wall(end),
-        attributes={"gen_ai.provider.name": attempt.provider, "gen_ai.request.model": attempt.model},
-        error=None if attempt.result == "ok" else attempt.result,
-    )
+def _part_error(part: Part, outcome: Outcome) -> str | None:
+    """Of an attempt its last step carries what went wrong."""
+    if part.name == "dispatch":
+        return outcome.error
+    attempt = part.attempt
+    if attempt is None or attempt.result in _WELL:
+        return None
+    last = "provider.first_chunk" if not attempt.first_chunk else "provider.stream"
+    return attempt.result if part.name in (last, "engine.decode") else None
 
 
 def _root_attributes(outcome: Outcome, *, content: bool) -> dict[str, Attribute]:
@@ -215,6 +211,7 @@ def _root_attributes(outcome: Outcome, *, content: bool) -> dict[str, Attribute]
         "nearhit.attempts": outcome.attempts,
         "nearhit.client_gone": outcome.client_gone,
         **_cache_attributes(outcome),
+        **_pace_attributes(outcome),
     }
     if outcome.error:
         attributes["error.type"] = outcome.error
@@ -224,10 +221,23 @@ def _root_attributes(outcome: Outcome, *, content: bool) -> dict[str, Attribute]
     return attributes
 
 
+def _pace_attributes(outcome: Outcome) -> dict[str, Attribute]:
+    """In seconds, as the client saw it; of streamed answers."""
+    if outcome.ttft_ms is None or not outcome.call.stream:
+        return {}
+    found: dict[str, Attribute] = {"nearhit.time_to_first_token": outcome.ttft_ms / 1_000}
+    if outcome.usage.completion > 1:
+        rest = max(outcome.total_ms - outcome.ttft_ms, 0.0) / (outcome.usage.completion - 1)
+        found["nearhit.time_per_output_token"] = rest / 1_000
+    return found
+
+
 def _cache_attributes(outcome: Outcome) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {"nearhit.cache.status": outcome.cache}
     if outcome.source in ("exact", "semantic"):
         attributes["nearhit.cache.tier"] = outcome.source
+    if isinstance(reason := outcome.explain.get("reason"), str):
+        attributes["nearhit.cache.reason"] = reason
     if outcome.similarity is not None:
         attributes["nearhit.cache.similarity"] = outcome.similarity
     if outcome.confidence is not None:

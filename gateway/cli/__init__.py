@@ -60,6 +60,7 @@ _GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "statement": "What each team owes for a month.",
         },
     ),
+    "audit": ("Who changed what.", {"list": "The newest changes.", "verify": "Whether the chain of changes is whole."}),
     "db": ("The database.", {"upgrade": "Bring the schema up to date.", "current": "Which revision it is at."}),
     "config": (
         "The configuration.",

@@ -52,21 +52,23 @@ def list_keys(*, options: ReadOptions = ReadOptions()) -> None:  # noqa: B008 - 
     show.table(columns, [[show.text(row[column]) for column in columns] for row in found["data"]])
 
 
-def rotate_keys(key_id: str, *, options: ReadOptions = ReadOptions()) -> None:  # noqa: B008 - frozen
+def rotate_keys(key_id: str, *, overlap: str = "0m", options: ReadOptions = ReadOptions()) -> None:  # noqa: B008 - frozen
     """Give a key a new secret and print it, once. The old one stops working; the id, budgets and usage stay.
 
     Parameters
     ----------
     key_id
         The id of a key, or `admin` for the admin key.
+    overlap
+        How long the old secret works on, such as 24h; at most 30d, not for the admin key. Left out: not at all.
     """
     with control(settings_of(options)) as gateway:
-        made = gateway.ask("POST", f"/api/v1/keys/{key_id}/rotate")
+        made = gateway.ask("POST", f"/api/v1/keys/{key_id}/rotate", params={"overlap": overlap})
     _shown(made, options)
 
 
 def revoke_keys(key_id: str, *, options: ReadOptions = ReadOptions()) -> None:  # noqa: B008 - frozen
-    """Stop a key: at once in the gateway asked, within 30 seconds in others."""
+    """Stop a key: at once in the worker asked, within a second in every other."""
     with control(settings_of(options)) as gateway:
         gone = gateway.ask("DELETE", f"/api/v1/keys/{key_id}")
     if options.json:

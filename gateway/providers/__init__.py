@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from gateway.call import Body, Chunk, Native, Operation
+from gateway.call import Body, Chunk, Operation
 from policies.money import Usage
 
 Billing = Literal["stops-on-close", "bills-anyway"]
@@ -21,8 +21,8 @@ class Sending(Struct, frozen=True, kw_only=True):
     """One attempt at one upstream. `body` is ready to send: upstream model name, capped output, usage asked for.
 
     `id` is the attempt id. `tenant` is an opaque isolation salt. `timeout` bounds the wait for the first chunk and
-    `idle` every later gap, both in seconds. `background`: others go first. `native`: the client's own request, for a
-    provider that speaks its dialect (and says so: `speaks`).
+    `idle` every later gap, both in seconds. `background`: others go first. `traceparent`: W3C trace context for an
+    upstream over HTTP.
     """
 
     id: str
@@ -34,7 +34,13 @@ class Sending(Struct, frozen=True, kw_only=True):
     timeout: float
     idle: float
     background: bool = False
-    native: Native | None = None
+    traceparent: str | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What joins the upstream's own trace and logs to this attempt."""
+        own = {"x-request-id": self.id}
+        return own if self.traceparent is None else {**own, "traceparent": self.traceparent}
 
 
 class Partial(Exception):

@@ -91,7 +91,7 @@ class LocalProvider:
             yield last
         else:
             events.append(last.data)
-            yield whole(fold(events), answer.usage())
+            yield whole(fold(events), answer.usage(), answer.computed)
 
     async def prompt_tokens(self, sending: Sending) -> int:
         """Prompt tokens of a chat, exactly; raises what `send` would."""

@@ -1,32 +1,29 @@
-"""The control plane put together, what it says about itself, the audit log, and its description at `/docs`.
+"""The control plane put together, what it says about itself, and its description at `/docs`.
 
 Knows: every module of routes and that each handler must declare a role. Does not know: what they do.
 """
 
 import re
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 from litestar import Litestar, Request, Router, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
-from litestar.params import QueryParameter
 from litestar.routes import HTTPRoute
 from litestar.serialization import encode_json
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
-from sqlalchemy import select
 
 from gateway import __version__
-from gateway.audit import broken
-from gateway.auth import ORG_WIDE, ROLES
+from gateway.auth import ROLES
 from gateway.call import Role
 from gateway.db.migrate import current_of
-from gateway.db.models import Audit
-from gateway.errors import NotAllowed
 from gateway.routes import (
     alerts,
     anomalies_page,
+    audit,
+    audit_page,
     budgets,
     budgets_page,
     cache_admin,
@@ -41,8 +38,10 @@ from gateway.routes import (
     invoices,
     keys,
     ledger,
+    live_page,
     months,
     organization,
+    policies_page,
     price_tools,
     prices,
     prices_page,
@@ -50,10 +49,10 @@ from gateway.routes import (
     request_export,
     requests,
     savings_page,
-    shapes,
     shared_costs_page,
     sheets,
     spend_page,
+    sso,
     statements,
     statements_page,
     usage,
@@ -67,6 +66,8 @@ _KIND = re.compile(r":[a-z]+\}")
 
 _PAGES = (
     dashboard,
+    sso,
+    live_page,
     console,
     spend_page,
     savings_page,
@@ -79,6 +80,8 @@ _PAGES = (
     prices_page,
     exports_page,
     cache_page,
+    policies_page,
+    audit_page,
     sheets,
 )
 
@@ -111,27 +114,6 @@ class Status(Struct, kw_only=True):
     models: list[str]
 
 
-class AuditLine(Struct, kw_only=True):
-    """Who changed what."""
-
-    id: int
-    at: str | None
-    actor: str
-    action: str
-    target: str
-    before: dict[str, object] | None
-    after: dict[str, object] | None
-    ip: str | None
-
-
-class AuditAnswer(Struct, kw_only=True):
-    """Newest first. `whole` is false when a row was altered or taken out; `broken_at` names the first such place."""
-
-    data: list[AuditLine]
-    whole: bool
-    broken_at: int | None
-
-
 @get("/whoami", opt={"role": "viewer"}, summary="Who am I")
 async def whoami(caller: CallerDep) -> Who:
     """The role and reach of the key this was asked with."""
@@ -159,33 +141,8 @@ async def status(caller: CallerDep) -> Status:
     )
 
 
-@get("/audit", opt={"role": "admin"}, summary="Who changed what")
-async def audit(caller: CallerDep, limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 100) -> AuditAnswer:
-    """The newest changes, and whether the whole chain of them is intact."""
-    if caller.principal.team != ORG_WIDE:
-        raise NotAllowed("The audit log covers every team; this key is bound to one.", code="beyond_team")
-    async with caller.services.database.read() as connection:
-        wanted = select(Audit.__table__).order_by(Audit.id.desc()).limit(limit)
-        rows = (await connection.execute(wanted)).all()
-    where = await broken(caller.services)
-    lines = [
-        AuditLine(
-            id=row.id,
-            at=shapes.moment(row.at),
-            actor=row.actor,
-            action=row.action,
-            target=row.target,
-            before=row.before,
-            after=row.after,
-            ip=row.ip,
-        )
-        for row in rows
-    ]
-    return AuditAnswer(data=lines, whole=where is None, broken_at=where)
-
-
 def route_handlers() -> list[ControllerRouterHandler]:
-    return [control_router("/api/v1", [whoami, status, audit], tags=["About"])]
+    return [control_router("/api/v1", [whoami, status], tags=["About"])]
 
 
 def control_plane() -> list[ControllerRouterHandler]:
@@ -196,6 +153,7 @@ def control_plane() -> list[ControllerRouterHandler]:
         for sys_module in (
             keys,
             alerts,
+            audit,
             budgets,
             usage,
             requests,

@@ -14,16 +14,22 @@ from msgspec import Struct
 from gateway.audit import Change, note
 from gateway.auth import ORG_WIDE, may
 from gateway.db.decisions import AuditDay, audits_by_day
+from gateway.db.nearness import nearness
 from gateway.db.queries import Queries
+from gateway.errors import GatewayError
 from gateway.routes.cache_admin import cache_of, found_entries
 from gateway.routes.cache_stats import DAY, DAYS, ScopeView, statistics
+from gateway.routes.cache_tune import tuned
 from gateway.routes.usage import reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router
+from gateway.web.moment import histogram
 from gateway.web.pages import HEADERS
 from gateway.web.reads import series
 
 _ENTRIES = 50
 _CHARTED = 12
+_SIMILARITIES = (0.0, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 0.99, 1.0)
+_CONFIDENCES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0)
 Text = Annotated[str, QueryParameter(max_length=200)]
 
 
@@ -60,12 +66,54 @@ async def cache_page(visitor: VisitorDep, contains: Text = "", purged: Text = ""
         alarms=alarms(told.data),
         days=int(DAYS),
         series=days,
+        near=await _near(visitor, now - DAYS * DAY),
         audits=await _audits(visitor, now - DAYS * DAY, [day.label for day in days]),
         may_look=may_look,
         contains=contains,
         entries=await found_entries(services, principal, contains, _ENTRIES) if may_look else [],
         notice=f"{purged} kept answers are gone." if purged.isdigit() else "",
     )
+
+
+class NearColumn(Struct, frozen=True):
+    """Look-ups whose nearest answer lay in `[low, high)`: served by meaning, and not."""
+
+    low: float
+    high: float
+    served: int
+    passed: int
+
+
+async def _near(visitor: Visitor, since: float) -> dict[str, list[NearColumn]]:
+    """How near, and how sure; empty where nothing was compared."""
+    found = await nearness(visitor.services.database, since, reach(visitor.principal).get("team"))
+    return {
+        "similarity": _columns([(one.served, one.similarity) for one in found], _SIMILARITIES),
+        "confidence": _columns([(one.served, one.confidence) for one in found], _CONFIDENCES),
+    }
+
+
+def _columns(values: list[tuple[bool, float | None]], edges: tuple[float, ...]) -> list[NearColumn]:
+    if all(value is None for _, value in values):
+        return []
+    served = histogram((value for hit, value in values if hit), edges)
+    passed = histogram((value for hit, value in values if not hit), edges)
+    return [NearColumn(one.low, one.high, one.count, other.count) for one, other in zip(served, passed, strict=True)]
+
+
+@get("/cache/tune", opt={"role": "viewer"})
+async def tune_page(
+    visitor: VisitorDep, budget: Text = "0.005,0.01,0.02,0.05", wrong: Text = "", since: Text = "7d"
+) -> Response[bytes]:
+    """The logged traffic under other error budgets; changes nothing."""
+    problem, found = "", None
+    try:
+        per_hit = float(wrong) if wrong.strip() else None
+        found = await tuned(visitor.services, visitor.principal, budget, per_hit, since)
+    except (GatewayError, ValueError) as error:
+        problem = error.message if isinstance(error, GatewayError) else "A share is a number from 0 to 1."
+    asked = {"budget": budget, "wrong": wrong, "since": since}
+    return visitor.page("tune.html", found=found, asked=asked, problem=problem, status=400 if problem else 200)
 
 
 async def _audits(visitor: Visitor, start: float, days: list[str]) -> list[AuditDay]:
@@ -87,4 +135,4 @@ async def purge(visitor: VisitorDep) -> Response[bytes]:
 
 
 def route_handlers() -> list[ControllerRouterHandler]:
-    return [page_router("/ui", [cache_page, purge])]
+    return [page_router("/ui", [cache_page, tune_page, purge])]

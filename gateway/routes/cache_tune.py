@@ -12,11 +12,13 @@ from litestar.params import QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
+from gateway.call import Principal
 from gateway.db.decisions import MOST_DECISIONS, Log, decisions
 from gateway.errors import InvalidRequest
 from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
 from gateway.routes.usage import reach, span_of
+from gateway.services import Services
 from policies.money import usd
 from policies.reuse import Budget
 from policies.tuning import Choice, Seen, Share, as_it_was, replay
@@ -75,13 +77,19 @@ async def tune(
     """Replays what was logged under each `max_error_rate` in `budget` (shares with commas between) and tells hit rate,
     expected error with its interval, and dollars saved. `max_wrong_hit_rate`: as configured when left out.
     """
-    services = caller.services
+    return await tuned(caller.services, caller.principal, budget, max_wrong_hit_rate, since)
+
+
+async def tuned(
+    services: Services, principal: Principal, budget: str, max_wrong_hit_rate: float | None, since: str
+) -> TuneAnswer:
+    """The same for whoever asks. Raises InvalidRequest."""
     await services.ledger.catch_up()
     settings = services.settings.cache
     per_hit = settings.max_wrong_hit_rate if max_wrong_hit_rate is None else max_wrong_hit_rate
     wanted = [Budget(max_error_rate=rate, max_wrong_hit_rate=per_hit) for rate in rates(budget)]
     start = span_of(since, None, services.now()).start
-    log = await decisions(services.database, start, team=reach(caller.principal).get("team"))
+    log = await decisions(services.database, start, team=reach(principal).get("team"))
     seen = [one.seen for one in log.decisions]
     now = Budget(max_error_rate=settings.max_error_rate, max_wrong_hit_rate=settings.max_wrong_hit_rate)
     # Pure arithmetic over thousands of requests: not on the loop that answers them.

@@ -16,16 +16,18 @@ from gateway.audit import Change, note
 from gateway.auth import ROLES, may
 from gateway.call import Role
 from gateway.db.queries import Queries
-from gateway.db.rows import RequestDetail
+from gateway.db.rows import RequestDetail, UsageRow
 from gateway.errors import GatewayError
 from gateway.keyrows import KeyRow
 from gateway.routes import keys as key_routes
+from gateway.routes import shapes
 from gateway.routes.cache_admin import FeedbackWanted, judge
 from gateway.routes.requests import answer, detail, price_view
 from gateway.routes.spend_view import is_dimension
-from gateway.routes.usage import reach
+from gateway.routes.usage import month_start, reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router
 from gateway.web.pages import HEADERS
+from gateway.web.waterfall import waterfall
 from gateway.web.why import sentence
 from gateway.web.words import DASH, MARKS, millis
 
@@ -101,6 +103,7 @@ async def request_page(visitor: VisitorDep, request_id: FromPath[str], judged: F
         why_words=_why_words(found),
         route=told.route,
         steps=told.attempts,
+        bars=waterfall(found.explain or {}, row.total_ms if row else 0.0),
         whole_ms=max([1.0, row.total_ms if row else 0.0, *ends]),
         lines=found.entries,
         prices={name: price_view(price) for name, price in found.prices.items()},
@@ -196,6 +199,31 @@ def _key_line(row: KeyRow, now: float) -> KeyLine:
     )
 
 
+class TeamLine(Struct, kw_only=True):
+    """A team with what it has and did in this month."""
+
+    name: str
+    projects: list[str]
+    active: int
+    month: UsageRow | None
+
+
+async def _teams(visitor: Visitor, rows: list[KeyRow]) -> list[TeamLine]:
+    """Every team that has a key, by name."""
+    now = visitor.services.now()
+    used = await Queries(visitor.services.database).usage(
+        ["team"], month_start(now), now + 1, reach(visitor.principal), latencies=False
+    )
+    by_team = {row.group["team"]: row for row in used}
+    found: list[TeamLine] = []
+    for team in sorted({row.team for row in rows if row.team}):
+        own = [row for row in rows if row.team == team]
+        projects = sorted({row.project for row in own if row.project})
+        active = sum(1 for row in own if row.unusable(now) is None)
+        found.append(TeamLine(name=team, projects=projects, active=active, month=by_team.get(team)))
+    return found
+
+
 async def _keys_page(
     visitor: Visitor,
     *,
@@ -205,11 +233,13 @@ async def _keys_page(
     form: dict[str, str] | None = None,
 ) -> Response[bytes]:
     now, principal = visitor.services.now(), visitor.principal
+    rows = await visitor.services.keyring.list(principal)
     defaults = {"name": "", "team": principal.team, "project": "default", "role": "app", "models": "", "expires": ""}
     return visitor.page(
         "keys.html",
         status=400 if problem else 200,
-        keys=[_key_line(row, now) for row in await visitor.services.keyring.list(principal)],
+        keys=[_key_line(row, now) for row in rows],
+        teams=await _teams(visitor, rows),
         fresh=fresh,
         problem=problem,
         notice=notice,
@@ -254,10 +284,13 @@ async def make_key(visitor: VisitorDep) -> Response[bytes]:
 @post("/keys/{key_id:str}/rotate", opt={"role": "admin"}, status_code=200)
 async def rotate_key(visitor: VisitorDep, key_id: FromPath[str]) -> Response[bytes]:
     """Give a key a new secret and show it, once."""
-    await visitor.form()
-    created = await visitor.services.keyring.rotate(visitor.principal, key_id)
-    await note(visitor.services, visitor.principal, Change("key.rotate", key_id), ip=visitor.ip)
-    return await _keys_page(visitor, fresh=key_routes.made(created, visitor.services.now()))
+    overlap = (await visitor.form()).get("overlap") or "0m"
+    lasting = shapes.duration(overlap, param="overlap")
+    created = await visitor.services.keyring.rotate(visitor.principal, key_id, overlap=lasting)
+    shown = key_routes.made(created, visitor.services.now())
+    after: dict[str, object] = {"old_works_until": shown.old_works_until}
+    await note(visitor.services, visitor.principal, Change("key.rotate", key_id, after=after), ip=visitor.ip)
+    return await _keys_page(visitor, fresh=shown)
 
 
 @post("/keys/{key_id:str}/revoke", opt={"role": "admin"}, status_code=200)

@@ -30,6 +30,7 @@ from gateway.routes.visitor import (
     session_cookie,
     sign_in_page,
     text_fields,
+    within_pages,
 )
 from gateway.web.pages import HEADERS, assets, render
 from gateway.web.reads import FirstPiece, first_piece, month_forecast, series
@@ -130,25 +131,26 @@ _waiting: set[object] = set()
 
 
 @get("/login", opt={"role": "anyone"})
-async def login_page() -> Response[bytes]:
-    return sign_in_page()
+async def login_page(request: AnyRequest) -> Response[bytes]:
+    return sign_in_page(request)
 
 
 @post("/login", opt={"role": "anyone"}, status_code=200)
 async def login(request: AnyRequest) -> Response[bytes]:
     """A key that has a role opens a session. A wrong one waits a moment; a queue of wrong ones is turned away."""
     fields = text_fields(await request.form())
-    back = _inside(fields.get("next", ""))
+    back = within_pages(fields.get("next", ""))
     if not same_origin(request):
-        return sign_in_page(problem="The form came from elsewhere. Try again.", status=403)
+        return sign_in_page(request, problem="The form came from elsewhere. Try again.", status=403)
     services = services_of(request)
     try:
         principal = await services.keyring.identify_key(fields.get("key", ""))
     except Unauthorized as error:
         await _slow_down()
-        return sign_in_page(problem=error.message, back=back, status=401)
+        return sign_in_page(request, problem=error.message, back=back, status=401)
     if not may(principal, "viewer"):
-        return sign_in_page(problem="This key is for applications; it has no role here.", back=back, status=403)
+        problem = "This key is for applications; it has no role here."
+        return sign_in_page(request, problem=problem, back=back, status=403)
     token = await Sessions(services).open(principal)
     await note(services, principal, Change("session.open", principal.key_id), ip=peer(request))
     return Response(
@@ -165,11 +167,6 @@ async def _slow_down() -> None:
         await asyncio.sleep(_FAILED_SIGN_IN)
     finally:
         _waiting.discard(mark)
-
-
-def _inside(path: str) -> str:
-    """Where to go after signing in: only to our own pages."""
-    return path if path == "/ui" or (path.startswith("/ui/") and "\\" not in path and "//" not in path) else "/ui"
 
 
 @post("/logout", opt={"role": "viewer"}, status_code=200)

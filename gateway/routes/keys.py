@@ -6,7 +6,7 @@ Knows: JSON in and out. Does not know: how keys are stored or checked (`gateway.
 from typing import Annotated
 
 from litestar import delete, get, post
-from litestar.params import FromPath, JSONBody
+from litestar.params import FromPath, JSONBody, QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Meta, Struct
 
@@ -22,6 +22,7 @@ from gateway.services import Services
 
 ADMIN_KEY_ID = "admin"
 _MOST_MODELS = 200
+Overlap = Annotated[str, QueryParameter(description="how long the old secret works on: 1h, 24h, at most 30d")]
 
 
 class KeyWanted(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -50,6 +51,7 @@ class KeyView(Struct, kw_only=True):
     revoked: str | None
     last_used: str | None
     state: str
+    old_works_until: str | None
 
 
 class KeyMade(KeyView, kw_only=True):
@@ -79,6 +81,7 @@ def view(row: KeyRow, now: float) -> KeyView:
         revoked=shapes.moment(row.revoked),
         last_used=shapes.moment(row.last_used),
         state="active" if why is None else why.removeprefix("has ").removeprefix("been "),
+        old_works_until=shapes.moment(row.old_until if row.old_until and row.old_until > now else None),
     )
 
 
@@ -123,20 +126,27 @@ async def list_keys(caller: CallerDep) -> KeyList:
 
 @delete("/{key_id:str}", opt={"role": "admin"}, summary="Revoke a key", status_code=200)
 async def revoke_key(caller: CallerDep, key_id: FromPath[str]) -> KeyView:
-    """At once in this process, within 30 seconds in others. Revoking twice changes nothing."""
+    """Within a second in every worker, at once in this one. Revoking twice changes nothing."""
     row = await caller.services.keyring.revoke(caller.principal, key_id)
     await note(caller.services, caller.principal, Change("key.revoke", key_id), ip=caller.ip)
     return view(row, caller.services.now())
 
 
 @post("/{key_id:str}/rotate", opt={"role": "admin"}, summary="Give a key a new secret", status_code=200)
-async def rotate_key(caller: CallerDep, key_id: FromPath[str]) -> KeyMade:
-    """The id stays, so budgets and usage go on; the old secret stops working. `admin` renews the admin key."""
+async def rotate_key(caller: CallerDep, key_id: FromPath[str], overlap: Overlap = "0m") -> KeyMade:
+    """The id stays, so budgets and usage go on. The old secret stops working, after `overlap` if that is given.
+
+    `admin` renews the admin key, whose old text stops at once.
+    """
+    services = caller.services
     if key_id == ADMIN_KEY_ID:
-        shown = _renewed(caller.services, caller.principal)
+        shown = _renewed(services, caller.principal)
     else:
-        shown = made(await caller.services.keyring.rotate(caller.principal, key_id), caller.services.now())
-    await note(caller.services, caller.principal, Change("key.rotate", key_id), ip=caller.ip)
+        lasting = shapes.duration(overlap, param="overlap")
+        created = await services.keyring.rotate(caller.principal, key_id, overlap=lasting)
+        shown = made(created, services.now())
+    after: dict[str, object] = {"old_works_until": shown.old_works_until}
+    await note(services, caller.principal, Change("key.rotate", key_id, after=after), ip=caller.ip)
     return shown
 
 

@@ -281,7 +281,8 @@ class Endpoint:
         lines = of_answer(answer, now=edge.monotonic(), at=edge.now(), remaining=edge.ledger.remaining(call.principal))
         if edge.rates:
             lines += "".join([f"{name}: {value}\r\n" for name, value in edge.rates.told(call)])
-        if ignored := edge.ignored(answer):
+        ignored = [*call.ignored, *edge.ignored(answer)]
+        if ignored:
             lines += f"x-nearhit-ignored: {printable(', '.join(ignored))[:_LONGEST_LIST]}\r\n"
         return lines + self._dialect.lines(call.id)
 

@@ -44,6 +44,13 @@ def instant(value: str | float, *, now: float, param: str) -> float:
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
+def duration(value: str, *, param: str) -> float:
+    """`30m`, `24h`, `7d`, `2w` -> seconds. Raises InvalidRequest."""
+    if (found := _DURATION.match(value.strip())) is None:
+        raise InvalidRequest(f"`{param}` must be a duration such as 30m, 24h or 7d.", param=param)
+    return float(int(found[1]) * _SECONDS[found[2]])
+
+
 def is_duration(text: str) -> bool:
     return _DURATION.match(text.strip()) is not None
 

@@ -28,6 +28,7 @@ _PLAIN_NAME = "nearhit"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 NAVIGATION: tuple[tuple[str, str, Role], ...] = (
     ("/ui", "Overview", "viewer"),
+    ("/ui/live", "Live", "viewer"),
     ("/ui/requests", "Requests", "viewer"),
     ("/ui/spend", "Spend", "viewer"),
     ("/ui/savings", "Savings", "viewer"),
@@ -38,7 +39,11 @@ NAVIGATION: tuple[tuple[str, str, Role], ...] = (
     ("/ui/prices", "Prices", "viewer"),
     ("/ui/exports", "Exports", "finance"),
     ("/ui/cache", "Cache", "viewer"),
+    ("/ui/upstreams", "Upstreams", "viewer"),
+    ("/ui/engine", "Engine", "viewer"),
     ("/ui/keys", "Keys", "operator"),
+    ("/ui/policies", "Policies", "operator"),
+    ("/ui/audit", "Audit", "admin"),
     ("/docs", "API", "viewer"),
 )
 
@@ -161,8 +166,14 @@ def spreadsheet(columns: Sequence[str], rows: Iterable[Sequence[Cell]], name: st
     return Response(csv_bytes(columns, rows), media_type="text/csv", headers=headers)
 
 
-def sign_in_page(*, problem: str = "", back: str = "/ui", status: int = 200) -> Response[bytes]:
-    return html(render("login.html", problem=problem, next=back), status)
+def sign_in_page(connection: Connection, *, problem: str = "", back: str = "/ui", status: int = 200) -> Response[bytes]:
+    sso = services_of(connection).sign_on is not None
+    return html(render("login.html", problem=problem, next=back, sso=sso), status)
+
+
+def within_pages(path: str) -> str:
+    """Where to go after signing in: only to our own pages."""
+    return path if path == "/ui" or (path.startswith("/ui/") and "\\" not in path and "//" not in path) else "/ui"
 
 
 def respond(request: AnyRequest, error: Exception) -> Response[Any]:
@@ -173,12 +184,12 @@ def respond(request: AnyRequest, error: Exception) -> Response[Any]:
             return html(b"", 401, {"hx-redirect": "/ui"})
         problem = "Your session is over. Sign in again." if request.cookies.get(cookie_name(request)) else ""
         back = request.url.path if request.method == "GET" else "/ui"
-        return sign_in_page(problem=problem, back=back, status=401)
+        return sign_in_page(request, problem=problem, back=back, status=401)
     if told.http_status >= 500 and request.app.logger is not None:
         request.logger.error("page failed", exc_info=error)
     opened = cast("dict[str, object]", request.scope).get("user")
     if not isinstance(opened, Opened):
-        return sign_in_page(problem=told.message, status=told.http_status)
+        return sign_in_page(request, problem=told.message, status=told.http_status)
     return Visitor(request).page("error.html", status=told.http_status, title=_title(told), words=told.message)
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.call import Body, Chunk
 from gateway.errors import GatewayError, InvalidRequest, UpstreamFailed, UpstreamTimeout
@@ -127,6 +128,8 @@ class NativeProvider(ABC):
 
     async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
         asked = self._asked(sending)
+        if sending.traceparent is not None:
+            asked = replace(asked, headers={**asked.headers, "traceparent": sending.traceparent})
         deadline = self._monotonic() + sending.timeout
         exchange = await opened(self._transport, self.name, asked, sending.timeout)
         whole = False

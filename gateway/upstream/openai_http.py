@@ -97,7 +97,7 @@ class OpenAISpeaker(ABC):
     async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
         deadline = self._monotonic() + sending.timeout
         kind, content = self._content(sending)
-        asked = Asked(self._url(sending), {**self._headers, "Content-Type": kind, "x-request-id": sending.id}, content)
+        asked = Asked(self._url(sending), {**self._headers, "Content-Type": kind, **sending.headers}, content)
         exchange = await opened(self._transport, self.name, asked, sending.timeout)
         whole = False
         try:

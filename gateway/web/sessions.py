@@ -7,6 +7,7 @@ show it and the database cannot. Does not know: cookies' attributes, pages.
 import hashlib
 import hmac
 import secrets
+from typing import Any
 
 from msgspec import Struct
 from sqlalchemy import delete, insert, select, update
@@ -45,10 +46,14 @@ class Sessions:
     def __init__(self, services: Services) -> None:
         self._database = services.database
         self._keyring = services.keyring
+        self._sign_on = services.sign_on
         self._now = services.now
 
-    async def open(self, principal: Principal) -> str:
-        """A new session's token, always a fresh one: a token from before the login never counts after it."""
+    async def open(self, principal: Principal, *, person: bool = False) -> str:
+        """A new session's token, always a fresh one: a token from before the login never counts after it.
+
+        `person`: signed in elsewhere, so that no key says what the session may do; the session itself does.
+        """
         token, now = secrets.token_urlsafe(32), self._now()
         async with self._database.begin() as connection:
             await connection.execute(delete(LoginSession).where(LoginSession.expires < now))
@@ -61,6 +66,7 @@ class Sessions:
                     created=now,
                     seen=now,
                     expires=now + ABSOLUTE,
+                    team=principal.team if person else None,
                 )
             )
         return token
@@ -72,18 +78,32 @@ class Sessions:
         """
         if not token or len(token) > _LONGEST_TOKEN:
             return None
-        wanted = select(LoginSession.actor, LoginSession.seen, LoginSession.expires)
+        wanted = select(
+            LoginSession.actor, LoginSession.role, LoginSession.team, LoginSession.seen, LoginSession.expires
+        )
         async with self._database.read() as connection:
             row = (await connection.execute(wanted.where(LoginSession.id == _digest(token)))).first()
         now = self._now()
         if row is None or row.expires <= now or row.seen + IDLE <= now:
             return None
-        principal = await self._keyring.still_good(row.actor)
+        principal = await self._keyring.still_good(row.actor) if row.team is None else self._person(row)
         if principal is None or not may(principal, "viewer"):
             return None
         if used and now - row.seen >= _NOTED_EVERY:
             await self._note(token, now)
         return Opened(principal=principal, csrf=csrf_of(token), expires=min(row.expires, now + IDLE))
+
+    def _person(self, row: Any) -> Principal | None:
+        """Who signed in elsewhere is let in only while that way in is open."""
+        if self._sign_on is None:
+            return None
+        return Principal(key_id=row.actor, team=row.team, project="", role=row.role)
+
+    async def close_all(self, actor: str) -> int:
+        """End every session of a key or of a person; answers how many there were."""
+        async with self._database.begin() as connection:
+            gone = await connection.execute(delete(LoginSession).where(LoginSession.actor == actor))
+        return gone.rowcount
 
     async def close(self, token: str) -> None:
         async with self._database.begin() as connection:

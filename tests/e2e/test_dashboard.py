@@ -173,6 +173,39 @@ def test_the_open_page_shows_a_new_request_by_itself(visit: tuple[Page, Watch], 
     watch.clean()
 
 
+def test_the_live_page_renews_itself_keeps_the_focus_and_stands_still_when_asked(
+    visit: tuple[Page, Watch], site: Site
+) -> None:
+    """It is left open on a wall and read with a keyboard: new numbers come, the place of the reader stays."""
+    page, watch = visit
+    sign_in(page)
+    page.goto("/ui/live")
+    more = page.get_by_role("link", name="More")
+    more.focus()
+    before = page.locator("#tile-rps .extra").inner_text()
+    assert site.ask(f"live {time.monotonic()}").status_code == 200
+    expect(page.locator("#tile-rps .extra")).not_to_have_text(before, timeout=15_000)
+    expect(more).to_be_focused()
+    page.get_by_role("button", name="Pause").press("Enter")
+    expect(page.get_by_role("button", name="Go on")).to_have_attribute("aria-pressed", "true")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.wait_for_timeout(2_500)
+    assert asked == []
+    watch.clean()
+
+
+def test_the_audit_page_tells_and_verifies(visit: tuple[Page, Watch], site: Site) -> None:
+    """Who changed what can be found by its beginning, and the chain is checked with one click."""
+    page, watch = visit
+    sign_in(page)
+    page.goto("/ui/audit?action=key.")
+    expect(page.locator("tbody tr").first).to_contain_text("key.create")
+    page.get_by_role("button", name="Verify the chain").click()
+    expect(page.get_by_role("status")).to_contain_text("follow from one another")
+    watch.clean()
+
+
 def test_why_leads_to_everything_about_one_request(visit: tuple[Page, Watch], site: Site) -> None:
     """From a line on the first page to the reason, the attempts and the cost lines in one click."""
     page, watch = visit
@@ -187,7 +220,8 @@ def test_why_leads_to_everything_about_one_request(visit: tuple[Page, Watch], si
     page.goto("/ui/requests?cache=miss")
     page.get_by_role("link", name="why?").last.click()
     expect(page.locator("h2", has_text="Cost lines")).to_be_visible()
-    expect(page.locator("svg.span")).to_have_count(1)
+    expect(page.locator("#waterfall th", has_text="ledger.hold")).to_be_visible()
+    assert page.locator("#waterfall svg.span").count() >= 5
     watch.clean()
 
 

@@ -243,7 +243,7 @@ async def test_a_response_is_made_in_the_background(tmp_path: Path) -> None:
         cancelled = await client.responses.cancel(second.id)
         assert cancelled.status == "cancelled"
         script.wait.set()
-        unknown = await client.responses.create(**{**asked, "model": "nobody/knows"}, input=ASKED)
+        unknown = await client.responses.create(model="nobody/knows", background=True, input=ASKED)
         assert (await _over(client, first.id)).output_text == script.text
         failed = await _over(client, unknown.id)
         assert failed.status == "failed"

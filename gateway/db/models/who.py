@@ -27,7 +27,10 @@ class Project(Base):
 
 
 class ApiKey(Base):
-    """`hash` is an HMAC of the secret under a pepper that is not in this database. `models` None: all of them."""
+    """`hash` is an HMAC of the secret under a pepper that is not in this database. `models` None: all of them.
+
+    `old_hash`: the secret before the last rotation, which works on until `old_until`.
+    """
 
     __tablename__ = "api_key"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -42,10 +45,15 @@ class ApiKey(Base):
     expires: Mapped[float | None]
     revoked: Mapped[float | None]
     last_used: Mapped[float | None]
+    old_hash: Mapped[str | None]
+    old_until: Mapped[float | None]
 
 
 class LoginSession(Base):
-    """A dashboard session. `id` is the digest of the cookie's token, never the token; `csrf` likewise."""
+    """A dashboard session. `id` is the digest of the cookie's token, never the token; `csrf` likewise.
+
+    `team` is null where `actor` is a key, which says so itself; else the person's team, empty for every team.
+    """
 
     __tablename__ = "session"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -55,6 +63,7 @@ class LoginSession(Base):
     created: Mapped[float]
     seen: Mapped[float]
     expires: Mapped[float] = mapped_column(index=True)
+    team: Mapped[str | None]
 
 
 class Audit(Base):

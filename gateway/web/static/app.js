@@ -167,6 +167,12 @@
       copy.textContent = "Copied";
       setTimeout(() => { copy.textContent = before; }, 1500);
     }
+    const pause = event.target.closest("[data-pause]");
+    if (pause) {
+      const still = pause.getAttribute("aria-pressed") !== "true";
+      pause.setAttribute("aria-pressed", String(still));
+      pause.textContent = still ? "Go on" : "Pause";
+    }
     if (event.target.closest("[data-theme-toggle]")) {
       root.dataset.theme = dark() ? "light" : "dark";
       localStorage.setItem("nearhit-theme", root.dataset.theme);
@@ -177,7 +183,12 @@
     const question = event.target.dataset.confirm;
     if (question && !confirm(question)) event.preventDefault();
   });
-  document.addEventListener("htmx:after:swap", () => localise(document));
+  // A page that is paused, or that nobody looks at, asks for nothing.
+  document.addEventListener("htmx:before:request", (event) => {
+    const polls = event.target.getAttribute?.("hx-trigger")?.startsWith("every");
+    if (polls && (document.hidden || document.querySelector("[data-pause][aria-pressed=true]"))) event.preventDefault();
+  });
+  document.addEventListener("htmx:after:swap", () => { localise(document); reachable(); });
   addEventListener("resize", () => { reachable(); for (const chart of drawn) chart.resize(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 

@@ -257,6 +257,26 @@ async def test_another_teams_key_looks_like_none(keyring: Keyring) -> None:
         await keyring.create(acme, wanted(team="zeta"))
 
 
+async def test_a_key_that_ends_makes_none_that_lasts(keyring: Keyring, clock: FrozenClock) -> None:
+    """Else a contractor's key for a week could leave a key for ever behind."""
+    week = clock.now() + 7 * 86_400
+    maker = await keyring.create(ADMIN, wanted(role="admin", expires=week))
+    actor = await keyring.identify(bearer(maker.key))
+    for expires in (None, week + 1):
+        with pytest.raises(NotAllowed, match="longer life"):
+            await keyring.create(actor, wanted(expires=expires))
+    await keyring.create(actor, wanted(expires=week))
+
+
+async def test_rotating_is_no_way_around_what_making_refuses(keyring: Keyring) -> None:
+    """Whoever rotates a key is shown its text, so they must hold all that it opens."""
+    wide = await keyring.create(ADMIN, wanted())
+    narrow = await keyring.create(ADMIN, wanted(role="admin", models=frozenset({"chat"})))
+    actor = await keyring.identify(bearer(narrow.key))
+    with pytest.raises(NotAllowed, match="models beyond your own"):
+        await keyring.rotate(actor, wide.row.id)
+
+
 async def test_nobody_revokes_above_their_role(keyring: Keyring) -> None:
     """Else an operator could lock the administrators out."""
     made = await keyring.create(ADMIN, wanted(team="acme", role="admin"))

@@ -9,12 +9,14 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import text
 
-from gateway.audit import Change, broken, note
+from gateway.audit import Change, note, verify
 from gateway.auth import ADMIN, Keyring, NewKey
 from gateway.db.decisions import audits_by_day, decisions
 from gateway.db.queries import Queries
 from gateway.db.session import Database
 from gateway.db.tag_names import tag_names
+from gateway.errors import InvalidRequest, Unauthorized
+from gateway.keywatch import KeyWatch
 from gateway.ledger import sums
 from gateway.services import Services
 from gateway.settings import Settings
@@ -73,13 +75,73 @@ async def test_keys_of_one_new_team_made_at_once(services: Services) -> None:
     assert await services.keyring.still_good(made[0].row.id) is None
 
 
+async def test_a_change_of_a_key_is_heard_by_other_workers(services: Services, clock: FrozenClock) -> None:
+    """Without a second passing: what another worker remembers of a revoked or rotated key is looked up again."""
+    made = await services.keyring.create(ADMIN, NewKey(name="n", team="t", project="p"))
+    elsewhere = Keyring(services.database, b"p" * 32, now=clock.now, monotonic=clock.monotonic)
+    watch = KeyWatch(services.database, elsewhere)
+    await watch.look()
+    await elsewhere.identify_key(made.key)
+    rotated = await services.keyring.rotate(ADMIN, made.row.id)
+    await note(services, ADMIN, Change("key.rotate", made.row.id))
+    assert (await elsewhere.identify_key(made.key)).key_id == made.row.id  # nobody has told it yet
+    await watch.look()
+    with pytest.raises(Unauthorized):
+        await elsewhere.identify_key(made.key)
+    await elsewhere.identify_key(rotated.key)
+    await services.keyring.revoke(ADMIN, made.row.id)
+    await note(services, ADMIN, Change("key.revoke", made.row.id))
+    await watch.look()
+    with pytest.raises(Unauthorized):
+        await elsewhere.identify_key(rotated.key)
+
+
+async def test_an_old_secret_works_on_as_long_as_was_asked(services: Services, clock: FrozenClock) -> None:
+    """Applications are told of a new secret one after the other; meanwhile both work, and not a second longer."""
+    made = await services.keyring.create(ADMIN, NewKey(name="n", team="t", project="p"))
+    await services.keyring.identify_key(made.key)
+    fresh = await services.keyring.rotate(ADMIN, made.row.id, overlap=60.0)
+    for key in (made.key, fresh.key, made.key):
+        assert (await services.keyring.identify_key(key)).key_id == made.row.id
+    clock.advance(59.0)
+    await services.keyring.identify_key(made.key)
+    clock.advance(1.0)  # though it was looked up a second ago
+    with pytest.raises(Unauthorized):
+        await services.keyring.identify_key(made.key)
+    await services.keyring.identify_key(fresh.key)
+    again = await services.keyring.rotate(ADMIN, made.row.id, overlap=60.0)
+    newest = await services.keyring.rotate(ADMIN, made.row.id, overlap=60.0)
+    await services.keyring.identify_key(again.key)
+    with pytest.raises(Unauthorized):  # two secrets at most
+        await services.keyring.identify_key(fresh.key)
+    await services.keyring.revoke(ADMIN, made.row.id)
+    for key in (again.key, newest.key):
+        with pytest.raises(Unauthorized):
+            await services.keyring.identify_key(key)
+    with pytest.raises(InvalidRequest):
+        await services.keyring.rotate(ADMIN, made.row.id, overlap=31 * 86_400.0)
+
+
+async def test_what_was_cut_off_the_log_is_noticed_by_a_noted_head(services: Services) -> None:
+    """A chain cannot tell by itself that its end is missing; a digest that was kept elsewhere can."""
+    for number in range(3):
+        await note(services, ADMIN, Change("a", str(number)))
+    head = (await verify(services)).head
+    await note(services, ADMIN, Change("a", "later"))
+    assert await verify(services, noted=head) == (None, 4, (await verify(services)).head, True)
+    async with services.database.begin() as connection:
+        await connection.execute(text("DELETE FROM audit WHERE target IN ('2', 'later')"))
+    found = await verify(services, noted=head)
+    assert (found.broken_at, found.seen) == (None, False)
+
+
 async def test_changes_noted_at_once_make_one_chain(services: Services) -> None:
     """Two rows that both follow the same one would look like tampering."""
     await asyncio.gather(*(note(services, ADMIN, Change("a", str(n), after={"n": n, "x": None})) for n in range(8)))
-    assert await broken(services) is None
+    assert (await verify(services)).broken_at is None
     async with services.database.begin() as connection:
         await connection.execute(text("DELETE FROM audit WHERE id = (SELECT MIN(id) + 3 FROM audit)"))
-    assert await broken(services) is not None
+    assert (await verify(services)).broken_at is not None
 
 
 async def test_a_session_is_found_until_it_is_closed(services: Services) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from gateway.audit import broken
+from gateway.audit import verify
 from tests.clock import FrozenClock
 from tests.unit.control.house import House, happened, hit_row, house, request_row
 
@@ -90,7 +90,7 @@ async def test_the_audit_log_tells_who_and_notices_a_change(home: House) -> None
     assert key["key"] not in str(found)
     async with home.services.database.begin() as connection:
         await connection.execute(text("UPDATE audit SET target = 'other' WHERE action = 'budget.set'"))
-    assert await broken(home.services) == found["data"][1]["id"]
+    assert (await verify(home.services)).broken_at == found["data"][1]["id"]
 
 
 async def test_the_books_are_checked_over_http(home: House) -> None:

@@ -345,11 +345,11 @@ def test_vendored_files_are_what_their_makers_published() -> None:
 
 def test_where_to_go_after_signing_in_stays_here() -> None:
     """An address in a link must not turn our sign-in into somebody else's page."""
-    from gateway.routes.dashboard import _inside
+    from gateway.routes.visitor import within_pages
 
     for path in ("//evil.example", "https://evil.example", "/ui//evil", "/ui/\\evil", "", "/other", "/uix"):
-        assert _inside(path) == "/ui"
-    assert _inside("/ui/requests/abc") == "/ui/requests/abc"
+        assert within_pages(path) == "/ui"
+    assert within_pages("/ui/requests/abc") == "/ui/requests/abc"
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])

@@ -63,7 +63,7 @@ def test_a_collector_gets_the_tree(collector: Collector, clock: FrozenClock) -> 
     [resource] = message.resource_spans
     assert ("service.name", "nearhit") in [(pair.key, pair.value.string_value) for pair in resource.resource.attributes]
     spans = {span.name: span for span in resource.scope_spans[0].spans}
-    assert set(spans) == {"request", "admit", "cache.find", "dispatch", "provider.first_chunk"}
+    assert set(spans) == {"request", "admit", "cache.find", "dispatch", "provider.first_chunk", "provider.stream"}
     root = spans["request"]
     assert root.trace_id.hex() == "0af7651916cd43dd8448eb211c80319c"
     assert root.parent_span_id.hex() == "b7ad6b7169203331"

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from gateway.telemetry import Attempt
-from gateway.traces import Span, Trace, build_trace, parent_of
+from gateway.traces import Parent, Span, Trace, attempt_span_id, build_trace, parent_of, traceparent_for
 from tests.unit.telemetry.requests import AT, REQUEST_ID, a_call, a_hit, a_miss, marks
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -20,17 +20,64 @@ def test_a_miss_reads_like_the_code() -> None:
     ids = (f"{number:016x}" for number in itertools.count(1))
     trace = build_trace(a_miss(), marks(), "sampled", span_id=lambda: next(ids))
     spans = named(trace)
-    assert [span.name for span in trace.spans] == ["request", "admit", "cache.find", "dispatch", "provider.first_chunk"]
+    names = ["request", "admit", "cache.find", "dispatch", "provider.first_chunk", "provider.stream"]
+    assert [span.name for span in trace.spans] == names
     root = spans["request"]
     assert root.parent is None
     assert {spans[name].parent for name in ("admit", "cache.find", "dispatch")} == {root.id}
     assert spans["provider.first_chunk"].parent == spans["dispatch"].id
-    assert len({span.id for span in trace.spans}) == 5
+    assert len({span.id for span in trace.spans}) == 6
     assert root.start == pytest.approx(AT)
     assert root.end == pytest.approx(AT + 0.4)
     assert spans["cache.find"].start == pytest.approx(AT + 0.001)
     assert spans["cache.find"].end == pytest.approx(AT + 0.006)
     assert spans["provider.first_chunk"].end == pytest.approx(AT + 0.1)
+
+
+def test_encoder_ledger_and_engine_are_in_the_same_trace() -> None:
+    """Where the time went is asked of one trace: each part that can be slow has its own span, nested where it ran."""
+    attempt = Attempt(
+        id="r.1", provider="local", model="demo", started=100.008, sent=100.01, first_chunk=100.1, ended=100.4
+    )
+    attempt.queue_ms, attempt.prefill_ms = 30.0, 50.0
+    trace = build_trace(a_miss(), marks(embedded=(100.002, 100.005), attempts=[attempt]), "sampled")
+    found, names = named(trace), {span.id: span.name for span in trace.spans}
+    nested = {span.name: names.get(span.parent or "") for span in trace.spans}
+    assert nested == {
+        "request": None,
+        "admit": "request",
+        "cache.find": "request",
+        "encoder.embed": "cache.find",
+        "dispatch": "request",
+        "ledger.hold": "dispatch",
+        "provider.first_chunk": "dispatch",
+        "engine.queue": "provider.first_chunk",
+        "engine.prefill": "provider.first_chunk",
+        "engine.decode": "dispatch",
+    }
+    assert found["engine.queue"].start == found["ledger.hold"].end == pytest.approx(AT + 0.01)
+    assert found["engine.prefill"].end == pytest.approx(AT + 0.09)
+    assert found["provider.first_chunk"].id == attempt_span_id("r.1")
+
+
+def test_an_upstream_is_told_which_span_is_its_parent() -> None:
+    """Its own spans then hang under our attempt; whether it keeps them is decided as it is here."""
+    call = a_call(traceparent=CALLER)
+    told = parent_of(traceparent_for(call, "r.2", 0.0))
+    assert told == Parent("0af7651916cd43dd8448eb211c80319c", attempt_span_id("r.2"), sampled=True)
+    own = parent_of(traceparent_for(a_call(), "r.1", 0.0))
+    assert own is not None
+    assert not own.sampled
+
+
+def test_why_it_was_a_miss_and_how_fast_it_went_are_attributes() -> None:
+    """Both are asked of many traces at once, where no page helps."""
+    outcome = a_miss(a_call(stream=True))
+    outcome.explain = {"reason": "far"}
+    found = build_trace(outcome, marks(), "sampled").spans[0].attributes
+    assert found["nearhit.cache.reason"] == "far"
+    assert found["nearhit.time_to_first_token"] == 0.1
+    assert found["nearhit.time_per_output_token"] == pytest.approx(0.3 / 19)
 
 
 def test_the_attributes_of_a_miss() -> None:

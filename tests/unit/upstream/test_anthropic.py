@@ -35,7 +35,7 @@ decode = msgspec.json.Decoder().decode
 
 def sending(model: str = "claude-opus-4-6", *, stream: bool = True, **body: Any) -> Sending:
     full: Body = {"messages": [USER], "max_tokens": 9, **body, "model": model}
-    waits = {"timeout": 5.0, "idle": 5.0}
+    waits: dict[str, Any] = {"timeout": 5.0, "idle": 5.0}
     return Sending(id="a-1", operation="chat", model=model, body=full, stream=stream, tenant="t", **waits)
 
 

@@ -23,7 +23,7 @@ def settings(base: str | None, **extra: Any) -> ProviderSettings:
 
 
 def sending(model: str) -> Sending:
-    waits = {"timeout": 5.0, "idle": 5.0}
+    waits: dict[str, Any] = {"timeout": 5.0, "idle": 5.0}
     return Sending(id="a", operation="chat", model=model, body={"messages": []}, stream=False, tenant="t", **waits)
 
 

@@ -29,7 +29,7 @@ BUSY = b'{"error":{"code":503,"message":"The model is overloaded.","status":"UNA
 
 def sending(model: str = "gemini-2.5-flash", *, stream: bool = True, **body: Any) -> Sending:
     full: Body = {"messages": [USER], "max_tokens": 9, **body, "model": model}
-    waits = {"timeout": 5.0, "idle": 5.0}
+    waits: dict[str, Any] = {"timeout": 5.0, "idle": 5.0}
     return Sending(id="a-1", operation="chat", model=model, body=full, stream=stream, tenant="t", **waits)
 
 

@@ -1,1 +1,0 @@
-"""Other people's clients against nearhit, and the page that says how they fared: `python -m tests.compatibility`."""
