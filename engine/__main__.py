@@ -1,4 +1,4 @@
-"""`python -m engine generate|chat|bench`: the engine by hand, through its own process and socket.
+"""`python -m engine generate|chat|bench|quality`: the engine by hand, through its own process and socket.
 
 Knows: a terminal. Does not know: the gateway.
 """
@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import sys
 import tempfile
+import time
 from contextlib import aclosing
 from itertools import count
 from pathlib import Path
@@ -15,19 +16,32 @@ import msgspec
 
 from engine.api import Delta, EngineError, GenerateRequest, SamplingParams
 from engine.client import EngineClient
+from engine.quant import KINDS, KV_KINDS
 from engine.testing import running
 
 _ids = count(1)
+_BENCH = ("bench", "measure; prints one JSON object")
+_QUALITY = ("quality", "what fewer bits cost; prints one JSON object")
 _PATIENCE_S = 1800.0  # large models take their time to load
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m engine", description="Run a model by hand.")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, what in (("generate", "continue a text"), ("chat", "talk"), ("bench", "measure; prints one JSON object")):
+    for name, what in (
+        ("generate", "continue a text"),
+        ("chat", "talk"),
+        ("bench", "measure; prints one JSON object"),
+        _QUALITY,
+    ):
         command = commands.add_parser(name, help=what)
         command.add_argument("model", help="demo, tiny-random:qwen3, tiny-random:llama or a model folder")
         command.add_argument("--threads", type=int, default=None)
+        if name == "quality":
+            command.add_argument("--quant", choices=KINDS, default="none")
+            command.add_argument("--kv-dtype", choices=KV_KINDS, default="auto")
+            command.add_argument("--text", type=Path, default=None, help="default: a shipped one of 5 KB")
+            continue
         if name == "bench":
             command.add_argument("--prompt-tokens", type=int, default=256)
             command.add_argument("--output-tokens", type=int, default=64)
@@ -86,6 +100,16 @@ def _ask() -> str | None:
         return None
 
 
+def _quality(given: argparse.Namespace) -> dict[str, object]:
+    import torch
+
+    from engine.quant.quality import measure
+
+    torch.set_num_threads(given.threads or torch.get_num_threads())
+    bits = {"quant": given.quant, "kv_dtype": given.kv_dtype}
+    return measure(given.model, **bits, text=given.text, monotonic=time.monotonic)
+
+
 def main(argv: list[str] | None = None) -> int:
     given = _arguments(argv)
     try:
@@ -100,6 +124,8 @@ def main(argv: list[str] | None = None) -> int:
                 concurrency=given.concurrency,
             )
             sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
+        elif given.command == "quality":
+            sys.stdout.write(msgspec.json.encode(_quality(given)).decode() + "\n")
         else:
             asyncio.run(_talk(given))
     except EngineError as error:

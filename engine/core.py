@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Hashable
 from itertools import count
 
-import torch
 from msgspec import Struct
 
 from engine.api import EngineFailed, EngineStats, FinishReason, InvalidRequest, ModelInfo, Overloaded, SamplingParams
@@ -48,11 +47,12 @@ class EngineCore:
         queue: int,
         monotonic: Callable[[], float],
         features: tuple[str, ...] = (),
+        kv_dtype: str = "float32",
     ) -> None:
         spec = model.spec
         self._model = model
         self._pool = BlockPool(blocks)
-        self._cache = KVCache(spec.layers, blocks, spec.kv_heads, spec.head)
+        self._cache = KVCache(spec.layers, blocks, spec.kv_heads, spec.head, kv_dtype)
         self._scheduler = Scheduler(self._pool, limits)
         self._queue = queue
         self._monotonic = monotonic
@@ -219,8 +219,8 @@ def _row(sequence: Sequence) -> Row:
     return Row(sampling, sequence.seed, len(sequence.tokens), generated)
 
 
-def plan_blocks(model: Decoder, limits: Limits, memory: int) -> int:
+def plan_blocks(model: Decoder, limits: Limits, memory: int, kv_dtype: str = "float32") -> int:
     """How many blocks: enough for every running sequence at full length, within `memory` bytes, at least one."""
     spec = model.spec
-    block_bytes = spec.layers * 2 * BLOCK * spec.kv_heads * spec.head * torch.float32.itemsize
+    block_bytes = BLOCK * KVCache.token_bytes(spec.layers, spec.kv_heads, spec.head, kv_dtype)
     return max(1, min(limits.sequences * blocks_for(spec.context), memory // block_bytes))

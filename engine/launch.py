@@ -22,13 +22,18 @@ _SMALL = 50_000_000  # parameters; below this, threads cost more than they bring
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """`memory`: bytes for keys and values, None for a quarter of RAM. `threads`: None to choose by the model's size."""
+    """`memory`: bytes for keys and values, None for a quarter of RAM. `threads`: None to choose by the model's size.
+
+    `quant` and `kv_dtype`: `engine.quant.KINDS` and `KV_KINDS`.
+    """
 
     threads: int | None = None
     queue: int = 256
     sequences: int = 32
     context: int | None = None
     dtype: str = "auto"
+    quant: str = "none"
+    kv_dtype: str = "auto"
     memory: int | None = None
     step_tokens: int = 512
     chunk: int = 128
@@ -38,7 +43,8 @@ def launch(model: str, options: Options, *, monotonic: Callable[[], float]) -> E
     """Load a model and make its core. Raises EngineError (ModelNotFound, UnsupportedModel, BadCheckpoint)."""
     began = monotonic()
     source = locate(model)
-    decoder = loader.load(source, options.dtype, options.context)
+    decoder = loader.load(source, options.dtype, options.context, options.quant)
+    kv_dtype = "float32" if options.kv_dtype == "auto" else options.kv_dtype  # what CPUs attend fastest in
     threads = options.threads or (1 if decoder.spec.parameters < _SMALL else len(os.sched_getaffinity(0)))
     torch.set_num_threads(threads)
     limits = Limits(
@@ -50,18 +56,19 @@ def launch(model: str, options: Options, *, monotonic: Callable[[], float]) -> E
     core = EngineCore(
         model,
         decoder,
-        blocks=plan_blocks(decoder, limits, memory),
+        blocks=plan_blocks(decoder, limits, memory, kv_dtype),
         limits=limits,
         queue=options.queue,
         monotonic=monotonic,
-        features=("reproducible",) if reproducible(decoder) else (),
+        features=("reproducible",) if reproducible(decoder, kv_dtype) else (),
+        kv_dtype=kv_dtype,
     )
     core.warm_up()
     info = core.info()
     _log.info(
-        "%s: %s, %.1f M parameters, %s, %d threads, window %d, %d tokens of cache, ready after %.2f s",
+        "%s: %s, %.1f M parameters, %s, %d threads, window %d, %d tokens of cache in %s, ready after %.2f s",
         *(model, info.architecture, decoder.spec.parameters / 1e6, info.dtype, threads, core.context),
-        *(info.kv_capacity_tokens, monotonic() - began),
+        *(info.kv_capacity_tokens, kv_dtype, monotonic() - began),
     )
     return core
 

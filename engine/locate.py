@@ -1,6 +1,6 @@
 """From a model's name to where its parts lie.
 
-Knows: `demo` (the folder in this package), `tiny-random:qwen3|llama[?seed=N]` (made in memory), a Hugging Face folder.
+Knows: `demo` (the folder in this package), `tiny-random:FAMILY[?seed=N]` (made in memory), a Hugging Face folder.
 Does not know: a hub or any network; torch; how files are read.
 """
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from engine.api import EngineError
 
-FAMILIES = ("llama", "qwen3")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma2", "gemma3", "phi3")
 _TINY = "tiny-random:"
 _DEMO = Path(__file__).parent / "demo"
 

@@ -36,6 +36,7 @@ from engine.frames import (
     read_for_engine,
 )
 from engine.launch import Options, launch
+from engine.quant import KINDS, KV_KINDS
 
 _log = logging.getLogger(__name__)
 _HEARTBEAT = 1.0  # seconds between frames to a client for whom there is nothing
@@ -213,13 +214,15 @@ def listen(path: Path) -> socket.socket:
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m engine.process", description="The engine process.")
-    parser.add_argument("--model", required=True, help="demo, tiny-random:qwen3, tiny-random:llama or a model folder")
+    parser.add_argument("--model", required=True, help="demo, tiny-random:FAMILY or a model folder")
     parser.add_argument("--socket", required=True, type=Path)
     parser.add_argument("--threads", type=int, default=None, help="torch threads; default: by the model's size")
     parser.add_argument("--max-queue", type=int, default=256, help="requests that may wait")
     parser.add_argument("--max-sequences", type=int, default=32, help="requests that run at once")
     parser.add_argument("--context", type=int, default=None, help="shorten the model's window")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
+    parser.add_argument("--quant", choices=KINDS, default="none", help="weights in fewer bits")
+    parser.add_argument("--kv-dtype", choices=KV_KINDS, default="auto", help="type keys and values are kept in")
     parser.add_argument(
         "--parent", type=int, default=None, help="process id; end when it is not this one's parent any more"
     )
@@ -241,6 +244,8 @@ def main(argv: list[str] | None = None) -> int:
                 sequences=given.max_sequences,
                 context=given.context,
                 dtype=given.dtype,
+                quant=given.quant,
+                kv_dtype=given.kv_dtype,
                 memory=None if given.memory_mib is None else given.memory_mib * 2**20,
             ),
             monotonic=time.monotonic,

@@ -16,10 +16,10 @@ _COMPANY = (1, 4, 8, 16)
 _PROMPT = 2 * BLOCK + 3
 
 
-def reproducible(decoder: Decoder) -> bool:
+def reproducible(decoder: Decoder, kv_dtype: str = "float32") -> bool:
     """Whether a prompt's logits are the same to the bit: alone, in batches of several sizes, and in two parts."""
     spec = decoder.spec
-    cache = KVCache(spec.layers, 3 + max(_COMPANY), spec.kv_heads, spec.head)
+    cache = KVCache(spec.layers, 3 + max(_COMPANY), spec.kv_heads, spec.head, kv_dtype)
     me = _one(0, [at * 7 % spec.vocabulary for at in range(_PROMPT)], [1, 2, 3])
     others = [_one(at, [(at * 5 + n) % spec.vocabulary for n in range(3)], [3 + at]) for at in range(1, 17)]
     alone = decoder.forward(pack([Work(me, _PROMPT)]), cache)[0].clone()

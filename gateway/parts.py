@@ -20,7 +20,7 @@ from cache.types import CacheConfig
 from cache.verify import Watch
 from engine.api import Engine
 from engine.client import EngineClient
-from engine.locate import locate
+from engine.locate import ModelNotFound, locate
 from engine.sim import SimEngine
 from gateway.judging import Ask, ModelJudge
 from gateway.providers import Provider, load
@@ -110,9 +110,15 @@ def build_providers(
 
 
 def label(settings: Settings, engine: str) -> str:
-    """What the model of an engine is called by clients: `demo`, `sim`, or the folder's name."""
+    """What the model of an engine is called by clients: `demo`, `sim`, or the folder's name.
+
+    A folder that is not there has a name too: its engine stays down and says why, the others answer.
+    """
     model = settings.engines[engine].model
-    return model if model == "sim" else locate(model).name
+    try:
+        return model if model == "sim" else locate(model).name
+    except ModelNotFound:
+        return Path(model).name
 
 
 def offers(settings: Settings, providers: Mapping[str, Provider]) -> dict[str, list[str]]:

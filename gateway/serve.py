@@ -121,6 +121,8 @@ def plans_for(started: Started, chosen: dict[str, Any]) -> list[Plan]:
         arguments = ["--model", engine.model, "--socket", str(run_folder / f"engine-{name}.sock")]
         arguments += ["--max-queue", str(engine.max_queue)]
         arguments += ["--threads", str(engine.threads)] if engine.threads is not None else []
+        arguments += ["--quant", engine.quant] if engine.quant != "none" else []
+        arguments += ["--kv-dtype", engine.kv_dtype] if engine.kv_dtype != "auto" else []
         command = module_command("engine.process", *arguments)
         plans.append(Plan(name=f"engine {name}", kind="engine", command=command, environment=half))
     single = _threads(base, 1) | {"PROMETHEUS_MULTIPROC_DIR": str(fresh_folder(run_folder / "metrics").absolute())}

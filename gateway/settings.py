@@ -89,6 +89,8 @@ class EngineSettings(Section):
 
     `tokens_per_second` (written) and `prefill_tokens_per_second` (read): as `nearhit engine bench` measures them with
     several requests at once; None prices by an assumed rate. `busy_share`: of its paid hours, those it should work.
+    `quant`: weights in fewer bits, and `kv_dtype`: the cache of keys and values in fewer; `python -m engine quality` says
+    what they cost.
     """
 
     model: str = "demo"
@@ -98,6 +100,8 @@ class EngineSettings(Section):
     busy_share: float = Field(default=1.0, gt=0, le=1)
     threads: int | None = Field(default=None, ge=1)
     max_queue: int = Field(default=256, ge=1)
+    quant: Literal["none", "int8", "int4", "fp8"] = "none"
+    kv_dtype: Literal["auto", "float32", "bfloat16", "int8", "fp8"] = "auto"
 
 
 class ModelSettings(Section):

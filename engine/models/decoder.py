@@ -1,116 +1,111 @@
-"""The one decoder: embeddings, rotary attention over paged keys and values, gated feed-forward, head.
+"""The one decoder: embeddings, attention over paged keys and values, gated feed-forward, head.
 
-Knows: a `Spec`, weights, one packed batch. Does not know: requests, scheduling, sampling, files.
+Knows: a `Spec`, weights, one packed batch, a cache that writes keys and values and attends to them.
+Does not know: requests, scheduling, sampling, files, how keys and values are kept, how linears multiply.
 
 Shapes: T tokens of a step (all sequences packed), H heads, G key/value heads, D per head, V vocabulary. The residual
-stream, attention and the cache are float32 (on CPUs bfloat16 attention is many times slower); only the linears may be
-bfloat16. Sources: Llama (arXiv 2302.13971), rotary embeddings (2104.09864), RMSNorm (1910.07467), Qwen3 (2505.09388).
+stream and norms are float32, on CPUs attention and the cache too (bfloat16 attention is many times slower there); the
+linears may be less. Sources: RMSNorm (arXiv 1910.07467), gated feed-forward (2002.05202), and those of `spec`.
 """
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.attention import Batch, KVCache, attend
-from engine.models.spec import Rope, Spec
-
-
-@dataclass(slots=True)
-class Linear:
-    """`weight` [out, in], `bias` [out] or None. Takes and gives float32 whatever the weight's type."""
-
-    weight: Tensor
-    bias: Tensor | None = None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if x.dtype == self.weight.dtype:
-            return functional.linear(x, self.weight, self.bias)
-        y = functional.linear(x.to(self.weight.dtype), self.weight).float()
-        return y if self.bias is None else y + self.bias
+from engine.attention import Batch, Cache, Look
+from engine.models.linear import Linear, Table
+from engine.models.rotary import Rotary, turn
+from engine.models.spec import Spec
 
 
 @dataclass(slots=True)
 class Layer:
     """Packed projections: `qkv` makes queries, keys and values at once, `gate_up` both halves of the gate.
 
-    `qk_norm` [H + G, D]: the weights of Qwen3's norms, one row per query head and per key head, or None.
+    `qk_norm` [H + G, D]: norms of queries and keys, one row per head, or None. `norm_attended` and `norm_fed`: what
+    attention and feed-forward give is normalised by these before it joins the stream (Gemma), or None.
     """
 
     norm_attention: Tensor
     qkv: Linear
     qk_norm: Tensor | None
     out: Linear
+    norm_attended: Tensor | None
     norm_mlp: Tensor
     gate_up: Linear
     down: Linear
+    norm_fed: Tensor | None
 
 
 class Decoder:
     """`forward` turns a packed batch into logits of the rows that need them."""
 
-    def __init__(self, spec: Spec, embed: Tensor, layers: list[Layer], norm: Tensor, head: Linear) -> None:
+    def __init__(self, spec: Spec, embed: Table, layers: list[Layer], norm: Tensor, head: Linear) -> None:
         self.spec = spec
-        self._embed = embed
-        self._layers = layers
-        self._norm = norm
-        self._head = head
-        self._cos, self._sin = _rotary_tables(spec)
+        self.embed = embed
+        self.layers = layers
+        self.norm = norm
+        self.head = head
+        self.dtype = "float32"  # of the linears, in words; the loader knows better
+        self.notes: tuple[str, ...] = ()  # what whoever runs it should know, e.g. linears that are slow
+        self.rotary = Rotary({rope for rope in spec.ropes if rope}, spec.head, spec.context, norm.device)
+        self._looks = [Look(window, spec.scale, spec.attention_softcap) for window in spec.windows]
+        self._gate = _ACTIVATIONS[spec.activation]
 
     @property
-    def dtype(self) -> str:
-        """Type of the linears, e.g. float32."""
-        return str(self._embed.dtype).removeprefix("torch.")
+    def bytes(self) -> int:
+        """Weights read for one step: all matrices but an embedding that is only looked up."""
+        linears = [linear for layer in self.layers for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+        return sum(linear.bytes for linear in linears) + self.head.bytes
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
+    def forward(self, batch: Batch, cache: Cache) -> Tensor:
         """Logits [rows, V] in float32 for `batch.rows`; keys and values of all T tokens end up in `cache`."""
         spec = self.spec
-        x = functional.embedding(batch.ids, self._embed).float()
-        cos, sin = self._cos[batch.positions, None], self._sin[batch.positions, None]
-        for index, layer in enumerate(self._layers):
-            normed = functional.rms_norm(x, (spec.hidden,), layer.norm_attention, spec.epsilon)
-            query, key, value = self._project(layer, normed, cos, sin)
+        self.rotary.reserve(batch.length)
+        turns = self.rotary.at(batch.positions)
+        x = self.embed.rows(batch.ids)
+        if spec.embed_scale != 1.0:
+            x = x * torch.tensor(spec.embed_scale, dtype=x.dtype)  # rounded as in training
+        x = x.float()
+        for index, layer in enumerate(self.layers):
+            normed = self._normalise(x, layer.norm_attention)
+            rope = spec.ropes[index]
+            query, key, value = self._project(layer, normed, None if rope is None else (*turns[rope], rope.rotary))
             cache.write(index, batch.slots, key, value)
-            x = x + layer.out(attend(query, cache.layers[index], batch.spans, spec.windows[index]))
-            normed = functional.rms_norm(x, (spec.hidden,), layer.norm_mlp, spec.epsilon)
-            gate, up = layer.gate_up(normed).chunk(2, -1)
-            x = x + layer.down(functional.silu(gate) * up)
-        last = functional.rms_norm(x[batch.rows], (spec.hidden,), self._norm, spec.epsilon)
-        return self._head(last)
+            attended = layer.out(cache.attend(index, query, batch, self._looks[index]))
+            x = x + self._normalise(attended, layer.norm_attended)
+            gate, up = layer.gate_up(self._normalise(x, layer.norm_mlp)).chunk(2, -1)
+            x = x + self._normalise(layer.down(self._gate(gate) * up), layer.norm_fed)
+        return self.logits(x[batch.rows])
 
-    def _project(self, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def logits(self, x: Tensor) -> Tensor:
+        """From the stream [rows, hidden] after the last layer to logits [rows, V] in float32."""
+        logits = self.head(self._normalise(x, self.norm)).float()
+        cap = self.spec.logit_softcap
+        return torch.tanh(logits / cap) * cap if cap else logits
+
+    def _normalise(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        """As it is without a weight."""
+        return x if weight is None else functional.rms_norm(x, (self.spec.hidden,), weight, self.spec.epsilon)
+
+    def _project(self, layer: Layer, x: Tensor, rotation: tuple[Tensor, Tensor, int] | None) -> tuple[Tensor, ...]:
         """Rotated queries [T, H, D], rotated keys and plain values [T, G, D]."""
         spec = self.spec
         both = layer.qkv(x).view(x.shape[0], spec.heads + 2 * spec.kv_heads, spec.head)
         mixed, value = both[:, : -spec.kv_heads], both[:, -spec.kv_heads :]
         if layer.qk_norm is not None:
             mixed = functional.rms_norm(mixed, (spec.head,), None, spec.epsilon) * layer.qk_norm
-        # rotate_half(x) is x rolled by half a head with the first half negated; `sin` carries that sign.
-        turned = torch.addcmul(mixed * cos, mixed.roll(spec.head // 2, -1), sin)
-        return turned[:, : spec.heads], turned[:, spec.heads :], value
+        if rotation is not None:
+            mixed = turn(mixed, *rotation)
+        return mixed[:, : spec.heads], mixed[:, spec.heads :], value
 
 
-def _rotary_tables(spec: Spec) -> tuple[Tensor, Tensor]:
-    """Cosines and signed sines [context, D] of every position."""
-    angles = torch.outer(torch.arange(spec.context).float(), _frequencies(spec.rope, spec.head))
-    cos, sin = angles.cos(), angles.sin()
-    return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
+def _gelu(x: Tensor) -> Tensor:
+    return functional.gelu(x, approximate="tanh")
 
 
-def _frequencies(rope: Rope, head: int) -> Tensor:
-    """Radians per position of each of the D/2 planes."""
-    plain = 1.0 / rope.theta ** (torch.arange(0, head, 2, dtype=torch.int64).float() / head)
-    if rope.kind == "linear":
-        return plain / rope.factor
-    if rope.kind == "default":
-        return plain
-    # Llama 3.1: long waves are slowed by `factor`, short ones kept, those between are blended.
-    waves = 2 * math.pi / plain
-    blend = (rope.original / waves - rope.low) / (rope.high - rope.low)
-    middle = (1 - blend) * plain / rope.factor + blend * plain
-    long = waves > rope.original / rope.low
-    short = waves < rope.original / rope.high
-    return torch.where(long, plain / rope.factor, torch.where(short, plain, middle))
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": functional.silu, "gelu_pytorch_tanh": _gelu}

@@ -7,15 +7,41 @@ noise and is labelled so.
 import torch
 from torch import Tensor
 
+from engine.models.layout import HEAD, shapes
+from engine.models.numbers import Config
 from engine.models.spec import Spec
 from engine.tokenizer import BYTE_VOCABULARY, END_OF_TURN
 
+_WINDOW = 96
+_ORIGINAL = 1024
+_LOCAL_AND_GLOBAL: Config = {
+    "head_dim": 32,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 24,
+    "sliding_window": _WINDOW,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+_OWN: dict[str, Config] = {
+    "llama": {},
+    "mistral": {"sliding_window": _WINDOW},
+    "qwen2": {},
+    "qwen3": {},
+    "smollm3": {"no_rope_layers": [1, 0]},
+    "gemma2": _LOCAL_AND_GLOBAL | {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 30.0},
+    "gemma3": _LOCAL_AND_GLOBAL | {"model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 1e4},
+    "phi3": {
+        "original_max_position_embeddings": _ORIGINAL,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0 + at for at in range(8)]},
+    },
+}
+_ARCHITECTURES = {"smollm3": "SmolLM3"}
 
-def config(family: str) -> dict[str, object]:
+
+def config(family: str) -> Config:
     """A `config.json` of this family: 2 layers, about 120 thousand parameters, a window of 2,048 tokens."""
-    return {
+    base: Config = {
         "model_type": family,
-        "architectures": [{"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}[family]],
+        "architectures": [_ARCHITECTURES.get(family, family.capitalize()) + "ForCausalLM"],
         "vocab_size": BYTE_VOCABULARY,
         "hidden_size": 64,
         "intermediate_size": 192,
@@ -30,40 +56,21 @@ def config(family: str) -> dict[str, object]:
         "eos_token_id": END_OF_TURN,
         "dtype": "float32",
     }
+    return base | _OWN[family]
 
 
 def tensors(spec: Spec, seed: int) -> dict[str, Tensor]:
     """All weights of `spec`, normally distributed. Norms and biases are random too, so that each of them matters."""
     generator = torch.Generator().manual_seed(seed)
-
-    def random(*shape: int, scale: float, mean: float = 0.0) -> Tensor:
-        return torch.randn(*shape, generator=generator) * scale + mean
-
-    queries, keys = spec.heads * spec.head, spec.kv_heads * spec.head
-    shapes = {
-        "self_attn.q_proj": (queries, spec.hidden, spec.qkv_bias),
-        "self_attn.k_proj": (keys, spec.hidden, spec.qkv_bias),
-        "self_attn.v_proj": (keys, spec.hidden, spec.qkv_bias),
-        "self_attn.o_proj": (spec.hidden, queries, spec.out_bias),
-        "mlp.gate_proj": (spec.feed_forward, spec.hidden, spec.mlp_bias),
-        "mlp.up_proj": (spec.feed_forward, spec.hidden, spec.mlp_bias),
-        "mlp.down_proj": (spec.hidden, spec.feed_forward, spec.mlp_bias),
-    }
-    made = {
-        "model.embed_tokens.weight": random(spec.vocabulary, spec.hidden, scale=0.5),
-        "model.norm.weight": random(spec.hidden, scale=0.1, mean=1.0),
-    }
-    for layer in range(spec.layers):
-        prefix = f"model.layers.{layer}."
-        for name, (rows, columns, bias) in shapes.items():
-            made[f"{prefix}{name}.weight"] = random(rows, columns, scale=1.5 * columns**-0.5)
-            if bias:
-                made[f"{prefix}{name}.bias"] = random(rows, scale=0.1)
-        norms = {"input_layernorm": spec.hidden, "post_attention_layernorm": spec.hidden}
-        if spec.qk_norm:
-            norms |= {"self_attn.q_norm": spec.head, "self_attn.k_norm": spec.head}
-        for name, size in norms.items():
-            made[f"{prefix}{name}.weight"] = random(size, scale=0.1, mean=1.0)
-    if not spec.tied:
-        made["lm_head.weight"] = random(spec.vocabulary, spec.hidden, scale=0.5)
+    made: dict[str, Tensor] = {}
+    for name, shape in shapes(spec).items():
+        drawn = torch.randn(*shape, generator=generator)
+        if name.endswith(".bias"):
+            made[name] = drawn * 0.1
+        elif len(shape) == 1:
+            made[name] = drawn * 0.1 + (1.0 - spec.norm_offset)
+        elif "embed_tokens" in name or name == f"{HEAD}.weight":
+            made[name] = drawn * 0.5
+        else:
+            made[name] = drawn * (1.5 * shape[1] ** -0.5)
     return made

@@ -1,198 +1,232 @@
 """Every model family against transformers: the same weights give the same logits, whatever the batch looks like."""
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 
-from engine.api import SamplingParams
 from engine.attention import KVCache, pack
 from engine.blocks import BLOCK
 from engine.locate import ModelSource
 from engine.models import loader
 from engine.models.decoder import Decoder
-from engine.models.spec import Rope, Spec
+from engine.models.linear import DenseFactory
+from engine.models.rope import Rope
+from engine.models.spec import FAMILIES, Spec, read_spec
 from engine.scheduler import Work
-from engine.sequence import Sequence
+from tests.contract.model_zoo import CONFIGS, FIRST, LLAMA3, Made, make, run_mixed, sequence, transformers, worst, zoo
 
-transformers = pytest.importorskip("transformers")
+__all__ = ["zoo"]  # a fixture
 
-torch.set_num_threads(1)  # threads of a model this small only wait for each other
-
-VOCABULARY = 320
-BASE = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "pad_token_id": 0,
-}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-CONFIGS: dict[str, Callable[[], object]] = {
-    "llama": lambda: transformers.LlamaConfig(**BASE),
-    "llama-tied": lambda: transformers.LlamaConfig(**BASE, tie_word_embeddings=True),
-    "llama-3.1-rope": lambda: transformers.LlamaConfig(**BASE, rope_parameters=LLAMA3),
-    "llama-linear-rope": lambda: transformers.LlamaConfig(
-        **BASE, rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
-    ),
-    "llama-biases": lambda: transformers.LlamaConfig(**BASE, attention_bias=True, mlp_bias=True),
-    "llama-one-kv-head": lambda: transformers.LlamaConfig(**{**BASE, "num_key_value_heads": 1}),
-    "llama-no-groups": lambda: transformers.LlamaConfig(**{**BASE, "num_key_value_heads": 4}),
-    "qwen3": lambda: transformers.Qwen3Config(**BASE, head_dim=32),
-    "qwen3-tied": lambda: transformers.Qwen3Config(**BASE, head_dim=16, tie_word_embeddings=True),
-    "qwen2": lambda: transformers.Qwen2Config(**BASE),
-    "mistral-window": lambda: transformers.MistralConfig(**BASE, sliding_window=24),
-}
+PARITY = 2e-5
+DENSE = DenseFactory(torch.float32, torch.device("cpu"))
+Zoo = Callable[[str], Made]
 
 
-def make(name: str, folder: Path) -> torch.nn.Module:
-    """A random transformers model saved to `folder`; norms and biases random, queries and keys sharp, so all matter."""
-    torch.manual_seed(7)
-    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name](), attn_implementation="eager").eval().float()
-    for key, parameter in model.named_parameters():
-        if parameter.dim() == 1:
-            parameter.data.add_(torch.randn_like(parameter) * 0.2)
-        else:
-            parameter.data.mul_(8.0 if "q_proj" in key or "k_proj" in key else 3.0)
-    model.save_pretrained(folder)
-    return model
-
-
-def expected(model: torch.nn.Module, tokens: list[int]) -> torch.Tensor:
-    with torch.inference_mode():
-        return model(torch.tensor([tokens])).logits[0]
-
-
-def sequence(tokens: list[int], blocks: list[int], key: int = 0) -> Sequence:
-    return Sequence(
-        key=key,
-        tokens=list(tokens),
-        prompt=len(tokens),
-        sampling=SamplingParams(max_tokens=1),
-        seed=0,
-        eos=frozenset(),
-        salt="",
-        priority=0,
-        arrival=key,
-        submitted=0.0,
-        blocks=blocks,
-    )
-
-
-def random_tokens(count: int, seed: int) -> list[int]:
-    return torch.randint(1, VOCABULARY, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-def run_mixed(decoder: Decoder, first: list[int], second: list[int]) -> list[tuple[int, int, torch.Tensor]]:
-    """Two sequences in chunks of uneven sizes, in one batch, on scattered and on neighbouring blocks.
-
-    Yields (sequence, tokens seen, logits after them) for every step.
-    """
-    cache = KVCache(decoder.spec.layers, 40, decoder.spec.kv_heads, decoder.spec.head)
-    scattered = sequence(first, [9, 3, 17, 5, 2, 30, 8], key=0)
-    neighbours = sequence(second, [20, 21, 22, 23], key=1)
-    cuts = ([0, 19, 40, 64, 65, 66, 70], [0, 11, 18, 19, 20, 21, 37])
-    seen: list[tuple[int, int, torch.Tensor]] = []
-    for (a, b), (c, d) in zip(itertools.pairwise(cuts[0]), itertools.pairwise(cuts[1]), strict=True):
-        plan = []
-        for one, begin, end, tokens in ((scattered, a, b, first), (neighbours, c, d, second)):
-            one.computed, one.tokens = begin, tokens[:end]
-            plan.append(Work(one, end - begin))
-        logits = decoder.forward(pack(plan), cache)
-        seen += [(0, b, logits[0].clone()), (1, d, logits[1].clone())]
-    return seen
+def load(folder: Path, dtype: str = "float32", **options: Any) -> Decoder:
+    return loader.load(ModelSource(name="model", folder=folder), dtype, **options)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
+def test_logits_equal_transformers(name: str, zoo: Zoo) -> None:
     """A wrong norm, bias, rotation, mask or page shows as a different logit somewhere in a mixed, chunked batch."""
-    reference = make(name, tmp_path)
-    decoder = loader.load(ModelSource(name=name, folder=tmp_path), "float32")
-    tokens = (random_tokens(70, 1), random_tokens(37, 2))
-    wanted = [expected(reference, one) for one in tokens]
-    scale = max(float(one.abs().max()) for one in wanted)
-    for which, length, logits in run_mixed(decoder, *tokens):
-        worst = float((logits - wanted[which][length - 1]).abs().max())
-        assert worst <= 2e-5 * scale, f"{name}: sequence {which} after {length} tokens is off by {worst}"
+    made = zoo(name)
+    decoder = load(made.folder)
+    for seed in range(4):
+        assert worst(made, run_mixed(decoder, seed)) <= PARITY, f"seed {seed}"
 
 
-MUTATIONS: dict[str, tuple[str, Callable[[Spec], Spec]]] = {
-    "rope scaling": ("llama-3.1-rope", lambda s: msgspec.structs.replace(s, rope=Rope(theta=s.rope.theta))),
-    "rope factor": ("llama-linear-rope", lambda s: msgspec.structs.replace(s, rope=Rope(theta=s.rope.theta))),
-    "rope theta": ("qwen3", lambda s: msgspec.structs.replace(s, rope=Rope(theta=s.rope.theta * 2))),
-    "window": ("mistral-window", lambda s: msgspec.structs.replace(s, windows=(0,) * s.layers)),
-    "epsilon": ("llama", lambda s: msgspec.structs.replace(s, epsilon=1e-2)),
+def test_every_family_is_compared(zoo: Zoo) -> None:
+    """A family that is added must come with its proof."""
+    assert {load(zoo(name).folder).spec.family for name in CONFIGS} == set(FAMILIES)
+
+
+class Mutation(NamedTuple):
+    """Something ignored: in the spec before the weights are read, or in the decoder after."""
+
+    model: str
+    spec: Callable[[Spec], Spec] = lambda spec: spec
+    decoder: Callable[[Decoder], None] = lambda decoder: None
+
+
+def off(model: str, **changes: Any) -> Mutation:
+    return Mutation(model, lambda spec: replace(spec, **changes))
+
+
+def rope(model: str, **changes: Any) -> Mutation:
+    """Change the rotation of every layer that rotates."""
+    return Mutation(
+        model, lambda s: replace(s, ropes=tuple(None if one is None else replace(one, **changes) for one in s.ropes))
+    )
+
+
+def without(model: str, *fields: str) -> Mutation:
+    """Drop a part of every layer."""
+
+    def drop(decoder: Decoder) -> None:
+        for layer in decoder.layers:
+            for field in fields:
+                outer, _, inner = field.rpartition(".")
+                setattr(getattr(layer, outer) if outer else layer, inner, None)
+
+    return Mutation(model, decoder=drop)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "rope kind": rope("llama-3.1-rope", kind="default"),
+    "rope factor": rope("llama-linear-rope", factor=1.0),
+    "rope low": rope("llama-3.1-rope", low=0.1),
+    "rope high": rope("llama-3.1-rope", high=8.0),
+    "rope original": rope("llama-3.1-rope", original=64),
+    "rope theta": rope("qwen3", theta=20000.0),
+    "rope rotary": rope("phi3-partial", rotary=16),
+    "rope amplitude": rope("qwen3-yarn", amplitude=1.0),
+    "rope amplitude of longrope": rope("phi3-long", amplitude=1.0),
+    "rope truncate": rope("qwen3-yarn", truncate=False),
+    "rope long": rope("phi3-long", long=(1.0,) * 8),
+    "rope short": off("phi3-long", context=16),
+    "ropes: all rotate": Mutation("smollm3", lambda s: replace(s, ropes=(s.ropes[0],) * s.layers)),
+    "ropes: one for local and global": Mutation("gemma3", lambda s: replace(s, ropes=(s.ropes[1],) * s.layers)),
+    "windows": off("mistral-window", windows=(0,) * 3),
+    "windows: local in Gemma 2": off("gemma2", windows=(0,) * 3),
+    "windows: one token more": off("gemma3", windows=(25, 0, 25)),
+    "windows: late in Qwen 2": off("qwen2-windows", windows=(0,) * 3),
+    "epsilon": off("llama", epsilon=1e-2),
+    "scale": off("gemma2", scale=32**-0.5),
+    "activation": off("gemma2", activation="silu"),
+    "norm_offset": off("gemma3", norm_offset=0.0),
+    "embed_scale": off("gemma3", embed_scale=1.0),
+    "attention_softcap": off("gemma2", attention_softcap=0.0),
+    "logit_softcap": off("gemma2", logit_softcap=0.0),
+    "tied": off("llama", tied=True),
+    "sandwich: after attention": without("gemma2", "norm_attended"),
+    "sandwich: after the MLP": without("gemma3", "norm_fed"),
+    "qk_norm": without("qwen3", "qk_norm"),
+    "qk_norm of Gemma 3": without("gemma3", "qk_norm"),
+    "qkv_bias": without("qwen2", "qkv.bias"),
+    "out_bias": without("qwen3-yarn", "out.bias"),
+    "mlp_bias: gate and up": without("llama-biases", "gate_up.bias"),
+    "mlp_bias: down": without("llama-biases", "down.bias"),
 }
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
-def test_parity_has_teeth(mutation: str, tmp_path: Path) -> None:
+def test_parity_has_teeth(mutation: str, zoo: Zoo) -> None:
     """The parity test is worth something only if it notices each setting being ignored."""
-    name, change = MUTATIONS[mutation]
-    reference = make(name, tmp_path)
-    whole = loader.load(ModelSource(name=name, folder=tmp_path), "float32")
-    with loader.open_folder(tmp_path) as tensors:
-        broken = loader.build(change(whole.spec), tensors, torch.float32)
-    tokens = (random_tokens(70, 1), random_tokens(37, 2))
-    wanted = [expected(reference, one) for one in tokens]
-    scale = max(float(one.abs().max()) for one in wanted)
-    worst = max(float((out - wanted[which][n - 1]).abs().max()) for which, n, out in run_mixed(broken, *tokens))
-    assert worst > 2e-4 * scale
+    change = MUTATIONS[mutation]
+    made = zoo(change.model)
+    spec = change.spec(load(made.folder).spec)
+    with loader.open_folder(made.folder) as tensors:
+        broken = loader.build(spec, tensors, DENSE)
+    change.decoder(broken)
+    assert worst(made, run_mixed(broken, 1)) > 10 * PARITY
 
 
-def test_sharded_and_older_config_load_alike(tmp_path: Path) -> None:
-    """transformers 4 wrote other key names, and large models come in shards: both must give the same model."""
-    make("llama-3.1-rope", tmp_path / "one")
-    whole = loader.load(ModelSource(name="one", folder=tmp_path / "one"), "float32")
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "one")
-    model.save_pretrained(tmp_path / "many", max_shard_size="100KB")
-    assert len(list((tmp_path / "many").glob("*.safetensors"))) > 1
-    file = tmp_path / "many" / "config.json"
-    config = msgspec.json.decode(file.read_bytes())
+def test_every_setting_is_mutated() -> None:
+    """What is added to a spec must be shown to matter. Sizes need no proof: shapes are checked."""
+    sizes = {"family", "vocabulary", "hidden", "feed_forward", "layers", "heads", "kv_heads", "head", "stored_dtype"}
+    elsewhere = {"context", "packed", "nested"}  # the first by "rope short", the others change names only
+    words = {word for name in MUTATIONS for word in name.replace(":", "").split()}
+    assert set(Spec.__struct_fields__) - sizes - elsewhere <= words
+    assert set(Rope.__struct_fields__) <= words
+
+
+def test_longrope_serves_its_short_window_as_trained(tmp_path: Path) -> None:
+    """Cut to the original window, Phi-3 must use the short factors, as transformers does for short texts."""
+    model = make("phi3-long", tmp_path)
+    decoder = load(tmp_path, context=16)
+    with torch.inference_mode():
+        wanted = model(torch.tensor([FIRST[:16]])).logits[0, -1]
+    cache = KVCache(3, 1, 2, 16)
+    logits = decoder.forward(pack([Work(sequence(FIRST[:16], [1]), 16)]), cache)[0]
+    assert float((logits - wanted).abs().max()) <= PARITY * float(wanted.abs().max())
+
+
+def older(config: dict[str, Any]) -> dict[str, Any]:
+    """The same settings under the names of transformers 4."""
     rope = config.pop("rope_parameters")
-    config |= {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope, "torch_dtype": config.pop("dtype")}
-    file.write_bytes(msgspec.json.encode(config))
-    many = loader.load(ModelSource(name="many", folder=tmp_path / "many"), "float32")
-    assert many.spec == whole.spec
-    tokens = (random_tokens(70, 1), random_tokens(37, 2))
-    for one, other in zip(run_mixed(whole, *tokens), run_mixed(many, *tokens), strict=True):
-        assert torch.equal(one[2], other[2])
+    if "full_attention" in rope:
+        config["rope_theta"] = rope["full_attention"].pop("rope_theta")
+        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        scaling = rope["full_attention"]
+    else:
+        config["rope_theta"], scaling = rope.pop("rope_theta"), rope
+    partial = scaling.pop("partial_rotary_factor", None)
+    kind = scaling.pop("rope_type")
+    config |= {} if partial is None else {"partial_rotary_factor": partial}
+    config |= {"rope_scaling": None if kind == "default" else {"type": kind, **scaling}}
+    return config | {"torch_dtype": config.pop("dtype")}
 
 
-def test_bfloat16_agrees_where_it_is_sure(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", CONFIGS)
+def test_both_generations_of_configurations(name: str, zoo: Zoo) -> None:
+    """transformers 5 renamed rotary settings and dtype; hubs are full of the older files."""
+    config = msgspec.json.decode((zoo(name).folder / "config.json").read_bytes())
+    new = read_spec(config)
+    assert read_spec(older(config)) == new
+
+
+def test_sharded_files_load_alike(tmp_path: Path, zoo: Zoo) -> None:
+    """Large models come in shards: they must give the same model."""
+    whole = load(zoo("llama-3.1-rope").folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(zoo("llama-3.1-rope").folder)
+    model.save_pretrained(tmp_path, max_shard_size="100KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    assert LLAMA3["factor"] == whole.spec.ropes[0].factor if whole.spec.ropes[0] else False
+    for one, other in zip(run_mixed(whole), run_mixed(load(tmp_path)), strict=True):
+        assert torch.equal(one.logits, other.logits)
+
+
+def test_the_text_part_of_a_model_that_sees(tmp_path: Path) -> None:
+    """Gemma 3 from 4 B on comes with a vision tower; its text decoder must load from it, by both layouts of names."""
+    text = CONFIGS["gemma3"]().to_dict()
+    eye = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.Gemma3Config(text_config=text, vision_config=eye | {"image_size": 28, "patch_size": 14})
+    torch.manual_seed(3)
+    model = transformers.Gemma3ForConditionalGeneration(config).eval()
+    model.save_pretrained(tmp_path)
+    with torch.inference_mode():
+        wanted = model(torch.tensor([FIRST])).logits[0]
+    decoder = load(tmp_path)
+    assert decoder.spec.nested
+    cache = KVCache(3, 5, 2, 32)
+    found = decoder.forward(pack([Work(sequence(FIRST, [1, 2, 3, 4, 5]), len(FIRST))]), cache)[0]
+    assert float((found - wanted[-1]).abs().max()) <= PARITY * float(wanted.abs().max())
+    with loader.open_folder(tmp_path) as tensors:
+        prefix = next(name for name in tensors if name.endswith("embed_tokens.weight")).removesuffix(
+            "embed_tokens.weight"
+        )
+        other = "language_model.model." if prefix == "model.language_model." else "model.language_model."
+        renamed = {other + n.removeprefix(prefix) if n.startswith(prefix) else n: tensors[n] for n in tensors}
+    same = loader.build(decoder.spec, renamed, DENSE)
+    cache = KVCache(3, 5, 2, 32)
+    assert torch.equal(same.forward(pack([Work(sequence(FIRST, [1, 2, 3, 4, 5]), len(FIRST))]), cache)[0], found)
+
+
+def test_bfloat16_agrees_where_it_is_sure(zoo: Zoo) -> None:
     """bfloat16 linears are a choice of speed; they may not change an answer that is not a close call."""
-    reference = make("qwen3", tmp_path)
-    decoder = loader.load(ModelSource(name="qwen3", folder=tmp_path), "bfloat16")
-    tokens = (random_tokens(70, 1), random_tokens(37, 2))
-    wanted = [expected(reference, one) for one in tokens]
+    made = zoo("qwen3")
     clear = 0
-    for which, length, logits in run_mixed(decoder, *tokens):
-        best = wanted[which][length - 1].topk(2)
-        if best.values[0] - best.values[1] > 0.1 * wanted[which].abs().max():
+    for which, length, logits in run_mixed(load(made.folder, "bfloat16")):
+        best = made.wanted[which][length - 1].topk(2)
+        if best.values[0] - best.values[1] > 0.1 * made.wanted[which].abs().max():
             clear += 1
             assert int(logits.argmax()) == int(best.indices[0])
     assert clear > 0
 
 
-def test_rows_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["qwen3", "gemma2", "phi3-long"])
+@pytest.mark.parametrize(("quant", "kv_dtype"), [("none", "float32"), ("int8", "int8"), ("int4", "fp8")])
+def test_rows_do_not_depend_on_the_batch(name: str, quant: str, kv_dtype: str, zoo: Zoo) -> None:
     """A cached answer equals a fresh one only if a row's logits are the same alone and among others, to the bit."""
-    make("qwen3", tmp_path)
-    decoder = loader.load(ModelSource(name="qwen3", folder=tmp_path), "float32")
-    cache = KVCache(decoder.spec.layers, 200, decoder.spec.kv_heads, decoder.spec.head)
-    everyone = [sequence(random_tokens(30 + n, n), [1 + n * 4 + at for at in range(4)], key=n) for n in range(17)]
+    decoder = load(zoo(name).folder, quant=quant)
+    spec = decoder.spec
+    cache = KVCache(spec.layers, 200, spec.kv_heads, spec.head, kv_dtype)
+    everyone = [sequence(FIRST[n : n + 30 + n], [1 + n * 4 + at for at in range(4)], key=n) for n in range(17)]
     for one in everyone:
         decoder.forward(pack([Work(one, len(one.tokens))]), cache)
         one.computed = len(one.tokens) - 1

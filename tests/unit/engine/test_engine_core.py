@@ -12,6 +12,7 @@ from engine.core import EngineCore, plan_blocks
 from engine.frames import Output
 from engine.models import tiny
 from engine.models.decoder import Decoder
+from engine.models.linear import DenseFactory
 from engine.models.loader import build
 from engine.models.spec import read_spec
 from engine.scheduler import Limits
@@ -101,7 +102,7 @@ def wide(request: pytest.FixtureRequest) -> Decoder:
     """Heads wide enough that one row computed another way really differs in its last bits."""
     shape = {"hidden": 256, "heads": 8, "head": 32, "feed_forward": 256}
     spec = msgspec.structs.replace(read_spec(tiny.config("qwen3")), **shape)
-    return build(spec, tiny.tensors(spec, 8), getattr(torch, request.param))
+    return build(spec, tiny.tensors(spec, 8), DenseFactory(getattr(torch, request.param), torch.device("cpu")))
 
 
 def test_an_answer_is_a_function_of_its_request(wide: Decoder, clock: Any, submit: Any) -> None:
