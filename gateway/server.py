@@ -147,6 +147,14 @@ def _limit_resources() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
+def tune() -> None:
+    """Set up the interpreter for serving, once everything is imported."""
+    sys.setswitchinterval(_TURN)
+    gc.set_threshold(*_COLLECT_AFTER)
+    gc.collect()
+    gc.freeze()  # what was imported stays: looking through it at every full collection costs milliseconds
+
+
 def _build(factory: str, settings: Settings) -> App:
     module, _, name = factory.partition(":")
     return getattr(importlib.import_module(module), name)(settings)
@@ -170,10 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:  # pydantic's ValidationError is one; its message names the key
         sys.stderr.write(f"nearhit: {error}\n")
         return CONFIGURATION_ERROR
-    sys.setswitchinterval(_TURN)
-    gc.set_threshold(*_COLLECT_AFTER)
-    gc.collect()
-    gc.freeze()  # what was imported stays: looking through it at every full collection costs milliseconds
+    tune()
     sockets = [socket.socket(fileno=fd) for fd in asked.fd]
     with contextlib.suppress(KeyboardInterrupt):
         return run(app, settings, Listening(sockets=sockets, admin=asked.admin))

@@ -213,6 +213,8 @@ def checked(usage: Usage) -> Usage:
     An upstream's numbers are input like any other; they may cost its own customers nothing less than zero. Where a
     token may have been counted as cached and as audio or image, it stays cached only.
     """
+    if usage.classes is None and _is_sound(usage):
+        return usage
     prompt, completion = max(0, usage.prompt), max(0, usage.completion)
     cached = min(max(0, usage.cached), prompt)
     cache_write = min(max(0, usage.cache_write), prompt - cached)
@@ -232,6 +234,16 @@ def checked(usage: Usage) -> Usage:
         audio_out=audio_out,
         image_in=min(max(0, usage.image_in), fresh - audio_in),
         image_out=min(max(0, usage.image_out), spoken - audio_out),
+    )
+
+
+def _is_sound(usage: Usage) -> bool:
+    """Whether the counts every upstream tells make sense, as they nearly always do."""
+    return (
+        usage.cached >= 0
+        and usage.cache_write >= 0
+        and usage.cached + usage.cache_write <= usage.prompt
+        and 0 <= usage.reasoning <= usage.completion
     )
 
 

@@ -2,10 +2,12 @@
 
 `python -m gateway.bench.money [--seconds N] [--rate N] [--postgres URL] [--processes N] [--save FOLDER]`
 
-Two figures. `paced`: requests at a fixed rate on SQLite with fsync on; CPU is what the whole process takes (journal,
-shipper and database threads included) less what the same pacing takes without a ledger; `added` is the time from
-asking for the hold until it may be sent. `hot`: processes that share one organisation's budget on PostgreSQL, each as
-fast as it can with 64 at once. The last line of standard output is one JSON object. Does not know: HTTP, caches.
+Two figures. `random`, `even`: requests at a fixed rate on SQLite with fsync on, at random instants as from many clients
+(`gateway.bench.arrivals`) or evenly spaced, on the event loop and with the interpreter's settings of a worker. CPU is
+what the whole process takes (journal, shipper and database threads included) less what the same arrivals take without
+a ledger; `added` is the time from asking for the hold until it may be sent. `hot`: processes that share one
+organisation's budget on PostgreSQL, each as fast as it can with 64 at once. The last line of standard output is one
+JSON object. Does not know: HTTP, caches.
 """
 
 import argparse
@@ -14,20 +16,24 @@ import multiprocessing
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import uvloop
 from msgspec import Struct
 
-from gateway.bench.cases import spread
+from gateway.bench import arrivals
+from gateway.bench.cases import quantile, spread
 from gateway.bench.report import machine
 from gateway.call import Call, Directives, Principal
 from gateway.db.session import Database
 from gateway.ids import uuid7
 from gateway.ledger import AttemptPlan, Ledger, Settlement
+from gateway.server import tune
 from gateway.settings import LedgerSettings, Settings
 from gateway.tasks import Tasks
 from policies.budget import Budget
@@ -38,13 +44,18 @@ _USAGE = Usage(prompt=400, completion=120)
 _AT_ONCE = 64
 _ROUNDS = 3
 _PATIENCE = 60.0
+_SHIPPED = 1.0  # seconds after which what was asked for is in the database
 
 
 class Paced(Struct, kw_only=True):
-    """Median, least and most over the rounds; `rate` is what was reached, requests a second."""
+    """Median, least and most over the rounds; `rate` is what was reached, requests a second.
+
+    `threads`: CPU µs per request of each thread, median; empty where the system does not tell.
+    """
 
     rate: float
     cpu_us: dict[str, float]
+    threads: dict[str, float]
     added_p50_ms: dict[str, float]
     added_p99_ms: dict[str, float]
 
@@ -63,7 +74,8 @@ class Report(Struct, kw_only=True):
     """The last line of standard output. `hot` None: no PostgreSQL was given."""
 
     date: str
-    paced: Paced
+    random: Paced
+    even: Paced
     hot: Hot | None
     machine: Any
 
@@ -114,24 +126,45 @@ async def _nothing(number: int) -> float:
     return 0.0
 
 
-async def _pace(
-    ask: Callable[[int], Awaitable[float]], rate: float, seconds: float
-) -> tuple[float, float, list[float]]:
-    """(CPU seconds of the process, requests, times added): `ask` is begun `rate` times a second."""
-    began, cpu = time.perf_counter(), time.process_time()
-    times: list[float] = []
-    number, tasks = 0, Tasks()
+class _Run(Struct):
+    """CPU µs per request: of the process, and of its threads; times added, ms."""
+
+    count: int
+    cpu: float
+    threads: dict[str, float]
+    added: list[float]
+
+
+async def _pace(ask: Callable[[int], Awaitable[float]], rate: float, seconds: float, spacing: arrivals.Spacing) -> _Run:
+    """`ask` is begun `rate` times a second."""
+    tasks, number, added = Tasks(), 0, list[float]()
 
     async def timed(number: int) -> None:
-        times.append(await ask(number))
+        added.append(await ask(number) * 1e3)
 
-    while (passed := time.perf_counter() - began) < seconds:
-        while number < passed * rate:
-            tasks.spawn(timed(number), "bench")
-            number += 1
-        await asyncio.sleep(0.001)
+    def begin() -> None:
+        nonlocal number
+        number += 1
+        tasks.spawn(timed(number), "bench")
+
+    before, cpu = _threads(), time.process_time()
+    count = await arrivals.each(rate, seconds, spacing, begin)
     await tasks.finish(_PATIENCE)
-    return time.process_time() - cpu, number, times
+    await asyncio.sleep(_SHIPPED)
+    spent, after = time.process_time() - cpu, _threads()
+    threads = {name: (after[name] - before.get(name, 0.0)) / count for name in after}
+    return _Run(count, spent / count * 1e6, threads, added)
+
+
+def _threads() -> dict[str, float]:
+    """CPU µs so far by name of the thread."""
+    found: dict[str, float] = {}
+    for thread in threading.enumerate():
+        told = Path(f"/proc/self/task/{thread.native_id}/schedstat")
+        if told.exists():
+            name = "database" if "connection_worker" in thread.name else thread.name
+            found[name] = found.get(name, 0.0) + int(told.read_text().split()[0]) / 1e3
+    return found
 
 
 async def _opened(url: str, home: Path) -> tuple[Ledger, Database, Tasks]:
@@ -149,34 +182,36 @@ async def _closed(ledger: Ledger, database: Database, tasks: Tasks) -> None:
     await database.close()
 
 
-async def paced(seconds: float, rate: float) -> Paced:
+async def paced(seconds: float, rate: float, spacing: arrivals.Spacing) -> Paced:
     """On SQLite, with an organisation's, a team's and a key's budget to compare with."""
-    cpu: list[float] = []
-    p50: list[float] = []
-    p99: list[float] = []
-    reached: list[float] = []
+    idle: list[_Run] = []
+    busy: list[_Run] = []
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         ledger, database, tasks = await _opened(f"sqlite:///{home / 'bench.db'}", home)
         for scope in ("org", "team:acme", "key:bench"):
             await ledger.set_budget(Budget(scope=scope, limit_nano=100_000 * NANO_PER_USD), "bench")
-        await _pace(lambda number: _charge(ledger, number), rate, 1.0)
+        await _pace(lambda number: _charge(ledger, number), rate, 1.0, spacing)
         for _ in range(_ROUNDS):
-            idle, count, _times = await _pace(_nothing, rate, seconds)
-            spent, asked, times = await _pace(lambda number: _charge(ledger, number), rate, seconds)
-            cpu.append((spent / asked - idle / count) * 1e6)
-            reached.append(asked / seconds)
-            ordered = sorted(times)
-            p50.append(ordered[len(ordered) // 2] * 1e3)
-            p99.append(ordered[len(ordered) * 99 // 100] * 1e3)
+            idle.append(await _pace(_nothing, rate, seconds, spacing))
+            busy.append(await _pace(lambda number: _charge(ledger, number), rate, seconds, spacing))
         await _closed(ledger, database, tasks)
+    pairs = list(zip(busy, idle, strict=True))
+    threads = {
+        name: [run.threads[name] - nothing.threads.get(name, 0.0) for run, nothing in pairs] for name in busy[0].threads
+    }
     return Paced(
-        rate=statistics.median(reached), cpu_us=spread(cpu), added_p50_ms=spread(p50), added_p99_ms=spread(p99)
+        rate=statistics.median(run.count / seconds for run in busy),
+        cpu_us=spread([run.cpu - nothing.cpu for run, nothing in pairs]),
+        threads={name: round(statistics.median(values), 1) for name, values in threads.items()},
+        added_p50_ms=spread([quantile(run.added, 0.5) for run in busy]),
+        added_p99_ms=spread([quantile(run.added, 0.99) for run in busy]),
     )
 
 
 def _hammer(url: str, seconds: float, ready: Any, counts: Any) -> None:
-    asyncio.run(_hammered(url, seconds, ready, counts))
+    tune()
+    uvloop.run(_hammered(url, seconds, ready, counts))
 
 
 async def _hammered(url: str, seconds: float, ready: Any, counts: Any) -> None:
@@ -224,9 +259,10 @@ async def hot(url: str, seconds: float, processes: int) -> Hot:
 
 
 async def measure(seconds: float, rate: float, postgres: str | None, processes: int) -> Report:
-    at_rate = await paced(seconds, rate)
+    scattered, even = await paced(seconds, rate, "random"), await paced(seconds, rate, "even")
     shared = await hot(postgres, seconds, processes) if postgres else None
-    return Report(date=time.strftime("%Y-%m-%d", time.gmtime()), paced=at_rate, hot=shared, machine=machine())
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    return Report(date=today, random=scattered, even=even, hot=shared, machine=machine())
 
 
 def main() -> int:
@@ -237,7 +273,8 @@ def main() -> int:
     asked.add_argument("--processes", type=int, default=4)
     asked.add_argument("--save", type=Path)
     given = asked.parse_args()
-    found = asyncio.run(measure(given.seconds, given.rate, given.postgres, given.processes))
+    tune()
+    found = uvloop.run(measure(given.seconds, given.rate, given.postgres, given.processes))
     text = msgspec.json.encode(found).decode()
     if given.save:
         given.save.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 Knows only shapes. Does not know: how it is journalled or posted.
 """
 
-from collections.abc import Sequence
+from msgspec import Struct
 
 from gateway.call import Call
 from gateway.db.clean import clean, cleaned
@@ -13,30 +13,27 @@ from gateway.ledger.records import Dispatch, Rates
 from gateway.ledger.segments import Segment
 
 
-class Hold:
+class Hold(Struct, eq=False, gc=False):
     """One attempt from `Ledger.hold` to its end. `began`, `noted`: monotonic seconds; `amount`: nano-USD once ended."""
 
-    __slots__ = ("amount", "began", "dispatch", "ended", "noted", "plan", "pools", "segment")
-
-    def __init__(self, plan: AttemptPlan, pools: Sequence[Pool], dispatch: Dispatch, began: float) -> None:
-        self.plan = plan
-        self.pools = pools
-        self.dispatch = dispatch
-        self.began = began
-        self.noted = began
-        self.segment: Segment | None = None
-        self.ended = False
-        self.amount = 0
+    plan: AttemptPlan
+    pools: tuple[Pool, ...]
+    dispatch: Dispatch
+    began: float
+    noted: float
+    segment: Segment | None = None
+    ended: bool = False
+    amount: int = 0
 
 
-def dispatch_record(call: Call, plan: AttemptPlan, pools: Sequence[Pool], instant: float, price: Rates) -> Dispatch:
-    """The journal record of an attempt that is about to start; its windows are those of `instant`, for good."""
+def dispatch_record(call: Call, plan: AttemptPlan, windows: tuple[str, ...], instant: float, price: Rates) -> Dispatch:
+    """The journal record of an attempt that is about to start; `windows` are those of `instant`, for good."""
     who = call.principal
     return Dispatch(
         plan.id,
         plan.request_id,
         instant,
-        tuple(sorted([pool.id for pool in pools])),
+        windows,
         plan.reserve_nano,
         plan.input_bound,
         plan.max_output,

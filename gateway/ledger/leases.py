@@ -75,13 +75,14 @@ class Leases:
 
     def take(self, pools: Sequence[Pool], need: int) -> bool:
         """Reserve `need` in every pool at once, or nothing. Soft ones always have room."""
-        for pool in pools:
-            if pool.left < need and pool.hard:
+        rooms = [pool.left - need for pool in pools]
+        for pool, room in zip(pools, rooms, strict=True):
+            if room < 0 and pool.hard:
                 return False
         now = self._monotonic()
-        for pool in pools:
+        for pool, room in zip(pools, rooms, strict=True):
             pool.take(need, now)
-            if pool.left < pool.low:
+            if room < pool.low:
                 self._ask(pool, need)
         return True
 

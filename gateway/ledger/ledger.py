@@ -36,7 +36,7 @@ from gateway.ledger.holds import Hold, dispatch_record
 from gateway.ledger.journal import Journal, JournalFailed
 from gateway.ledger.leases import Leases
 from gateway.ledger.plan import AttemptPlan, Posting, Settlement, posting
-from gateway.ledger.pools import Pool, Pools
+from gateway.ledger.pools import NOTHING, Drawn, Pools
 from gateway.ledger.posts import Line, Posts
 from gateway.ledger.reconcile import Reconciliation, reconcile
 from gateway.ledger.recorder import Recorder
@@ -59,6 +59,7 @@ _PROGRESS_SECONDS = 0.25
 _MOST_NANO = 10**18  # a billion USD; balances are 64 bits
 _LATER = (("retry-after", "1"),)
 _MOST_PRICES = 4_096
+_NOBODY = "", "", "", None
 
 
 class Ledger:
@@ -173,22 +174,24 @@ class Ledger:
             raise InvalidRequest("This request could cost more than any budget can hold; ask for fewer output tokens.")
         instant = self._begun[attempt.id] = self._pulse.instant()
         try:
-            pools = self._drawn_on(call, attempt, instant)
-            if pools:
-                await self._pulse.require()
-                if not self._leases.take(pools, attempt.reserve_nano):
-                    await self._leases.obtain(pools, attempt.reserve_nano)
-            hold = self._begin(call, attempt, pools, instant)
+            drawn = self._drawn_on(call, attempt, instant)
+            if drawn.pools:
+                if not self._pulse.is_fresh:
+                    await self._pulse.require()
+                if not self._leases.take(drawn.pools, attempt.reserve_nano):
+                    await self._leases.obtain(drawn.pools, attempt.reserve_nano)
+            hold = self._begin(call, attempt, drawn, instant)
             await self._promised(hold)
         except BaseException:
             self._begun.pop(attempt.id, None)
             raise
         return hold
 
-    def _begin(self, call: Call, attempt: AttemptPlan, pools: list[Pool], instant: float) -> Hold:
+    def _begin(self, call: Call, attempt: AttemptPlan, drawn: Drawn, instant: float) -> Hold:
         """Journal that an attempt is about to start; its reservation is given back when that fails."""
-        record = dispatch_record(call, attempt, pools, instant, self._rates_of(attempt.price))
-        hold = Hold(attempt, pools, record, self._monotonic())
+        record = dispatch_record(call, attempt, drawn.windows, instant, self._rates_of(attempt.price))
+        began = self._monotonic()
+        hold = Hold(attempt, drawn.pools, record, began, began)
         try:
             hold.segment = self._journal.dispatch(record)
         except JournalFailed as error:
@@ -243,7 +246,7 @@ class Ledger:
         if not self._pools:
             return None
         asker = (principal.team, principal.project, principal.key_id, None, (), ())
-        pools = self._pools.drawn_on(asker, self._pulse.instant())
+        pools = self._pools.drawn_on(asker, self._pulse.instant()).pools
         return min([pool.headroom for pool in pools if pool.hard], default=None)
 
     # -- budgets ---------------------------------------------------------------------------------------------------
@@ -338,19 +341,19 @@ class Ledger:
         """Admission of the oldest attempt that is not in the database yet."""
         return min([*self._begun.values(), *self._shipper.admitted()], default=None)
 
-    def _drawn_on(self, call: Call, attempt: AttemptPlan, instant: float) -> list[Pool]:
+    def _drawn_on(self, call: Call, attempt: AttemptPlan, instant: float) -> Drawn:
         if not self._pools:
-            return []
+            return NOTHING
         who, asked = call.principal, call.directives
         models = (call.model, attempt.model, f"{attempt.provider}/{attempt.model}")
-        if not call.charged:
-            return self._pools.drawn_on(("", "", "", None, models, asked.tags), instant)
-        return self._pools.drawn_on((who.team, who.project, who.key_id, asked.user, models, asked.tags), instant)
+        team, project, key, user = (who.team, who.project, who.key_id, asked.user) if call.charged else _NOBODY
+        return self._pools.drawn_on((team, project, key, user, models, asked.tags), instant)
 
     async def _promised(self, hold: Hold) -> None:
         """Wait until the dispatch has survived a power cut; give it back when that fails or nobody waits any more."""
         try:
-            await self._journal.synced()
+            if (waiting := self._journal.synced()) is not None:
+                await waiting
         except JournalFailed as error:
             self.void(hold, "not journalled")
             raise _unavailable(str(error)) from error
@@ -364,17 +367,8 @@ class Ledger:
         self._number += 1
         hold.ended, hold.amount = True, end.amount
         self._give_back(hold)
-        settle = Settle(
-            self._number,
-            hold.plan.id,
-            self._pulse.instant(),
-            end.amount,
-            tokens(end.usage),
-            end.source,
-            end.ended,
-            end.provider_id,
-            end.note,
-        )
+        facts = end.amount, tokens(end.usage), end.source, end.ended, end.provider_id, end.note
+        settle = Settle(self._number, hold.plan.id, self._pulse.instant(), *facts)
         if self._journal.append(settle):
             self._journal.sync_within(_SYNC_SECONDS)
         self._shipper.add(Line(hold.dispatch, settle), hold.pools, hold.segment)

@@ -140,11 +140,20 @@ class Opened(NamedTuple):
     since: float
     by_scope: Mapping[str, Sequence[_Window]]
 
-    def unnamed(self, connection: Connection, begun: Dispatch) -> list[str]:
-        """The windows an attempt falls under and does not name."""
-        if not self.by_scope and begun.admitted >= self.since:
-            return []
-        return self.of(connection, scopes(begun), begun.admitted, begun.windows)
+    def unnamed(self, connection: Connection, batch: Sequence[Dispatch]) -> dict[str, list[str]]:
+        """The windows that attempts fall under and do not name, by attempt; without those that name them all."""
+        if not self.by_scope and all(begun.admitted >= self.since for begun in batch):
+            return {}
+        under: dict[tuple[Any, ...], list[str]] = {}  # many requests of a batch fall under the same
+        found: dict[str, list[str]] = {}
+        for begun in batch:
+            asker = begun.team, begun.project, begun.key_id, begun.user, begun.asked, begun.tags, begun.charged
+            key = (*asker, begun.provider, begun.model)
+            if key not in under:
+                under[key] = scopes(begun)
+            if windows := self.of(connection, under[key], begun.admitted, begun.windows):
+                found[begun.id] = windows
+        return found
 
     def of(self, connection: Connection, under: Iterable[str], admitted: float, named: Sequence[str]) -> list[str]:
         """The same for anything else that counts as an entry."""

@@ -20,7 +20,7 @@ _MOST_TOKENS = 100_000_000  # a larger count is no count
 _SLACK_TOKENS = 8  # and has produced at least that much that was still on its way
 
 
-class AttemptPlan(Struct, frozen=True, kw_only=True):
+class AttemptPlan(Struct, frozen=True, kw_only=True, gc=False):
     """One try at one upstream, before it starts. `id` is `<request id>.<n>`, made before anything happens.
 
     `reserve_nano` is the most it can cost (`policies.money.bound_nano`); `input_bound` and `max_output` are tokens,
@@ -38,7 +38,7 @@ class AttemptPlan(Struct, frozen=True, kw_only=True):
     billing: Billing = "bills-anyway"
 
 
-class Settlement(Struct, frozen=True, kw_only=True):
+class Settlement(Struct, frozen=True, kw_only=True, gc=False):
     """How an attempt ended. `source`: whose count `usage` is; `provider_id`: the upstream's own id of the answer."""
 
     usage: Usage
@@ -47,7 +47,7 @@ class Settlement(Struct, frozen=True, kw_only=True):
     provider_id: str | None = None
 
 
-class Posting(Struct, frozen=True, kw_only=True):
+class Posting(Struct, frozen=True, kw_only=True, gc=False):
     """What goes into the ledger for one attempt, nano-USD. `note` names an anomaly or why nothing is charged."""
 
     amount: int

@@ -9,6 +9,8 @@ compared and lowered in one step of the event loop, so concurrent requests canno
 from collections.abc import Iterable
 from zoneinfo import ZoneInfo
 
+from msgspec import Struct
+
 from gateway.errors import BudgetExhausted
 from policies.budget import Budget, is_roomy, period, scopes_of, told, window_id
 from policies.money import usd
@@ -146,6 +148,18 @@ class Pool:
         return refusal
 
 
+class Drawn(Struct, frozen=True, gc=False):
+    """The pools that one asker's requests draw on between two instants, and the ids of their windows, in order."""
+
+    pools: tuple[Pool, ...] = ()
+    windows: tuple[str, ...] = ()
+    starts: float = float("-inf")
+    ends: float = float("inf")
+
+
+NOTHING = Drawn()
+
+
 class _Standing:
     """A budget in force, with the pool of its current window."""
 
@@ -165,7 +179,7 @@ class Pools:
 
     def __init__(self) -> None:
         self._standing: dict[str, _Standing] = {}
-        self._of: dict[Asker, list[_Standing]] = {}
+        self._of: dict[Asker, Drawn] = {}
         self.degrades = False
         self.all: dict[str, Pool] = {}
 
@@ -190,28 +204,32 @@ class Pools:
         found = self._standing.get(scope)
         return None if found is None else found.budget
 
-    def drawn_on(self, asker: Asker, instant: float) -> list[Pool]:
+    def drawn_on(self, asker: Asker, instant: float) -> Drawn:
         """The pools of every budget that `asker` falls under (`policies.budget.scopes_of`), in the window now.
 
-        Which budgets those are is remembered while they stand.
+        Which those are is remembered while the budgets stand and no window of any of them ends.
         """
-        entries = self._of.get(asker)
-        if entries is None:
+        found = self._of.get(asker)
+        if found is None or not found.starts <= instant < found.ends:
+            entries = [self._standing[scope] for scope in scopes_of(*asker) if scope in self._standing]
+            for entry in entries:
+                if not entry.pool.starts <= instant < entry.pool.ends:
+                    entry.pool = self._pool(entry.budget, entry.zone, instant)
+                    self._of.clear()  # nobody may go on drawing on the pool that has just been left
             if len(self._of) >= _MOST_ASKERS:
                 self._of.clear()
-            entries = [self._standing[scope] for scope in scopes_of(*asker) if scope in self._standing]
-            self._of[asker] = entries
-        found: list[Pool] = []
-        for entry in entries:
-            pool = entry.pool
-            if not pool.starts <= instant < pool.ends:
-                pool = entry.pool = self._pool(entry.budget, entry.zone, instant)
-            found.append(pool)
+            pools = tuple([entry.pool for entry in entries])
+            found = self._of[asker] = Drawn(
+                pools,
+                tuple(sorted([pool.id for pool in pools])),
+                max([pool.starts for pool in pools], default=NOTHING.starts),
+                min([pool.ends for pool in pools], default=NOTHING.ends),
+            )
         return found
 
     def degraded(self, asker: Asker, instant: float) -> tuple[str, str, float] | None:
         """The first budget of `asker` that wants a cheaper model asked by now: its scope, the model, the part used."""
-        for pool in self.drawn_on(asker, instant):
+        for pool in self.drawn_on(asker, instant).pools:
             to, at = pool.budget.degrade_to, pool.budget.degrade_at
             if to is not None and at is not None and pool.used >= at:
                 return pool.budget.scope, to, pool.used

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 from sqlalchemy import select
-from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection
 
 from gateway.db.models import Entry, EntryConflict, PriceVersion
@@ -29,8 +28,8 @@ from gateway.ledger.balances import (
     locked,
     parameters,
     spend,
-    table,
 )
+from gateway.ledger.inserts import Inserts, Repeated
 from gateway.ledger.late import book as book_late
 from gateway.ledger.openings import UNCONFIRMED, Opened, Openings, told
 from gateway.ledger.records import Dispatch, Rates, Settle
@@ -39,10 +38,9 @@ _MOST_PRICES = 10_000
 _NONE: Mapping[str, Sequence[str]] = {}
 _MAIN = 5  # token counts with a column of their own
 _encode = msgspec.json.Encoder().encode
-_COLUMNS = [column.name for column in table(Entry).columns]
 
 
-class Line(Struct, frozen=True):
+class Line(Struct, frozen=True, gc=False):
     """One attempt, begun and ended, ready to be posted."""
 
     dispatch: Dispatch
@@ -57,8 +55,7 @@ class Posts:
         self._windows = windows
         self._alerting = alerting
         self._openings = Openings(database.dialect)
-        self._add_entries = insert_once(database.dialect, Entry).returning(table(Entry).c.id)
-        self._add_entries_text = str(insert_once("sqlite", Entry).compile(dialect=sqlite.dialect()))
+        self._entries = Inserts(database.dialect, Entry)
         self._add_conflicts = insert_once(database.dialect, EntryConflict)
         self._add_prices = insert_once(database.dialect, PriceVersion)
         self._known_prices: set[str] = set()
@@ -69,7 +66,10 @@ class Posts:
         An id that exists with the same content is a repeat and changes nothing; with other content it goes to
         `entry_conflict` and is not applied: the first writer wins.
         """
-        standings, opened = await self._database.transact(self._post, boot, lines, now)
+        try:
+            standings, opened = await self._database.transact(self._post, boot, lines, now, new=True)
+        except Repeated:  # the reply to an earlier try was lost, or a recovery repeats
+            standings, opened = await self._database.transact(self._post, boot, lines, now)
         self._openings.committed(opened)
         if len(self._known_prices) > _MOST_PRICES:
             self._known_prices.clear()
@@ -77,23 +77,23 @@ class Posts:
         return standings
 
     def _post(
-        self, connection: Connection, boot: str, lines: Sequence[Line], now: float
+        self, connection: Connection, boot: str, lines: Sequence[Line], now: float, *, new: bool = False
     ) -> tuple[list[Standing], Opened]:
+        """`new`: nobody should have posted any of them before, which saves a look on SQLite; raises Repeated if so."""
         by_id = {line.settle.id: line for line in lines}
-        names = {name for line in lines for name in line.dispatch.windows}
+        names = set[str]().union(*{line.dispatch.windows for line in lines})
         self._windows.make(connection, names)
         opened = self._openings.enter(connection, now)
-        more = ((name, opened.unnamed(connection, line.dispatch)) for name, line in by_id.items())
-        unnamed = {name: found for name, found in more if found}
+        unnamed = opened.unnamed(connection, [line.dispatch for line in by_id.values()])
         balances = locked(connection, sorted(names.union(*unnamed.values())))
         leases = leases_of(connection, boot, list(balances))
         self._add_new_prices(connection, lines, now)
-        new = self._insert(connection, boot, by_id)
-        book_late(connection, [(name, by_id[name].dispatch.admitted) for name in new], now)
-        if len(new) < len(by_id):
-            again = [line for name, line in by_id.items() if name not in new]
-            self._keep_conflicts(connection, again, now)
-        changes = _spending([by_id[name] for name in new], leases, unnamed)
+        added = self._insert(connection, boot, by_id, new)
+        fresh = [line for name, line in by_id.items() if name in added]
+        book_late(connection, [(line.settle.id, line.dispatch.admitted) for line in fresh], now)
+        if len(fresh) < len(by_id):
+            self._keep_conflicts(connection, [line for name, line in by_id.items() if name not in added], now)
+        changes = _spending(fresh, leases, unnamed)
         spend(connection, boot, changes)
         moved = [
             Moved(one.window, balances[one.window].limit, spent, spent + one.spent)
@@ -103,23 +103,13 @@ class Posts:
         self._alerting.moved(connection, moved, now)
         return _after(balances, leases, changes), opened
 
-    def _insert(self, connection: Connection, boot: str, lines: dict[str, Line]) -> set[str]:
-        """Insert what is new; answers which that was.
-
-        SQLite's driver cannot return rows from a batch, but there nobody else writes meanwhile, so looking first is
-        as good; and the driver's own batch costs a third of the compiler's.
-        """
-        if self._database.dialect == "sqlite":
-            known: set[str] = set()
+    def _insert(self, connection: Connection, boot: str, lines: dict[str, Line], new: bool) -> set[str]:
+        """Insert what is not there; answers which that was. SQLite has to look first unless all should be `new`."""
+        names = set[str](lines)
+        if self._database.dialect == "sqlite" and not new:
             for some in chunks(list(lines)):
-                known.update(row[0] for row in connection.execute(_DIGESTS, {"names": list(some)}))
-            new = lines.keys() - known
-            if new:
-                rows = [entry_row(boot, lines[name]) for name in lines if name in new]
-                connection.exec_driver_sql(self._add_entries_text, rows)
-            return new
-        rows_by_name = [dict(zip(_COLUMNS, entry_row(boot, line), strict=True)) for line in lines.values()]
-        return {row[0] for row in connection.execute(self._add_entries, rows_by_name)}
+                names.difference_update(row[0] for row in connection.execute(_DIGESTS, {"names": list(some)}))
+        return self._entries.add(connection, [entry_row(boot, lines[name]) for name in sorted(names)])
 
     def _add_new_prices(self, connection: Connection, lines: Sequence[Line], now: float) -> None:
         prices = {line.dispatch.price.id: line.dispatch.price for line in lines}
@@ -153,13 +143,18 @@ def _spending(
     spent: Counter[str] = Counter()
     estimated: Counter[str] = Counter()
     opening: Counter[str] = Counter()
+    together: Counter[tuple[tuple[str, ...], bool]] = Counter()  # most of a batch fall under the same windows
     for line in fresh:
-        also = unnamed.get(line.settle.id, ())
-        for name in (*line.dispatch.windows, *also):
-            spent[name] += line.settle.amount
-            estimated[name] += line.settle.amount if line.settle.source in UNCONFIRMED else 0
-        for name in also:
-            opening[name] += line.settle.amount
+        amount, confirmed = line.settle.amount, line.settle.source not in UNCONFIRMED
+        together[line.dispatch.windows, confirmed] += amount
+        if (also := unnamed.get(line.settle.id)) is not None:
+            together[tuple(also), confirmed] += amount
+            for name in also:
+                opening[name] += amount
+    for (names, confirmed), amount in together.items():
+        for name in names:
+            spent[name] += amount
+            estimated[name] += 0 if confirmed else amount
     changes: list[Spending] = []
     for name in sorted(name for name, amount in spent.items() if amount):
         lease = leases.get(name, NO_LEASE)

@@ -23,7 +23,8 @@ from gateway.db.models import Explain
 from gateway.db.session import UNREACHABLE, Database
 from gateway.db.sums import COLUMNS
 from gateway.ledger.balances import insert_once
-from gateway.ledger.request_rows import Repeated, RequestRows
+from gateway.ledger.inserts import Repeated
+from gateway.ledger.request_rows import RequestRows
 from gateway.ledger.shipper import set_within
 
 log = structlog.get_logger("nearhit.ledger")

@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 import structlog
-from sqlalchemy import BigInteger, Double, Integer, String, Text, delete, insert, select
+from sqlalchemy import delete, insert, select
 from sqlalchemy.engine import Connection
-from sqlalchemy.types import JSON, TypeEngine
 
-from gateway.db.models import Base, RequestRow, SavingCorrection, UsageDay, UsageHour, UsageWho
+from gateway.db.models import RequestRow, SavingCorrection, UsageDay, UsageHour, UsageWho
 from gateway.db.session import Dialect
 from gateway.db.sums import DAY, DAYS_TO, ROWS_FROM, SUMMED, Row, Sums, by_day, by_hour, by_label, who_id
 from gateway.db.sums import correction as corrected
 from gateway.ledger.balances import chunks, parameters, table
+from gateway.ledger.inserts import Inserts
 
 log = structlog.get_logger("nearhit.ledger")
 
@@ -30,12 +30,7 @@ _THERE = "SELECT id FROM request WHERE id IN (SELECT value FROM json_each(?))"
 _NAMED = select(*table(UsageWho).columns).where(UsageWho.id.in_(parameters("names")))
 _FLOOR = f"SELECT value FROM setting WHERE name = '{ROWS_FROM}'"  # noqa: S608 - a name of our own
 _MADE = f"SELECT value FROM setting WHERE name = '{DAYS_TO}'"  # noqa: S608 - the same
-_JSON = "tags"
 _encode = msgspec.json.Encoder().encode
-
-
-class Repeated(Exception):
-    """Rows that should have been new were there already."""
 
 
 class RequestRows:
@@ -45,10 +40,10 @@ class RequestRows:
         self._dialect: Dialect = "sqlite" if dialect == "sqlite" else "postgresql"
         self._known: dict[tuple[Any, ...], int] = {}
         self._fresh: dict[tuple[Any, ...], int] = {}
-        self._insert = _insert(self._dialect, RequestRow)
-        self._insert_who = _insert(self._dialect, UsageWho)
-        self._add_hours = _insert(self._dialect, UsageHour, adding=True)
-        self._add_days = _insert(self._dialect, UsageDay, adding=True)
+        self._requests = Inserts(self._dialect, RequestRow)
+        self._combinations = Inserts(self._dialect, UsageWho)
+        self._hours = Inserts(self._dialect, UsageHour, SUMMED)
+        self._days = Inserts(self._dialect, UsageDay, SUMMED)
 
     def add(self, connection: Connection, rows: Sequence[Row], *, new: bool = False) -> int:
         """Insert the rows that are not there yet and count exactly those; answers how many. At most 500 at once.
@@ -102,7 +97,7 @@ class RequestRows:
             for (facet, starts, who), numbers in sums.items()
         ]
         lines.sort()
-        self._put(connection, self._add_hours if of is UsageHour else self._add_days, lines)
+        (self._hours if of is UsageHour else self._days).put(connection, lines)
 
     def committed(self) -> None:
         """The last transaction holds: the combinations that it made need not be looked up again."""
@@ -110,14 +105,6 @@ class RequestRows:
             self._known.clear()
         self._known |= self._fresh
         self._fresh = {}
-
-    def _put(self, connection: Connection, statement: str, lines: Sequence[Row]) -> None:
-        if not lines:
-            return
-        if self._dialect == "sqlite":
-            connection.exec_driver_sql(statement, list(lines))
-        else:
-            connection.exec_driver_sql(statement, tuple(map(list, zip(*lines, strict=True))))
 
     def _kept(self, connection: Connection, new: list[Row]) -> list[Row]:
         """Without those of a time whose rows were pruned: nobody could tell whether they were counted before.
@@ -137,15 +124,10 @@ class RequestRows:
         SQLite's driver tells only how many were; but there nobody else writes meanwhile, so looking first is as good.
         """
         names = list(rows)
-        if self._dialect != "sqlite":
-            columns = tuple(map(list, zip(*(rows[name] for name in sorted(names)), strict=True)))
-            return {row[0] for row in connection.exec_driver_sql(f"{self._insert} RETURNING id", columns)}
-        there = () if new else connection.exec_driver_sql(_THERE, (_encode(names).decode(),))
-        missing = set(names).difference(row[0] for row in there)
-        lines = [rows[name] for name in names if name in missing]
-        if lines and connection.exec_driver_sql(self._insert, lines).rowcount != len(lines):
-            raise Repeated
-        return missing
+        if self._dialect == "sqlite" and not new:
+            there = {row[0] for row in connection.exec_driver_sql(_THERE, (_encode(names).decode(),))}
+            names = [name for name in names if name not in there]
+        return self._requests.add(connection, [rows[name] for name in sorted(names)])
 
     def _made(self, connection: Connection, missing: set[tuple[Any, ...]]) -> dict[tuple[Any, ...], int]:
         """The id of each combination, made where it is new; remembered when the caller says that it was committed."""
@@ -153,7 +135,7 @@ class RequestRows:
         left, salt = sorted(missing), 0
         while left:
             named = {who_id(who, salt): who for who in left}
-            self._put(connection, self._insert_who, sorted((name, *who) for name, who in named.items()))
+            self._combinations.put(connection, sorted((name, *who) for name, who in named.items()))
             pages = (connection.execute(_NAMED, {"names": list(some)}) for some in chunks(list(named)))
             stored = {tuple(row[1:]): row[0] for page in pages for row in page}
             found |= {who: stored[who] for who in left if who in stored}
@@ -175,28 +157,3 @@ def days_to(connection: Connection) -> int:
 def plain(found: Iterable[Any]) -> Row:
     """A row that was read, in the form in which rows are written and counted: its tags as JSON."""
     return tuple(_encode(value).decode() if isinstance(value, dict) else value for value in found)
-
-
-def _insert(dialect: Dialect, model: type[Base], *, adding: bool = False) -> str:
-    """The driver's own text: a row costs a fifth of what it does through the compiler.
-
-    PostgreSQL takes a whole batch as one statement over arrays, so it answers which rows were new and locks in order.
-    `adding`: what is there already is added to, else it stays as it is.
-    """
-    columns = [column.name for column in table(model).columns]
-    names = ", ".join(f'"{name}"' for name in columns)
-    keys = ", ".join(column.name for column in table(model).primary_key)
-    sums = ", ".join(f"{name} = {table(model).name}.{name} + excluded.{name}" for name in SUMMED) if adding else ""
-    then = f"ON CONFLICT ({keys}) DO UPDATE SET {sums}" if adding else f"ON CONFLICT ({keys}) DO NOTHING"
-    if dialect == "sqlite":
-        return f"INSERT INTO {table(model).name} ({names}) VALUES ({', '.join('?' * len(columns))}) {then}"  # noqa: S608 - names of our own tables
-    kinds = [_array_of(column.type) for column in table(model).columns]
-    arrays = ", ".join(f"${i}::{kind}[]" for i, kind in enumerate(kinds, 1))
-    taken = ", ".join(f't."{name}"::json' if name == _JSON else f't."{name}"' for name in columns)
-    return f"INSERT INTO {table(model).name} ({names}) SELECT {taken} FROM unnest({arrays}) AS t({names}) {then}"  # noqa: S608 - the same
-
-
-def _array_of(kind: TypeEngine[Any]) -> str:
-    """The element type of a column's array; JSON travels as text."""
-    names = {Text: "text", String: "text", JSON: "text", BigInteger: "int8", Integer: "int4", Double: "float8"}
-    return next((name for one, name in names.items() if type(kind) is one), "bool")

@@ -40,16 +40,16 @@ class Segment:
             path.unlink(missing_ok=True)
             raise
 
-    def fits(self, length: int) -> bool:
-        return self.used + length <= self.size
-
-    def write(self, data: bytes) -> None:
-        """Raises OSError when it does not fit or the file is closed."""
-        if self.fd < 0 or not self.fits(len(data)):
-            raise OSError(f"no room for {len(data)} bytes in {self.path.name}")
+    def write(self, data: bytes) -> bool:
+        """Append; False when it does not fit. Raises OSError when the file is closed."""
         end = self.used + len(data)
+        if end > self.size:
+            return False
+        if self.fd < 0:
+            raise OSError(f"{self.path.name} is closed")
         self._memory[self.used : end] = data
         self.used = end
+        return True
 
     def close(self) -> None:
         if self.fd >= 0:

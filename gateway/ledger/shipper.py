@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import structlog
+from msgspec import Struct
 
 from gateway.db.session import UNREACHABLE
 from gateway.ledger.journal import Journal
@@ -21,6 +22,8 @@ log = structlog.get_logger("nearhit.ledger")
 
 _BATCH = 500
 _COLLECT_SECONDS = 0.2
+_BUSY = 50  # as many within that time are on their way to a full batch, which costs each half as much
+_BUSY_SECONDS = 0.5
 _LONGEST_PAUSE = 5.0
 MOST_PENDING = 100_000
 
@@ -35,13 +38,10 @@ async def set_within(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
-class _Item:
-    __slots__ = ("line", "pools", "segment")
-
-    def __init__(self, line: Line, pools: Sequence[Pool], segment: Segment | None) -> None:
-        self.line = line
-        self.pools = pools
-        self.segment = segment
+class _Item(Struct, gc=False):
+    line: Line
+    pools: Sequence[Pool]
+    segment: Segment | None
 
 
 class Shipper:
@@ -111,6 +111,9 @@ class Shipper:
         while not stopping.is_set():
             await self._news.wait()
             if (len(self._pending) < _BATCH or pause > _COLLECT_SECONDS) and await set_within(stopping, pause):
+                return
+            busy = _BUSY <= len(self._pending) < _BATCH and pause == _COLLECT_SECONDS
+            if busy and await set_within(stopping, _BUSY_SECONDS - _COLLECT_SECONDS):
                 return
             try:
                 await self.ship()

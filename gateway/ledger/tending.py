@@ -64,13 +64,13 @@ class Pulse:
         self._offset = there - asked
         self._good_until = self._monotonic() + _LEASE_SECONDS
 
-    async def require(self) -> None:
-        """That leases are still ours to spend: others may take a boot for lost that has been silent for long.
+    @property
+    def is_fresh(self) -> bool:
+        """Whether leases are still ours to spend: others may take a boot for lost that has been silent for long."""
+        return self._monotonic() <= self._good_until
 
-        Raises Overloaded.
-        """
-        if self._monotonic() <= self._good_until:
-            return
+    async def require(self) -> None:
+        """Make leases ours to spend again. Raises Overloaded."""
         if self._renewing is None or self._renewing.done():  # after a silence everybody asks at once, for one row
             self._renewing = self._tasks.spawn(self._renewed(), "ledger-beat")
         if not await asyncio.shield(self._renewing):

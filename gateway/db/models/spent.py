@@ -23,7 +23,7 @@ class Entry(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     request_id: Mapped[str] = mapped_column(index=True)
     admitted: Mapped[float]
-    at: Mapped[float] = mapped_column(index=True)
+    at: Mapped[float]
     boot: Mapped[str]
     windows: Mapped[str]
     team: Mapped[str]

@@ -19,8 +19,10 @@ def no_dedupe(patch: pytest.MonkeyPatch) -> None:
     """A redelivered entry moves the balances again."""
     spending = posts._spending
 
-    def every(self: posts.Posts, connection: Any, boot: str, lines: Sequence[posts.Line], now: float) -> Any:
-        found = original(self, connection, boot, lines, now)
+    def every(
+        self: posts.Posts, connection: Any, boot: str, lines: Sequence[posts.Line], now: float, new: bool = False
+    ) -> Any:
+        found = original(self, connection, boot, lines, now, new=new)
         again = [line for line in lines if line.settle.id in seen]
         seen.update(line.settle.id for line in lines)
         if again:
@@ -48,10 +50,7 @@ def refund_on_cancel(patch: pytest.MonkeyPatch) -> None:
 def no_sync_before_send(patch: pytest.MonkeyPatch) -> None:
     """The request leaves before its dispatch has reached the disk."""
 
-    async def at_once(self: journal.Journal) -> None:
-        return
-
-    patch.setattr(journal.Journal, "synced", at_once)
+    patch.setattr(journal.Journal, "synced", lambda self: None)
 
 
 def not_journalled(patch: pytest.MonkeyPatch) -> None:
@@ -79,8 +78,8 @@ def recovery_voids(patch: pytest.MonkeyPatch) -> None:
 def attempt_id_reused(patch: pytest.MonkeyPatch) -> None:
     """Two attempts share one id, so the second one's cost is taken for a repeat."""
 
-    def same(call: Any, plan: Any, pools_: Any, instant: float, price: Any) -> Any:
-        record = original(call, plan, pools_, instant, price)
+    def same(call: Any, plan: Any, windows: Any, instant: float, price: Any) -> Any:
+        record = original(call, plan, windows, instant, price)
         return structs.replace(record, id="one")
 
     original = ledger.dispatch_record
@@ -95,7 +94,7 @@ def window_at_settle(patch: pytest.MonkeyPatch) -> None:
         record = hold.dispatch  # the windows of now, not of the admission
         asker = (record.team, record.project, record.key_id, record.user, (record.asked,), ())
         now = self._pools.drawn_on(asker, self._pulse.instant())
-        hold.dispatch = structs.replace(hold.dispatch, windows=tuple(sorted(pool.id for pool in now)))
+        hold.dispatch = structs.replace(hold.dispatch, windows=now.windows)
         return original(self, hold, end)
 
     original = ledger.Ledger._end

@@ -14,7 +14,8 @@ from gateway.db.queries import DIMENSIONS, Queries
 from gateway.db.session import Database
 from gateway.db.sums import BUCKETS, EDGES, day_starts, percentile
 from gateway.ledger import sums
-from gateway.ledger.request_rows import Repeated, RequestRows
+from gateway.ledger.inserts import Repeated
+from gateway.ledger.request_rows import RequestRows
 from tests.unit.ledger.sum_world import REQUEST, START, Told, counted, numbers, row, told
 
 DAY = 86_400

@@ -1,0 +1,78 @@
+"""Batches of rows in the driver's own words: a row costs a fifth of what it does through the compiler.
+
+Knows: one statement per table and dialect, how a batch travels. Does not know: what rows mean, transactions.
+
+SQLite takes a batch row by row inside its driver; PostgreSQL as one statement over arrays, so that it answers which
+rows were new, and takes its locks in the order of the batch. Blocking code inside `Database.transact`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import BigInteger, Double, Integer, String, Text
+from sqlalchemy.engine import Connection
+from sqlalchemy.types import JSON, TypeEngine
+
+from gateway.db.models import Base
+from gateway.db.session import Dialect
+from gateway.ledger.balances import table
+
+Row = tuple[Any, ...]
+
+
+class Repeated(Exception):
+    """Rows that should have been new were there already."""
+
+
+class Inserts:
+    """Puts rows, in the order of the table's columns, where none of the same key is; or `adding` to what is there."""
+
+    def __init__(self, dialect: Dialect, model: type[Base], adding: Sequence[str] = ()) -> None:
+        self._dialect: Dialect = dialect
+        self._text = _statement(dialect, model, adding)
+        self._key = next(iter(table(model).primary_key)).name
+
+    def put(self, connection: Connection, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        if self._dialect == "sqlite":
+            connection.exec_driver_sql(self._text, list(rows))
+        else:
+            connection.exec_driver_sql(self._text, _columns(rows))
+
+    def add(self, connection: Connection, rows: Sequence[Row]) -> set[str]:
+        """Insert rows whose first column is the key; answers the keys of those that were new.
+
+        SQLite tells only how many were: Repeated unless all were, and the transaction is to be taken back.
+        """
+        if not rows:
+            return set()
+        if self._dialect == "sqlite":
+            if connection.exec_driver_sql(self._text, list(rows)).rowcount != len(rows):
+                raise Repeated
+            return {row[0] for row in rows}
+        return {row[0] for row in connection.exec_driver_sql(f"{self._text} RETURNING {self._key}", _columns(rows))}
+
+
+def _columns(rows: Sequence[Row]) -> tuple[list[Any], ...]:
+    return tuple(map(list, zip(*rows, strict=True)))
+
+
+def _statement(dialect: Dialect, model: type[Base], adding: Sequence[str]) -> str:
+    name, columns = table(model).name, table(model).columns
+    names = ", ".join(f'"{column.name}"' for column in columns)
+    keys = ", ".join(column.name for column in table(model).primary_key)
+    sums = ", ".join(f"{column} = {name}.{column} + excluded.{column}" for column in adding)
+    then = f"ON CONFLICT ({keys}) DO UPDATE SET {sums}" if adding else f"ON CONFLICT ({keys}) DO NOTHING"
+    if dialect == "sqlite":
+        return f"INSERT INTO {name} ({names}) VALUES ({', '.join('?' * len(columns))}) {then}"  # noqa: S608 - names of our own tables
+    kinds = [_array_of(column.type) for column in columns]
+    arrays = ", ".join(f"${i}::{kind}[]" for i, kind in enumerate(kinds, 1))
+    read = (f't."{column.name}"{"::json" * (type(column.type) is JSON)}' for column in columns)
+    return f"INSERT INTO {name} ({names}) SELECT {', '.join(read)} FROM unnest({arrays}) AS t({names}) {then}"  # noqa: S608 - the same
+
+
+def _array_of(kind: TypeEngine[Any]) -> str:
+    """The element type of a column's array; JSON travels as text."""
+    names = {Text: "text", String: "text", JSON: "text", BigInteger: "int8", Integer: "int4", Double: "float8"}
+    return next((name for one, name in names.items() if type(kind) is one), "bool")
