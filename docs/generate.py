@@ -134,6 +134,8 @@ ABOUT: dict[str, str] = {
     "oidc.redirect_url": "`/ui/oidc/back` as browsers reach it, where a proxy in front changes scheme or host.",
     "telemetry.ttft_target": "A streamed answer that begins within this, and keeps `tpot_target`, counts as goodput.",
     "telemetry.tpot_target": "The most time per later token for an answer to count as goodput.",
+    "engines.<name>.quant": "Weights in fewer bits: none, int8, int4, fp8 (where the device has it).",
+    "engines.<name>.kv_dtype": "Type of the keys and values kept: auto, float32, bfloat16, int8, fp8.",
 }
 
 # Files that are not Python, and so have no docstring to quote.

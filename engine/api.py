@@ -9,7 +9,8 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-FinishReason = Literal["stop", "length", "abort", "error", "deadline"]
+FinishReason = Literal["stop", "length", "tool_calls", "abort", "error", "deadline"]
+ToolChoice = Literal["auto", "none", "required"]
 
 
 class EngineError(Exception):
@@ -41,7 +42,11 @@ class EngineFailed(EngineError):
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True):
-    """How to choose tokens. `temperature=0` is greedy; `seed=None` lets the engine draw one; `logprobs=None`: none."""
+    """How to choose tokens. `temperature=0` is greedy; `seed=None` lets the engine draw one; `logprobs=None`: none.
+
+    `max_tokens=0` only reads the prompt. `min_tokens`: neither an end token nor a stop string ends the answer before.
+    `stop_token_ids` end it like the model's own end tokens. `prompt_logprobs`: alternatives per token of the prompt.
+    """
 
     max_tokens: int
     temperature: float = 1.0
@@ -50,18 +55,43 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     min_p: float = 0.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     logit_bias: dict[int, float] = {}
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     ignore_eos: bool = False
+
+
+class Constraint(Struct, frozen=True):
+    """What the answer must be: any JSON object (`text` is empty), JSON of a schema, a regular expression, a grammar.
+
+    `text` of kind `schema` is JSON, of `choice` a JSON list of strings, of `grammar` Lark's or GBNF's notation.
+    """
+
+    kind: Literal["json", "schema", "regex", "choice", "grammar"]
+    text: str = ""
+
+
+class Tools(Struct, frozen=True, kw_only=True):
+    """OpenAI's function tools, as they came. `name`: the one that must be called; it makes `choice` `required`."""
+
+    functions: list[dict[str, object]]
+    choice: ToolChoice = "auto"
+    name: str | None = None
+    parallel: bool = True
 
 
 class GenerateRequest(Struct, frozen=True, kw_only=True):
     """One sequence to generate. Exactly one of `messages` (rendered by the model's chat template), `text`, `token_ids`.
 
-    `salt` isolates the prefix cache of tenants from each other. `priority`: higher goes first. `deadline_ms`: queue
-    time after which the request is dropped with finish reason `deadline`.
+    `salt` isolates the prefix cache of tenants from each other, and service is shared evenly between them. `priority`:
+    higher goes first. `deadline_ms`: queue time after which the request is dropped with finish reason `deadline`.
+    `prediction`: a text the answer is likely to repeat, guessed from by speculation. `echo`: the first delta's text
+    begins with the prompt. `thinking`: None leaves the chat template its own default.
     """
 
     id: str
@@ -72,22 +102,37 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
     salt: str = ""
     priority: int = 0
     deadline_ms: float | None = None
+    constraint: Constraint | None = None
+    tools: Tools | None = None
+    prediction: str = ""
+    echo: bool = False
+    thinking: bool | None = None
 
 
 class TokenLogprob(Struct, frozen=True):
-    """`top`: the most likely alternatives, best first, as (token text, logprob)."""
+    """`top`: the most likely alternatives, best first, as (token text, logprob).
+
+    `logprob` is None for the first token of a prompt only: nothing stood before it.
+    """
 
     token: str
-    logprob: float
+    logprob: float | None
     top: list[tuple[str, float]]
 
 
 class EngineUsage(Struct, frozen=True, kw_only=True):
-    """Tokens really computed; exact also when aborted. `cached` is the part of `prompt` found in the prefix cache."""
+    """Tokens really computed; exact also when aborted. `cached` is the part of `prompt` found in the prefix cache.
+
+    `drafted` tokens were guessed by speculation and `accepted` of them were right: those are part of `completion`.
+    `reasoning` is the part of `completion` inside a block of reasoning.
+    """
 
     prompt: int
     completion: int
     cached: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    reasoning: int = 0
 
 
 class Timing(Struct, frozen=True, kw_only=True):
@@ -98,12 +143,26 @@ class Timing(Struct, frozen=True, kw_only=True):
     tpot_ms: float
 
 
+class ToolCallDelta(Struct, frozen=True):
+    """A piece of the call `index` of an answer: its name comes whole with the first piece, then its arguments."""
+
+    index: int
+    name: str | None = None
+    arguments: str = ""
+
+
 class Delta(Struct, frozen=True, kw_only=True):
-    """A piece of output. Exactly one terminal delta (finish_reason set, usage and timing present) ends a stream."""
+    """A piece of output. Exactly one terminal delta (finish_reason set, usage and timing present) ends a stream.
+
+    `prompt_logprobs` has one entry per token of the prompt; all of them come at once.
+    """
 
     text: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCallDelta] = []
     token_ids: list[int] = []
     logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
     finish_reason: FinishReason | None = None
     usage: EngineUsage | None = None
     timing: Timing | None = None
@@ -136,6 +195,9 @@ class EngineStats(Struct, frozen=True, kw_only=True):
     step_ms: float = 0.0
     heartbeat_age_s: float = 0.0
     restarts: int = 0
+    preemptions: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class Engine(Protocol):

@@ -196,21 +196,20 @@ def pack(plan: list[Work]) -> Batch:
     slots: list[int] = []
     rows: list[int] = []
     spans: list[Span] = []
-    for sequence, count in plan:
-        begin, end = sequence.computed, sequence.computed + count
+    for work in plan:
+        sequence, begin, end = work.sequence, work.begin, work.end
         spans.append(Span(_where(sequence.blocks, end), _tiles(len(ids), begin, end, sequence.prompt)))
-        ids += sequence.tokens[begin:end]
+        ids += work.ids()
         positions += range(begin, end)
         slots += [sequence.blocks[at // BLOCK] * BLOCK + at % BLOCK for at in range(begin, end)]
-        if end == len(sequence.tokens):
-            rows.append(len(ids) - 1)
+        rows += range(len(ids) - work.wanted, len(ids))
     padding = -len(ids) % _ROWS
     ids += [0] * padding
     positions += [0] * padding
     slots += range(padding)
     rows += [0] * (-len(rows) % _ROWS)
     tensor = torch.tensor
-    length = max((sequence.computed + count for sequence, count in plan), default=0)
+    length = max((work.end for work in plan), default=0)
     return Batch(tensor(ids), tensor(positions), tensor(slots), tensor(rows, dtype=torch.int64), spans, length)
 
 

@@ -25,27 +25,16 @@ from engine.api import (
     GenerateRequest,
     InvalidRequest,
     ModelInfo,
-    SamplingParams,
 )
 from engine.frames import Submit
 from engine.link import Collector, Link
-from engine.locate import locate
+from engine.preparing import ModelText, Prepared, count, load_text, prepare, takes_long
 from engine.recent import RecentUsage
-from engine.template import ChatTemplate, load_template
 from engine.text import Answer
-from engine.tokenizer import TextTokenizer, load_tokenizer
-from engine.validate import TOO_LONG, check_prompt, check_sampling, check_tokens, fit
 
 _log = logging.getLogger(__name__)
-_THREAD_CHARS = 20_000  # more than this is rendered and tokenized beside the event loop
 _SEEDS = 2**64 - 1
 _BACKOFF = (0.05, 2.0)  # seconds: first and longest
-
-
-class _Text(msgspec.Struct, frozen=True):
-    tokenizer: TextTokenizer
-    template: ChatTemplate | None
-    note: str
 
 
 class EngineClient:
@@ -63,7 +52,7 @@ class EngineClient:
         self._socket = socket
         self._monotonic = monotonic
         self._now = now
-        self._text: _Text | None = None
+        self._text: ModelText | None = None
         self._problem = "tokenizer is being read"
         self._link: Link | None = None
         self._open: dict[str, Collector] = {}  # by request id, while its stream is open
@@ -111,25 +100,26 @@ class EngineClient:
         return self._recent.get(request_id)
 
     async def count_tokens(self, request: GenerateRequest) -> int:
-        check_prompt(request)
-        return len(await self._tokens(request, self._ready()))
+        link, text = self._ready()
+        assert link.info is not None
+        if takes_long(request):
+            return await asyncio.to_thread(count, request, text, link.info)
+        return count(request, text, link.info)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
-        check_prompt(request)
-        link, text = self._ready(), self._text
-        assert text is not None
+        link, text = self._ready()
         assert link.info is not None
-        check_sampling(request.sampling, link.info.vocabulary)
         if request.id in self._open:
             raise InvalidRequest(f"Request id {request.id!r} is in use.")
         collector = link.open(lambda usage: self._recent.put(request.id, usage))
         self._open[request.id] = collector
         try:
-            tokens = await self._tokens(request, link)
-            sampling = fit(request, len(tokens), link.info.context)
-            eos = [] if sampling.ignore_eos else text.tokenizer.eos
-            link.submit(collector, _submit(request, collector.handle, tokens, sampling, eos))
-            answer = Answer(text.tokenizer, sampling, frozenset(eos))
+            if takes_long(request):
+                ready = await asyncio.to_thread(prepare, request, text, link.info)
+            else:
+                ready = prepare(request, text, link.info)
+            link.submit(collector, _submit(request, collector.handle, ready))
+            answer = Answer(text.tokenizer, ready.sampling, ready.reading)
             async with aclosing(_deltas(link, collector, answer)) as deltas:
                 async for delta in deltas:
                     yield delta
@@ -137,27 +127,17 @@ class EngineClient:
             del self._open[request.id]
             link.leave(collector)
 
-    def _ready(self) -> Link:
+    def _ready(self) -> tuple[Link, ModelText]:
         if self._link is None or self._link.info is None or self._text is None:
             raise EngineFailed(f"Engine {self._model!r} is not ready: {self._problem}.")
-        return self._link
-
-    async def _tokens(self, request: GenerateRequest, link: Link) -> list[int]:
-        assert self._text is not None
-        assert link.info is not None
-        if request.token_ids is not None:
-            check_tokens(request.token_ids, link.info.vocabulary)
-            return request.token_ids
-        if _size(request) > _THREAD_CHARS:
-            return await asyncio.to_thread(_encode, request, self._text, link.info.context)
-        return _encode(request, self._text, link.info.context)
+        return self._link, self._text
 
     async def _keep_connected(self) -> None:
         delay = _BACKOFF[0]
         while True:
             try:
                 if self._text is None:
-                    self._text = await asyncio.to_thread(_load_text, self._model, self._now)
+                    self._text = await asyncio.to_thread(load_text, self._model, self._now)
                 self._problem = "engine process is starting"
                 if await self._connected():
                     delay = _BACKOFF[0]
@@ -185,44 +165,20 @@ class EngineClient:
         return ready
 
 
-def _load_text(model: str, now: Callable[[], float]) -> _Text:
-    source = locate(model)
-    return _Text(load_tokenizer(source), load_template(source, now), source.note)
-
-
-def _size(request: GenerateRequest) -> int:
-    """Roughly how many characters the prompt has."""
-    if request.text is not None:
-        return len(request.text)
-    return sum(len(str(message.get("content"))) for message in request.messages or [])
-
-
-def _encode(request: GenerateRequest, text: _Text, context: int) -> list[int]:
-    """Raises InvalidRequest when the template refuses, there is none, or the text is hopelessly long."""
-    if request.text is not None:
-        prompt = request.text
-    elif text.template is None:
-        raise InvalidRequest("This model has no chat template: use a text completion.", param="messages")
-    else:
-        prompt = text.template.render(request.messages or [])
-    if text.tokenizer.hopeless(prompt, context):
-        message = f"This model's context is {context} tokens; a prompt of {len(prompt)} characters cannot fit."
-        raise InvalidRequest(message, param="messages" if request.messages else "prompt", code=TOO_LONG)
-    return text.tokenizer.encode(prompt, specials=request.text is not None)
-
-
-def _submit(
-    request: GenerateRequest, handle: int, tokens: list[int], sampling: SamplingParams, eos: list[int]
-) -> Submit:
+def _submit(request: GenerateRequest, handle: int, ready: Prepared) -> Submit:
+    seed = ready.sampling.seed
     return Submit(
         handle=handle,
-        tokens=tokens,
-        sampling=sampling,
-        seed=secrets.randbits(63) if sampling.seed is None else sampling.seed & _SEEDS,
-        eos=eos,
+        tokens=ready.tokens,
+        sampling=ready.sampling,
+        seed=secrets.randbits(63) if seed is None else seed & _SEEDS,
+        eos=ready.eos,
         salt=request.salt,
         priority=request.priority,
         deadline_ms=request.deadline_ms,
+        grammar=ready.grammar,
+        closing=ready.closing,
+        prediction=ready.prediction,
     )
 
 

@@ -1,9 +1,10 @@
 """The engine itself: requests in, one step at a time, tokens out.
 
-Knows: scheduler, model, sampler, the clock it is given. Does not know: sockets, clients, text.
+Knows: scheduler, runner, grammars, speculation, the clock it is given. Does not know: sockets, clients, text.
 
-`step()` is the whole story: expire, plan, run, sample, advance. One request's fault ends that request; a fault of the
-model ends the batch it struck; neither ends the engine.
+`step()` is the whole story: `launch` expires, plans and starts, `collect` waits, samples and advances. A request may be
+cancelled between the two; what its step was writing is given back when that step is done. One request's fault ends that
+request; a fault of the model ends the batch it struck; neither ends the engine.
 """
 
 import logging
@@ -12,18 +13,22 @@ from itertools import count
 
 from msgspec import Struct
 
-from engine.api import EngineFailed, EngineStats, FinishReason, InvalidRequest, ModelInfo, Overloaded, SamplingParams
-from engine.attention import KVCache, pack
+from engine.admission import Admission
+from engine.api import EngineFailed, EngineStats, FinishReason, InvalidRequest, ModelInfo, SamplingParams
+from engine.attention import KVCache
 from engine.blocks import BLOCK, BlockPool, blocks_for
 from engine.frames import Output, Submit
+from engine.grammar import Vocabulary
 from engine.models.decoder import Decoder
-from engine.sampler import Pick, Row, sample
+from engine.pacing import Pace
+from engine.rows import Asked, Drawn, ask, take
+from engine.runner import EagerRunner, Runner, Step
 from engine.scheduler import Limits, Scheduler, Work
 from engine.sequence import Sequence
-from engine.validate import TOO_LONG, check_sampling, check_tokens
+from engine.speculation import Speculation
+from engine.validate import check_sampling, check_tokens, check_window
 
 _log = logging.getLogger(__name__)
-_ASSUMED_RATE = 200.0  # tokens per second, until something was measured
 _SMOOTH = 0.1
 
 
@@ -34,8 +39,21 @@ class Ended(Struct, frozen=True):
     output: Output
 
 
+class Flight(Struct, frozen=True):
+    """A step that was started. `ended`: what had ended before."""
+
+    asked: list[Asked]
+    step: Step | None
+    began: float
+    ended: list[Ended]
+
+
 class EngineCore:
-    """Single-threaded: call `submit`, `cancel` and `step` from one thread. `queue`: how many requests may wait."""
+    """Single-threaded: call every method from one thread. `queue`: how many requests may wait.
+
+    Without `runner` steps run eagerly on the processor; without `grammar` constraints are refused, without
+    `speculation` nothing is guessed.
+    """
 
     def __init__(  # noqa: PLR0913  (each is one decision of whoever launches it)
         self,
@@ -47,31 +65,42 @@ class EngineCore:
         queue: int,
         monotonic: Callable[[], float],
         features: tuple[str, ...] = (),
-        kv_dtype: str = "float32",
+        runner: Runner | None = None,
+        grammar: Vocabulary | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
-        spec = model.spec
-        self._model = model
-        self._pool = BlockPool(blocks)
-        self._cache = KVCache(spec.layers, blocks, spec.kv_heads, spec.head, kv_dtype)
-        self._scheduler = Scheduler(self._pool, limits)
-        self._queue = queue
+        self.decoder = model
+        self.pool = BlockPool(blocks)
+        self._runner: Runner = runner or EagerRunner(model, blocks)
+        self._scheduler = Scheduler(self.pool, limits)
+        self._pace = Pace()
+        self._admission = Admission(queue, limits.queue_seconds, self._pace)
+        self._grammar = grammar
+        self._speculation = speculation
         self._monotonic = monotonic
         self._live: dict[Hashable, Sequence] = {}
+        self._flying: set[int] = set()  # arrivals of those in the step that is under way
         self._arrivals = count()
         self._rate = 0.0
         self._step_s = 0.0
-        self.context = min(spec.context, blocks * BLOCK)
+        self.context = min(model.spec.context, blocks * BLOCK)
         self._name = name
-        self._features = ("logprobs", "prefix-cache", "seed", *features)
+        known = ("logprobs", "prefix-cache", "seed", *(("grammar",) if grammar else ()))
+        self._features = (*known, *(("speculation",) if speculation else ()), *features)
+
+    @property
+    def cache(self) -> object:
+        """Keys and values of all layers, as the runner keeps them."""
+        return self._runner.cache
 
     def info(self) -> ModelInfo:
-        spec = self._model.spec
+        spec = self.decoder.spec
         return ModelInfo(
             id=self._name,
             architecture=spec.family,
-            dtype=self._model.dtype,
+            dtype=self.decoder.dtype,
             context=self.context,
-            kv_capacity_tokens=self._pool.count * BLOCK,
+            kv_capacity_tokens=self.pool.count * BLOCK,
             vocabulary=spec.vocabulary,
             has_chat_template=False,
             features=self._features,
@@ -82,7 +111,7 @@ class EngineCore:
 
         Raises EngineFailed when the model computes nonsense.
         """
-        tokens = [at % self._model.spec.vocabulary for at in range(min(BLOCK, self.context - 1))]
+        tokens = [at % self.decoder.spec.vocabulary for at in range(min(BLOCK, self.context - 1))]
         sampling = SamplingParams(max_tokens=1, temperature=1.0)
         self.submit(
             "warm-up",
@@ -91,7 +120,7 @@ class EngineCore:
         finishes = [ended.output.finish for ended in self.step()]
         if finishes != ["length"]:
             raise EngineFailed("The model's first step failed: its weights are broken or do not fit its configuration.")
-        self._pool.forget(range(1, self._pool.count + 1))
+        self.pool.forget(range(1, self.pool.count + 1))
         self._rate = self._step_s = 0.0
 
     @property
@@ -100,39 +129,40 @@ class EngineCore:
 
     def submit(self, key: Hashable, request: Submit) -> None:
         """Raises InvalidRequest, Overloaded. Trusts no client: what passes here cannot hurt a batch."""
-        vocabulary = self._model.spec.vocabulary
+        vocabulary = self.decoder.spec.vocabulary
         check_sampling(request.sampling, vocabulary)
         check_tokens(request.tokens, vocabulary)
         if not request.tokens:
             raise InvalidRequest("The prompt has no tokens.", param="prompt")
         if key in self._live:
             raise InvalidRequest("This handle is in use.")
-        total = len(request.tokens) + request.sampling.max_tokens
-        if total > self.context:
-            message = f"Prompt and max_tokens need {total} tokens, the context is {self.context}."
-            raise InvalidRequest(message, param="max_tokens", code=TOO_LONG)
-        if len(self._scheduler.waiting) >= self._queue:
-            waiting = len(self._scheduler.waiting)
-            raise Overloaded(f"{waiting} requests are waiting already.", retry_after=self._backlog_seconds())
-        self._add(key, request)
+        check_window(len(request.tokens), request.sampling, self.context)
+        self._admission.check(request.salt, self._scheduler.waiting, self._scheduler.running)
+        sequence = self._sequence(key, request)
+        if request.grammar is not None:
+            if self._grammar is None:
+                raise InvalidRequest("This model cannot be held to a form.", param="response_format")
+            sequence.matcher = self._grammar.matcher(request.grammar)
+        self._live[key] = sequence
+        self._scheduler.add(sequence)
 
-    def _add(self, key: Hashable, request: Submit) -> None:
+    def _sequence(self, key: Hashable, request: Submit) -> Sequence:
         now = self._monotonic()
-        sequence = Sequence(
+        return Sequence(
             key=key,
             tokens=list(request.tokens),
             prompt=len(request.tokens),
             sampling=request.sampling,
             seed=request.seed,
-            eos=frozenset(request.eos),
+            eos=frozenset(request.eos) | frozenset(request.sampling.stop_token_ids),
             salt=request.salt,
             priority=request.priority,
             arrival=next(self._arrivals),
             submitted=now,
             deadline=None if request.deadline_ms is None else now + request.deadline_ms / 1000,
+            closing=request.closing,
+            prediction=request.prediction,
         )
-        self._live[key] = sequence
-        self._scheduler.add(sequence)
 
     def cancel(self, key: Hashable, reason: FinishReason) -> Output | None:
         """End a request in any state; its terminal output. None when it has ended already."""
@@ -141,61 +171,99 @@ class EngineCore:
 
     def step(self) -> list[Ended]:
         """Compute one step. Empty when there was nothing to do."""
+        return self.collect(self.launch())
+
+    def launch(self) -> Flight:
+        """Plan a step and start it. `collect` must follow before the next."""
         now = self._monotonic()
         ended = [Ended(s.key, self._finish(s, "deadline")) for s in self._scheduler.expired(now)]
-        plan = self._scheduler.plan(now)
-        if not plan:
-            return ended
+        if self._speculation is not None:
+            self._speculation.prepare(self._scheduler.running)
+        limits = self._scheduler.limits
+        asked = [ask(work) for work in self._scheduler.plan(now, self._pace.chunk(limits.chunk))]
+        if not asked:
+            return Flight(asked, None, now, ended)
+        self._flying = {one.work.sequence.arrival for one in asked}
         try:
-            logits = self._model.forward(pack(plan), self._cache)
+            rows = [row for one in asked for row in (*one.scores, *one.draws)]
+            return Flight(asked, self._runner.launch([one.work for one in asked], rows), now, ended)
         except RuntimeError:  # torch's own errors, out of memory included
-            _log.exception("a step failed; its %d requests end", len(plan))
-            return ended + [Ended(work.sequence.key, self._finish(work.sequence, "error")) for work in plan]
-        self._scheduler.settle(plan)
-        caught_up = [work.sequence for work in plan if work.sequence.pending == 0]
-        rows = [_row(sequence) for sequence in caught_up]
-        picks = sample(logits, rows) if rows else []
-        then = self._monotonic()
-        self._measure(plan, then - now)
-        return ended + [Ended(s.key, self._advance(s, pick, then)) for s, pick in zip(caught_up, picks, strict=True)]
+            return Flight(asked, None, now, ended + self._crashed(asked))
 
-    def _advance(self, sequence: Sequence, pick: Pick, now: float) -> Output:
-        if pick.token is None:
+    def collect(self, flight: Flight) -> list[Ended]:
+        """What a started step came to. Nobody hears of a request that was cancelled meanwhile."""
+        if flight.step is None:
+            return flight.ended
+        try:
+            picks = iter(flight.step.finish())
+        except RuntimeError:
+            return flight.ended + self._crashed(flight.asked)
+        then = self._monotonic()
+        self._measure([one.work for one in flight.asked], then - flight.began)
+        self._flying = set()
+        ended = list(flight.ended)
+        for one in flight.asked:
+            mine = [next(picks) for _ in range(len(one.scores) + len(one.draws))]
+            sequence = one.work.sequence
+            if sequence.over:
+                self._scheduler.remove(sequence)
+            elif (output := self._advance(one, take(one, mine), then)) is not None:
+                ended.append(Ended(sequence.key, output))
+        return ended
+
+    def _crashed(self, asked: list[Asked]) -> list[Ended]:
+        _log.exception("a step failed; its %d requests end", len(asked))
+        self._flying = set()
+        sequences = [one.work.sequence for one in asked]
+        for sequence in sequences:
+            if sequence.over:
+                self._scheduler.remove(sequence)
+        return [Ended(one.key, self._finish(one, "error")) for one in sequences if not one.over]
+
+    def _advance(self, asked: Asked, drawn: Drawn, now: float) -> Output | None:
+        """Book what came of a sequence's rows. None when there is nothing to tell yet."""
+        work, sequence = asked.work, asked.work.sequence
+        if asked.broken is not None:
+            _log.warning("a grammar cannot go on, its request ends: %.200s", asked.broken)
+        self._scheduler.settle(work, len(drawn.tokens))
+        sequence.scored += len(drawn.scores)
+        if work.drafts and self._speculation is not None:
+            self._speculation.note(sequence, len(work.drafts), max(len(drawn.tokens) - 1, 0))
+        if drawn.failed:
             _log.error("the model gave logits that are not finite; one request ends")
             self._scheduler.distrust(sequence)
-            return self._finish(sequence, "error")
-        sequence.tokens.append(pick.token)
-        sequence.first = now if sequence.first is None else sequence.first
-        sequence.last = now
-        finish: FinishReason | None = None
-        if pick.token in sequence.eos:
-            finish = "stop"
-        elif sequence.completion >= sequence.sampling.max_tokens:
-            finish = "length"
-        output = Output(handle=0, tokens=[]) if finish is None else self._finish(sequence, finish)
-        output.tokens = [pick.token]
-        output.choices = None if pick.choice is None else [pick.choice]
+        if drawn.tokens:
+            sequence.first = now if sequence.first is None else sequence.first
+            sequence.last = now
+        elif drawn.finish is None and not drawn.scores:
+            return None
+        output = Output(handle=0, tokens=[]) if drawn.finish is None else self._finish(sequence, drawn.finish)
+        output.tokens = drawn.tokens
+        output.choices = drawn.choices or None
+        output.scores = drawn.scores or None
         return output
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> Output:
         del self._live[sequence.key]
-        self._scheduler.remove(sequence)
+        sequence.over = True
+        if self._speculation is not None:
+            self._speculation.forget(sequence)
+        if sequence.arrival not in self._flying:  # else `collect` does, when nothing is written to its blocks any more
+            self._scheduler.remove(sequence)
         timing = sequence.timing(self._monotonic())
         return Output(handle=0, tokens=[], finish=reason, usage=sequence.usage(), timing=timing)
 
     def _measure(self, plan: list[Work], seconds: float) -> None:
-        rate = sum(work.tokens for work in plan) / max(seconds, 1e-6)
+        decodes = sum(work.sequence.pending == 1 for work in plan)
+        total = sum(work.tokens for work in plan)
+        prompt = sum(work.tokens for work in plan if work.sequence.pending > 1)
+        self._pace.observe(decodes, prompt, seconds)
+        rate = total / max(seconds, 1e-6)
         self._rate += (rate - self._rate) * (_SMOOTH if self._rate else 1.0)
         self._step_s += (seconds - self._step_s) * (_SMOOTH if self._step_s else 1.0)
 
-    def _backlog_seconds(self) -> float:
-        """When a place in the queue is likely: what waits and runs, at the measured speed, spread over the queue."""
-        tokens = sum(s.pending + s.sampling.max_tokens - s.completion for s in self._live.values())
-        seconds = tokens / (self._rate or _ASSUMED_RATE) / max(len(self._live), 1)
-        return min(max(seconds, 1.0), 60.0)
-
     def stats(self) -> EngineStats:
-        pool = self._pool
+        pool = self.pool
         return EngineStats(
             ready=True,
             running=len(self._scheduler.running),
@@ -204,19 +272,14 @@ class EngineCore:
             prefix_hit_rate=pool.hit / max(pool.queried, 1),
             tokens_per_s=self._rate if self._live else 0.0,
             step_ms=self._step_s * 1000,
+            preemptions=self._scheduler.preemptions,
+            drafted_tokens=self._speculation.drafted if self._speculation else 0,
+            accepted_tokens=self._speculation.accepted if self._speculation else 0,
         )
 
     def check(self) -> None:
         """Assert that every block is accounted for."""
         self._scheduler.check()
-
-
-def _row(sequence: Sequence) -> Row:
-    """What was generated is copied only for those whose penalties look at it."""
-    sampling = sequence.sampling
-    penalised = sampling.presence_penalty or sampling.frequency_penalty
-    generated = sequence.tokens[sequence.prompt :] if penalised else []
-    return Row(sampling, sequence.seed, len(sequence.tokens), generated)
 
 
 def plan_blocks(model: Decoder, limits: Limits, memory: int, kv_dtype: str = "float32") -> int:

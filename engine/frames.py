@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from engine.api import EngineStats, EngineUsage, FinishReason, ModelInfo, SamplingParams, Timing
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_FRAME = 64 * 1024 * 1024
 
 _HEADER = struct.Struct(">I")
@@ -24,7 +24,11 @@ class FrameError(Exception):
 
 
 class Submit(Struct, array_like=True, tag="submit", frozen=True, kw_only=True):
-    """Generate from `tokens`. `handle` is chosen by the client and unique on its connection. `eos`: ids that end it."""
+    """Generate from `tokens`. `handle` is chosen by the client and unique on its connection. `eos`: ids that end it.
+
+    `grammar` is llguidance's notation; from `closing` tokens on, it is brought to an end. `prediction`: ids that the
+    answer is likely to repeat.
+    """
 
     handle: int
     tokens: list[int]
@@ -34,6 +38,9 @@ class Submit(Struct, array_like=True, tag="submit", frozen=True, kw_only=True):
     salt: str
     priority: int
     deadline_ms: float | None
+    grammar: str | None = None
+    closing: int | None = None
+    prediction: list[int] = []
 
 
 class Cancel(Struct, array_like=True, tag="cancel", frozen=True, kw_only=True):
@@ -51,7 +58,10 @@ class Choice(Struct, array_like=True, frozen=True):
 
 
 class Output(Struct, array_like=True, kw_only=True):
-    """New tokens of one handle. Terminal when `finish` is set; then `usage` and `timing` are too."""
+    """New tokens of one handle. Terminal when `finish` is set; then `usage` and `timing` are too.
+
+    `scores`: log probabilities of prompt tokens, from the second on, as far as this step read it.
+    """
 
     handle: int
     tokens: list[int]
@@ -59,6 +69,7 @@ class Output(Struct, array_like=True, kw_only=True):
     finish: FinishReason | None = None
     usage: EngineUsage | None = None
     timing: Timing | None = None
+    scores: list[Choice] | None = None
 
 
 class Refusal(Struct, array_like=True, kw_only=True):

@@ -65,6 +65,8 @@ def _merge(first: Output, second: Output) -> Output:
     first.tokens += second.tokens
     if second.choices is not None:
         first.choices = (first.choices or []) + second.choices
+    if second.scores is not None:
+        first.scores = (first.scores or []) + second.scores
     first.finish, first.usage, first.timing = second.finish, second.usage, second.timing
     return first
 

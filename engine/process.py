@@ -223,6 +223,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
     parser.add_argument("--quant", choices=KINDS, default="none", help="weights in fewer bits")
     parser.add_argument("--kv-dtype", choices=KV_KINDS, default="auto", help="type keys and values are kept in")
+    parser.add_argument("--speculate", default="predicted", help="off, predicted, ngram, or a smaller model")
+    parser.add_argument("--draft-tokens", type=int, default=4, help="guesses per step and request")
     parser.add_argument(
         "--parent", type=int, default=None, help="process id; end when it is not this one's parent any more"
     )
@@ -246,6 +248,8 @@ def main(argv: list[str] | None = None) -> int:
                 dtype=given.dtype,
                 quant=given.quant,
                 kv_dtype=given.kv_dtype,
+                speculate=given.speculate,
+                draft_tokens=given.draft_tokens,
                 memory=None if given.memory_mib is None else given.memory_mib * 2**20,
             ),
             monotonic=time.monotonic,

@@ -1,4 +1,4 @@
-"""From logits to one token per row: penalties, bias, temperature, min-p, top-k, top-p, and reproducible noise.
+"""From logits to one token per row: grammar, penalties, bias, temperature, min-p, top-k, top-p, reproducible noise.
 
 Knows: logits, sampling parameters, what a row has generated so far. Does not know: text, scheduling, other requests.
 
@@ -9,6 +9,7 @@ from the distribution (Gumbel 1954; Maddison et al., arXiv 1411.0030).
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,15 +22,35 @@ _NEVER = float("-inf")
 
 
 class Row(NamedTuple):
-    """What the sampler must know about one sequence. `position`: index of the token to be drawn.
+    """What the sampler must know about one row of logits. `position`: index of the token to be drawn.
 
-    `generated` may be empty when there is no penalty.
+    `generated` may be empty when there is no penalty, `prompt` when there is no repetition penalty. `banned`: ids that
+    may not come yet. `allowed`: one bit per token id, from a grammar. `score`: draw nothing, this token stands there.
     """
 
     sampling: SamplingParams
     seed: int
     position: int
-    generated: list[int]
+    generated: list[int] = []
+    prompt: list[int] = []
+    banned: tuple[int, ...] = ()
+    allowed: bytes | None = None
+    score: int | None = None
+
+    @property
+    def penalised(self) -> bool:
+        sampling = self.sampling
+        return bool(sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1)
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything stands between the model's logits and temperature."""
+        return self.penalised or bool(self.sampling.logit_bias or self.banned or self.allowed is not None)
+
+    @property
+    def wanted(self) -> int | None:
+        """How many alternatives are asked for; None: no log probabilities at all."""
+        return self.sampling.logprobs if self.score is None else self.sampling.prompt_logprobs
 
 
 class Pick(NamedTuple):
@@ -41,75 +62,105 @@ class Pick(NamedTuple):
 
 @torch.inference_mode()
 def sample(logits: Tensor, rows: list[Row]) -> list[Pick]:
-    """One pick per row of `logits` [rows, V] (float32). Log probabilities are the model's own, before any change."""
-    logits = logits[: len(rows)]
-    finite = torch.isfinite(logits).all(-1).tolist()
+    """One pick per row of `logits` [rows or more, V]. Log probabilities are the model's own, before any change."""
+    if not rows:
+        return []
+    logits = logits[: len(rows)].float()
+    finite: list[bool] = torch.isfinite(logits).all(-1).tolist()
     adjusted = _adjust(logits, rows)
     tokens = adjusted.argmax(-1)
-    drawn = [at for at, row in enumerate(rows) if row.sampling.temperature >= GREEDY_BELOW]
+    drawn = [at for at, row in enumerate(rows) if row.score is None and row.sampling.temperature >= GREEDY_BELOW]
     if drawn:
-        chosen = [rows[at] for at in drawn]
-        tokens[drawn] = _draw(adjusted[drawn], chosen)
+        tokens[drawn] = _draw(adjusted[drawn], [rows[at] for at in drawn])
     picked: list[int] = tokens.tolist()
-    return [
-        Pick(token, _choice(logits[at], token, row.sampling.logprobs)) if finite[at] else Pick(None, None)
-        for at, (token, row) in enumerate(zip(picked, rows, strict=True))
-    ]
+    picked = [token if row.score is None else row.score for token, row in zip(picked, rows, strict=True)]
+    choices = _choices(logits, picked, rows)
+    return [Pick(token, choices.get(at)) if finite[at] else Pick(None, None) for at, token in enumerate(picked)]
 
 
 def _adjust(logits: Tensor, rows: list[Row]) -> Tensor:
-    """Penalties count generated tokens only, as OpenAI defines them: presence once, frequency each time. Then bias."""
     changed: Tensor | None = None
-    for at, (sampling, _, _, generated) in enumerate(rows):
-        penalised = generated and (sampling.presence_penalty or sampling.frequency_penalty)
-        if not penalised and not sampling.logit_bias:
-            continue
-        changed = logits.clone() if changed is None else changed
-        if penalised:
-            seen, counts = torch.tensor(generated).unique(return_counts=True)
-            changed[at, seen] -= sampling.presence_penalty + sampling.frequency_penalty * counts
-        if sampling.logit_bias:
-            changed[at, list(sampling.logit_bias)] += torch.tensor(list(sampling.logit_bias.values()))
+    for at, row in enumerate(rows):
+        if row.score is None and row.changed:
+            changed = logits.clone() if changed is None else changed
+            _adjust_row(changed[at], row)
     return logits if changed is None else changed
+
+
+def _adjust_row(logits: Tensor, row: Row) -> None:
+    """In place [V]. Penalties first, then bias, then what may come at all: a bias cannot break a grammar."""
+    sampling, device = row.sampling, logits.device
+    if sampling.repetition_penalty != 1:  # CTRL's (arXiv 1909.05858), over prompt and answer
+        seen = torch.tensor(row.prompt + row.generated, device=device).unique()
+        values = logits[seen]
+        logits[seen] = torch.where(
+            values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty
+        )
+    if row.generated and (sampling.presence_penalty or sampling.frequency_penalty):
+        # OpenAI's: generated tokens only, presence once, frequency each time.
+        seen, counts = torch.tensor(row.generated, device=device).unique(return_counts=True)
+        logits[seen] -= sampling.presence_penalty + sampling.frequency_penalty * counts
+    if sampling.logit_bias:
+        ids, values = list(sampling.logit_bias), torch.tensor(list(sampling.logit_bias.values()), device=device)
+        logits[ids] += values
+    if row.allowed is not None:
+        bits = np.unpackbits(np.frombuffer(row.allowed, dtype=np.uint8), count=len(logits), bitorder="little")
+        logits.masked_fill_(torch.from_numpy(bits == 0).to(device), _NEVER)
+    if row.banned:
+        before = logits[list(row.banned)]
+        logits[list(row.banned)] = _NEVER
+        if not bool(torch.isfinite(logits).any()):  # a grammar that allows nothing but the end
+            logits[list(row.banned)] = before
 
 
 def _draw(logits: Tensor, rows: list[Row]) -> Tensor:
     """Token ids [rows]."""
-    scaled = logits / torch.tensor([[row.sampling.temperature] for row in rows])
+    scaled = logits / torch.tensor([[row.sampling.temperature] for row in rows], device=logits.device)
     scaled = _filter(scaled, [row.sampling for row in rows])
-    return (scaled.double() + gumbel([(row.seed, row.position) for row in rows], logits.shape[1])).argmax(-1)
+    noise = gumbel([(row.seed, row.position) for row in rows], logits.shape[1], logits.device)
+    return (scaled.double() + noise).argmax(-1)
 
 
 def _filter(scaled: Tensor, samplings: list[SamplingParams]) -> Tensor:
     """Rule out all but the likely tokens: min-p first, then top-k, then top-p. The likeliest token always stays."""
+    device = scaled.device
     if any(s.min_p > 0 for s in samplings):
-        floor = torch.tensor([[s.min_p] for s in samplings]).log() + scaled.max(-1, keepdim=True).values
+        least = torch.tensor([[s.min_p] for s in samplings], device=device)
+        floor = least.log() + scaled.max(-1, keepdim=True).values
         scaled = scaled.masked_fill(scaled < floor, _NEVER)
     if all(s.top_k == 0 and s.top_p >= 1 for s in samplings):
         return scaled
     vocabulary = scaled.shape[1]
     ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
-    place = torch.arange(vocabulary)
-    ordered = ordered.masked_fill(place >= torch.tensor([[s.top_k or vocabulary] for s in samplings]), _NEVER)
+    most = torch.tensor([[s.top_k or vocabulary] for s in samplings], device=device)
+    ordered = ordered.masked_fill(torch.arange(vocabulary, device=device) >= most, _NEVER)
     before = ordered.softmax(-1).cumsum(-1).roll(1, -1)  # probability of all likelier tokens
-    out = before >= torch.tensor([[s.top_p if s.top_p < 1 else 2.0] for s in samplings])
+    out = before >= torch.tensor([[s.top_p if s.top_p < 1 else 2.0] for s in samplings], device=device)
     out[:, 0] = False
     ordered = ordered.masked_fill(out, _NEVER)
     return torch.empty_like(scaled).scatter_(-1, order, ordered)
 
 
-def _choice(logits: Tensor, token: int, wanted: int | None) -> Choice | None:
-    if wanted is None:
-        return None
-    logprobs = logits.log_softmax(-1)
-    values, ids = logprobs.topk(min(wanted, len(logprobs)))
-    return Choice(float(logprobs[token]), list(zip(ids.tolist(), values.tolist(), strict=True)))
+def _choices(logits: Tensor, tokens: list[int], rows: list[Row]) -> dict[int, Choice]:
+    """By row, for those that want log probabilities."""
+    asked = {at: row.wanted for at, row in enumerate(rows) if row.wanted is not None}
+    if not asked:
+        return {}
+    logprobs = logits[list(asked)].log_softmax(-1)
+    own = logprobs.gather(-1, torch.tensor([[tokens[at]] for at in asked], device=logits.device))[:, 0].tolist()
+    values, ids = logprobs.topk(min(max(asked.values()), logprobs.shape[1]))
+    best = zip(ids.tolist(), values.tolist(), strict=True)
+    return {
+        at: Choice(own[place], list(zip(names[:count], found[:count], strict=True)))
+        for place, ((at, count), (names, found)) in enumerate(zip(asked.items(), best, strict=True))
+    }
 
 
-def gumbel(keys: list[tuple[int, int]], vocabulary: int) -> Tensor:
+def gumbel(keys: list[tuple[int, int]], vocabulary: int, device: torch.device | None = None) -> Tensor:
     """Standard Gumbel noise [keys, vocabulary] (float64): a function of (seed, position) and token id alone."""
-    words = torch.tensor([_words(seed, position) for seed, position in keys], dtype=torch.int64)
-    mixed = _scramble(torch.arange(vocabulary, dtype=torch.int64) * 0x9E3779B1 & _MASK ^ words[:, :1])
+    words = torch.tensor([_words(seed, position) for seed, position in keys], dtype=torch.int64, device=device)
+    mixed = torch.arange(vocabulary, dtype=torch.int64, device=device) * 0x9E3779B1 & _MASK
+    mixed = _scramble(mixed ^ words[:, :1])
     mixed = _scramble(mixed ^ words[:, 1:])
     uniform = (mixed.double() + 0.5) / 2**32  # never 0 or 1
     return -(-uniform.log()).log()

@@ -5,7 +5,12 @@ Knows: sequences, the block pool, limits. Does not know: tensors, sampling, clie
 There is no prefill phase and no decode phase: a sequence has tokens whose keys and values are not computed yet, one
 (it decodes) or many (it prefills). Running sequences come first; a decode always gets its row, so a long prompt slows
 others by at most one chunk per step. When blocks run out, the sequence that ranks last gives its blocks up and is
-computed again later; published prefix blocks make that cheap.
+computed again later; published prefix blocks make that cheap. Guesses at further tokens (speculation) are rows like any
+other, but never at the cost of somebody else's blocks.
+
+Who waits is let in by priority, then by what its tenant was served so far, then by arrival. A higher priority may take
+the place of a lower one that runs. A prompt whose next block somebody is computing right now waits for it, so the
+choices of one request, or many requests that begin alike, compute what they share once.
 """
 
 from bisect import insort
@@ -15,25 +20,53 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from engine.blocks import BLOCK, BlockPool, blocks_for
+from engine.fairness import Fairness
 from engine.sequence import Sequence
 
 _rank = attrgetter("rank")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Tokens a step, sequences at once, tokens per prompt while others decode, blocks kept free on admission."""
+    """Tokens a step, sequences at once, tokens per prompt while others decode, blocks kept free on admission.
+
+    `queue_seconds`: how long what waits may take to be read before newcomers are refused.
+    """
 
     step_tokens: int = 512
     sequences: int = 32
     chunk: int = 128
     watermark: int = 1
+    queue_seconds: float = 60.0
 
 
 class Work(NamedTuple):
-    """Compute the next `tokens` tokens of `sequence`."""
+    """Compute the next `tokens` tokens of `sequence`; the last `len(drafts)` of them are guesses to be verified."""
 
     sequence: Sequence
     tokens: int
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def begin(self) -> int:
+        """Position of the first row."""
+        return self.sequence.computed
+
+    @property
+    def end(self) -> int:
+        """One past the position of the last row."""
+        return self.sequence.computed + self.tokens
+
+    def ids(self) -> list[int]:
+        """Token ids of the rows."""
+        return self.sequence.tokens[self.begin : self.end] + list(self.drafts)
+
+    @property
+    def wanted(self) -> int:
+        """How many of the last rows need logits: to draw from, to verify guesses, or to score a prompt."""
+        sequence = self.sequence
+        if sequence.scoring:
+            return max(self.end - max(self.begin, sequence.scored), 0)
+        return max(self.end - len(sequence.tokens) + 1, 0)
 
 
 def _whole_blocks(pending: int, most: int) -> int:
@@ -48,21 +81,24 @@ class Scheduler:
         assert limits.step_tokens >= limits.sequences + BLOCK, "every decode needs its row, a prompt a block"
         assert limits.chunk >= BLOCK
         self._pool = pool
-        self._limits = limits
+        self.limits = limits
+        self._fairness = Fairness()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.preemptions = 0
 
     def add(self, sequence: Sequence) -> None:
         """The caller has made sure that the pool could hold it whole: otherwise it would wait for ever."""
+        self._fairness.join(sequence.salt)
         insort(self.waiting, sequence, key=_rank)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence in any state and free its blocks."""
         if sequence in self.running:
             self.running.remove(sequence)
-        elif sequence in self.waiting:
+        else:
             self.waiting.remove(sequence)
+        self._fairness.leave(sequence.salt)
         self._release(sequence)
 
     def distrust(self, sequence: Sequence) -> None:
@@ -73,52 +109,105 @@ class Scheduler:
         """Sequences that waited past their deadline without ever being scheduled."""
         return [s for s in self.waiting if s.deadline is not None and s.scheduled is None and now >= s.deadline]
 
-    def plan(self, now: float) -> list[Work]:
-        """The next step, in rank order. Every planned sequence has the blocks it needs. `now` in monotonic seconds."""
+    def plan(self, now: float, chunk: int | None = None) -> list[Work]:
+        """The next step, in rank order. Every planned sequence has the blocks it needs. `now` in monotonic seconds.
+
+        `chunk`: tokens of a prompt while others decode; the limit's own when it is None.
+        """
+        self._displace()
         decoding = sum(sequence.pending == 1 for sequence in self.running)
-        budget = self._limits.step_tokens - decoding  # what is left for prompts
-        chunk = self._limits.chunk if decoding else budget
+        budget = self.limits.step_tokens - decoding  # what is left for prompts and guesses
+        chunk = min(chunk or self.limits.chunk, self.limits.chunk) if decoding else budget
         plan: list[Work] = []
         preemptions, at = self.preemptions, 0
         while at < len(self.running):
             sequence = self.running[at]
-            count = 1 if sequence.pending == 1 else _whole_blocks(sequence.pending, min(chunk, budget))
+            count = (
+                1 if sequence.pending == 1 else _whole_blocks(sequence.pending, self._share(sequence, chunk, budget))
+            )
             if count and not self._make_room(sequence, count):
                 break
             if count:
                 plan.append(Work(sequence, count))
                 budget -= count if sequence.pending > 1 else 0
             at += 1
+        for at, (sequence, count, _) in enumerate(plan):  # now that everybody has the blocks that are really needed
+            if sequence.pending == 1 and sequence.drafts:
+                drafts = self._guesses(sequence, budget)
+                plan[at] = Work(sequence, count + len(drafts), drafts)
+                budget -= len(drafts)
         if self.preemptions == preemptions:  # else the freed blocks belong to those that ran short
             plan += self._admit(budget, chunk, now)
         return plan
 
-    def settle(self, plan: list[Work]) -> None:
-        """The step was computed: advance, and publish the blocks that became full."""
-        for sequence, count in plan:
-            done = sequence.computed // BLOCK
-            sequence.computed += count
-            sequence.prompt_done = max(sequence.prompt_done, min(sequence.computed, sequence.prompt))
-            sequence.extend_hashes()
-            for at in range(done, sequence.computed // BLOCK):
-                self._pool.publish(sequence.blocks[at], sequence.hashes[at])
+    def settle(self, work: Work, drawn: int = 0) -> None:
+        """`work` was computed, `drawn` tokens came of it and are in `tokens`: all but the last were right guesses.
+
+        Advances the sequence and publishes the blocks that became full.
+        """
+        sequence = work.sequence
+        done, prompt = sequence.computed // BLOCK, sequence.prompt_done
+        sequence.computed += work.tokens - len(work.drafts) + max(drawn - 1, 0)
+        sequence.prompt_done = max(prompt, min(sequence.computed, sequence.prompt))
+        self._fairness.charge(sequence.salt, sequence.prompt_done - prompt, drawn)
+        sequence.extend_hashes()
+        for at in range(done, sequence.computed // BLOCK):
+            self._pool.publish(sequence.blocks[at], sequence.hashes[at])
+
+    def _share(self, sequence: Sequence, chunk: int, budget: int) -> int:
+        """Prompt tokens for this sequence. Scores need a row of logits per token: their chunks stay short."""
+        return min(chunk, budget, self.limits.chunk) if sequence.scoring else min(chunk, budget)
+
+    def _guesses(self, sequence: Sequence, budget: int) -> tuple[int, ...]:
+        """As many of a sequence's drafts as budget and free blocks allow; takes the blocks."""
+        room = (len(sequence.blocks) + max(self._pool.available - self.limits.watermark, 0)) * BLOCK
+        drafts = tuple(sequence.drafts[: max(0, min(budget, room - len(sequence.tokens)))])
+        need = blocks_for(len(sequence.tokens) + len(drafts)) - len(sequence.blocks)
+        sequence.blocks += self._pool.take(max(need, 0))
+        return drafts
+
+    def _next(self) -> Sequence | None:
+        """Who is let in next, of those whose next block nobody is computing right now."""
+        ready = [one for one in self.waiting if not self._computed_elsewhere(one)]
+        return min(ready, key=lambda one: (-one.priority, self._fairness.served(one.salt), one.arrival), default=None)
+
+    def _computed_elsewhere(self, sequence: Sequence) -> bool:
+        sequence.extend_hashes()
+        reusable = self._reusable(sequence)
+        at = len(self._pool.match(reusable))
+        return at < len(reusable) and any(
+            other.computed <= at * BLOCK < other.prompt - BLOCK + 1 and other.hashes[at : at + 1] == [reusable[at]]
+            for other in self.running
+        )
+
+    @staticmethod
+    def _reusable(sequence: Sequence) -> list[bytes]:
+        """Blocks that need not be computed if somebody did. Always one token is: the next is drawn from its logits."""
+        return [] if sequence.scoring else sequence.hashes[: (len(sequence.tokens) - 1) // BLOCK]
+
+    def _displace(self) -> None:
+        """Preempt what runs at a lower priority while somebody of a higher one finds no place."""
+        head = self._next()
+        while head is not None and self.running and self.running[-1].priority < head.priority:
+            first = min(len(head.tokens), self.limits.chunk)
+            spare = self._pool.available - self.limits.watermark
+            if len(self.running) < self.limits.sequences and blocks_for(first) <= spare:
+                return
+            self._preempt(self.running[-1])
 
     def _admit(self, budget: int, chunk: int, now: float) -> list[Work]:
         plan: list[Work] = []
-        while self.waiting and len(self.running) < self._limits.sequences:
-            sequence = self.waiting[0]
-            sequence.extend_hashes()
-            # The last token is always computed: its logits are what the next token is drawn from.
-            shared = self._pool.match(sequence.hashes[: (len(sequence.tokens) - 1) // BLOCK])
+        while len(self.running) < self.limits.sequences and (sequence := self._next()) is not None:
+            shared = self._pool.match(self._reusable(sequence))
             start = len(shared) * BLOCK
-            count = _whole_blocks(len(sequence.tokens) - start, min(chunk, budget))
+            count = _whole_blocks(len(sequence.tokens) - start, self._share(sequence, chunk, budget))
             if count == 0:
                 break
             fresh = blocks_for(start + count) - len(shared)
-            spare = self._limits.watermark if self.running else 0
+            spare = self.limits.watermark if self.running else 0
             if fresh + self._pool.idle(shared) + spare > self._pool.available:
                 break
-            del self.waiting[0]
+            self.waiting.remove(sequence)
             self._pool.share(shared)
             sequence.blocks = shared + self._pool.take(fresh)
             sequence.computed = start
@@ -137,7 +226,7 @@ class Scheduler:
 
     def _make_room(self, sequence: Sequence, count: int) -> bool:
         """Give `sequence` the blocks for `count` more tokens, preempting from the last rank. False: it was the last."""
-        need = blocks_for(sequence.computed + count) - len(sequence.blocks)
+        need = max(blocks_for(sequence.computed + count) - len(sequence.blocks), 0)
         while need > self._pool.available:
             victim = self.running[-1]
             self._preempt(victim)
@@ -156,6 +245,7 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         self._pool.give_back(sequence.blocks)
         sequence.blocks = []
+        sequence.drafts = []
         sequence.computed = 0
 
     def check(self) -> None:

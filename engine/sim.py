@@ -17,6 +17,7 @@ from engine.api import (
     EngineUsage,
     FinishReason,
     GenerateRequest,
+    InvalidRequest,
     ModelInfo,
     Timing,
     TokenLogprob,
@@ -96,6 +97,7 @@ class SimEngine:
         check_sampling(request.sampling, _VOCABULARY)
         check_tokens(request.token_ids or [], _VOCABULARY)
         prompt = _prompt_tokens(request)
+        _refuse_forms(request)
         sampling = fit(request, prompt, self._context)
         if self._fail is not None and self._fail_after == 0:
             raise self._fail
@@ -107,6 +109,8 @@ class SimEngine:
         try:
             await asyncio.sleep(self._ttft)
             first = self._monotonic()
+            if request.echo or sampling.prompt_logprobs is not None:
+                yield _prompt_again(request, sampling.prompt_logprobs)
             for piece in islice(pieces, sampling.max_tokens):
                 if done:
                     await asyncio.sleep(self._tpot)
@@ -131,6 +135,22 @@ class SimEngine:
     def _timing(self, started: float, first: float, done: int) -> Timing:
         tpot = (self._monotonic() - first) * 1000 / max(done - 1, 1)
         return Timing(queue_ms=0.0, ttft_ms=(first - started) * 1000, tpot_ms=tpot)
+
+
+def _refuse_forms(request: GenerateRequest) -> None:
+    """A made-up text has no form and calls nothing; it may still be offered tools. Raises InvalidRequest."""
+    if request.constraint is not None:
+        raise InvalidRequest("A simulated model cannot be held to a form.", param="response_format")
+    if request.tools is not None and request.tools.choice == "required":
+        raise InvalidRequest("A simulated model calls no tools.", param="tool_choice")
+
+
+def _prompt_again(request: GenerateRequest, wanted: int | None) -> Delta:
+    pieces = _PIECE.findall(request.text) if request.text is not None else [str(one) for one in request.token_ids or []]
+    certain = [one for piece in pieces for one in _certain(piece, wanted) or []]
+    first = [TokenLogprob(token=pieces[0], logprob=None, top=[])]
+    scores = None if wanted is None else first + certain[1:]
+    return Delta(text="".join(pieces) if request.echo else "", prompt_logprobs=scores)
 
 
 def _finish(available: int, max_tokens: int) -> FinishReason:

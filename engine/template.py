@@ -19,9 +19,11 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from engine.api import InvalidRequest
+from engine.api import InvalidRequest, Tools
 from engine.locate import ModelNotFound, ModelSource
 from engine.tokenizer import read_object, special_marks
+from engine.toolforms import form_of
+from engine.toolturns import retold
 
 MAX_RENDERED = 8_000_000  # characters
 MAX_TURNS = 1_000_000  # loop iterations in all
@@ -109,17 +111,29 @@ class ChatTemplate:
 
         cast("dict[str, Any]", self._environment.globals).update(raise_exception=_refuse, strftime_now=strftime_now)
         self._marks = marks
+        self.source = source
+        self._form = form_of(source)
         try:
             self._template: Template = self._environment.from_string(source)
         except TemplateError as error:
             raise ModelNotFound(f"The chat template does not parse: {error}") from error
 
-    def render(self, messages: list[Message]) -> str:
-        """With the opening of the assistant's turn. Raises InvalidRequest when the template refuses the messages."""
+    def render(self, messages: list[Message], tools: Tools | None = None, thinking: bool | None = None) -> str:
+        """With the opening of the assistant's turn. Raises InvalidRequest when the template refuses the messages.
+
+        `thinking`: what a template that can do without is told; None leaves it its own default.
+        """
         self._environment.budget.turns = 0
         parts: list[str] = []
         size = 0
-        given = {"messages": plain(messages), "add_generation_prompt": True, "tools": None, **self._marks}
+        offered = tools if tools is not None and tools.choice != "none" else None
+        given: dict[str, object] = {
+            "messages": retold(plain(messages), offered, self._form),
+            "add_generation_prompt": True,
+            "tools": None if offered is None else [{"type": "function", "function": one} for one in offered.functions],
+            **({} if thinking is None else {"enable_thinking": thinking}),
+            **self._marks,
+        }
         try:
             for part in self._template.generate(given):
                 size += len(part)

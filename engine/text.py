@@ -1,23 +1,48 @@
 """From the engine's token ids to the deltas a reader sees.
 
-Knows: incremental decoding, stop strings, log probabilities as text. Does not know: sockets, models.
+Knows: incremental decoding, stop strings, reasoning, tool calls, log probabilities as text. Does not know: sockets,
+models, what a request must look like.
 """
 
-from engine.api import Delta, SamplingParams, TokenLogprob
+from msgspec import Struct
+from msgspec.structs import replace
+
+from engine.api import Delta, EngineUsage, FinishReason, SamplingParams, TokenLogprob, ToolCallDelta
 from engine.frames import Choice, Output
+from engine.reasoning import ThinkReader
 from engine.stops import StopMatcher
 from engine.tokenizer import Detokenizer, TextTokenizer
+from engine.toolreader import ToolReader
+
+
+class Reading(Struct, frozen=True):
+    """How an answer is to be read. `eos` ends it; `marks`: special tokens that are shown, since readers look for them.
+
+    `prompt`: its token ids, when their log probabilities were asked for. `opening` is shown before the answer.
+    """
+
+    eos: frozenset[int]
+    marks: frozenset[int] = frozenset()
+    thinking: ThinkReader | None = None
+    tools: ToolReader | None = None
+    prompt: list[int] = []
+    opening: str = ""
 
 
 class Answer:
     """One answer. Tokens that the engine computed past a stop string are counted in `token_ids` but not shown."""
 
-    def __init__(self, tokenizer: TextTokenizer, sampling: SamplingParams, eos: frozenset[int]) -> None:
+    def __init__(self, tokenizer: TextTokenizer, sampling: SamplingParams, reading: Reading) -> None:
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopMatcher(sampling.stop)
-        self._wants_logprobs = sampling.logprobs is not None
-        self._eos = eos
+        self._sampling = sampling
+        self._reading = reading
+        self._opening = reading.opening
+        self._unscored = reading.prompt
+        self._scores: list[Choice] = []
+        self._seen = 0  # tokens of the answer
+        self._reasoned = 0
 
     @property
     def stopped(self) -> bool:
@@ -26,33 +51,92 @@ class Answer:
 
     def push(self, output: Output) -> Delta:
         """The delta for `output`; terminal when that is."""
-        text = ""
-        shown = 0
+        shown, text, reasoning = 0, "", ""
         for token in output.tokens:
             if self.stopped:
                 break
             shown += 1
-            if token not in self._eos:
-                text += self._stops.push(self._detokenizer.push(token))
-        if output.finish is not None and not self.stopped:
-            text += self._stops.push(self._detokenizer.flush())
-            text += self._stops.flush()
-        logprobs = (
-            [
-                self._logprob(token, choice)
-                for token, choice in zip(output.tokens[:shown], (output.choices or [])[:shown], strict=True)
-            ]
-            if self._wants_logprobs
-            else None
-        )
+            more_reasoning, more = self._token(token)
+            reasoning += more_reasoning
+            text += more
+        if output.finish is not None:
+            more_reasoning, more = self._end()
+            reasoning += more_reasoning
+            text += more
+        text, calls = self._calls(text, output.finish)
+        opening, self._opening = self._opening, ""
         return Delta(
-            text=text,
+            text=opening + text,
+            reasoning=reasoning,
+            tool_calls=calls,
             token_ids=output.tokens,
-            logprobs=logprobs,
-            finish_reason="stop" if output.finish is not None and self.stopped else output.finish,
-            usage=output.usage,
+            logprobs=self._logprobs(output, shown),
+            prompt_logprobs=self._prompt_logprobs(output),
+            finish_reason=self._reason(output.finish),
+            usage=self._usage(output.usage),
             timing=output.timing,
         )
+
+    def _token(self, token: int) -> tuple[str, str]:
+        """(reasoning, text) that became certain with it."""
+        self._seen += 1
+        if token in self._reading.eos:
+            return "", ""
+        if token in self._reading.marks:
+            piece = self._detokenizer.flush() + self._tokenizer.show(token)
+            self._detokenizer = Detokenizer(self._tokenizer)
+        else:
+            piece = self._detokenizer.push(token)
+        thinking = self._reading.thinking
+        reasoning, piece = ("", piece) if thinking is None else thinking.push(piece)
+        self._reasoned += thinking is not None and thinking.inside
+        if self._seen <= self._sampling.min_tokens:
+            return reasoning, piece  # too early for a stop string to end it
+        return reasoning, self._stops.push(piece)
+
+    def _end(self) -> tuple[str, str]:
+        if self.stopped:
+            return "", ""
+        rest, reasoning, thinking = self._detokenizer.flush(), "", self._reading.thinking
+        if thinking is not None:
+            reasoning, rest = thinking.push(rest)
+            more_reasoning, more = thinking.flush()
+            reasoning, rest = reasoning + more_reasoning, rest + more
+        return reasoning, self._stops.push(rest) + self._stops.flush()
+
+    def _calls(self, text: str, finish: FinishReason | None) -> tuple[str, list[ToolCallDelta]]:
+        """Text without the calls in it, and the calls."""
+        tools = self._reading.tools
+        if tools is None:
+            return text, []
+        said = tools.push(text)
+        return "".join(said.text) + (tools.flush() if finish is not None else ""), said.calls
+
+    def _reason(self, finish: FinishReason | None) -> FinishReason | None:
+        if finish is None:
+            return None
+        if finish == "stop" and self._reading.tools is not None and self._reading.tools.called:
+            return "tool_calls"
+        return "stop" if self.stopped else finish
+
+    def _usage(self, usage: EngineUsage | None) -> EngineUsage | None:
+        return None if usage is None else replace(usage, reasoning=self._reasoned)
+
+    def _logprobs(self, output: Output, shown: int) -> list[TokenLogprob] | None:
+        if self._sampling.logprobs is None:
+            return None
+        pairs = zip(output.tokens[:shown], (output.choices or [])[:shown], strict=True)
+        return [self._logprob(token, choice) for token, choice in pairs]
+
+    def _prompt_logprobs(self, output: Output) -> list[TokenLogprob] | None:
+        """All of them at once, as soon as all are there."""
+        self._scores += output.scores or []
+        prompt = self._unscored
+        if not prompt or len(self._scores) < len(prompt) - 1:
+            return None
+        self._unscored = []
+        first = TokenLogprob(token=self._tokenizer.show(prompt[0]), logprob=None, top=[])
+        return [first, *(self._logprob(*pair) for pair in zip(prompt[1:], self._scores, strict=True))]
 
     def _logprob(self, token: int, choice: Choice) -> TokenLogprob:
         show = self._tokenizer.show

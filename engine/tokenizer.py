@@ -47,6 +47,14 @@ class TextTokenizer:
         """Without special tokens."""
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
+    def contents(self) -> str:
+        """What `tokenizer.json` says."""
+        return self._tokenizer.to_str()
+
+    def mark(self, text: str) -> int | None:
+        """The id of the token that is this text, if there is one."""
+        return self._tokenizer.token_to_id(text)
+
     def show(self, token: int) -> str:
         """One token by itself, special ones too (for log probabilities)."""
         return self._tokenizer.decode([token], skip_special_tokens=False)

@@ -14,6 +14,7 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 256
 MAX_LOGIT_BIAS = 1024
 MAX_LOGPROBS = 20
+MAX_STOP_IDS = 64
 MAX_PROMPT_CHARS = 4_000_000
 TOO_LONG = "context_length_exceeded"
 
@@ -25,16 +26,25 @@ def _within(name: str, value: float, low: float, high: float) -> None:
 
 def check_sampling(sampling: SamplingParams, vocabulary: int) -> None:
     """Ranges of every sampling field. Raises InvalidRequest."""
-    if sampling.max_tokens < 1:
-        raise InvalidRequest("max_tokens must be at least 1.", param="max_tokens")
+    least = 1 if sampling.prompt_logprobs is None else 0  # nothing generated is an answer where the prompt is asked for
+    if sampling.max_tokens < least:
+        raise InvalidRequest(f"max_tokens must be at least {least}.", param="max_tokens")
+    if not 0 <= sampling.min_tokens <= sampling.max_tokens:
+        raise InvalidRequest("min_tokens must be between 0 and max_tokens.", param="min_tokens")
     _within("temperature", sampling.temperature, 0.0, 100.0)
     _within("top_p", sampling.top_p, 0.0, 1.0)
     _within("min_p", sampling.min_p, 0.0, 1.0)
     _within("top_k", sampling.top_k, 0, 2**31)
     _within("presence_penalty", sampling.presence_penalty, -2.0, 2.0)
     _within("frequency_penalty", sampling.frequency_penalty, -2.0, 2.0)
-    if sampling.logprobs is not None:
-        _within("logprobs", sampling.logprobs, 0, MAX_LOGPROBS)
+    _within("repetition_penalty", sampling.repetition_penalty, 0.01, 100.0)
+    for name, asked in (("logprobs", sampling.logprobs), ("prompt_logprobs", sampling.prompt_logprobs)):
+        if asked is not None:
+            _within(name, asked, 0, MAX_LOGPROBS)
+    if len(sampling.stop_token_ids) > MAX_STOP_IDS:
+        raise InvalidRequest(f"At most {MAX_STOP_IDS} stop tokens are allowed.", param="stop_token_ids")
+    if any(not 0 <= token < vocabulary for token in sampling.stop_token_ids):
+        raise InvalidRequest(f"stop_token_ids must be between 0 and {vocabulary - 1}.", param="stop_token_ids")
     if len(sampling.logit_bias) > MAX_LOGIT_BIAS:
         raise InvalidRequest(f"logit_bias may name at most {MAX_LOGIT_BIAS} tokens.", param="logit_bias")
     for token, bias in sampling.logit_bias.items():
@@ -76,11 +86,21 @@ def fit(request: GenerateRequest, prompt_tokens: int, context: int) -> SamplingP
     At least one token must fit after the prompt. Raises InvalidRequest(code=TOO_LONG).
     """
     room = context - prompt_tokens
-    if room < 1:
+    if room < min(1, request.sampling.max_tokens):
         message = f"This model's context is {context} tokens, but the prompt alone has {prompt_tokens}."
         raise InvalidRequest(
             message, param="messages" if request.messages else "prompt", code="context_length_exceeded"
         )
     if prompt_tokens < 1:
         raise InvalidRequest("The prompt has no tokens.", param="messages" if request.messages else "prompt")
-    return msgspec.structs.replace(request.sampling, max_tokens=min(request.sampling.max_tokens, room))
+    sampling = request.sampling
+    most = min(sampling.max_tokens, room)
+    return msgspec.structs.replace(sampling, max_tokens=most, min_tokens=min(sampling.min_tokens, most))
+
+
+def check_window(prompt_tokens: int, sampling: SamplingParams, context: int) -> None:
+    """What the window, or all blocks together, can never hold is refused: it would wait for ever."""
+    total = prompt_tokens + sampling.max_tokens
+    if total > context:
+        message = f"Prompt and max_tokens need {total} tokens, the context is {context}."
+        raise InvalidRequest(message, param="max_tokens", code=TOO_LONG)

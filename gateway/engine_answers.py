@@ -6,7 +6,7 @@ Knows: deltas and the shapes of chat and legacy completion events. Does not know
 from collections.abc import Iterator
 from typing import cast
 
-from engine.api import Delta, EngineUsage, TokenLogprob
+from engine.api import Delta, EngineUsage, TokenLogprob, ToolCallDelta
 from gateway.call import Body, Chunk, Computed
 from gateway.engine_requests import Sequence
 from gateway.providers import Sending
@@ -34,6 +34,8 @@ class Answer:
         self._offset: dict[int, int] = {}
         self._usage: dict[int, EngineUsage] = {}
         self.computed: Computed | None = None  # of the sequence that ended first
+        self._attempt = sending.id
+        self._wants_prompt = sending.body.get("prompt_logprobs") is not None
 
     def chunks(self, sequence: Sequence, delta: Delta) -> Iterator[Chunk]:
         """The events of one delta: the opening before the first, one finish after the last, text in between."""
@@ -41,8 +43,7 @@ class Answer:
         if index not in self._begun:
             self._begun.add(index)
             yield from self._opening(sequence)
-        if delta.text or delta.logprobs:
-            said = self._said(index, delta)
+        for said in self._pieces(index, delta):
             yield Chunk({**self._head, "choices": [{"index": index, **said, "finish_reason": None}]})
         if delta.finish_reason is not None:
             if delta.usage is not None:
@@ -57,7 +58,8 @@ class Answer:
     def last(self) -> Chunk:
         """The event that tells the usage."""
         usage = self.usage()
-        return Chunk({**self._head, "choices": [], "usage": usage_body(usage)}, usage, computed=self.computed)
+        body = {**self._head, "choices": [], "usage": usage_body(usage, *self.guessed())}
+        return Chunk(body, usage, computed=self.computed)
 
     def note(self, index: int, usage: EngineUsage) -> None:
         """What the engine says of a sequence that broke off."""
@@ -72,26 +74,55 @@ class Answer:
             prompt=sum(usage.prompt for usage in prompts.values()),
             cached=sum(usage.cached for usage in prompts.values()),
             completion=sum(usage.completion for usage in self._usage.values()),
+            reasoning=sum(usage.reasoning for usage in self._usage.values()),
         )
 
+    def guessed(self) -> tuple[int, int]:
+        """Tokens that speculation got right, and got wrong."""
+        right = sum(usage.accepted for usage in self._usage.values())
+        return right, sum(usage.drafted for usage in self._usage.values()) - right
+
     def _opening(self, sequence: Sequence) -> Iterator[Chunk]:
-        if self._chat:
-            delta: Body = {"delta": {"role": "assistant", "content": "", "refusal": None}}
-        elif sequence.echo:
-            delta = {"text": sequence.echo}
-            self._offset[sequence.index] = len(sequence.echo)
-        else:
+        if not self._chat:
             return
+        delta: Body = {"delta": {"role": "assistant", "content": "", "refusal": None}}
         choice: Body = {"index": sequence.index, **delta, "logprobs": None, "finish_reason": None}
         yield Chunk({**self._head, "choices": [choice]})
 
-    def _said(self, index: int, delta: Delta) -> Body:
-        if self._chat:
-            logprobs: Body | None = None
-            if delta.logprobs is not None:
-                logprobs = {"content": [_chat_logprob(token) for token in delta.logprobs], "refusal": None}
-            return {"delta": {"content": delta.text}, "logprobs": logprobs}
-        return {"text": delta.text, "logprobs": None if delta.logprobs is None else self._legacy(index, delta.logprobs)}
+    def _pieces(self, index: int, delta: Delta) -> Iterator[Body]:
+        """The events of one delta: scores of the prompt, reasoning, text, calls; one kind each."""
+        if delta.prompt_logprobs is not None:
+            yield from self._prompt(index, delta.prompt_logprobs)
+        if not self._chat:
+            if delta.text or delta.logprobs:
+                said = None if delta.logprobs is None else self._legacy(index, delta.logprobs)
+                yield {"text": delta.text, "logprobs": said}
+            return
+        logprobs: Body | None = None
+        if delta.logprobs is not None:
+            logprobs = {"content": [_chat_logprob(token) for token in delta.logprobs], "refusal": None}
+        if delta.reasoning:
+            yield {"delta": {"reasoning_content": delta.reasoning}, "logprobs": None}
+        if delta.text or delta.logprobs:
+            yield {"delta": {"content": delta.text}, "logprobs": logprobs}
+        if delta.tool_calls:
+            calls = [self._call(index, call) for call in delta.tool_calls]
+            yield {"delta": {"tool_calls": calls}, "logprobs": None}
+
+    def _call(self, index: int, call: ToolCallDelta) -> Body:
+        if call.name is None:
+            return {"index": call.index, "function": {"arguments": call.arguments}}
+        name = f"call_{self._attempt}_{index}_{call.index}"
+        function = {"name": call.name, "arguments": call.arguments}
+        return {"index": call.index, "id": name, "type": "function", "function": function}
+
+    def _prompt(self, index: int, tokens: list[TokenLogprob]) -> Iterator[Body]:
+        """vLLM's field where that was asked for; else the legacy `echo` with `logprobs`."""
+        if self._wants_prompt:
+            scores = [None if token.logprob is None else _score(token) for token in tokens]
+            yield {**({"delta": {}} if self._chat else {"text": ""}), "prompt_logprobs": scores, "logprobs": None}
+        else:
+            yield {"text": "", "logprobs": self._legacy(index, tokens)}
 
     def _legacy(self, index: int, tokens: list[TokenLogprob]) -> Body:
         offset = self._offset.get(index, 0)
@@ -115,13 +146,19 @@ def whole(body: Body, usage: Usage, computed: Computed | None = None) -> Chunk:
     return Chunk(body, usage, cast("str | None", finish), final=True, computed=computed)
 
 
-def usage_body(usage: Usage) -> Body:
+def usage_body(usage: Usage, right: int = 0, wrong: int = 0) -> Body:
+    """`right` and `wrong`: tokens of predictions and other guesses; only the right ones are part of the answer."""
     return {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.completion,
         "total_tokens": usage.total,
         "prompt_tokens_details": {"cached_tokens": usage.cached, "audio_tokens": 0},
-        "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.reasoning,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": right,
+            "rejected_prediction_tokens": wrong,
+        },
     }
 
 
@@ -139,5 +176,11 @@ def _bytes(text: str) -> list[int]:
     return list(text.encode("utf-8", "replace"))
 
 
-def _finite(value: float) -> float:
-    return max(_IMPOSSIBLE, value)
+def _score(token: TokenLogprob) -> Body:
+    """vLLM's entry of a prompt token: alternatives by their text, the token itself among them."""
+    found = {text: _finite(value) for text, value in token.top} | {token.token: _finite(token.logprob)}
+    return {text: {"logprob": value, "decoded_token": text} for text, value in found.items()}
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None else max(_IMPOSSIBLE, value)

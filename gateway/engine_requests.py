@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.api import GenerateRequest, SamplingParams
+from gateway import engine_forms
 from gateway.call import Body, Operation
 from gateway.errors import InvalidRequest
 from gateway.providers import Sending
@@ -19,13 +20,14 @@ from gateway.providers import Sending
 _HONOURED = """
 model messages prompt input stream stream_options max_tokens max_completion_tokens temperature top_p top_k min_p n
 best_of echo stop seed presence_penalty frequency_penalty logit_bias logprobs top_logprobs ignore_eos dimensions
-encoding_format suffix
+encoding_format suffix repetition_penalty min_tokens stop_token_ids prompt_logprobs response_format tools tool_choice
+parallel_tool_calls prediction reasoning_effort chat_template_kwargs structured_outputs guided_json guided_regex
+guided_choice guided_grammar priority service_tier
 """
 # Nothing in the answer depends on these: they are for the gateway, or they are defaults said out loud.
 _WITHOUT_EFFECT = """
-user metadata safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options service_tier
-parallel_tool_calls tools tool_choice functions function_call response_format modalities audio prediction
-web_search_options
+user metadata safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options functions function_call
+modalities audio web_search_options store verbosity
 """
 _KNOWN = frozenset((_HONOURED + _WITHOUT_EFFECT).split())
 _DEFAULT_OUTPUT: dict[Operation, int] = {"chat": 4_096, "completion": 16, "embedding": 0}
@@ -34,11 +36,10 @@ _MOST_SEQUENCES = 512
 
 
 class Sequence(Struct, frozen=True):
-    """One choice to be: `index` in the answer, `prompt` its place among the prompts, `echo` the text it begins with."""
+    """One choice to be: `index` in the answer, `prompt` its place among the prompts."""
 
     index: int
     prompt: int
-    echo: str
     request: GenerateRequest
 
 
@@ -79,11 +80,10 @@ def sequences(sending: Sending) -> list[Sequence]:
     sampling = _sampling(body, sending.operation)
     found: list[Sequence] = []
     for place, prompt in enumerate(prompts):
-        echo = _echo(body, prompt)
         for copy in range(copies):
             index = place * copies + copy
             request = _request(sending, prompt, f"{sending.id}.{index}", _varied(sampling, copy))
-            found.append(Sequence(index, place, echo, request))
+            found.append(Sequence(index, place, request))
     return found
 
 
@@ -95,6 +95,7 @@ def _request(sending: Sending, prompt: object, name: str, sampling: SamplingPara
         text = prompt
     else:
         token_ids = cast("list[int]", prompt)
+    body, chat = sending.body, sending.operation == "chat"
     return GenerateRequest(
         id=name,
         sampling=sampling,
@@ -103,7 +104,12 @@ def _request(sending: Sending, prompt: object, name: str, sampling: SamplingPara
         token_ids=token_ids,
         salt=sending.tenant,
         deadline_ms=sending.timeout * 1000,
-        priority=-1 if sending.background else 0,
+        priority=min(engine_forms.priority(body), -1 if sending.background else 0),
+        constraint=engine_forms.constraint(body),
+        tools=engine_forms.tools(body) if chat else None,
+        prediction=engine_forms.prediction(body),
+        echo=not chat and body.get("echo") is True,
+        thinking=engine_forms.thinking(body) if chat else None,
     )
 
 
@@ -115,16 +121,6 @@ def _prompts(prompt: object) -> list[object]:
         items = cast("list[object]", prompt)
         return [items] if items and isinstance(items[0], int) else items
     return [prompt]
-
-
-def _echo(body: Body, prompt: object) -> str:
-    if body.get("echo") is not True:
-        return ""
-    if not isinstance(prompt, str):
-        raise InvalidRequest("echo needs the prompt as text.", param="echo")
-    if body.get("logprobs") is not None:
-        raise InvalidRequest("echo cannot be combined with logprobs on this model.", param="echo")
-    return prompt
 
 
 def _sampling(body: Body, operation: Operation) -> SamplingParams:
@@ -144,6 +140,10 @@ def _sampling(body: Body, operation: Operation) -> SamplingParams:
         stop=(stop,) if isinstance(stop, str) else tuple(cast("list[str]", stop or ())),
         logprobs=_logprobs(body, operation),
         ignore_eos=body.get("ignore_eos") is True,
+        repetition_penalty=_number(body.get("repetition_penalty"), 1.0),
+        min_tokens=_whole(body.get("min_tokens"), 0),
+        stop_token_ids=_token_ids(body.get("stop_token_ids")),
+        prompt_logprobs=_prompt_logprobs(body, operation),
     )
 
 
@@ -165,6 +165,22 @@ def _logprobs(body: Body, operation: Operation) -> int | None:
     return _whole(asked, 0)
 
 
+def _prompt_logprobs(body: Body, operation: Operation) -> int | None:
+    """vLLM's own field, or what `echo` with `logprobs` means on the legacy endpoint."""
+    asked = body.get("prompt_logprobs")
+    if asked is not None and not isinstance(asked, bool):
+        return _whole(asked, 0)
+    echoed = operation == "completion" and body.get("echo") is True
+    return _logprobs(body, operation) if echoed else None
+
+
+def _token_ids(given: object) -> tuple[int, ...]:
+    ids = cast("list[object]", given) if isinstance(given, list) else []
+    if given is not None and not (isinstance(given, list) and all(isinstance(one, int) for one in ids)):
+        raise InvalidRequest("stop_token_ids must be a list of token ids.", param="stop_token_ids")
+    return tuple(cast("list[int]", ids))
+
+
 def _bias(given: Body) -> dict[int, float]:
     try:
         return {int(token): _number(value, 0.0) for token, value in given.items()}
@@ -184,29 +200,20 @@ def _any(what: str) -> Callable[[object], str]:
     return lambda value: f"This model does not support {what}." if value else ""
 
 
-def _format(value: object) -> str:
-    kind = cast("Body", value).get("type") if isinstance(value, dict) else None
-    return "" if kind == "text" else f"This model does not support response_format of type {kind!s:.40}."
-
-
 def _modalities(value: object) -> str:
     others = [item for item in cast("list[object]", value) if item != "text"] if isinstance(value, list) else []
     return "This model answers in text only." if others else ""
 
 
 def _choice(value: object) -> str:
-    return "" if value in ("none", "auto") else "This model does not support tools."
+    return "" if value in ("none", "auto") else "This model takes tools, not functions."
 
 
 _UNSUPPORTED: dict[str, Callable[[object], str]] = {
-    "tools": _any("tools"),
-    "tool_choice": _choice,
-    "functions": _any("functions"),
+    "functions": _any("functions; it takes tools"),
     "function_call": _choice,
-    "response_format": _format,
     "modalities": _modalities,
     "audio": _any("audio"),
-    "prediction": _any("predicted outputs"),
     "web_search_options": lambda _: "This model does not support web search.",
     "suffix": _any("a suffix"),
 }

@@ -89,8 +89,8 @@ class EngineSettings(Section):
 
     `tokens_per_second` (written) and `prefill_tokens_per_second` (read): as `nearhit engine bench` measures them with
     several requests at once; None prices by an assumed rate. `busy_share`: of its paid hours, those it should work.
-    `quant`: weights in fewer bits, and `kv_dtype`: the cache of keys and values in fewer; `python -m engine quality` says
-    what they cost.
+    `quant`: weights in fewer bits, and `kv_dtype`: the cache of keys and values in fewer; `python -m engine quality`
+    says what they cost.
     """
 
     model: str = "demo"

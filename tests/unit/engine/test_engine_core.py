@@ -250,7 +250,7 @@ def test_cancel_in_every_state(make_core: Any, submit: Any) -> None:
 def test_logits_that_are_not_finite_end_one_request(make_core: Any, submit: Any, monkeypatch: Any) -> None:
     """A broken row must not become text, and must not take its neighbours along."""
     core: EngineCore = make_core()
-    real = core._model.forward
+    real = core.decoder.forward
 
     def broken(batch: Any, cache: Any) -> torch.Tensor:
         logits = real(batch, cache).clone()
@@ -259,9 +259,9 @@ def test_logits_that_are_not_finite_end_one_request(make_core: Any, submit: Any,
 
     core.submit("bad", submit(PROMPT[:4], max_tokens=3))
     core.submit("good", submit(PROMPT[:5], max_tokens=3))
-    monkeypatch.setattr(core._model, "forward", broken)
+    monkeypatch.setattr(core.decoder, "forward", broken)
     first = {one.key: one.output for one in core.step()}
-    monkeypatch.setattr(core._model, "forward", real)
+    monkeypatch.setattr(core.decoder, "forward", real)
     assert first["bad"].finish == "error"
     assert first["good"].finish is None
     assert drain(core)["good"][-1].finish == "length"
@@ -270,11 +270,11 @@ def test_logits_that_are_not_finite_end_one_request(make_core: Any, submit: Any,
 def test_blocks_behind_bad_logits_are_not_shared(make_core: Any, submit: Any, monkeypatch: Any) -> None:
     """Keys that led to nonsense once would spread it to everyone who begins alike."""
     core: EngineCore = make_core()
-    real = core._model.forward
-    monkeypatch.setattr(core._model, "forward", lambda batch, cache: real(batch, cache) * float("nan"))
+    real = core.decoder.forward
+    monkeypatch.setattr(core.decoder, "forward", lambda batch, cache: real(batch, cache) * float("nan"))
     core.submit("bad", submit(PROMPT))
     assert [one.output.finish for one in core.step()] == ["error"]
-    monkeypatch.setattr(core._model, "forward", real)
+    monkeypatch.setattr(core.decoder, "forward", real)
     core.submit("same", submit(PROMPT))
     usage = drain(core)["same"][-1].usage
     assert usage is not None
@@ -284,15 +284,15 @@ def test_blocks_behind_bad_logits_are_not_shared(make_core: Any, submit: Any, mo
 def test_a_failing_step_ends_its_requests_not_the_engine(make_core: Any, submit: Any, monkeypatch: Any) -> None:
     """Out of memory in one step is no reason to restart."""
     core: EngineCore = make_core()
-    real = core._model.forward
+    real = core.decoder.forward
 
     def failing(batch: Any, cache: Any) -> torch.Tensor:
         raise RuntimeError("out of memory")
 
     core.submit("r", submit(PROMPT))
-    monkeypatch.setattr(core._model, "forward", failing)
+    monkeypatch.setattr(core.decoder, "forward", failing)
     assert [one.output.finish for one in core.step()] == ["error"]
-    monkeypatch.setattr(core._model, "forward", real)
+    monkeypatch.setattr(core.decoder, "forward", real)
     core.submit("next", submit(PROMPT))
     assert drain(core)["next"][-1].finish == "length"
 
@@ -315,8 +315,8 @@ def test_warm_up_refuses_a_broken_model(make_core: Any, monkeypatch: Any) -> Non
     core.warm_up()
     assert not core.busy
     assert core.stats().step_ms == 0
-    real = core._model.forward
-    monkeypatch.setattr(core._model, "forward", lambda batch, cache: real(batch, cache) * float("nan"))
+    real = core.decoder.forward
+    monkeypatch.setattr(core.decoder, "forward", lambda batch, cache: real(batch, cache) * float("nan"))
     with pytest.raises(EngineFailed):
         make_core().warm_up()
 

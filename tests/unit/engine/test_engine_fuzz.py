@@ -1,91 +1,103 @@
 """Random traffic on a core with far too few blocks: every answer must equal the oracle's and no block may be lost."""
 
-import random
-from collections.abc import Callable
+import inspect
+import textwrap
+from dataclasses import asdict
 from typing import Any
 
+import msgspec
 import pytest
+import torch
 
+from engine import rows
+from engine.blocks import BlockPool
 from engine.core import EngineCore
-from engine.frames import Submit
+from engine.models import tiny
+from engine.models.decoder import Decoder
+from engine.models.loader import build
+from engine.models.spec import read_spec
+from engine.scheduler import Scheduler, Work
+from engine.sequence import Sequence
+from tests.proofs import keep
+from tests.unit.engine.traffic import play
 
-SCENARIOS = range(30)
-
-
-class Traffic:
-    """One scenario: prompts that share prefixes (two letters only, so that a broken hash chain would be found out)."""
-
-    def __init__(self, seed: int, submit: Callable[..., Submit]) -> None:
-        self.rng = rng = random.Random(seed)
-        letters = rng.choice([2, 200])
-        bases = [[rng.randrange(1, 1 + letters) for _ in range(rng.randint(17, 60))] for _ in range(3)]
-        self.todo: dict[int, Submit] = {}
-        for key in range(rng.randint(4, 14)):
-            tail = [rng.randrange(1, 1 + letters) for _ in range(rng.randint(1, 12))]
-            self.todo[key] = submit(
-                rng.choice(bases)[: rng.randint(1, 60)] + tail,
-                max_tokens=rng.randint(1, 30),
-                priority=rng.randint(0, 2),
-                salt=rng.choice("ab"),
-            )
-        self.limits = {
-            "step_tokens": rng.choice([24, 40, 200]),
-            "sequences": rng.choice([2, 5, 8]),
-            "chunk": rng.choice([16, 23, 64]),
-            "watermark": rng.choice([0, 1, 3]),
-        }
-        self.blocks = rng.choice([8, 12, 30])
+ORDINARY = 120
+FULL = 4_000
+GROUPS = 10  # so that a failure names a part, and two workers can share
 
 
-@pytest.mark.parametrize("seed", SCENARIOS)
-def test_any_traffic_gives_the_oracles_answers(seed: int, make_core: Any, submit: Any, oracle: Any) -> None:
-    """Chunking, sharing, preemption and aborts are bookkeeping: none of them may change a single token."""
-    traffic = Traffic(seed, submit)
-    core: EngineCore = make_core(traffic.blocks, **traffic.limits)
-    answers: dict[int, list[int]] = {}
-    aborted: set[int] = set()
-    waiting = dict(traffic.todo)
-    turns = 0
-    while waiting or core.busy:
-        turns += 1
-        assert turns < 5000, "livelock"
-        while waiting and traffic.rng.random() < 0.4:
-            key, request = waiting.popitem()
-            core.submit(key, request)
-            answers[key] = []
-        if answers and traffic.rng.random() < 0.02:
-            key = traffic.rng.choice(list(answers))
-            output = core.cancel(key, "abort")
-            if output is not None:
-                aborted.add(key)
-                assert output.usage is not None
-                assert output.usage.completion == len(answers[key])
-        for one in core.step():
-            assert isinstance(one.key, int)
-            answers[one.key] += one.output.tokens
-            if one.output.finish is not None:
-                assert one.output.usage is not None
-                assert one.output.usage.prompt == len(traffic.todo[one.key].tokens)
-                assert one.output.usage.completion == traffic.todo[one.key].sampling.max_tokens
-        core.check()
-    assert core.stats().kv_used == 0
-    for key, request in traffic.todo.items():
-        wanted = oracle(request.tokens, request.sampling.max_tokens)
-        got = answers[key]
-        assert got == (wanted[: len(got)] if key in aborted else wanted)
+def small(seed: int, layers: int) -> Decoder:
+    shape = {"hidden": 32, "heads": 2, "kv_heads": 1, "head": 16, "feed_forward": 48, "layers": layers}
+    spec = msgspec.structs.replace(read_spec(tiny.config("qwen3")), windows=(0,) * layers, **shape)
+    return build(spec, tiny.tensors(spec, seed), torch.float32)
 
 
-def test_the_fuzz_meets_what_it_is_for(make_core: Any, submit: Any) -> None:
-    """A fuzz that never preempts, shares or evicts proves nothing about them."""
-    totals = {"preemptions": 0, "hit": 0, "evicted": 0}
-    for seed in SCENARIOS:
-        traffic = Traffic(seed, submit)
-        core: EngineCore = make_core(traffic.blocks, **traffic.limits)
-        for key, request in traffic.todo.items():
-            core.submit(key, request)
-        while core.busy:
-            core.step()
-        totals["preemptions"] += core._scheduler.preemptions
-        totals["hit"] += core._pool.hit
-        totals["evicted"] += core._pool.evicted
-    assert min(totals.values()) > 10, totals
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    return small(3, 2)
+
+
+@pytest.fixture(scope="module")
+def draft() -> Decoder:
+    """Another model of the same vocabulary, often wrong, sometimes right."""
+    return small(3, 1)
+
+
+def total(seeds: range, decoder: Decoder, draft: Decoder, clock: Any) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for seed in seeds:
+        for name, value in asdict(play(seed, decoder, draft, clock)).items():
+            sums[name] = sums.get(name, 0) + value
+        assert sums["wrong"] == 0, f"scenario {seed}"
+    return sums
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_any_traffic_gives_the_oracles_answers(group: int, decoder: Any, draft: Any, clock: Any) -> None:
+    """Chunking, sharing, preemption, guessing and aborts are bookkeeping: none may change a single token."""
+    seen = total(range(group, ORDINARY, GROUPS), decoder, draft, clock)
+    met = ("preemptions", "hit", "evicted", "drafted", "accepted", "aborted", "copies")
+    assert all(seen[name] for name in met), f"a fuzz that never meets these proves nothing about them: {seen}"
+
+
+@pytest.mark.proof
+def test_thousands_of_scenarios(decoder: Any, draft: Any, clock: Any) -> None:
+    """What is rare in some hundred scenarios is met in thousands."""
+    seen = total(range(ORDINARY, ORDINARY + FULL), decoder, draft, clock)
+    keep("engine_fuzz", scenarios=FULL, lost_blocks=0, **seen)
+
+
+FAULTS: list[tuple[Any, str, str, str]] = [
+    (Sequence, "extend_hashes", "self.hashes[-1] if at else root(self.salt)", "root(self.salt)"),
+    (Scheduler, "_reusable", "(len(sequence.tokens) - 1) // BLOCK", "len(sequence.tokens) // BLOCK"),
+    (Scheduler, "_release", "self._pool.give_back(sequence.blocks)", "pass"),
+    (Scheduler, "settle", "max(drawn - 1, 0)", "len(work.drafts)"),
+    (Scheduler, "_guesses", "sequence.blocks += self._pool.take(max(need, 0))", "pass"),
+    (Scheduler, "_preempt", "self._release(sequence)", "pass"),
+    (EngineCore, "collect", "if sequence.over:", "if False:"),
+    (EngineCore, "_finish", "if sequence.arrival not in self._flying:", "if True:"),
+    (BlockPool, "take", "del self._by_hash[digest]", "pass"),
+    (BlockPool, "give_back", "self._references[block] == 0", "True"),
+    (BlockPool, "share", "del self._free[block]", "pass"),
+    (Work, "ids", "+ list(self.drafts)", "+ [0] * len(self.drafts)"),
+    (rows, "take", "(at and tokens[-1] != asked.work.drafts[at - 1])", "False"),
+    (rows, "_draw", "len(sequence.tokens) + at)", "len(sequence.tokens))"),
+]
+
+
+@pytest.mark.parametrize("at", range(len(FAULTS)), ids=lambda at: f"{FAULTS[at][1]}: {FAULTS[at][2]:.30}")
+def test_the_fuzz_finds_faults(at: int, decoder: Any, draft: Any, clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these one-line faults was possible to make; a fuzz that does not see it would be no proof."""
+    owner, name, old, new = FAULTS[at]
+    function = getattr(owner, name)
+    source = textwrap.dedent(inspect.getsource(function))
+    assert old in source, "the table names code that is gone"
+    made: dict[str, Any] = {}
+    source = source.replace("@staticmethod\n", "")
+    exec(source.replace(old, new), function.__globals__, made)
+    static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+    monkeypatch.setattr(owner, name, staticmethod(made[name]) if static else made[name])
+    if owner is rows:
+        monkeypatch.setattr("engine.core.take", rows.take)
+    with pytest.raises((AssertionError, ArithmeticError, LookupError, RuntimeError, ValueError)):
+        total(range(60), decoder, draft, clock)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from engine import client as client_module
+from engine import preparing
 from engine.api import Delta, EngineFailed, EngineUsage, GenerateRequest, InvalidRequest, Overloaded, SamplingParams
 from engine.client import EngineClient
 from engine.frames import FrameBuffer, Hello, Step, Submit, pack, read_for_client
@@ -306,7 +306,7 @@ async def test_an_idle_engine_is_heard(client: EngineClient) -> None:
 
 async def test_abort_while_the_prompt_is_prepared(client: EngineClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long prompt is tokenized beside the event loop; an abort that comes meanwhile must not be lost."""
-    monkeypatch.setattr(client_module, "_THREAD_CHARS", 10)
+    monkeypatch.setattr(preparing, "_THREAD_CHARS", 10)
     request = GenerateRequest(id="long", sampling=SamplingParams(max_tokens=1000), text="long enough for a thread")
     async with asyncio.TaskGroup() as group:
         reading = group.create_task(everything(client, request))

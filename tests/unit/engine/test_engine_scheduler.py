@@ -24,10 +24,10 @@ def sequence(arrival: int, tokens: int, priority: int = 0) -> Sequence:
 def turn(scheduler: Scheduler) -> list[Sequence]:
     """One step in which every sequence that has caught up gets one token more."""
     plan = scheduler.plan(0.0)
-    scheduler.settle(plan)
     for work in plan:
-        if work.sequence.pending == 0:
-            work.sequence.tokens.append(1)
+        drawn = work.end == len(work.sequence.tokens)
+        work.sequence.tokens += [1] * drawn
+        scheduler.settle(work, int(drawn))
     scheduler.check()
     return [work.sequence for work in plan]
 
@@ -69,7 +69,7 @@ def test_a_step_keeps_its_limits() -> None:
         plan = scheduler.plan(0.0)
         assert sum(work.tokens for work in plan) <= 40
         assert len(scheduler.running) <= 3
-        scheduler.settle(plan)
         for work in plan:
-            if work.sequence.pending == 0:
-                work.sequence.tokens.append(1)
+            drawn = work.end == len(work.sequence.tokens)
+            work.sequence.tokens += [1] * drawn
+            scheduler.settle(work, int(drawn))

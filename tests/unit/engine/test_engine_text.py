@@ -13,7 +13,7 @@ from engine.frames import Choice, Output
 from engine.locate import ModelNotFound, locate
 from engine.stops import StopMatcher
 from engine.testing import write_checkpoint
-from engine.text import Answer
+from engine.text import Answer, Reading
 from engine.tokenizer import END_OF_TURN, Detokenizer, TextTokenizer, byte_tokenizer, load_tokenizer
 
 
@@ -130,7 +130,7 @@ def test_nothing_of_a_stop_is_shown_early() -> None:
 
 def answer(tokenizer: TextTokenizer, **sampling: object) -> Answer:
     params = msgspec.convert({"max_tokens": 99, **sampling}, SamplingParams)
-    return Answer(tokenizer, params, frozenset(tokenizer.eos))
+    return Answer(tokenizer, params, Reading(frozenset(tokenizer.eos)))
 
 
 def test_tokens_past_the_stop_are_counted_not_shown(tokenizer: TextTokenizer) -> None:
@@ -160,7 +160,7 @@ def test_an_ordinary_end_token_is_not_text_either() -> None:
     made = TextTokenizer(byte_tokenizer(), byte_tokenizer().encode("\n").ids)
     delta = answer(made).push(Output(handle=1, tokens=made.encode("yes\n", specials=False), finish="stop"))
     assert delta.text == "yes"
-    ignoring = Answer(made, SamplingParams(max_tokens=9), frozenset())
+    ignoring = Answer(made, SamplingParams(max_tokens=9), Reading(frozenset()))
     assert ignoring.push(Output(handle=1, tokens=made.encode("a\n", specials=False), finish="length")).text == "a\n"
 
 

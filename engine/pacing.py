@@ -1,0 +1,53 @@
+"""How much of a prompt may join a step without those who decode noticing, and how long a backlog will take.
+
+Knows: measured seconds of steps. Does not know: clocks, sequences, blocks.
+
+A step that also reads a prompt lasts longer, and everybody who decodes in it waits. So the share of a step that a
+prompt gets follows from what was measured: a step may last `STRETCH` times a step that only decodes.
+"""
+
+from engine.blocks import BLOCK
+
+STRETCH = 2.0
+_SMOOTH = 0.2
+_ASSUMED_PROMPT_S = 0.002  # seconds per prompt token, until something was measured
+_ASSUMED_DECODE_S = 0.02  # seconds per step that only decodes, likewise
+
+
+class Pace:
+    """Fed with every step by `observe`. All times are seconds; a step of no length says nothing."""
+
+    def __init__(self) -> None:
+        self._decode = 0.0
+        self._prompt = 0.0
+        self._decodes = 1.0  # sequences that a decoding step serves
+
+    def observe(self, decodes: int, prompt: int, seconds: float) -> None:
+        """A step had `decodes` rows that decode and `prompt` tokens of prompts, and took `seconds`."""
+        if seconds <= 0:
+            return
+        if prompt == 0:
+            self._decode = _blend(self._decode, seconds)
+        else:
+            each = max(seconds - (self._decode if decodes else 0.0), 0.0) / prompt
+            # A longer context makes every further token dearer: what grows is believed at once.
+            self._prompt = max(each, _blend(self._prompt, each))
+        if decodes:
+            self._decodes = _blend(self._decodes, decodes)
+
+    def chunk(self, most: int) -> int:
+        """Prompt tokens that may join a step which decodes: whole blocks, at least one, at most `most`."""
+        if not self._decode or not self._prompt:
+            return most
+        tokens = int((STRETCH - 1) * self._decode / self._prompt)
+        return min(max(tokens // BLOCK * BLOCK, BLOCK), most)
+
+    def backlog(self, prompt: int, output: int) -> float:
+        """Seconds until `prompt` tokens are read and `output` tokens written, side by side as measured so far."""
+        prompt_s = self._prompt or _ASSUMED_PROMPT_S
+        decode_s = self._decode or _ASSUMED_DECODE_S
+        return prompt * prompt_s + output * decode_s / max(self._decodes, 1.0)
+
+
+def _blend(old: float, new: float) -> float:
+    return new if old == 0 else old + (new - old) * _SMOOTH
