@@ -9,16 +9,18 @@ PORT ?= 8080
 BENCH_SECONDS ?= 3
 BENCH_ORDERS ?= 5
 BENCH_LIMIT ?=
+OVERLOAD_SECONDS ?= 60
+SOAK_SECONDS ?= 3600
 BENCH_SCRATCH ?= $(VENV)/bench-cache
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev serve test lint types imports docs fmt bench bench-cache proof containers clean
+.PHONY: help install install-dev serve test lint types imports docs fmt bench bench-cache proof h200-dry containers clean bench-overload soak constraints release bench-engine
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
 
 $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nearhit needs Python 3.11 or newer; say which with PYTHON=…")'
@@ -30,6 +32,10 @@ $(VENV)/.installed: pyproject.toml
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -e ".[bench]"
 	@touch $@
 
 install: $(VENV)/.installed ## the virtual environment, enough to serve
@@ -60,6 +66,15 @@ fmt: install-dev ## format and mend what can be mended
 bench: install ## measure the gateway beside direct calls; the result is kept under docs/benchmarks/
 	$(BIN)/python -m gateway.bench.gateway --seconds $(BENCH_SECONDS) --save docs/benchmarks
 
+bench-overload: install ## goodput at 2, 5 and 10 times the capacity; kept under docs/benchmarks/
+	$(BIN)/python -m gateway.bench.overload --seconds $(OVERLOAD_SECONDS) --save docs/benchmarks
+
+soak: install ## an hour of mixed traffic: does anything grow; kept under docs/benchmarks/
+	$(BIN)/python -m gateway.bench.soak --seconds $(SOAK_SECONDS) --save docs/benchmarks
+
+bench-engine: $(VENV)/.installed-bench ## the engine beside transformers and llama.cpp; kept under docs/benchmarks/
+	$(BIN)/nearhit bench engine --save docs/benchmarks $(BENCH_ENGINE)
+
 bench-cache: install ## reuse on the labelled data in NEARHIT_BENCH_DATA; hours; kept under docs/benchmarks/
 	@test -n "$(NEARHIT_BENCH_DATA)" || { echo "set NEARHIT_BENCH_DATA to a folder with streams/ and pairs/"; exit 1; }
 	$(BIN)/python -m cache.training --data "$(NEARHIT_BENCH_DATA)" --leave-one-out --out $(BENCH_SCRATCH) --cache $(BENCH_SCRATCH)
@@ -68,6 +83,17 @@ bench-cache: install ## reuse on the labelled data in NEARHIT_BENCH_DATA; hours;
 
 proof: install-dev ## the full-size proofs (long); what they measure is kept under docs/proofs/
 	NEARHIT_PROOF=1 $(BIN)/python -m pytest -q -m proof --timeout 3600
+
+h200-dry: install-dev ## the device benchmark without a device: every stage on tiny shapes, about two minutes
+	$(BIN)/python -m engine.device_bench dry --out $(VENV)/h200-dry
+
+constraints: ## pin every dependency with its hashes: constraints.txt
+	$(PYTHON) -m venv $(VENV)-release && $(VENV)-release/bin/pip install --quiet --group release
+	$(VENV)-release/bin/uv pip compile pyproject.toml --extra oidc --generate-hashes --python-version 3.11 --no-header --no-annotate -q -o constraints.txt
+
+release: constraints ## the wheel (the same bytes whoever builds it) and its list of parts, in dist/
+	SOURCE_DATE_EPOCH=1580601600 $(VENV)-release/bin/uv build --wheel --no-build-isolation --python $(VENV)-release/bin/python -o dist
+	$(VENV)-release/bin/cyclonedx-py requirements constraints.txt --pyproject pyproject.toml --output-reproducible --of JSON -o dist/nearhit.cdx.json
 
 containers: ## build the image and run the whole stack with podman (Debian, root)
 	deploy/prove_containers.sh

@@ -1,12 +1,12 @@
-"""`python -m engine generate|chat|bench|quality`: the engine by hand, through its own process and socket.
+"""`python -m engine serve|generate|chat|bench|plan|quality`: the engine by hand, in processes of its own.
 
 Knows: a terminal. Does not know: the gateway.
 """
 
 import argparse
 import asyncio
+import signal
 import sys
-import tempfile
 import time
 from contextlib import aclosing
 from itertools import count
@@ -14,45 +14,75 @@ from pathlib import Path
 
 import msgspec
 
-from engine.api import Delta, EngineError, GenerateRequest, SamplingParams
-from engine.client import EngineClient
-from engine.quant import KINDS, KV_KINDS
-from engine.testing import running
+from engine import options
+from engine.api import Delta, Engine, EngineError, GenerateRequest, SamplingParams
+from engine.host import open_engine, serving
 
 _ids = count(1)
-_BENCH = ("bench", "measure; prints one JSON object")
-_QUALITY = ("quality", "what fewer bits cost; prints one JSON object")
-_PATIENCE_S = 1800.0  # large models take their time to load
+_COMMANDS = {
+    "serve": "serve other programs at a Unix socket (OpenAI's HTTP API in front of it: nearhit serve)",
+    "generate": "continue a text, or answer a .jsonl file of requests",
+    "chat": "talk",
+    "bench": "measure; prints one JSON object",
+    "plan": "what a model needs and could do here, without loading it; prints one JSON object",
+    "quality": "what fewer bits cost; prints one JSON object",
+}
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m engine", description="Run a model by hand.")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, what in (
-        ("generate", "continue a text"),
-        ("chat", "talk"),
-        ("bench", "measure; prints one JSON object"),
-        _QUALITY,
-    ):
-        command = commands.add_parser(name, help=what)
+    for name, what in _COMMANDS.items():
+        command = commands.add_parser(name, help=what, description=what)
         command.add_argument("model", help="demo, tiny-random:qwen3, tiny-random:llama or a model folder")
-        command.add_argument("--threads", type=int, default=None)
-        if name == "quality":
-            command.add_argument("--quant", choices=KINDS, default="none")
-            command.add_argument("--kv-dtype", choices=KV_KINDS, default="auto")
-            command.add_argument("--text", type=Path, default=None, help="default: a shipped one of 5 KB")
-            continue
-        if name == "bench":
-            command.add_argument("--prompt-tokens", type=int, default=256)
-            command.add_argument("--output-tokens", type=int, default=64)
-            command.add_argument("--concurrency", type=int, default=8)
-            continue
-        command.add_argument("--max-tokens", type=int, default=256)
-        command.add_argument("--temperature", type=float, default=0.0)
-        command.add_argument("--seed", type=int, default=None)
-        if name == "generate":
-            command.add_argument("prompt")
-    return parser.parse_args(argv)
+        options.add(command)
+        if name in _OWN:
+            _OWN[name](command)
+    found = parser.parse_args(argv)
+    try:
+        found.options = options.given(found)
+    except ValueError as error:
+        parser.error(str(error))
+    return found
+
+
+def _add_serve(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--socket", type=Path, required=True, help="with --replicas, a number is added to its name")
+    command.add_argument("--replicas", type=int, default=1, help="processes with the same model")
+    command.add_argument("--sleep-after", type=float, default=None, help="idle seconds after which a process sleeps")
+    command.add_argument("--sleep-level", choices=("1", "2"), default="1", help="2: drop the weights too")
+
+
+def _add_sampling(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--max-tokens", type=int, default=256)
+    command.add_argument("--temperature", type=float, default=0.0)
+    command.add_argument("--seed", type=int, default=None)
+
+
+def _add_generate(command: argparse.ArgumentParser) -> None:
+    command.add_argument("prompt", help="a text, or a .jsonl file in OpenAI's batch format")
+    _add_sampling(command)
+    command.add_argument("--out", type=Path, default=None, help="answers; default: beside the file, .answers.jsonl")
+    command.add_argument("--in-flight", type=int, default=64, help="requests of the file that run or wait at once")
+
+
+def _add_bench(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--prompt-tokens", type=int, default=256)
+    command.add_argument("--output-tokens", type=int, default=64)
+    command.add_argument("--concurrency", type=int, default=8)
+
+
+def _add_quality(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--text", type=Path, default=None, help="default: a shipped one of 5 KB")
+
+
+_OWN = {
+    "quality": _add_quality,
+    "serve": _add_serve,
+    "generate": _add_generate,
+    "chat": _add_sampling,
+    "bench": _add_bench,
+}
 
 
 def _request(given: argparse.Namespace, **prompt: object) -> GenerateRequest:
@@ -60,7 +90,7 @@ def _request(given: argparse.Namespace, **prompt: object) -> GenerateRequest:
     return msgspec.convert({"id": str(next(_ids)), "sampling": sampling, **prompt}, GenerateRequest)
 
 
-async def _print(client: EngineClient, request: GenerateRequest) -> str:
+async def _print(client: Engine, request: GenerateRequest) -> str:
     """Show an answer as it comes and what it took. Returns its text."""
     last = Delta()
     parts: list[str] = []
@@ -78,18 +108,49 @@ async def _print(client: EngineClient, request: GenerateRequest) -> str:
     return "".join(parts)
 
 
-async def _talk(given: argparse.Namespace) -> None:
-    threads = () if given.threads is None else ("--threads", str(given.threads))
-    with tempfile.TemporaryDirectory() as folder:
-        async with running(given.model, Path(folder) / "engine.sock", *threads, patience=_PATIENCE_S) as client:
-            if given.command == "generate":
-                await _print(client, _request(given, text=given.prompt))
-                return
-            messages: list[dict[str, object]] = []
-            while (line := await asyncio.to_thread(_ask)) is not None:
-                messages.append({"role": "user", "content": line})
-                answer = await _print(client, _request(given, messages=messages))
-                messages.append({"role": "assistant", "content": answer})
+async def _serve(given: argparse.Namespace) -> None:
+    path: Path = given.socket
+    paths = [path] if given.replicas == 1 else [path.with_name(f"{path.name}.{at}") for at in range(given.replicas)]
+    line = [*options.arguments(given.options), "--sleep-level", given.sleep_level]
+    line += [] if given.sleep_after is None else ["--sleep-after", str(given.sleep_after)]
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    async with serving(given.model, paths, line):
+        sys.stdout.write("".join(f"serving {given.model} at {path}\n" for path in paths))
+        sys.stdout.flush()
+        await ended.wait()
+
+
+async def _generate(given: argparse.Namespace) -> None:
+    async with open_engine(given.model, given.options) as client:
+        if given.prompt.endswith(".jsonl"):
+            await _answer_file(client, given)
+        else:
+            await _print(client, _request(given, text=given.prompt))
+
+
+async def _answer_file(client: Engine, given: argparse.Namespace) -> None:
+    from engine.batch_file import Progress, run
+
+    def show(now: Progress) -> None:
+        told = f"{now.done} answered, {now.failed} of them errors, {now.skipped} from before, "
+        sys.stderr.write(f"\r{told}{now.completion_tokens} tokens written")
+
+    source = Path(given.prompt)
+    target = given.out or source.with_suffix(".answers.jsonl")
+    found = await run(client, source, target, in_flight=given.in_flight, show=show)
+    sys.stderr.write("\n")
+    sys.stdout.write(msgspec.json.encode({**found._asdict(), "answers": str(target)}).decode() + "\n")
+
+
+async def _chat(given: argparse.Namespace) -> None:
+    async with open_engine(given.model, given.options) as client:
+        messages: list[dict[str, object]] = []
+        while (line := await asyncio.to_thread(_ask)) is not None:
+            messages.append({"role": "user", "content": line})
+            answer = await _print(client, _request(given, messages=messages))
+            messages.append({"role": "assistant", "content": answer})
 
 
 def _ask() -> str | None:
@@ -100,35 +161,39 @@ def _ask() -> str | None:
         return None
 
 
-def _quality(given: argparse.Namespace) -> dict[str, object]:
+async def _bench(given: argparse.Namespace) -> None:
+    from engine.bench.alone import run
+
+    workload = {name: getattr(given, name) for name in ("prompt_tokens", "output_tokens", "concurrency")}
+    sys.stdout.write(msgspec.json.encode(run(given.model, given.options, **workload)).decode() + "\n")
+
+
+async def _plan(given: argparse.Namespace) -> None:
+    from engine.planning import plan
+
+    sys.stdout.write(msgspec.json.encode(plan(given.model, given.options)).decode() + "\n")
+
+
+async def _quality(given: argparse.Namespace) -> None:
     import torch
 
     from engine.quant.quality import measure
 
-    torch.set_num_threads(given.threads or torch.get_num_threads())
-    bits = {"quant": given.quant, "kv_dtype": given.kv_dtype}
-    return measure(given.model, **bits, text=given.text, monotonic=time.monotonic)
+    wanted: options.Options = given.options
+    torch.set_num_threads(wanted.threads or torch.get_num_threads())
+    bits = {"quant": wanted.quant, "kv_dtype": wanted.kv_dtype}
+    found = measure(given.model, **bits, text=given.text, monotonic=time.monotonic)
+    sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+
+
+_RUN = {"quality": _quality, "serve": _serve, "generate": _generate, "chat": _chat, "bench": _bench, "plan": _plan}
 
 
 def main(argv: list[str] | None = None) -> int:
     given = _arguments(argv)
     try:
-        if given.command == "bench":
-            from engine.bench import run
-
-            result = run(
-                given.model,
-                threads=given.threads,
-                prompt_tokens=given.prompt_tokens,
-                output_tokens=given.output_tokens,
-                concurrency=given.concurrency,
-            )
-            sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
-        elif given.command == "quality":
-            sys.stdout.write(msgspec.json.encode(_quality(given)).decode() + "\n")
-        else:
-            asyncio.run(_talk(given))
-    except EngineError as error:
+        asyncio.run(_RUN[given.command](given))
+    except (EngineError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0

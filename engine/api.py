@@ -4,6 +4,7 @@ Knows: requests, deltas, usage, the `Engine` protocol every implementation obeys
 Does not know: HTTP, tenants (only an opaque salt), money, torch.
 """
 
+from bisect import bisect_left
 from collections.abc import AsyncGenerator
 from typing import Literal, Protocol
 
@@ -183,21 +184,62 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
 
 
 class EngineStats(Struct, frozen=True, kw_only=True):
-    """A snapshot. `heartbeat_age_s`: seconds since the step loop last turned."""
+    """A snapshot. `heartbeat_age_s`: seconds since the step loop last turned; `loading`: why it may not turn now.
+
+    `batch`: sequences in the last step. `step_ms`: a step's time, smoothed; `step_p50_ms`: the median of the last ones.
+    `sleeping`: 0 awake, 1 without keys and values, 2 without weights too; `wake_ms`: how long the last waking took.
+    """
 
     ready: bool
     loading: str = ""
     running: int = 0
     waiting: int = 0
+    batch: int = 0
     kv_used: float = 0.0
     prefix_hit_rate: float = 0.0
     tokens_per_s: float = 0.0
     step_ms: float = 0.0
+    step_p50_ms: float = 0.0
     heartbeat_age_s: float = 0.0
-    restarts: int = 0
     preemptions: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    restarts: int = 0
+    sleeping: int = 0
+    wake_ms: float = 0.0
+
+
+class Spread(Struct, kw_only=True):
+    """A histogram of seconds: how many were at most each of `bounds`, and above the last, each counted once."""
+
+    bounds: tuple[float, ...]
+    counts: list[int]
+    total: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.total += seconds
+
+
+class Figures(Struct, kw_only=True):
+    """What an engine process has counted since it started. `met`: requests within both bounds of the SLO (seconds).
+
+    `gap`: between a sequence's outputs; `first`: TTFT; `each`: TPOT; `queue`: until scheduled; `whole`: all of it.
+    """
+
+    first: Spread
+    each: Spread
+    gap: Spread
+    queue: Spread
+    whole: Spread
+    finished: dict[str, int] = {}
+    prompt: int = 0
+    cached: int = 0
+    generated: int = 0
+    refused: int = 0
+    met: int = 0
+    slo_first: float = 0.0
+    slo_each: float = 0.0
 
 
 class Engine(Protocol):
@@ -228,5 +270,9 @@ class Engine(Protocol):
         ...
 
     def stats(self) -> EngineStats: ...
+
+    def figures(self) -> dict[str, Figures]:
+        """By replica (`0` where there is one): what its process has counted. Empty where nothing is counted."""
+        ...
 
     async def stop(self) -> None: ...

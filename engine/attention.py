@@ -21,7 +21,6 @@ from engine.scheduler import Work
 
 _PLAIN = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _SCALED = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, 448.0)}  # type, largest value
-_ROWS = 4  # matrix products give the same row in any batch of at least this many (measured, and checked at start)
 
 
 class Tile(NamedTuple):
@@ -189,8 +188,8 @@ def _mask(position: int, rows: int, first: int, window: int) -> Tensor:
     return (keys <= at) & (keys > at - window) if window else keys <= at
 
 
-def pack(plan: list[Work]) -> Batch:
-    """The tensors of one step. T is padded to a multiple of `_ROWS`; padding writes to block 0 and is never read."""
+def pack(plan: list[Work], multiple: int = 4) -> Batch:
+    """The tensors of one step. T is padded to a `multiple` (the decoder's); padding writes to block 0, never read."""
     ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
@@ -203,11 +202,11 @@ def pack(plan: list[Work]) -> Batch:
         positions += range(begin, end)
         slots += [sequence.blocks[at // BLOCK] * BLOCK + at % BLOCK for at in range(begin, end)]
         rows += range(len(ids) - work.wanted, len(ids))
-    padding = -len(ids) % _ROWS
+    padding = -len(ids) % multiple
     ids += [0] * padding
     positions += [0] * padding
     slots += range(padding)
-    rows += [0] * (-len(rows) % _ROWS)
+    rows += [0] * (-len(rows) % multiple)
     tensor = torch.tensor
     length = max((work.end for work in plan), default=0)
     return Batch(tensor(ids), tensor(positions), tensor(slots), tensor(rows, dtype=torch.int64), spans, length)

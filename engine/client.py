@@ -3,16 +3,20 @@
 Knows: the socket, the model's tokenizer and chat template, text, stop strings. Does not know: torch, HTTP, money.
 
 The connection is kept by a task: it connects, waits for `Hello`, and connects again with back-off when the process goes
-away. A reader that is slow costs nothing: what arrives for it is merged until it looks.
+away. A reader that is slow costs nothing: what arrives for it is merged until it looks. Health is the heartbeat: a
+process that owes answers and has turned no step for `max(stall_s, 20 x its median step)` is killed; whoever started it
+starts it again.
 """
 
 import asyncio
 import logging
 import secrets
+import socket
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -22,19 +26,25 @@ from engine.api import (
     EngineFailed,
     EngineStats,
     EngineUsage,
+    Figures,
     GenerateRequest,
     InvalidRequest,
     ModelInfo,
 )
-from engine.frames import Submit
+from engine.frames import Handed, Submit
 from engine.link import Collector, Link
-from engine.preparing import ModelText, Prepared, count, load_text, prepare, takes_long
+from engine.peer import Peer
+from engine.preparing import ModelText, Prepared, load_text, prepare, takes_long, tokens_of
 from engine.recent import RecentUsage
 from engine.text import Answer
 
 _log = logging.getLogger(__name__)
 _SEEDS = 2**64 - 1
 _BACKOFF = (0.05, 2.0)  # seconds: first and longest
+_LOOK = 0.5  # seconds between looks at the heartbeat
+_STALLED_STEPS = 20  # median steps without a turn
+_UNKNOWN = 12.0  # times `stall_s`, while no step was measured
+_LOADING = 1800.0  # seconds a process may take that said it is loading or waking
 
 
 class EngineClient:
@@ -45,15 +55,18 @@ class EngineClient:
         model: str,
         socket: Path,
         *,
+        stall_s: float = 5.0,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._model = model
-        self._socket = socket
+        self._path = socket
+        self._stall_s = stall_s
         self._monotonic = monotonic
         self._now = now
         self._text: ModelText | None = None
         self._problem = "tokenizer is being read"
+        self._failed = ""  # why the last process could not serve: told until one can
         self._link: Link | None = None
         self._open: dict[str, Collector] = {}  # by request id, while its stream is open
         self._recent = RecentUsage()
@@ -74,6 +87,7 @@ class EngineClient:
             await group.__aexit__(None, None, None)
         if self._link is not None:
             self._link.close("the engine client was stopped")
+        await asyncio.sleep(0)  # a transport closes its socket in the next turn of the loop
 
     def info(self) -> ModelInfo | None:
         if self._link is None or self._link.info is None or self._text is None:
@@ -87,9 +101,17 @@ class EngineClient:
 
     def stats(self) -> EngineStats:
         if self._link is None or self._link.info is None or self._text is None:
-            return EngineStats(ready=False, loading=self._problem, restarts=max(self._restarts, 0))
+            return EngineStats(ready=False, loading=self._failed or self._problem, restarts=max(self._restarts, 0))
         age = self._monotonic() - self._link.heard
         return msgspec.structs.replace(self._link.stats, heartbeat_age_s=age, restarts=max(self._restarts, 0))
+
+    def figures(self) -> dict[str, Figures]:
+        found = None if self._link is None else self._link.figures
+        return {} if found is None else {"0": found}
+
+    def rest(self, level: Literal[0, 1, 2]) -> None:
+        """Let the model sleep (1: drop keys and values, 2: the weights too) or wake it (0). Running requests go on."""
+        self._ready()[0].rest(level)
 
     def abort(self, request_id: str) -> None:
         collector = self._open.get(request_id)
@@ -99,12 +121,28 @@ class EngineClient:
     def usage_of(self, request_id: str) -> EngineUsage | None:
         return self._recent.get(request_id)
 
-    async def count_tokens(self, request: GenerateRequest) -> int:
+    async def tokens(self, request: GenerateRequest) -> list[int]:
+        """The prompt as the model sees it. Raises InvalidRequest, EngineFailed."""
         link, text = self._ready()
         assert link.info is not None
         if takes_long(request):
-            return await asyncio.to_thread(count, request, text, link.info)
-        return count(request, text, link.info)
+            return await asyncio.to_thread(tokens_of, request, text, link.info)
+        return tokens_of(request, text, link.info)
+
+    async def export(self, tokens: list[int], salt: str) -> Handed:
+        """Have what is cached of this prompt held out to other processes until `release` of its handle."""
+        return await self._ready()[0].export(tokens, salt)
+
+    async def take(self, tokens: list[int], salt: str, held: Handed) -> int:
+        """Cache what another process holds out. How many blocks of the prompt are here then."""
+        return (await self._ready()[0].take(tokens, salt, held.path)).blocks
+
+    def release(self, held: Handed) -> None:
+        if self._link is not None:
+            self._link.release(held.handle)
+
+    async def count_tokens(self, request: GenerateRequest) -> int:
+        return len(await self.tokens(request))
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         link, text = self._ready()
@@ -129,7 +167,7 @@ class EngineClient:
 
     def _ready(self) -> tuple[Link, ModelText]:
         if self._link is None or self._link.info is None or self._text is None:
-            raise EngineFailed(f"Engine {self._model!r} is not ready: {self._problem}.")
+            raise EngineFailed(f"Engine {self._model!r} is not ready: {self._failed or self._problem}.")
         return self._link, self._text
 
     async def _keep_connected(self) -> None:
@@ -150,19 +188,57 @@ class EngineClient:
     async def _connected(self) -> bool:
         """One connection from beginning to end. Whether the engine ever became ready."""
         loop = asyncio.get_running_loop()
-        _, link = await loop.create_unix_connection(lambda: Link(self._monotonic), str(self._socket))
+        with socket.socket(socket.AF_UNIX) as connected:
+            connected.setblocking(False)
+            await loop.sock_connect(connected, str(self._path))
+            peer = Peer(connected)
+            try:
+                _, link = await loop.create_unix_connection(lambda: Link(self._monotonic), sock=connected.dup())
+                return await self._serve(link, peer)
+            finally:
+                peer.close()
+
+    async def _serve(self, link: Link, peer: Peer) -> bool:
         self._link, self._problem = link, "model is loading"
         while link.info is None and not link.closed:
             await link.changed()
         ready = link.info is not None
+        self._failed = link.failed or self._failed
         if ready:
+            self._failed = ""
             self._restarts += 1
             _log.info("engine %s is ready", self._model)
-            while not link.closed:
-                await link.changed()
+            await self._watch(link, peer)
             _log.warning("engine %s went away", self._model)
         self._link, self._problem = None, "engine process went away"
         return ready
+
+    async def _watch(self, link: Link, peer: Peer) -> None:
+        """Until the connection ends; ends it, and the process, when steps stop turning.
+
+        A process is only killed when it was found silent twice: after a pause of our own, what it sent is read between.
+        """
+        silent = False
+        while not link.closed:
+            try:
+                async with asyncio.timeout(_LOOK):
+                    await link.changed()
+            except TimeoutError:
+                age = self._monotonic() - link.heard
+                suspected = link.busy and age > self._patience(link.stats)
+                if suspected and silent:
+                    killed = "was killed" if peer.kill() else "cannot be killed from here"
+                    _log.error("engine %s turned no step for %.1f s; it %s", self._model, age, killed)
+                    link.close(f"the engine turned no step for {age:.1f} s")
+                silent = suspected
+
+    def _patience(self, stats: EngineStats) -> float:
+        """Seconds without a sign of life before a process counts as hung."""
+        if stats.loading:
+            return _LOADING
+        if not stats.step_p50_ms:
+            return self._stall_s * _UNKNOWN
+        return max(self._stall_s, _STALLED_STEPS * stats.step_p50_ms / 1000)
 
 
 def _submit(request: GenerateRequest, handle: int, ready: Prepared) -> Submit:

@@ -89,7 +89,7 @@ class EngineCore:
         self._features = (*known, *(("speculation",) if speculation else ()), *features)
 
     @property
-    def cache(self) -> object:
+    def cache(self) -> KVCache:
         """Keys and values of all layers, as the runner keeps them."""
         return self._runner.cache
 

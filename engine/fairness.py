@@ -43,7 +43,7 @@ class Fairness:
 
     def _forget_idle(self) -> None:
         """The longest idle tenants; one that is active is never forgotten."""
-        surplus = len(self._served) - _REMEMBERED
-        if surplus > 0:
-            for tenant in [one for one in self._served if not self._active[one]][:surplus]:
-                del self._served[tenant]
+        if len(self._served) > _REMEMBERED:
+            idle = next((one for one in self._served if not self._active[one]), None)
+            if idle is not None:
+                del self._served[idle]

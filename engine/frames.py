@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from engine.api import EngineStats, EngineUsage, FinishReason, ModelInfo, SamplingParams, Timing
+from engine.api import EngineStats, EngineUsage, Figures, FinishReason, ModelInfo, SamplingParams, Timing
 
 PROTOCOL = 2
 MAX_FRAME = 64 * 1024 * 1024
@@ -50,6 +50,35 @@ class Cancel(Struct, array_like=True, tag="cancel", frozen=True, kw_only=True):
     reason: Literal["abort", "stop"]
 
 
+class Rest(Struct, array_like=True, tag="rest", frozen=True, kw_only=True):
+    """Sleep at once if nothing runs (level 1: drop keys and values; 2: the weights too), or wake (0)."""
+
+    level: Literal[0, 1, 2]
+
+
+class Export(Struct, array_like=True, tag="export", frozen=True, kw_only=True):
+    """Hold out the keys and values of this prompt's blocks, as far as they are here, until `Release` or the end."""
+
+    handle: int
+    tokens: list[int]
+    salt: str
+
+
+class Import(Struct, array_like=True, tag="import", frozen=True, kw_only=True):
+    """Take the blocks that another process holds out at `path` as if they had been computed here."""
+
+    handle: int
+    tokens: list[int]
+    salt: str
+    path: str
+
+
+class Release(Struct, array_like=True, tag="release", frozen=True, kw_only=True):
+    """What was held out under this handle is not needed any more."""
+
+    handle: int
+
+
 class Choice(Struct, array_like=True, frozen=True):
     """The log probability of a chosen token and the best alternatives as (token id, log probability)."""
 
@@ -72,6 +101,17 @@ class Output(Struct, array_like=True, kw_only=True):
     scores: list[Choice] | None = None
 
 
+def merge(first: Output, second: Output) -> Output:
+    """Both as one, for a reader that is behind. Changes `first`."""
+    first.tokens += second.tokens
+    if second.choices is not None:
+        first.choices = (first.choices or []) + second.choices
+    if second.scores is not None:
+        first.scores = (first.scores or []) + second.scores
+    first.finish, first.usage, first.timing = second.finish, second.usage, second.timing
+    return first
+
+
 class Refusal(Struct, array_like=True, kw_only=True):
     """This handle was not admitted; nothing was computed."""
 
@@ -90,6 +130,12 @@ class Hello(Struct, array_like=True, tag="hello", kw_only=True):
     info: ModelInfo
 
 
+class Failed(Struct, array_like=True, tag="failed", kw_only=True):
+    """Sent instead of `Hello` by a process that cannot load its model and ends."""
+
+    reason: str
+
+
 class Step(Struct, array_like=True, tag="step", kw_only=True):
     """What one turn of the loop has for this client; also sent, empty, as a heartbeat."""
 
@@ -98,17 +144,34 @@ class Step(Struct, array_like=True, tag="step", kw_only=True):
     stats: EngineStats
 
 
+class Counted(Struct, array_like=True, tag="counted", kw_only=True):
+    """What the process has counted so far; sent now and then."""
+
+    figures: Figures
+
+
+class Handed(Struct, array_like=True, tag="handed", kw_only=True):
+    """The answer to `Export` and `Import`: so many blocks; `path` of what is held out, empty when it is nothing."""
+
+    handle: int
+    blocks: int
+    path: str = ""
+
+
+ToEngine = Submit | Cancel | Rest | Export | Import | Release
+ToClient = Hello | Failed | Step | Counted | Handed
+
 _encoder = msgspec.msgpack.Encoder()
-_to_engine: msgspec.msgpack.Decoder[Submit | Cancel] = msgspec.msgpack.Decoder(Submit | Cancel)
-_to_client: msgspec.msgpack.Decoder[Hello | Step] = msgspec.msgpack.Decoder(Hello | Step)
+_to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
+_to_client: msgspec.msgpack.Decoder[ToClient] = msgspec.msgpack.Decoder(ToClient)
 
 
-def pack(message: Submit | Cancel | Hello | Step) -> bytes:
+def pack(message: ToEngine | ToClient) -> bytes:
     payload = _encoder.encode(message)
     return _HEADER.pack(len(payload)) + payload
 
 
-def read_for_engine(payload: bytes) -> Submit | Cancel:
+def read_for_engine(payload: bytes) -> ToEngine:
     """Raises FrameError."""
     try:
         return _to_engine.decode(payload)
@@ -116,7 +179,7 @@ def read_for_engine(payload: bytes) -> Submit | Cancel:
         raise FrameError(str(error)) from error
 
 
-def read_for_client(payload: bytes) -> Hello | Step:
+def read_for_client(payload: bytes) -> ToClient:
     """Raises FrameError."""
     try:
         return _to_client.decode(payload)

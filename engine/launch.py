@@ -10,14 +10,17 @@ from collections.abc import Callable
 import torch
 from msgspec import Struct
 
+from engine.api import EngineFailed
 from engine.blocks import BLOCK
 from engine.core import EngineCore, plan_blocks
 from engine.grammar import Vocabulary
-from engine.locate import ModelSource, locate
+from engine.locate import locate
 from engine.models import loader
 from engine.models.decoder import Decoder
 from engine.models.spec import UnsupportedModel
-from engine.runner import EagerRunner
+from engine.options import Options
+from engine.parallel import Leader, lead
+from engine.runner import EagerRunner, Runner
 from engine.scheduler import Limits
 from engine.selfcheck import reproducible
 from engine.speculation import DraftModel, NGram, Speculation
@@ -27,80 +30,148 @@ _log = logging.getLogger(__name__)
 _SMALL = 50_000_000  # parameters; below this, threads cost more than they bring
 
 
-class Options(Struct, frozen=True, kw_only=True):
-    """`memory`: bytes for keys and values, None for a quarter of RAM. `threads`: None to choose by the model's size.
+class Loaded(Struct, frozen=True):
+    """A model's weights in memory and what was found out about it once. `draft`: a smaller one that guesses."""
 
-    `quant` and `kv_dtype`: `engine.quant.KINDS` and `KV_KINDS`. `speculate`: off, predicted (only requests with a
-    prediction), ngram (all), or the name of a smaller model with the same vocabulary; `draft_tokens`: guesses a step.
-    """
+    model: str
+    decoder: Decoder
+    features: tuple[str, ...]
+    vocabulary: Vocabulary
+    draft: Decoder | None
 
-    threads: int | None = None
-    queue: int = 256
-    sequences: int = 32
-    context: int | None = None
-    dtype: str = "auto"
-    quant: str = "none"
-    kv_dtype: str = "auto"
-    memory: int | None = None
-    step_tokens: int = 512
-    chunk: int = 128
-    speculate: str = "predicted"
-    draft_tokens: int = 4
+    def close(self) -> None:
+        """Nobody will use it any more: processes that hold shares of it end."""
+        if isinstance(self.decoder, Leader):
+            self.decoder.close()
 
 
 def launch(model: str, options: Options, *, monotonic: Callable[[], float]) -> EngineCore:
     """Load a model and make its core. Raises EngineError (ModelNotFound, UnsupportedModel, BadCheckpoint)."""
-    began = monotonic()
+    return build(load(model, options, monotonic=monotonic), options, monotonic=monotonic, warm=True)
+
+
+def load(model: str, options: Options, *, monotonic: Callable[[], float]) -> Loaded:
+    """The weights. Raises EngineError."""
+    began, device = monotonic(), device_of(options)
     source = locate(model)
-    decoder = loader.load(source, options.dtype, options.context, options.quant)
-    kv_dtype = "float32" if options.kv_dtype == "auto" else options.kv_dtype  # what CPUs attend fastest in
+    if options.tensor_parallel > 1:
+        decoder = lead(model, options)
+    else:
+        dtype = "bfloat16" if device == "cuda" and options.dtype == "auto" else options.dtype
+        decoder = loader.load(source, dtype, options.context, options.quant, device=device)
     threads = options.threads or (1 if decoder.spec.parameters < _SMALL else len(os.sched_getaffinity(0)))
     torch.set_num_threads(threads)
-    limits = Limits(
-        step_tokens=max(options.step_tokens, options.sequences + BLOCK),
-        sequences=options.sequences,
-        chunk=options.chunk,
-    )
-    memory = options.memory if options.memory is not None else _ram() // 4
-    blocks = plan_blocks(decoder, limits, memory, kv_dtype)
-    core = EngineCore(
+    tokenizer = load_tokenizer(source)
+    loaded = Loaded(
         model,
         decoder,
+        ("reproducible",) if _is_reproducible(decoder, options) else (),
+        Vocabulary(tokenizer.contents(), decoder.spec.vocabulary, tokenizer.eos),
+        _draft(options, decoder),
+    )
+    _log.info(
+        "%s: %s, %.1f M parameters, %s, %d threads, loaded after %.2f s",
+        *(model, decoder.spec.family, decoder.spec.parameters / 1e6, decoder.dtype, threads, monotonic() - began),
+    )
+    return loaded
+
+
+def build(loaded: Loaded, options: Options, *, monotonic: Callable[[], float], warm: bool) -> EngineCore:
+    """A core with its keys and values. `warm`: compute a first answer. Raises EngineFailed when that is nonsense."""
+    limits = limits_of(options)
+    runner, blocks = _runner(loaded.decoder, options)
+    core = EngineCore(
+        loaded.model,
+        loaded.decoder,
         blocks=blocks,
         limits=limits,
         queue=options.queue,
         monotonic=monotonic,
-        features=("reproducible",) if reproducible(decoder, kv_dtype) else (),
-        runner=EagerRunner(decoder, blocks, kv_dtype),
-        grammar=_vocabulary(source, decoder),
-        speculation=_speculation(options, decoder, limits, memory),
+        features=loaded.features,
+        runner=runner,
+        grammar=loaded.vocabulary,
+        speculation=_speculation(loaded.draft, options),
     )
-    core.warm_up()
-    info = core.info()
-    _log.info(
-        "%s: %s, %.1f M parameters, %s, %d threads, window %d, %d tokens of cache in %s, ready after %.2f s",
-        *(model, info.architecture, decoder.spec.parameters / 1e6, info.dtype, threads, core.context),
-        *(info.kv_capacity_tokens, kv_dtype, monotonic() - began),
-    )
+    if warm:
+        core.warm_up()
+        info = core.info()
+        kept = (info.kv_capacity_tokens, kv_dtype_of(options))
+        _log.info("%s: window %d, %d tokens of cache in %s", loaded.model, core.context, *kept)
     return core
 
 
-def _vocabulary(source: ModelSource, decoder: Decoder) -> Vocabulary:
-    tokenizer = load_tokenizer(source)
-    return Vocabulary(tokenizer.contents(), decoder.spec.vocabulary, tokenizer.eos)
+def device_of(options: Options) -> str:
+    """`cpu` or `cuda`. Raises EngineFailed when a GPU was asked for and there is none."""
+    there = torch.cuda.is_available()
+    if options.device == "cuda" and not there:
+        raise EngineFailed("device cuda: torch sees no GPU here.")
+    return "cuda" if there and options.device != "cpu" else "cpu"
 
 
-def _speculation(options: Options, decoder: Decoder, limits: Limits, memory: int) -> Speculation | None:
-    """Raises EngineError when the draft model cannot be loaded or speaks another vocabulary."""
-    if options.speculate == "off":
+def _is_reproducible(decoder: Decoder, options: Options) -> bool:
+    """Measured on a processor; on a GPU a property of the kernels that were chosen."""
+    if device_of(options) == "cuda":
+        return options.deterministic
+    return reproducible(decoder, kv_dtype_of(options))
+
+
+def _runner(decoder: Decoder, options: Options) -> tuple[Runner, int]:
+    """What computes steps, and how many blocks its cache has. Raises EngineFailed when nothing fits."""
+    limits, kv_dtype = limits_of(options), kv_dtype_of(options)
+    if device_of(options) == "cpu" or isinstance(decoder, Leader):  # followers repeat the plain pass of rank 0
+        blocks = plan_blocks(decoder, limits, memory_of(options), kv_dtype)
+        return EagerRunner(decoder, blocks, kv_dtype), blocks
+    from engine import cuda  # brings Triton, which is only where GPUs are
+
+    chosen = cuda.CudaOptions(
+        sequences=limits.sequences,
+        step_tokens=limits.step_tokens,
+        blocks=None if options.memory is None else plan_blocks(decoder, limits, options.memory, kv_dtype),
+        kv_dtype=kv_dtype,
+        deterministic=options.deterministic,
+        graphs=options.graphs,
+    )
+    runner = cuda.build(decoder, chosen)
+    return runner, runner.blocks
+
+
+def _draft(options: Options, decoder: Decoder) -> Decoder | None:
+    """Raises EngineError when it cannot be loaded or speaks another vocabulary."""
+    if options.speculate in ("off", "predicted", "ngram"):
         return None
-    if options.speculate in ("predicted", "ngram"):
-        return Speculation(NGram(always=options.speculate == "ngram"), options.draft_tokens)
-    draft = loader.load(locate(options.speculate), options.dtype, options.context)
+    draft = loader.load(locate(options.speculate), options.dtype, options.context, device=device_of(options))
     if draft.spec.vocabulary != decoder.spec.vocabulary or draft.spec.context < decoder.spec.context:
         raise UnsupportedModel(f"{options.speculate} cannot guess for this model: its vocabulary or window differs.")
-    return Speculation(DraftModel(draft, plan_blocks(draft, limits, memory // 4), options.chunk), options.draft_tokens)
+    return draft
 
 
-def _ram() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def _speculation(draft: Decoder | None, options: Options) -> Speculation | None:
+    if draft is not None:
+        blocks = plan_blocks(draft, limits_of(options), memory_of(options) // 4)
+        return Speculation(DraftModel(draft, blocks, options.chunk), options.draft_tokens)
+    if options.speculate == "off":
+        return None
+    return Speculation(NGram(always=options.speculate == "ngram"), options.draft_tokens)
+
+
+def limits_of(options: Options) -> Limits:
+    """What a step may hold."""
+    return Limits(
+        step_tokens=max(options.step_tokens, options.sequences + BLOCK),
+        sequences=options.sequences,
+        chunk=options.chunk,
+    )
+
+
+def kv_dtype_of(options: Options) -> str:
+    """What keys and values are kept in; by default what the device attends fastest in."""
+    if options.kv_dtype != "auto":
+        return options.kv_dtype
+    return "float32" if device_of(options) == "cpu" else "bfloat16"
+
+
+def memory_of(options: Options) -> int:
+    """Bytes for keys and values."""
+    if options.memory is not None:
+        return options.memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4

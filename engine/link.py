@@ -13,12 +13,33 @@ from engine.api import (
     EngineFailed,
     EngineStats,
     EngineUsage,
+    Figures,
     InvalidRequest,
     ModelInfo,
     Overloaded,
     Timing,
 )
-from engine.frames import PROTOCOL, Cancel, FrameBuffer, FrameError, Hello, Output, Refusal, Step, Submit, pack
+from engine.frames import (
+    PROTOCOL,
+    Cancel,
+    Counted,
+    Export,
+    Failed,
+    FrameBuffer,
+    FrameError,
+    Handed,
+    Hello,
+    Import,
+    Output,
+    Refusal,
+    Release,
+    Rest,
+    Step,
+    Submit,
+    ToEngine,
+    merge,
+    pack,
+)
 from engine.frames import read_for_client as read
 
 
@@ -41,7 +62,7 @@ class Collector:
             self.over = True
             if output.usage is not None:
                 self._ended(output.usage)
-        self._waiting = output if self._waiting is None else _merge(self._waiting, output)
+        self._waiting = output if self._waiting is None else merge(self._waiting, output)
         self._wake.set()
 
     def fail(self, error: EngineError) -> None:
@@ -61,27 +82,20 @@ class Collector:
         return output
 
 
-def _merge(first: Output, second: Output) -> Output:
-    first.tokens += second.tokens
-    if second.choices is not None:
-        first.choices = (first.choices or []) + second.choices
-    if second.scores is not None:
-        first.scores = (first.scores or []) + second.scores
-    first.finish, first.usage, first.timing = second.finish, second.usage, second.timing
-    return first
-
-
 class Link(asyncio.Protocol):
     """`info` is None until the engine said hello; `heard`: monotonic time of its last frame."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.info: ModelInfo | None = None
         self.stats = EngineStats(ready=False)
+        self.figures: Figures | None = None
+        self.failed = ""  # why the process cannot serve
         self.heard = monotonic()
         self._monotonic = monotonic
         self._buffer = FrameBuffer()
         self._transport: asyncio.WriteTransport | None = None
         self._collectors: dict[int, Collector] = {}
+        self._handed: dict[int, asyncio.Future[Handed]] = {}
         self._handles = count(1)
         self._changed = asyncio.Event()
 
@@ -95,6 +109,14 @@ class Link(asyncio.Protocol):
                 message = read(payload)
                 if isinstance(message, Hello):
                     self._hello(message)
+                elif isinstance(message, Failed):
+                    self.failed = message.reason
+                    self.close(message.reason)
+                elif isinstance(message, Counted):
+                    self.figures = message.figures
+                elif isinstance(message, Handed):
+                    if (waiting := self._handed.pop(message.handle, None)) is not None and not waiting.done():
+                        waiting.set_result(message)
                 else:
                     self._step(message)
         except FrameError as error:
@@ -130,7 +152,40 @@ class Link(asyncio.Protocol):
         else:
             collector.cancelled = True
 
-    def _send(self, message: Submit | Cancel) -> None:
+    @property
+    def busy(self) -> bool:
+        """Whether the engine owes somebody an answer."""
+        return any(collector.submitted for collector in self._collectors.values())
+
+    def rest(self, level: Literal[0, 1, 2]) -> None:
+        """Ask the process to sleep (1, 2) or to wake (0)."""
+        self._send(Rest(level=level))
+
+    async def export(self, tokens: list[int], salt: str) -> Handed:
+        """Have the blocks of this prompt held out; `release` what comes back. Raises EngineFailed."""
+        return await self._ask(Export(handle=next(self._handles), tokens=tokens, salt=salt))
+
+    async def take(self, tokens: list[int], salt: str, path: str) -> Handed:
+        """Have the process take the blocks at `path`. Raises EngineFailed."""
+        return await self._ask(Import(handle=next(self._handles), tokens=tokens, salt=salt, path=path))
+
+    def release(self, handle: int) -> None:
+        self._send(Release(handle=handle))
+
+    async def _ask(self, message: Export | Import) -> Handed:
+        if self._transport is None:
+            raise EngineFailed("The engine process went away.")
+        waiting = self._handed[message.handle] = asyncio.get_running_loop().create_future()
+        self._send(message)
+        try:
+            return await waiting
+        except asyncio.CancelledError:  # what it would have held out has no reader
+            self.release(message.handle)
+            raise
+        finally:
+            self._handed.pop(message.handle, None)
+
+    def _send(self, message: ToEngine) -> None:
         if self._transport is not None:
             self._transport.write(pack(message))
 
@@ -157,6 +212,9 @@ class Link(asyncio.Protocol):
         collectors, self._collectors = self._collectors, {}
         for collector in collectors.values():
             collector.fail(EngineFailed(f"Request lost: {why}."))
+        for waiting in self._handed.values():
+            if not waiting.done():
+                waiting.set_exception(EngineFailed(f"Request lost: {why}."))
         self._changed.set()
 
     def _hello(self, message: Hello) -> None:

@@ -81,12 +81,12 @@ def takes_long(request: GenerateRequest) -> bool:
     return request.constraint is not None or request.tools is not None or _size(request) > _THREAD_CHARS
 
 
-def count(request: GenerateRequest, text: ModelText, info: ModelInfo) -> int:
-    """Tokens of the prompt. Raises InvalidRequest."""
+def tokens_of(request: GenerateRequest, text: ModelText, info: ModelInfo) -> list[int]:
+    """The prompt as the model sees it. Raises InvalidRequest."""
     check_prompt(request)
     if request.tools is not None:
         check_tools(request.tools)
-    return len(_tokens(request, text, info)[0])
+    return _tokens(request, text, info)[0]
 
 
 def prepare(request: GenerateRequest, text: ModelText, info: ModelInfo) -> Prepared:

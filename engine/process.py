@@ -8,6 +8,7 @@ model is loaded; clients connect at once and get `Hello` when requests can be se
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import selectors
@@ -20,54 +21,38 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from engine.api import EngineError, InvalidRequest, Overloaded
+from msgspec.structs import replace
+
+from engine import options
+from engine.api import EngineError, EngineStats, InvalidRequest, Overloaded
+from engine.connection import Connection
 from engine.core import EngineCore
 from engine.frames import (
     PROTOCOL,
     Cancel,
-    FrameBuffer,
+    Export,
+    Failed,
     FrameError,
+    Handed,
     Hello,
+    Import,
     Output,
     Refusal,
-    Step,
+    Release,
+    Rest,
     Submit,
+    ToEngine,
     pack,
-    read_for_engine,
 )
-from engine.launch import Options, launch
-from engine.quant import KINDS, KV_KINDS
+from engine.handover import Held, take
+from engine.meter import Meter, Objective
+from engine.resident import Resident
 
 _log = logging.getLogger(__name__)
 _HEARTBEAT = 1.0  # seconds between frames to a client for whom there is nothing
+CANNOT_LOAD = 78  # exit status (EX_CONFIG): starting it again with the same files will not help
+_LAST_WORDS = 1.0  # seconds without anybody to tell why before a process that cannot serve ends
 _IDLE = 0.25  # seconds between turns when there is nothing to do
-_READ = 256 * 1024
-_MAX_UNSENT = 64 * 1024 * 1024  # a client that reads nothing for so long is gone
-
-
-class Client:
-    """One connection. `unsent` waits for the socket to take it; `handles` are this client's running requests."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        self.socket = connection
-        self.buffer = FrameBuffer()
-        self.unsent = bytearray()
-        self.handles: set[int] = set()
-        self.outputs: list[Output] = []
-        self.refusals: list[Refusal] = []
-        self.told = 0.0
-
-    def flush(self) -> bool:
-        """Write what the socket takes now. False: the other side is gone."""
-        try:
-            while self.unsent:
-                del self.unsent[: self.socket.send(self.unsent)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            return False
-        return len(self.unsent) <= _MAX_UNSENT
 
 
 class Server:
@@ -75,17 +60,19 @@ class Server:
 
     def __init__(
         self,
-        core: EngineCore,
+        resident: Resident,
         listener: socket.socket,
+        meter: Meter,
         monotonic: Callable[[], float],
         orphaned: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._core = core
+        self._resident = resident
+        self._meter = meter
         self._orphaned = orphaned
         self._monotonic = monotonic
         self._selector = selectors.DefaultSelector()
         self._listener = listener
-        self._clients: dict[int, Client] = {}
+        self._clients: dict[int, Connection] = {}
         self._stopping = False
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
@@ -95,14 +82,16 @@ class Server:
         self._stopping = True
 
     def run(self) -> None:
+        """Raises EngineError when a sleeping model cannot be woken any more."""
         while not self._stopping:
-            self._receive(0.0 if self._core.busy else _IDLE)
+            self._receive(0.0 if self._resident.busy else _IDLE)
             if self._orphaned():
                 _log.warning("the process that started this one is gone; ending")
                 break
-            for ended in self._core.step():
-                self._collect(ended.key, ended.output)
+            self._step()
             self._send()
+            if self._resident.rest_if_idle():
+                self._send(force=True)
         for client in list(self._clients.values()):
             for handle in list(client.handles):
                 self._cancel(client, Cancel(handle=handle, reason="abort"))
@@ -111,49 +100,66 @@ class Server:
             self._drop(client)
         self._selector.close()
 
+    def _step(self) -> None:
+        core = self._resident.core
+        if core is None or not core.busy:
+            return
+        began = self._monotonic()
+        ended = core.step()
+        now = self._monotonic()
+        self._meter.stepped(now - began)
+        for one in ended:
+            self._collect(one.key, one.output, now)
+
     def _receive(self, wait: float) -> None:
-        for key, _ in self._selector.select(wait):
+        for key, events in self._selector.select(wait):
             if key.fileobj is self._listener:
                 self._accept()
-            elif key.fd in self._clients:
+            elif key.fd in self._clients and events & selectors.EVENT_READ:
                 self._read(self._clients[key.fd])
 
     def _accept(self) -> None:
         try:
-            connection, _ = self._listener.accept()
+            connected, _ = self._listener.accept()
         except OSError as error:  # the client is gone already, or this process has too many files open
             _log.warning("could not accept a client: %s", error)
             return
-        client = Client(connection)
-        client.unsent += pack(Hello(protocol=PROTOCOL, info=self._core.info()))
-        self._clients[connection.fileno()] = client
-        self._selector.register(connection, selectors.EVENT_READ)
+        client = Connection(connected, Hello(protocol=PROTOCOL, info=self._resident.info))
+        self._clients[client.fd] = client
+        self._selector.register(connected, client.interest)
 
-    def _read(self, client: Client) -> None:
+    def _read(self, client: Connection) -> None:
         try:
-            data = client.socket.recv(_READ)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._drop(client)
-            return
-        try:
-            for payload in client.buffer.feed(data):
-                message = read_for_engine(payload)
-                if isinstance(message, Submit):
-                    self._submit(client, message)
-                else:
-                    self._cancel(client, message)
+            for message in client.read():
+                self._heed(client, message)
         except FrameError as error:
             _log.error("a client sent what is no frame, closing it: %s", error)
             self._drop(client)
+        except OSError:
+            self._drop(client)
 
-    def _submit(self, client: Client, request: Submit) -> None:
+    def _heed(self, client: Connection, message: ToEngine) -> None:
+        match message:
+            case Submit():
+                self._submit(client, message)
+            case Cancel():
+                self._cancel(client, message)
+            case Rest():
+                self._rest(message)
+            case Export():
+                held = Held(self._awake(), message.tokens, message.salt)
+                client.held[message.handle] = held
+                client.hand(Handed(handle=message.handle, blocks=held.blocks, path=held.path))
+            case Import():
+                blocks = take(self._awake(), message.tokens, message.salt, message.path)
+                client.hand(Handed(handle=message.handle, blocks=blocks))
+            case Release():
+                client.release(message.handle)
+
+    def _submit(self, client: Connection, request: Submit) -> None:
         handle = request.handle
         try:
-            self._core.submit((client.socket.fileno(), handle), request)
+            self._awake().submit((client.fd, handle), request)
         except Overloaded as error:
             refusal = Refusal(handle=handle, kind="overloaded", message=str(error), retry_after=error.retry_after)
         except InvalidRequest as error:
@@ -161,41 +167,74 @@ class Server:
         else:
             client.handles.add(handle)
             return
-        client.refusals.append(refusal)
+        self._meter.figures.refused += 1
+        client.refuse(refusal)
 
-    def _cancel(self, client: Client, message: Cancel) -> None:
-        key = (client.socket.fileno(), message.handle)
-        output = self._core.cancel(key, message.reason)
+    def _awake(self) -> EngineCore:
+        if self._resident.sleeping:  # this takes a while: who waits must not think that steps have stopped
+            self._send(self._stats("waking"), force=True)
+        return self._resident.wake()
+
+    def _rest(self, message: Rest) -> None:
+        if message.level == 0:
+            self._awake()
+        else:
+            self._resident.rest(message.level)
+        self._send(force=True)
+
+    def _cancel(self, client: Connection, message: Cancel) -> None:
+        key = (client.fd, message.handle)
+        core = self._resident.core
+        output = None if core is None else core.cancel(key, message.reason)
         if output is not None:
-            self._collect(key, output)
+            self._collect(key, output, self._monotonic())
 
-    def _collect(self, key: object, output: Output) -> None:
+    def _collect(self, key: object, output: Output, now: float) -> None:
         assert isinstance(key, tuple)
         fd, handle = key
-        client = self._clients[fd]
         output.handle = handle
-        client.outputs.append(output)
-        if output.finish is not None:
-            client.handles.discard(handle)
+        self._meter.saw(key, output, now)
+        self._clients[fd].add(output)
 
-    def _send(self) -> None:
+    def _stats(self, loading: str = "") -> EngineStats:
+        core = self._resident.core
+        return replace(
+            EngineStats(ready=True) if core is None else core.stats(),
+            loading=loading,
+            step_p50_ms=self._meter.step_p50 * 1000,
+            sleeping=self._resident.sleeping,
+            wake_ms=self._resident.wake_ms,
+        )
+
+    def _send(self, stats: EngineStats | None = None, *, force: bool = False) -> None:
         now = self._monotonic()
-        stats = self._core.stats()
         for client in list(self._clients.values()):
-            if client.outputs or client.refusals or now - client.told >= _HEARTBEAT:
-                client.unsent += pack(Step(outputs=client.outputs, refusals=client.refusals, stats=stats))
-                client.outputs, client.refusals, client.told = [], [], now
-            if not client.flush():
+            count = now - client.counted >= _HEARTBEAT
+            try:
+                if count or force or client.waiting:
+                    if count:
+                        self._meter.settle()
+                    stats = stats or self._stats()
+                    client.send(stats, now, self._meter.figures if count else None)
+                else:
+                    client.flush()
+            except OSError:
                 self._drop(client)
+                continue
+            if self._selector.get_key(client.socket).events != client.interest:
+                self._selector.modify(client.socket, client.interest)
 
-    def _drop(self, client: Client) -> None:
+    def _drop(self, client: Connection) -> None:
         """Close a connection; what it asked for has no reader any more and ends."""
-        fd = client.socket.fileno()
+        fd = client.fd
         for handle in client.handles:
-            self._core.cancel((fd, handle), "abort")
+            if (core := self._resident.core) is not None:
+                output = core.cancel((fd, handle), "abort")
+                if output is not None:
+                    self._meter.saw((fd, handle), output, self._monotonic())
         self._selector.unregister(client.socket)
         del self._clients[fd]
-        client.socket.close()
+        client.close()
 
 
 def listen(path: Path) -> socket.socket:
@@ -212,60 +251,76 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
+def tell_why(listener: socket.socket, reason: str) -> None:
+    """To everybody who connects within a second or has connected: this process cannot serve."""
+    listener.settimeout(_LAST_WORDS)
+    with contextlib.suppress(TimeoutError, OSError):
+        while True:
+            connected, _ = listener.accept()
+            with connected, contextlib.suppress(OSError):
+                connected.sendall(pack(Failed(reason=reason)))
+                connected.shutdown(socket.SHUT_WR)
+
+
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m engine.process", description="The engine process.")
     parser.add_argument("--model", required=True, help="demo, tiny-random:FAMILY or a model folder")
     parser.add_argument("--socket", required=True, type=Path)
-    parser.add_argument("--threads", type=int, default=None, help="torch threads; default: by the model's size")
-    parser.add_argument("--max-queue", type=int, default=256, help="requests that may wait")
-    parser.add_argument("--max-sequences", type=int, default=32, help="requests that run at once")
-    parser.add_argument("--context", type=int, default=None, help="shorten the model's window")
-    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
-    parser.add_argument("--quant", choices=KINDS, default="none", help="weights in fewer bits")
-    parser.add_argument("--kv-dtype", choices=KV_KINDS, default="auto", help="type keys and values are kept in")
-    parser.add_argument("--speculate", default="predicted", help="off, predicted, ngram, or a smaller model")
-    parser.add_argument("--draft-tokens", type=int, default=4, help="guesses per step and request")
+    options.add(parser)
     parser.add_argument(
         "--parent", type=int, default=None, help="process id; end when it is not this one's parent any more"
     )
-    parser.add_argument("--memory-mib", type=int, default=None, help="for keys and values; default: a quarter of RAM")
-    return parser.parse_args(argv)
+    parser.add_argument("--sleep-after", type=float, default=None, help="idle seconds after which the model sleeps")
+    parser.add_argument("--sleep-level", type=int, choices=(1, 2), default=1, help="2: drop the weights too")
+    parser.add_argument("--slo-ttft-ms", type=float, default=Objective().first_ms, help="what goodput counts by")
+    parser.add_argument("--slo-tpot-ms", type=float, default=Objective().each_ms)
+    found = parser.parse_args(argv)
+    try:
+        found.options = options.given(found)
+    except ValueError as error:
+        parser.error(str(error))
+    return found
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Load, serve until SIGTERM or SIGINT. Exit code 1 when the model cannot be loaded; why is in the log."""
+    """Load, serve until SIGTERM or SIGINT. Exit code 78 when the model cannot be loaded: clients are told why."""
     given = _arguments(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         listener = listen(given.socket)
-        core = launch(
+    except OSError as error:
+        _log.error("cannot listen at %s: %s", given.socket, error)
+        return 1
+    try:
+        resident = Resident(
             given.model,
-            Options(
-                threads=given.threads,
-                queue=given.max_queue,
-                sequences=given.max_sequences,
-                context=given.context,
-                dtype=given.dtype,
-                quant=given.quant,
-                kv_dtype=given.kv_dtype,
-                speculate=given.speculate,
-                draft_tokens=given.draft_tokens,
-                memory=None if given.memory_mib is None else given.memory_mib * 2**20,
-            ),
+            given.options,
             monotonic=time.monotonic,
+            idle_s=given.sleep_after,
+            level=given.sleep_level,
         )
-    except (EngineError, OSError) as error:
+    except EngineError as error:
+        _log.error("cannot serve %s: %s", given.model, error)
+        tell_why(listener, str(error))
+        return CANNOT_LOAD
+    except OSError as error:
         _log.error("cannot serve %s: %s", given.model, error)
         return 1
-    server = Server(core, listener, time.monotonic, lambda: given.parent not in (None, os.getppid()))
+    meter = Meter(Objective(first_ms=given.slo_ttft_ms, each_ms=given.slo_tpot_ms))
+    server = Server(resident, listener, meter, time.monotonic, lambda: given.parent not in (None, os.getppid()))
 
     def end(_number: int, _frame: FrameType | None) -> None:
         server.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    server.run()
-    given.socket.unlink(missing_ok=True)
+    try:
+        server.run()
+    except EngineError as error:
+        _log.error("cannot go on serving %s: %s", given.model, error)
+        return 1
+    finally:
+        given.socket.unlink(missing_ok=True)
     return 0
 
 

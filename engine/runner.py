@@ -55,4 +55,4 @@ class EagerRunner:
         self.cache = KVCache(spec.layers, blocks, spec.kv_heads, spec.head, kv_dtype)
 
     def launch(self, plan: list[Work], rows: list[Row]) -> Step:
-        return _Done(self._decoder.forward(pack(plan), self.cache), rows)
+        return _Done(self._decoder.forward(pack(plan, self._decoder.multiple), self.cache), rows)

@@ -158,15 +158,15 @@ def _choices(logits: Tensor, tokens: list[int], rows: list[Row]) -> dict[int, Ch
 
 def gumbel(keys: list[tuple[int, int]], vocabulary: int, device: torch.device | None = None) -> Tensor:
     """Standard Gumbel noise [keys, vocabulary] (float64): a function of (seed, position) and token id alone."""
-    words = torch.tensor([_words(seed, position) for seed, position in keys], dtype=torch.int64, device=device)
+    drawn = torch.tensor([words(seed, position) for seed, position in keys], dtype=torch.int64, device=device)
     mixed = torch.arange(vocabulary, dtype=torch.int64, device=device) * 0x9E3779B1 & _MASK
-    mixed = _scramble(mixed ^ words[:, :1])
-    mixed = _scramble(mixed ^ words[:, 1:])
+    mixed = _scramble(mixed ^ drawn[:, :1])
+    mixed = _scramble(mixed ^ drawn[:, 1:])
     uniform = (mixed.double() + 0.5) / 2**32  # never 0 or 1
     return -(-uniform.log()).log()
 
 
-def _words(seed: int, position: int) -> tuple[int, int]:
+def words(seed: int, position: int) -> tuple[int, int]:
     """Two 32-bit words from a seed and a position (splitmix64's finalizer, Steele et al. 2014)."""
     mask = 0xFFFFFFFFFFFFFFFF
     z = (seed + (position + 1) * 0x9E3779B97F4A7C15) & mask

@@ -22,13 +22,13 @@ def reproducible(decoder: Decoder, kv_dtype: str = "float32") -> bool:
     cache = KVCache(spec.layers, 3 + max(_COMPANY), spec.kv_heads, spec.head, kv_dtype)
     me = _one(0, [at * 7 % spec.vocabulary for at in range(_PROMPT)], [1, 2, 3])
     others = [_one(at, [(at * 5 + n) % spec.vocabulary for n in range(3)], [3 + at]) for at in range(1, 17)]
-    alone = decoder.forward(pack([Work(me, _PROMPT)]), cache)[0].clone()
+    alone = decoder.forward(pack([Work(me, _PROMPT)], decoder.multiple), cache)[0].clone()
     for size in _COMPANY:
         company = [Work(other, 3) for other in others[:size]]
-        if not torch.equal(alone, decoder.forward(pack([Work(me, _PROMPT), *company]), cache)[0]):
+        if not torch.equal(alone, decoder.forward(pack([Work(me, _PROMPT), *company], decoder.multiple), cache)[0]):
             return False
     me.computed = BLOCK  # its first block is in the cache
-    return torch.equal(alone, decoder.forward(pack([Work(me, _PROMPT - BLOCK)]), cache)[0])
+    return torch.equal(alone, decoder.forward(pack([Work(me, _PROMPT - BLOCK)], decoder.multiple), cache)[0])
 
 
 def _one(at: int, tokens: list[int], blocks: list[int]) -> Sequence:

@@ -15,6 +15,7 @@ from engine.api import (
     EngineError,
     EngineStats,
     EngineUsage,
+    Figures,
     FinishReason,
     GenerateRequest,
     InvalidRequest,
@@ -80,6 +81,9 @@ class SimEngine:
 
     def stats(self) -> EngineStats:
         return EngineStats(ready=self._started, running=len(self._aborted))
+
+    def figures(self) -> dict[str, Figures]:
+        return {}
 
     def abort(self, request_id: str) -> None:
         if request_id in self._aborted:

@@ -129,7 +129,9 @@ class DraftModel:
 
     def _draw(self, plan: list[Work]) -> None:
         ready = [work.sequence for work in plan if work.end == len(work.sequence.tokens)]
-        picks = sample(self._decoder.forward(pack(plan), self._cache), [_row(one) for one in ready])
+        picks = sample(
+            self._decoder.forward(pack(plan, self._decoder.multiple), self._cache), [_row(one) for one in ready]
+        )
         for work in plan:
             work.sequence.computed = work.end
         for shadow, pick in zip(ready, picks, strict=True):

@@ -54,7 +54,7 @@ def check_tools(tools: Tools) -> None:
         name = function.get("name")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InvalidRequest("A tool's name must be 1 to 128 letters, digits, _ . or -.", param=f"tools[{at}]")
-        if not isinstance(function.get("parameters") or {}, dict):
+        if not isinstance(function.get("parameters", {}), dict | None):
             raise InvalidRequest("A tool's parameters must be a JSON schema.", param=f"tools[{at}]")
     if tools.name is not None and tools.name not in names(tools):
         raise InvalidRequest(f"tool_choice names {tools.name:.100}, which is not among the tools.", param="tool_choice")

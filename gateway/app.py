@@ -5,6 +5,7 @@ Knows every part's constructor and the order of starting and stopping. Does not 
 
 import asyncio
 import random
+import signal
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -15,40 +16,54 @@ from litestar.datastructures import State
 from msgspec import Struct
 
 from cache.embedder import EncoderClient
+from cache.judging.offline import OfflineJudge
 from cache.semantic import SemanticCache
 from engine.api import Engine
 from gateway.alert_channels import channels
 from gateway.alerts import Courier
+from gateway.answering import answering
 from gateway.asking import Asking
 from gateway.audits import Audits, watch_of
 from gateway.auth import Keyring
 from gateway.batches.office import Office
 from gateway.catalog import Catalog
 from gateway.cheaper import Cheaper
+from gateway.control_parts import reloader_of, services_of
 from gateway.data_plane import data_plane_of
 from gateway.db.session import Database
-from gateway.dispatch import Dispatcher, Means
+from gateway.deployments import Deployments
+from gateway.distilling import FOLDER as DISTILLED
+from gateway.distilling import Distilling, tell_consent
+from gateway.engine_figures import Watched
 from gateway.errands import Errands
 from gateway.errands import Means as ErrandMeans
 from gateway.exports.schedule import Scheduler
 from gateway.fetching import Parts
 from gateway.files import Files
 from gateway.firstrun import AdminKey, first_api_key, installation_secret
+from gateway.fleet_load import LoadWatch, keep_current
 from gateway.flights import Flights
-from gateway.gauges import Gauges
+from gateway.gate import Gate
 from gateway.herds import Herds
 from gateway.journey import Recorder
 from gateway.keywatch import KeyWatch
 from gateway.ledger import Ledger
-from gateway.oidc import SignOn
-from gateway.parts import aliases, build_cache, build_encoder, build_engines, build_judge, build_providers, offers
+from gateway.parts import (
+    aliases,
+    build_cache,
+    build_encoder,
+    build_engines,
+    build_judge,
+    build_providers,
+    label,
+    offers,
+)
 from gateway.pipeline import Pipeline
-from gateway.planting import Ground, Planter
 from gateway.prices import PriceBook
-from gateway.providers import Provider
 from gateway.pump import Pumps
 from gateway.rate_leases import Keeper
 from gateway.rates import Rates, configured, names_of
+from gateway.reloading import Rereading
 from gateway.responses import Responses
 from gateway.routes.access import EXCEPTION_HANDLERS
 from gateway.routes.admin import control_plane, openapi_config
@@ -56,13 +71,16 @@ from gateway.routes.health import route_handlers as health_routes
 from gateway.routes.models import route_handlers as model_routes
 from gateway.routes.statements import statement_file
 from gateway.serve_home import leave_first_key
-from gateway.services import Services
 from gateway.settings import Settings
+from gateway.shadows import Shadows
 from gateway.tasks import Tasks
 from gateway.telemetry import Telemetry
 from gateway.transport.direct import DirectTransport
+from gateway.upstreams import Upstreams
 
 _LAST_GRACE = 2.0
+_NEVER_AGAIN = Rereading()
+_LOOK_UP_EVERY = 10.0  # seconds between two look-ups of the servers that the network names
 
 
 class Worker(Struct, kw_only=True):
@@ -79,21 +97,27 @@ class Worker(Struct, kw_only=True):
     prices: PriceBook
     keyring: Keyring
     key_watch: KeyWatch
+    gate: Gate
     encoder: EncoderClient
     cache: SemanticCache
     engines: dict[str, Engine]
     transport: DirectTransport
-    providers: dict[str, Provider]
+    upstreams: Upstreams
+    deployments: Deployments
     catalog: Catalog
     telemetry: Telemetry
+    distilling: Distilling
     files: Files
     responses: Responses
     errands: Errands | None = None
     office: Office | None = None
     audits: Audits | None = None
+    shadows: Shadows | None = None
+    watches: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Durable things first, then what may take its time: engines and encoder load while requests are answered."""
+        self.gate.start()
         await self.database.start()
         await self.prices.load()
         await self.ledger.start()
@@ -105,6 +129,14 @@ class Worker(Struct, kw_only=True):
         self.background.spawn(self.exports.run(), "exports")
         if self.database.dialect == "postgresql":  # SQLite has one worker, which hears of every change itself
             self.background.spawn(self.key_watch.run(), "keys")
+        load = LoadWatch(self.upstreams, self.deployments, self.transport)
+        self.watches = [
+            self.background.spawn(load.run(), "load of fleets"),
+            self.background.spawn(keep_current(self.upstreams, every=_LOOK_UP_EVERY), "servers of fleets"),
+        ]
+        await tell_consent(services_of(self))
+        if self.distilling.projects:
+            self.background.spawn(self.distilling.run(), "distilling")
         await self.encoder.start()
         await self.cache.start()
         for engine in self.engines.values():
@@ -124,12 +156,17 @@ class Worker(Struct, kw_only=True):
             await self.audits.close()
         if self.office is not None:
             self.office.stop()
+        if self.shadows is not None:
+            await self.shadows.close()
+        for watch in self.watches:
+            watch.cancel()
         self.courier.stop()
         self.exports.stop()
         self.key_watch.stop()
         await self.answering.finish(self.settings.server.drain_timeout)
         await self.ledger.close()
-        for provider in self.providers.values():
+        await asyncio.to_thread(self.distilling.flush)
+        for provider in self.upstreams.providers.values():
             await provider.close()
         await self.transport.close()
         for engine in self.engines.values():
@@ -138,6 +175,7 @@ class Worker(Struct, kw_only=True):
         await self.encoder.close()
         await asyncio.to_thread(self.telemetry.close)
         await self.database.close()
+        self.gate.stop()
         await self.background.finish(_LAST_GRACE)
 
     def missing(self) -> dict[str, str]:
@@ -170,6 +208,7 @@ def build(settings: Settings) -> Worker:
     engines = build_engines(settings)
     transport = DirectTransport()
     providers = build_providers(settings, engines, encoder, transport, background)
+    prices = PriceBook(database, settings=settings, now=time.time)
     catalog = Catalog(settings.models, offers(settings, providers), aliases(settings))
     telemetry = Telemetry(settings.telemetry, now=time.time, models=catalog.names())
     keyring = Keyring(database, secret, now=time.time, monotonic=time.monotonic, admin_key=AdminKey(settings))
@@ -187,16 +226,26 @@ def build(settings: Settings) -> Worker:
         courier=Courier(database, channels(settings.alerts, time.time), now=time.time, random=random.random),
         exports=Scheduler(database, settings.exports, statement_file, now=time.time),
         rates=_rates(database, ledger, catalog, background),
-        prices=PriceBook(database, settings=settings, now=time.time),
+        prices=prices,
         keyring=keyring,
         key_watch=KeyWatch(database, keyring),
+        gate=Gate(
+            settings.server.max_in_flight,
+            settings.server.lag_target,
+            random=random.random,
+            turned_away=telemetry.turned_away,
+        ),
         encoder=encoder,
         cache=build_cache(settings, encoder, build_judge(settings, encoder, ask), watch_of(telemetry)),
         engines=engines,
         transport=transport,
-        providers=providers,
+        upstreams=Upstreams(providers, settings, lambda: prices.generation),
+        deployments=Deployments(monotonic=time.monotonic),
         catalog=catalog,
         telemetry=telemetry,
+        distilling=Distilling(
+            settings.home / DISTILLED, frozenset(settings.distillation.projects), settings.distillation.max_size
+        ),
         files=Files(database, settings.kept, now=time.time),
         responses=Responses(database, ledger.boot, settings.kept, now=time.time),
     )
@@ -221,10 +270,9 @@ def _rates(database: Database, ledger: Ledger, catalog: Catalog, tasks: Tasks) -
 
 def pipeline_of(worker: Worker) -> Pipeline:
     """The request path over this worker's parts."""
-    means = Means(providers=worker.providers, prices=worker.prices, ledger=worker.ledger)
-    dispatcher = Dispatcher(means, worker.settings, monotonic=time.monotonic, random=random.random)
-    pumps = Pumps(dispatcher, worker.answering, monotonic=time.monotonic)
-    recorder = Recorder(worker.ledger, worker.telemetry, monotonic=time.monotonic)
+    several = answering(worker.upstreams, worker.deployments, worker.prices, worker.ledger, worker.answering)
+    pumps = Pumps(several, worker.answering, monotonic=time.monotonic)
+    recorder = Recorder(worker.ledger, worker.telemetry, monotonic=time.monotonic, answered=worker.distilling.offer)
     errand_means = ErrandMeans(
         catalog=worker.catalog,
         pumps=pumps,
@@ -236,6 +284,8 @@ def pipeline_of(worker: Worker) -> Pipeline:
     )
     worker.errands = Errands(errand_means, worker.settings.cache)
     worker.audits = Audits(worker.errands, worker.cache, worker.answering)
+    judge = OfflineJudge(worker.encoder)
+    worker.shadows = Shadows(worker.errands, worker.catalog, judge, worker.answering, random=random.random)
     return Pipeline(
         Parts(
             catalog=worker.catalog,
@@ -248,6 +298,7 @@ def pipeline_of(worker: Worker) -> Pipeline:
             cheaper=Cheaper(worker.ledger, worker.catalog),
             herds=Herds(worker.cache, wait=worker.settings.cache.herd_wait),
             audits=worker.audits,
+            shadows=worker.shadows,
             telemetry=worker.telemetry,
             monotonic=time.monotonic,
         )
@@ -269,17 +320,21 @@ class App(Litestar):
         await (endpoint or super().__call__)(scope, receive, send)
 
 
-def create_app(settings: Settings) -> App:
+def create_app(settings: Settings, rereading: Rereading = _NEVER_AGAIN) -> App:
     """The ASGI application of one gateway worker. Nothing is opened before its lifespan starts."""
     worker = build(settings)
+    services = services_of(worker)
+    reloader = services.reloader = reloader_of(worker, services, rereading)
     for name, engine in worker.engines.items():
-        worker.telemetry.watch_engine(name, engine.stats)
+        worker.telemetry.watch_engine(name, Watched(label(settings, name), engine.stats, engine.figures))
+    worker.telemetry.watch_gate(worker.gate.load)
     plane = data_plane_of(worker, pipeline_of(worker))
     worker.office = plane.office
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
         await worker.start()
+        reloader.obey(signal.SIGHUP, worker.background)
         try:
             yield
         finally:
@@ -289,10 +344,10 @@ def create_app(settings: Settings) -> App:
         route_handlers=[
             *plane.handlers,
             *model_routes(worker.catalog, worker.keyring, int(time.time())),
-            *health_routes(worker.missing, worker.providers, worker.telemetry),
+            *health_routes(worker.missing, worker.upstreams, worker.deployments, worker.telemetry),
             *control_plane(),
         ],
-        state=State({"services": _services(worker)}),
+        state=State({"services": services}),
         exception_handlers=EXCEPTION_HANDLERS,
         openapi_config=openapi_config(),
         lifespan=[lifespan],
@@ -301,40 +356,3 @@ def create_app(settings: Settings) -> App:
     )
     app.data_plane = plane.direct
     return app
-
-
-def _services(worker: Worker) -> Services:
-    return Services(
-        settings=worker.settings,
-        database=worker.database,
-        keyring=worker.keyring,
-        ledger=worker.ledger,
-        prices=worker.prices,
-        rates=worker.rates,
-        now=time.time,
-        cache=worker.cache,
-        engines=worker.engines,
-        providers=worker.providers,
-        telemetry=worker.telemetry,
-        planter=_planter(worker),
-        sign_on=_sign_on(worker.settings),
-        gauges=Gauges(worker.telemetry.exposition, monotonic=time.monotonic),
-        models=worker.catalog.names,
-    )
-
-
-def _sign_on(settings: Settings) -> SignOn | None:
-    return None if settings.oidc is None else SignOn(settings.oidc, installation_secret(settings), now=time.time)
-
-
-def _planter(worker: Worker) -> Planter:
-    return Planter(
-        Ground(
-            settings=worker.settings,
-            catalog=worker.catalog,
-            asking=Asking(worker.settings.cache, installation_secret(worker.settings)),
-            cache=worker.cache,
-            prices=worker.prices,
-            now=time.time,
-        )
-    )

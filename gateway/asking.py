@@ -30,8 +30,10 @@ class Asking:
         operation = call.operation
         if self._settings.mode == "off" or call.directives.tier == "off" or operation in PASSED:
             return Uncacheable("off")
+        # What only some upstreams are told of changes their answers all the same.
+        body = call.body if call.native is None or not call.native.apart else {**call.body, "native": call.native.apart}
         return scope_query(
-            call.body,
+            body,
             cast("Reused", operation),
             identity=self._identity(call),
             secret=self._secret,

@@ -50,6 +50,7 @@ class Directives(Struct, frozen=True, kw_only=True):
     max_error_rate: float | None = None
     per_user: bool = False
     user: str | None = None
+    session: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
     max_cost_nano: int | None = None
     timeout: float | None = None
@@ -58,13 +59,25 @@ class Directives(Struct, frozen=True, kw_only=True):
     traceparent: str | None = None
 
 
+class Native(Struct, frozen=True, kw_only=True):
+    """A request of another dialect as it came, for an upstream that speaks it too.
+
+    `headers`: those that belong to the dialect. `apart`: what of it is not in the inner body and changes the answer.
+    """
+
+    dialect: str
+    body: Body
+    headers: dict[str, str]
+    apart: Body
+
+
 class Call(Struct, frozen=True, kw_only=True):
     """One request, decoded once. `body` is the client's own object and is never changed after this point.
 
     `id` is a server-made UUIDv7; `received` and `deadline` are monotonic seconds, `at` wall-clock seconds since the
     epoch; `size` is the body's length in bytes. `repeat`: what was read from the same bytes before (`gateway.repeats`).
     `voice`: how the answer is told to a client of another dialect; `body` is a chat completion all the same.
-    `ignored`: what of the client's request is not in `body`, by name.
+    `ignored`: what of the client's request is not in `body`, by name. `native`: all of it, as it came.
     `charged` False: it draws on no budget of its key, user, project and team (the gateway asks for itself).
     `background`: nobody waits for it, so it gives way to whoever does, and takes a cheaper tier where there is one.
     """
@@ -84,6 +97,7 @@ class Call(Struct, frozen=True, kw_only=True):
     repeat: "Repeat | None" = None
     charged: bool = True
     background: bool = False
+    native: Native | None = None
     voice: "Voice | None" = None
     ignored: tuple[str, ...] = ()
 

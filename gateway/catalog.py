@@ -9,38 +9,47 @@ from difflib import get_close_matches
 from msgspec import Struct
 
 from gateway.errors import NotFound
-from gateway.settings import ModelSettings
+from gateway.model_settings import ModelSettings, RouteEntry
 
 _NEAR = 3
 _LONGEST_SHOWN = 128
 _MOST_MET = 1_024  # `provider/model` names remembered between requests
+_PLAIN = ModelSettings(route=[RouteEntry(to="-/-")])
 
 
 class Target(Struct, frozen=True):
-    """One place a request can go: a provider's name and the model's name there."""
+    """One place a request can go: a provider's name, the model's name there, and which of several servers."""
 
     provider: str
     model: str
+    replica: str = ""
 
     def __str__(self) -> str:
         return f"{self.provider}/{self.model}"
 
+    @property
+    def told(self) -> str:
+        """With the server."""
+        return f"{self}@{self.replica}" if self.replica else str(self)
+
 
 class Route(Struct, frozen=True):
-    """`targets` in order of preference, `strategy` says how it may be changed. `free`: marked as costing nothing.
+    """`targets` as written; `chosen` says in which order they are tried and what else is done. `free`: costs nothing.
 
     `told`: the targets in one string.
     """
 
     name: str
     targets: tuple[Target, ...]
-    strategy: str = "ordered"
+    chosen: ModelSettings = _PLAIN
     free: bool = False
     told: str = ""
 
 
-def _route(name: str, targets: tuple[Target, ...], strategy: str = "ordered", *, free: bool = False) -> Route:
-    return Route(name, targets, strategy, free, ",".join(map(str, targets)))
+def _route(name: str, targets: tuple[Target, ...], chosen: ModelSettings | None = None) -> Route:
+    if chosen is None:
+        chosen = ModelSettings(route=[RouteEntry(to=str(target)) for target in targets])
+    return Route(name, targets, chosen, chosen.free, ",".join(map(str, targets)))
 
 
 class Catalog:
@@ -52,20 +61,33 @@ class Catalog:
     def __init__(
         self, models: Mapping[str, ModelSettings], offers: Mapping[str, list[str]], aliases: Mapping[str, str]
     ) -> None:
-        self._offers = dict(offers)
+        self._aliases = dict(aliases)
+        self._offers: dict[str, list[str]] = {}
+        self._routes: dict[str, Route] = {}
         self._met: dict[str, Route] = {}
-        self._routes = {name: self._configured(name, model) for name, model in models.items()}
-        for alias, target in aliases.items():
-            if alias not in self._routes:
-                self._routes[alias] = _route(alias, (_target(target),))
+        self.put(models, offers)
+
+    def put(self, models: Mapping[str, ModelSettings], offers: Mapping[str, list[str]]) -> None:
+        """These from now on. Raises ValueError, and changes nothing, for a route that leads nowhere."""
+        before, self._offers = self._offers, dict(offers)
+        try:
+            routes = {name: self._configured(name, model) for name, model in models.items()}
+        except ValueError:
+            self._offers = before
+            raise
+        for alias, target in self._aliases.items():
+            if alias not in routes:
+                routes[alias] = _route(alias, (_target(target),))
+        self._routes, self._met = routes, {}
 
     def _configured(self, name: str, model: ModelSettings) -> Route:
-        targets = tuple(_target(text) for text in model.route)
-        for target in targets:
+        targets = tuple(_target(entry.to) for entry in model.route)
+        others = [more.to for more in (model.canary, model.shadow) if more is not None]
+        for target in (*targets, *map(_target, others)):
             if target.provider not in self._offers:
                 known = ", ".join(sorted(self._offers))
                 raise ValueError(f"models.{name}: no provider or engine is called {target.provider!r}. Known: {known}.")
-        return _route(name, targets, model.strategy, free=model.free)
+        return _route(name, targets, model)
 
     def _direct(self, name: str) -> Route | None:
         provider, slash, model = name.partition("/")

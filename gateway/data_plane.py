@@ -40,6 +40,7 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
     once = Idempotency(worker.database, worker.ledger.boot, now=time.time, tasks=worker.answering)
     office = _office(worker, pipeline, once)
     edge = openai.Edge(
+        gate=worker.gate,
         pipeline=pipeline,
         keyring=worker.keyring,
         ledger=worker.ledger,
@@ -48,12 +49,12 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
         server=settings.server,
         repeats=Repeats(),
         idempotency=once,
-        ignored=lambda answer: _ignored(worker.providers, answer),
+        ignored=lambda answer: _ignored(worker.upstreams.providers, answer),
         refused=worker.telemetry.refused,
         now=time.time,
         monotonic=time.monotonic,
     )
-    counter = Counter(worker.catalog, worker.providers)
+    counter = Counter(worker.catalog, worker.upstreams.providers)
     making = responses.Continuing(edge, worker.responses)
     found = {
         **openai.endpoints(edge),
@@ -77,7 +78,7 @@ def _office(worker: "Worker", pipeline: Pipeline, once: Idempotency) -> Office:
         database=worker.database,
         files=worker.files,
         keyring=worker.keyring,
-        asking=Asking(pipeline, now=time.time, monotonic=time.monotonic),
+        asking=Asking(pipeline, now=time.time, monotonic=time.monotonic, yields=lambda: worker.gate.yielding),
         settings=kept,
         places=asyncio.Semaphore(kept.batch_in_flight),
         now=time.time,
@@ -100,7 +101,9 @@ def _batch_desk(worker: "Worker", office: Office) -> batches.Desk:
 
 
 def _ignored(providers: Mapping[str, Any], answer: Answer) -> list[str]:
-    """Fields of the request that the provider which answered does not know, where it says so."""
-    provider = providers.get(answer.flight.landing.provider)
+    """What of the request the provider which answered was not told, or does not know where it says so."""
+    call, provider = answer.journey.call, providers.get(answer.flight.landing.provider)
+    if call.native is not None and getattr(provider, "speaks", None) == call.native.dialect:
+        return []
     name = getattr(provider, "ignored_fields", None)
-    return name(answer.journey.call.body) if name is not None else []
+    return [*call.ignored, *(name(call.body) if name is not None else ())]

@@ -12,6 +12,8 @@ from typing import Any
 
 from gateway.call import Directives
 from gateway.errors import InvalidRequest
+from gateway.foreign_headers import PROPERTY, helicone_property
+from gateway.foreign_headers import READERS as FOREIGN
 
 NONE = Directives()  # of a request without any: always this very object
 _OURS = b"x-nearhit-"
@@ -22,6 +24,7 @@ _TAG = re.compile(r"([A-Za-z0-9_.:-]{1,64})=([ -+\--~]{0,128})")
 _LABEL = re.compile(r"[ -~]{1,255}")
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _TRUE, _FALSE = frozenset(("1", "true", "yes", "on")), frozenset(("0", "false", "no", "off"))
+_TIERS = ("off", "exact", "semantic")  # the strictest first
 _NANO = Decimal(1_000_000_000)
 _MOST_TAGS = 16
 _LONGEST_USER = 128
@@ -32,13 +35,37 @@ Found = dict[str, Any]  # keyword arguments of Directives
 def directives(headers: list[tuple[bytes, bytes]]) -> Directives:
     """Names in lower case, as ASGI gives them. Raises InvalidRequest; its `param` is the header's name."""
     found: Found = {}
+    theirs: Found = {}
     for name, value in headers:
         read = _READERS.get(name)
         if read is not None:
             read(found, name.decode("ascii"), value.decode("latin-1").strip())
+        elif (foreign := FOREIGN.get(name)) is not None:
+            foreign(theirs, value.decode("latin-1").strip())
+        elif name.startswith(PROPERTY):
+            helicone_property(theirs, name, value.decode("latin-1").strip())
         elif name.startswith(_OURS):
             raise _refuse(name.decode("latin-1")[:100], "is not a header of this gateway", code="unknown_header")
+    if theirs:
+        _add(found, theirs)
     return Directives(**found) if found else NONE
+
+
+def _add(found: Found, theirs: Found) -> None:
+    """What other gateways' headers ask for besides: never less strict than what ours do."""
+    for name, value in theirs.items():
+        if name in ("ttl", "timeout", "max_age"):
+            _tighten(found, name, value)
+        elif name == "tags":
+            ours: tuple[tuple[str, str], ...] = found.get("tags", ())
+            named = {key for key, _ in ours}
+            found["tags"] = (*ours, *(tag for tag in value if tag[0] not in named))[:_MOST_TAGS]
+        elif name == "tier":
+            found["tier"] = min(value, found.get("tier", "semantic"), key=_TIERS.index)
+        elif name in ("read", "write"):
+            found[name] = False
+        else:
+            found.setdefault(name, value)
 
 
 def _refuse(name: str, why: str, *, code: str = "invalid_header") -> InvalidRequest:
@@ -130,6 +157,12 @@ def _user(found: Found, name: str, value: str) -> None:
     found["user"] = value
 
 
+def _session(found: Found, name: str, value: str) -> None:
+    if not _LABEL.fullmatch(value):
+        raise _refuse(name, "must be 1 to 255 printable ASCII characters")
+    found["session"] = value
+
+
 def _idempotency_key(found: Found, name: str, value: str) -> None:
     if not _LABEL.fullmatch(value):
         raise _refuse(name, "must be 1 to 255 printable ASCII characters")
@@ -162,6 +195,7 @@ _READERS: dict[bytes, Callable[[Found, str, str], None]] = {
     b"x-nearhit-cache-scope": _scope,
     b"x-nearhit-tags": _tags,
     b"x-nearhit-user": _user,
+    b"x-nearhit-session": _session,
     b"x-nearhit-max-cost-usd": _max_cost,
     b"x-nearhit-timeout": _timeout,
     b"x-nearhit-dry-run": _dry_run,

@@ -1,116 +1,126 @@
 """From a call to a begun answer: the candidates of its route in order, until one has sent its first chunk.
 
-Knows the single failover rule: before the first chunk the next candidate may be tried, after it never.
-Every attempt is held, journalled and ended on its own. Does not know: who waits for the answer, the cache, HTTP.
+Knows the single failover rule: before the first chunk the next candidate may be tried, after it never; how often, and
+when a second one is asked beside the first. Does not know: how candidates are ordered (`gateway.routing`), what an
+attempt is (`gateway.attempts`), who waits for the answer, the cache, HTTP.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from gateway import errors
-from gateway.call import PASSED, Body, Call, Chunk
+from gateway.attempts import Attempts, Live, Trial
+from gateway.call import Call
 from gateway.catalog import Route, Target
-from gateway.estimate import Bound, bound, within
-from gateway.flights import Ended, Landing, Step
-from gateway.ledger import AttemptPlan, Hold, Ledger, Settlement
-from gateway.prices import PriceBook
-from gateway.providers import Partial, Provider, Sending
-from gateway.settings import Settings
-from gateway.traces import traceparent_for
-from policies.money import Price, Usage, bound_nano, usd
+from gateway.deployments import Deployments
+from gateway.flights import Ended, Landing
+from gateway.ledger import Ledger
+from gateway.routing import Choice, Router
+from gateway.tasks import Tasks
+from gateway.unwanted import look_over
+from policies.money import Usage, bound_nano, usd
 from policies.retry import RetryBudget, pause, worth_retrying
-from policies.routing import rank
 
 _MOST_ATTEMPTS = 3
-_MOST_SHORTER = 3  # budgets that may each allow less than the one before
-
-
-class Live(Struct, kw_only=True):
-    """A begun answer: its first chunk is in hand, the rest is still to come, the money is held."""
-
-    target: Target
-    provider: Provider
-    price: Price
-    plan: AttemptPlan
-    hold: Hold
-    bound: Bound
-    first: Chunk
-    rest: AsyncGenerator[Chunk, None]
-    step: Step
+_FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
+_OURS_TO_MEND = (401, 402, 403)  # our key, our account there: nothing the client did
+_LEAST_HEDGE = 0.05  # seconds; what is measured may be shorter than is worth another call
 
 
 class Means(Struct, frozen=True, kw_only=True):
     """What a dispatcher works with."""
 
-    providers: Mapping[str, Provider]
-    prices: PriceBook
+    attempts: Attempts
+    router: Router
+    deployments: Deployments
     ledger: Ledger
+    tasks: Tasks
 
 
 class Dispatcher:
     """Tries candidates. `random` yields numbers in [0, 1) for the jitter of retries."""
 
-    def __init__(
-        self, means: Means, settings: Settings, *, monotonic: Callable[[], float], random: Callable[[], float]
-    ) -> None:
-        self._providers = means.providers
-        self._prices = means.prices
+    def __init__(self, means: Means, *, monotonic: Callable[[], float], random: Callable[[], float]) -> None:
+        self._attempts = means.attempts
+        self._router = means.router
+        self._deployments = means.deployments
         self._ledger = means.ledger
-        self._settings = settings
+        self._tasks = means.tasks
         self._monotonic = monotonic
         self._random = random
-        self._gates = {name: asyncio.Semaphore(self._most(name)) for name in means.providers}
         self._retries = RetryBudget()
 
-    def _most(self, name: str) -> int:
-        found = self._settings.providers.get(name)
-        return found.max_in_flight if found else self._settings.server.max_in_flight
-
-    async def begin(self, call: Call, route: Route, landing: Landing) -> Live:
+    async def begin(self, call: Call, route: Route, landing: Landing, why: str = "") -> Live:
         """The first candidate that starts to answer. Raises the last GatewayError when none does."""
-        candidates = self._ranked(call, route)
+        choice = self._router.choose(call, route, cheapest=self._saving(call, route))
+        landing.told.append(lambda: {"routing": choice.ranking.told()})
         self._retries.began()
         try:
-            return await self._try_candidates(call, route, candidates, landing)
+            live = await self._walk(call, route, choice, landing, why)
         finally:
             self._retries.ended()
+        return took_off(landing, live)
 
-    def quote(self, call: Call, route: Route) -> list[dict[str, object]]:
-        """What each candidate would cost at worst, in the order they would be tried; nothing is sent or held."""
-        limits = bound(call, self._settings.ledger.max_output_tokens)
+    def quote(self, call: Call, route: Route) -> dict[str, object]:
+        """Where it would go, in which order and why, and what each would cost at worst; nothing is sent or held."""
+        limits = self._attempts.limits(call)
+        choice = self._router.choose(call, route, cheapest=self._saving(call, route))
         quotes: list[dict[str, object]] = []
-        for target in self._ranked(call, route):
-            price = self._price(call, route, target)
+        for target in choice.targets:
+            price = self._attempts.price(call, route, target)
             worst = None if price is None else usd(bound_nano(limits.input, limits.output, price))
             version = None if price is None else price.id
             quotes.append({"target": str(target), "worst_case_usd": worst, "price": version})
-        return quotes
+        return {"route": quotes, "routing": choice.ranking.told()}
 
-    def _ranked(self, call: Call, route: Route) -> list[Target]:
-        if len(route.targets) == 1:
-            return list(route.targets)
-        prices = [self._price(call, route, target) for target in route.targets]
-        return [route.targets[i] for i in rank(route.strategy, prices)]
+    def settle(self, live: Live, usage: Usage | None, ended: Ended, received: Usage, provider_id: str) -> int:
+        """Post what a begun answer cost. `usage` is the provider's own count; without it, what was `received`."""
+        return self._attempts.settle(live, usage, ended, received, provider_id)
 
-    async def _try_candidates(self, call: Call, route: Route, candidates: list[Target], landing: Landing) -> Live:
+    def _saving(self, call: Call, route: Route) -> bool:
+        """Whether so much of a budget is used that the price decides."""
+        least = route.chosen.cheapest_from
+        if least is None:
+            return False
+        first = route.targets[0]
+        return self._ledger.used(call, first.provider, first.model) >= least
+
+    async def _walk(self, call: Call, route: Route, choice: Choice, landing: Landing, why: str) -> Live:
+        """The candidates one after another, and again while that is worth it."""
         error: errors.GatewayError | None = None
-        for number in range(max(_MOST_ATTEMPTS, len(candidates))):
-            if number >= len(candidates) and not await self._may_repeat(call, error, number - len(candidates)):
+        targets = choice.targets
+        for number in range(max(_MOST_ATTEMPTS, len(targets))):
+            again = number - len(targets)
+            if again >= 0 and not await self._may_repeat(call, error, again):
                 break
-            target = candidates[number % len(candidates)]
+            target = targets[number % len(targets)]
+            if number and not self._may_try(target, free=again < 0):
+                continue
+            queued = choice.to_read(number % len(targets))
+            trial = Trial(call=call, route=route, target=target, prompt=queued, why=why or choice.ranking.first)
+            self._router.sent(choice, target)
             try:
-                return await self._try_once(call, route, target, landing)
+                following = targets[number + 1] if number + 1 < len(targets) else None
+                return await self._try(trial, following, landing)
             except errors.NotPriced as problem:
-                if number + 1 >= len(candidates):
+                if number + 1 >= len(targets):
                     raise
                 error = problem
             except (errors.UpstreamFailed, errors.Overloaded) as problem:
                 error = problem
-                if not worth_retrying(problem.http_status, refused=isinstance(problem, errors.UpstreamRefused)):
+                if not _worth_another(problem, route):
                     raise
         raise error or errors.UpstreamFailed("no candidate could be tried")
+
+    def _may_try(self, target: Target, *, free: bool) -> bool:
+        """The next candidate is tried for nothing while it does well; one that failed last costs a retry."""
+        deployment = self._deployments.of(target)
+        if not deployment.allows(self._monotonic()):
+            return False
+        return (free and not deployment.circuit.in_a_row) or not free or self._retries.allows()
 
     async def _may_repeat(self, call: Call, error: errors.GatewayError | None, again: int) -> bool:
         """Whether the route may be walked once more, having waited as long as the upstream asked for."""
@@ -120,210 +130,100 @@ class Dispatcher:
         await asyncio.sleep(wait)
         return True
 
-    async def _try_once(self, call: Call, route: Route, target: Target, landing: Landing) -> Live:
-        provider = self._providers[target.provider]
-        price = self._price(call, route, target)
-        if price is None:
-            raise errors.NotPriced(
-                f"There is no price for {target}. Set one with `nearhit prices set {target} INPUT-USD OUTPUT-USD` "
-                f"(per million tokens), or mark the model `free: true` in nearhit.yaml."
-            )
-        limits = bound(call, self._settings.ledger.max_output_tokens)
-        plan = self._plan(call, target, price, limits, len(landing.steps) + 1)
-        most = call.directives.max_cost_nano
-        if most is not None and plan.reserve_nano > most:
-            raise errors.InvalidRequest(
-                f"This request could cost up to {usd(plan.reserve_nano)} USD at {target}; x-nearhit-max-cost-usd "
-                f"allows {usd(most)}. Lower max_tokens or raise the header.",
-                param="x-nearhit-max-cost-usd",
-                code="max_cost_exceeded",
-            )
-        gate = self._gates[target.provider]
-        await self._enter(gate, call, target)
+    async def _try(self, trial: Trial, following: Target | None, landing: Landing) -> Live:
+        """One attempt, or two of which the quicker counts."""
+        wait = self._hedge_after(trial)
+        if wait is None or following is None or self._deployments.of(following).circuit.in_a_row:
+            return await self._one(trial, landing)
+        first = self._tasks.spawn(self._one(trial, landing), f"attempt {trial.call.id}")
         try:
-            return await self._send(call, plan, provider, price, limits, landing)
-        except BaseException:
-            gate.release()
-            raise
-
-    async def _enter(self, gate: asyncio.Semaphore, call: Call, target: Target) -> None:
-        if not gate.locked():
-            await gate.acquire()
-            return
-        try:
-            async with asyncio.timeout(max(0.0, call.deadline - self._monotonic())):
-                await gate.acquire()
-        except TimeoutError:
-            raise errors.Overloaded(f"Too many requests wait for {target.provider}.", headers=_LATER) from None
-
-    def _plan(self, call: Call, target: Target, price: Price, limits: Bound, number: int) -> AttemptPlan:
-        return AttemptPlan(
-            id=f"{call.id}.{number}",
-            request_id=call.id,
-            provider=target.provider,
-            model=target.model,
-            price=price,
-            reserve_nano=bound_nano(limits.input, limits.output, price),
-            input_bound=limits.input,
-            max_output=limits.output,
-            billing=self._providers[target.provider].billing,
-        )
-
-    async def _send(
-        self, call: Call, plan: AttemptPlan, provider: Provider, price: Price, limits: Bound, landing: Landing
-    ) -> Live:
-        step = Step(id=plan.id, provider=plan.provider, model=plan.model, held_at=self._monotonic())
-        hold, limits = await self._hold(call, plan, limits, landing)
-        plan = hold.plan
-        landing.steps.append(step)
-        landing.billing = provider.billing
-        landing.capped = limits.injected
-        step.sent_at = self._monotonic()
-        chunks = provider.send(self._sending(call, plan, limits, step.sent_at))
-        try:
-            first = await anext(chunks)
-        except errors.GatewayError as problem:
-            step.result, step.ended_at = problem.code or "failed", self._monotonic()
-            step.cost_nano = self._close(hold, plan, problem)
-            raise
+            done, _ = await asyncio.wait([first], timeout=wait)
+            if done or not self._retries.allows():
+                return await first
+            second = self._tasks.spawn(self._one(_beside(trial, following), landing), f"hedge {trial.call.id}")
         except asyncio.CancelledError:
-            step.result, step.ended_at = "cancelled", self._monotonic()
-            step.cost_nano = self._ledger.settle(hold, self._given_up(plan))
+            await _given_up(first)
             raise
-        except (StopAsyncIteration, Partial):
-            step.result, step.ended_at = "empty", self._monotonic()
-            step.cost_nano = self._ledger.settle(hold, self._doubtful(plan))
-            raise errors.UpstreamFailed(f"{plan.provider} ended its answer before it began.") from None
-        step.first_chunk_at = self._monotonic()
-        landing.provider, landing.model, landing.price = plan.provider, plan.model, price
-        return Live(
-            target=Target(plan.provider, plan.model),
-            provider=provider,
-            price=price,
-            plan=plan,
-            hold=hold,
-            bound=limits,
-            first=first,
-            rest=chunks,
-            step=step,
-        )
+        return await self._quicker(first, second)
 
-    async def _hold(self, call: Call, plan: AttemptPlan, limits: Bound, landing: Landing) -> tuple[Hold, Bound]:
-        """Reserve; where the budget is too small for an answer of the usual length, as long a one as it can pay for.
+    async def _quicker(self, first: "asyncio.Task[Live]", second: "asyncio.Task[Live]") -> Live:
+        """The first answer of two; the other is given up, and its money settled as its provider bills."""
+        running = {first, second}
+        try:
+            while running:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                good = [task for task in done if not task.cancelled() and task.exception() is None]
+                if good:
+                    for late in (*good[1:], *running):
+                        await self._leave(late)
+                    return good[0].result()
+        except asyncio.CancelledError:
+            for task in (first, second):
+                await self._leave(task)
+            raise
+        return first.result()
 
-        Only where the client named no length itself.
-        """
-        landing.short = ""
-        for _ in range(_MOST_SHORTER):
-            try:
-                return await self._ledger.hold(call, plan), limits
-            except errors.BudgetExhausted as refusal:
-                shorter = within(limits, plan.price, refusal.headroom)
-                if shorter is None:
-                    raise
-                limits, landing.short = shorter, refusal.scope
-                reserve = bound_nano(limits.input, limits.output, plan.price)
-                plan = structs.replace(plan, reserve_nano=reserve, max_output=limits.output)
-        return await self._ledger.hold(call, plan), limits
+    async def _leave(self, task: "asyncio.Task[Live]") -> None:
+        await _given_up(task)
+        if not task.cancelled() and task.exception() is None:
+            await self.drop(task.result())
 
-    def _sending(self, call: Call, plan: AttemptPlan, limits: Bound, now: float) -> Sending:
-        found = self._settings.providers.get(plan.provider)
-        patience = found.first_chunk_timeout if found else _ENGINE_PATIENCE
-        return Sending(
-            id=plan.id,
-            operation=call.operation,
-            model=plan.model,
-            body=self._body(call, plan, limits),
-            stream=call.stream,
-            tenant=f"{call.principal.team}/{call.principal.project}",
-            # A whole body is one chunk that comes when all is done, so only the call's own deadline bounds it.
-            timeout=max(0.001, min(patience, call.deadline - now) if call.stream else call.deadline - now),
-            idle=found.idle_timeout if found else _ENGINE_PATIENCE,
-            background=call.background,
-            traceparent=traceparent_for(call, plan.id, self._settings.telemetry.sample) if found else None,
-        )
+    async def drop(self, live: Live, ended: Ended = "cancelled", usage: Usage | None = None) -> None:
+        """A begun answer that nobody will read: closed and settled."""
+        await live.rest.aclose()
+        received = Usage(prompt=live.bound.input, completion=0)
+        self.settle(live, usage, ended, received, "")
 
-    def _body(self, call: Call, plan: AttemptPlan, limits: Bound) -> Body:
-        body = _prepared(call, plan.model, limits)
-        if call.background:
-            tier, told = self._tier(call, Target(plan.provider, plan.model))
-            if told:
-                body["service_tier"] = tier
-        return body
+    async def _one(self, trial: Trial, landing: Landing) -> Live:
+        live = await self._attempts.start(trial, landing)
+        return await look_over(live, trial.route.chosen.fallback_on, self.drop)
 
-    def _close(self, hold: Hold, plan: AttemptPlan, problem: errors.GatewayError) -> int:
-        """End the money of an attempt that never answered: nothing where it provably cost nothing, else the bound."""
-        if isinstance(problem, errors.UpstreamTimeout) or (
-            isinstance(problem, errors.UpstreamFailed) and problem.doubtful
-        ):
-            return self._ledger.settle(hold, self._doubtful(plan))
-        self._ledger.void(hold, problem.code or "failed")
-        return 0
-
-    @staticmethod
-    def _doubtful(plan: AttemptPlan) -> Settlement:
-        """Sent, and never heard of again: the provider may bill all of it."""
-        worst = Usage(prompt=plan.input_bound, completion=plan.max_output)
-        return Settlement(usage=worst, source="upper_bound", ended="failed", provider_id="")
-
-    @staticmethod
-    def _given_up(plan: AttemptPlan) -> Settlement:
-        """Closed before the first chunk: an upstream that stops at the close has read the prompt and hardly begun."""
-        output = plan.max_output if plan.billing == "bills-anyway" else min(plan.max_output, _BEGUN_TOKENS)
-        usage = Usage(prompt=plan.input_bound, completion=output)
-        return Settlement(usage=usage, source="estimated", ended="cancelled", provider_id="")
-
-    def _price(self, call: Call, route: Route, target: Target) -> Price | None:
-        if route.free:
-            return FREE
-        tier, _ = self._tier(call, target)
-        return self._prices.price(target.provider, self._kind(target.provider), target.model, call.at, tier=tier)
-
-    def _tier(self, call: Call, target: Target) -> tuple[str, bool]:
-        """The service tier it is charged by, and whether the upstream is to be told so by us."""
-        asked = call.body.get("service_tier")
-        if call.background and asked in (None, "auto"):
-            return self._prices.background_tier(target.provider, self._kind(target.provider), target.model, call.at)
-        return str(asked or "default"), False
-
-    def _kind(self, provider: str) -> str:
-        found = self._settings.providers.get(provider)
-        return found.kind if found else "local"
-
-    def release(self, live: Live) -> None:
-        """Give back the place of an answer that has ended."""
-        self._gates[live.target.provider].release()
-
-    def settle(self, live: Live, usage: Usage | None, ended: Ended, received: Usage, provider_id: str) -> int:
-        """Post what a begun answer cost. `usage` is the provider's own count; without it, what was `received`."""
-        source = "engine" if self._kind(live.target.provider) == "local" else "provider"
-        if usage is None:
-            source = "estimated" if live.provider.billing == "stops-on-close" or ended == "complete" else "upper_bound"
-            usage = received if source == "estimated" else Usage(prompt=live.bound.input, completion=live.bound.output)
-        settlement = Settlement(usage=usage, source=source, ended=ended, provider_id=provider_id)
-        live.step.cost_nano = self._ledger.settle(live.hold, settlement)
-        live.step.result, live.step.ended_at = ended, self._monotonic()
-        return live.step.cost_nano
+    def _hedge_after(self, trial: Trial) -> float | None:
+        """Seconds of silence after which another candidate is asked as well."""
+        hedge = trial.route.chosen.hedge
+        if hedge is None or trial.call.operation not in ("chat", "completion") or trial.call.background:
+            return None
+        if isinstance(hedge, str):
+            measured = self._deployments.of(trial.target).slow_ttft
+            return max(_LEAST_HEDGE, measured) if measured > 0 else None
+        return hedge
 
 
-_ENGINE_PATIENCE = 120.0
-_BEGUN_TOKENS = 256
-_LATER = (("retry-after", "1"),)
-FREE = Price(id="free", input=0, output=0, cached_input=0, cache_write=0, status="free")
+def took_off(landing: Landing, live: Live) -> Live:
+    """This is the answer."""
+    landing.provider, landing.model, landing.price = live.plan.provider, live.plan.model, live.price
+    landing.billing, landing.answered = live.provider.billing, live.step
+    return live
 
 
-def _prepared(call: Call, model: str, limits: Bound) -> Body:
-    """The client's own request with the upstream's model name, a bounded output and usage asked for."""
-    body = dict(call.body)
-    body["model"] = model
-    if limits.injected is not None:
-        body[limits.field] = limits.injected
-    if call.operation == "embedding" or call.operation in PASSED:
-        return body
-    if call.stream:
-        options = body.get("stream_options")
-        body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
-    else:
-        body.pop("stream", None)
-        body.pop("stream_options", None)
-    return body
+def _worth_another(problem: errors.GatewayError, route: Route) -> bool:
+    if getattr(problem, "unwanted", False):
+        return True
+    refused = isinstance(problem, errors.UpstreamRefused)
+    if refused and (problem.http_status in _OURS_TO_MEND or _is_unwanted(problem, route)):
+        return True
+    return worth_retrying(problem.http_status, refused=refused)
+
+
+def _is_unwanted(problem: errors.GatewayError, route: Route) -> bool:
+    """A refusal of the content, or of its length, that the route wants tried elsewhere."""
+    code = str(problem.detail().get("code") or "")
+    on = route.chosen.fallback_on
+    if "context" in on and code in ("context_length_exceeded", "string_above_max_length"):
+        return True
+    return "content_filter" in on and code in (
+        "content_filter",
+        "content_policy_violation",
+        "ResponsibleAIPolicyViolation",
+    )
+
+
+def _beside(trial: Trial, target: Target) -> Trial:
+    return Trial(call=trial.call, route=trial.route, target=target, prompt=trial.prompt, why="hedge")
+
+
+async def _given_up(task: "asyncio.Task[Live]") -> None:
+    """Cancelled, and waited for: its money is settled when this returns."""
+    task.cancel()
+    with suppress(asyncio.CancelledError, errors.GatewayError):
+        await asyncio.wait([task])

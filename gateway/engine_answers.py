@@ -58,7 +58,7 @@ class Answer:
     def last(self) -> Chunk:
         """The event that tells the usage."""
         usage = self.usage()
-        body = {**self._head, "choices": [], "usage": usage_body(usage, *self.guessed())}
+        body: Body = {**self._head, "choices": [], "usage": usage_body(usage, *self.guessed())}
         return Chunk(body, usage, computed=self.computed)
 
     def note(self, index: int, usage: EngineUsage) -> None:

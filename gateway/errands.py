@@ -13,7 +13,7 @@ import msgspec
 import structlog
 from sqlalchemy.exc import IntegrityError
 
-from gateway.call import AUDIT_SCOPE, AUDIT_TAG, Call, Directives, Principal
+from gateway.call import AUDIT_SCOPE, AUDIT_TAG, CacheMark, Call, Directives, Principal
 from gateway.catalog import Catalog
 from gateway.db.session import UNREACHABLE
 from gateway.errors import GatewayError, Overloaded, UpstreamFailed, UpstreamTimeout
@@ -32,7 +32,15 @@ log = structlog.get_logger("nearhit.audits")
 _PATIENCE = 300.0
 # Whose rows the questions to a judging model are: they may hold answers of several tenants, and are nobody's budget.
 _OWN = Principal(key_id="nearhit", team="nearhit", project="judge")
+_OWN_SHADOW = Principal(key_id="nearhit", team="nearhit", project="shadow")
 _encode = msgspec.json.Encoder().encode
+
+
+class Cap(msgspec.Struct, frozen=True, kw_only=True):
+    """A tag's budget: what such errands may cost a day in all, nano-USD."""
+
+    scope: str
+    nano: int
 
 
 class Means(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +85,27 @@ class Errands:
             charged=self._charge,
         )
 
+    def own(self, call: Call, model: str, tag: tuple[str, str]) -> Call:
+        """A client's request to another model, as the gateway's own: nobody's rows but its, nobody's budget."""
+        now = self.monotonic()
+        body = {name: value for name, value in call.body.items() if name not in ("stream", "stream_options")}
+        return msgspec.structs.replace(
+            call,
+            id=uuid7(),
+            principal=_OWN_SHADOW,
+            body={**body, "model": model},
+            model=model,
+            stream=False,
+            include_usage=False,
+            directives=Directives(tags=(tag,)),
+            received=now,
+            at=self._means.now(),
+            deadline=now + _PATIENCE,
+            repeat=None,
+            charged=False,
+            voice=None,
+        )
+
     async def say(self, model: str, messages: list[dict[str, object]]) -> str:
         """What a model answers to the gateway itself. Raises GatewayError."""
         body: dict[str, object] = {"model": model, "messages": messages, "temperature": 0}
@@ -104,16 +133,19 @@ class Errands:
             assert journey.flight is not None
             return _text(fold([chunk.data for chunk in journey.flight.chunks]))
 
-    async def ask(self, journey: Journey) -> GatewayError | None:
-        """Have `journey.flight` flown to its end; why there is no whole answer, if there is none."""
-        flight = Flight(None, streamed=False)
+    async def ask(self, journey: Journey, cap: Cap | None = None, mark: CacheMark = "audit") -> GatewayError | None:
+        """Have `journey.flight` flown to its end; why there is no whole answer, if there is none.
+
+        `cap`: of the day's money, that of audits where none is given; `mark`: how the row says what it was.
+        """
+        flight = journey.flight = Flight(None, streamed=False)
+        cap = cap or Cap(scope=AUDIT_SCOPE, nano=self.allowed)
         try:
-            await self.ledger.cap(AUDIT_SCOPE, self.allowed)
+            await self.ledger.cap(cap.scope, cap.nano)
         except (IntegrityError, *UNREACHABLE) as trouble:  # another worker sets it too, or the database is away
-            log.info("the cap on audits is not in force", error=repr(trouble)[:200])
-            return Overloaded("The cap on audits is not in force yet.")
-        journey.flight = flight
-        journey.outcome.source, journey.outcome.cache = "upstream", "audit"
+            log.info("a cap on errands is not in force", scope=cap.scope, error=repr(trouble)[:200])
+            return Overloaded("The cap on what the gateway asks by itself is not in force yet.")
+        journey.outcome.source, journey.outcome.cache = "upstream", mark
         ended = asyncio.get_running_loop().create_future()
         flight.join()
         flight.at_end(lambda: ended.done() or ended.set_result(None))

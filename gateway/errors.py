@@ -11,12 +11,13 @@
     |- CacheMissed               504  only-if-cached
     |- Internal                  500
     |- UpstreamFailed            502  refused, cut or garbled before the first byte
-       |- UpstreamTimeout        504
+       |- UpstreamTimeout        504    |- EngineUnavailable 503
        |- UpstreamRefused        the upstream's own 4xx, passed on unchanged
 
 Each class answers three questions: `status`, `retryable` (may another candidate be tried), `level` (for the log).
 """
 
+import math
 from typing import ClassVar, Literal
 
 import msgspec
@@ -24,6 +25,11 @@ import msgspec
 Level = Literal["info", "warning", "error"]
 _encode = msgspec.json.Encoder().encode
 _LONGEST_MESSAGE = 4_000
+
+
+def wait_headers(seconds: float) -> tuple[tuple[str, str], ...]:
+    """How long to wait, rounded up, as clients read it."""
+    return ("retry-after", str(math.ceil(seconds))), ("retry-after-ms", str(math.ceil(seconds * 1e3)))
 
 
 class GatewayError(Exception):
@@ -158,13 +164,24 @@ class Internal(GatewayError):
 
 
 class UpstreamFailed(GatewayError):
-    """`doubtful`: the request had been sent when it failed, so the upstream may have done (and bill) the work."""
+    """`doubtful`: the request had been sent when it failed, so the upstream may have done (and bill) the work.
+
+    `unwanted`: it did answer, in a way that the route wants answered elsewhere.
+    """
 
     status = 502
     code = "upstream_error"
     retryable = True
     level = "warning"
     doubtful: bool = False
+    unwanted: bool = False
+
+
+class EngineUnavailable(UpstreamFailed):
+    """A bundled engine is starting, hung or gone; another provider may answer, or the same one in a moment."""
+
+    status = 503
+    code = "engine_unavailable"
 
 
 class UpstreamTimeout(UpstreamFailed):
@@ -179,7 +196,8 @@ class UpstreamRefused(UpstreamFailed):
     level = "info"
 
     def __init__(self, status: int, error: dict[str, object], *, retry_after: float | None = None) -> None:
-        super().__init__(str(error.get("message") or "The upstream refused this request."))
+        later = () if retry_after is None else wait_headers(retry_after)
+        super().__init__(str(error.get("message") or "The upstream refused this request."), headers=later)
         self.upstream_status = status
         self.upstream_error = error
         self.retry_after = retry_after

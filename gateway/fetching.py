@@ -19,6 +19,7 @@ from gateway.journey import Answer, Journey, Recorder
 from gateway.pump import Pumps
 from gateway.rates import Rates
 from gateway.reading import Reading
+from gateway.shadows import Shadows
 from gateway.telemetry import Telemetry
 
 
@@ -35,6 +36,7 @@ class Parts(Struct, frozen=True, kw_only=True):
     cheaper: Cheaper
     herds: Herds
     audits: Audits
+    shadows: Shadows
     telemetry: Telemetry
     monotonic: Callable[[], float]
 
@@ -79,3 +81,4 @@ class Fetching:
         """Keep a whole answer that may be reused, and learn from it. Called once per flight, when it has ended."""
         if isinstance(journey.query, Query) and self._parts.asking.may_keep(journey.call):
             self._parts.audits.answered(journey, flight)
+        self._parts.shadows.answered(journey, flight)

@@ -20,7 +20,7 @@ Ended = Literal["complete", "cut", "cancelled", "failed"]
 
 
 class Step(Struct, kw_only=True):
-    """What became of one attempt. Instants are monotonic seconds, 0.0: not reached."""
+    """What became of one attempt. Instants are monotonic seconds, 0.0: not reached. `why`: hedge, rung, vote, …"""
 
     id: str
     provider: str
@@ -31,6 +31,8 @@ class Step(Struct, kw_only=True):
     ended_at: float = 0.0
     result: str = "begun"
     cost_nano: int = 0
+    replica: str = ""
+    why: str = ""
 
 
 class Landing(Struct, kw_only=True):
@@ -39,9 +41,14 @@ class Landing(Struct, kw_only=True):
     `billing`: of the upstream being asked now. `capped`: the output cap added because the client named none;
     `short`: the scope of the budget that made it smaller than usual.
     `consumed`: what a broken answer is known to have used. `computed`: how a bundled engine spent its time.
+    `tried`: attempts that were planned; `answered`: the one whose answer this is. `told`: says how the candidates were
+    weighed, and what several answers were worth.
     """
 
     steps: list[Step] = []
+    tried: int = 0
+    answered: Step | None = None
+    told: list[Callable[[], dict[str, object]]] = []
     billing: str = "stops-on-close"
     capped: int | None = None
     short: str = ""

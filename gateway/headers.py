@@ -106,7 +106,7 @@ def _server_timing(journey: Journey, now: float) -> str:
         told += f"cache;dur={(timings.looked_up - admitted) * 1e3:.1f}, "
     upstream = 0.0
     if journey.hit is None and journey.flight is not None and journey.flight.landing.steps:
-        step = journey.flight.landing.steps[-1]
+        step = journey.flight.landing.answered or journey.flight.landing.steps[-1]
         upstream = (step.ended_at or step.first_chunk_at or now) - step.sent_at
         told += f"upstream;dur={upstream * 1e3:.1f}, "
     return f"{told}overhead;dur={max(0.0, now - received - upstream) * 1e3:.1f}"

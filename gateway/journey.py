@@ -74,12 +74,23 @@ def serve(journey: Journey, hit: Hit, flight: Flight) -> None:
 
 
 class Recorder:
-    """Writes exactly one row and one observation for every request, whatever became of it."""
+    """Writes exactly one row and one observation for every request, whatever became of it.
 
-    def __init__(self, ledger: Ledger, telemetry: Telemetry, *, monotonic: Callable[[], float]) -> None:
+    `answered` hears of every answer that was bought, once it has ended.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        telemetry: Telemetry,
+        *,
+        monotonic: Callable[[], float],
+        answered: Callable[[Call, Flight], None] | None = None,
+    ) -> None:
         self._ledger = ledger
         self._telemetry = telemetry
         self._monotonic = monotonic
+        self._answered = answered
 
     def record(self, journey: Journey) -> None:
         """The request has ended. What its flight cost is waited for: the row is written when both are over."""
@@ -103,6 +114,8 @@ class Recorder:
             outcome.ttft_ms = (timings.first_chunk - timings.received) * 1e3
         outcome.explain = explanation(journey)
         self._ledger.record(outcome)
+        if self._answered is not None and outcome.source == "upstream" and journey.flight is not None:
+            self._answered(outcome.call, journey.flight)
         self._telemetry.observe(outcome, timings)
         self._telemetry.left()
 
@@ -122,7 +135,7 @@ def _note(journey: Journey, landing: Landing) -> None:
         journey.timings.attempts = [_attempt(step, landing.computed) for step in landing.steps]
         if landing.steps:
             journey.timings.dispatched = landing.steps[0].held_at
-            last = landing.steps[-1]
+            last = landing.answered or landing.steps[-1]
             outcome.upstream_ms = (last.ended_at - last.sent_at) * 1e3 if last.sent_at else 0.0
 
 
@@ -178,11 +191,14 @@ def explanation(journey: Journey) -> dict[str, object]:
                 "first_chunk_ms": (step.first_chunk_at - started) * 1e3 if step.first_chunk_at else None,
                 "end_ms": (step.ended_at - started) * 1e3 if step.ended_at else None,
                 "cost_nano": step.cost_nano,
+                **({"replica": step.replica} if step.replica else {}),
+                **({"why": step.why} if step.why else {}),
             }
             for step in (journey.flight.landing.steps if journey.flight else ())
         ],
         **_marks(journey, started),
         **_shortened(journey),
+        **_routed(journey),
         **journey.told,
     }
 
@@ -205,6 +221,14 @@ def _marks(journey: Journey, started: float) -> dict[str, object]:
     if landing is not None and landing.computed is not None:
         marks["queue"], marks["prefill"] = landing.computed
     return {"marks": marks}
+
+
+def _routed(journey: Journey) -> dict[str, object]:
+    """How the candidates were weighed; only for who led the answer."""
+    told: dict[str, object] = {}
+    for say in journey.flight.landing.told if journey.flight else ():
+        told |= say()
+    return told
 
 
 def _shortened(journey: Journey) -> dict[str, object]:

@@ -51,9 +51,13 @@ class _Bound(Struct, frozen=True):
 
 
 class Metrics:
-    """The instruments of one process. `models`: names that always have a label of their own."""
+    """The instruments of one process. `models`: names that always have a label of their own.
 
-    def __init__(self, models: Iterable[str] = ()) -> None:
+    `goal`: the seconds to the first token and per further one within which a streamed answer counts as goodput.
+    """
+
+    def __init__(self, models: Iterable[str] = (), goal: tuple[float, float] = (1.0, 0.05)) -> None:
+        self._goal = goal
         self._registry = CollectorRegistry()
         self._models = set(models)
         self._room = MOST_MODELS
@@ -81,6 +85,16 @@ class Metrics:
         self._attempts = Counter(
             "nearhit_upstream_attempts", "Attempts at providers by result.", ("provider", "result"), registry=registry
         )
+        self._shed = Counter(
+            "nearhit_shed", "Newcomers turned away before anything was done for them.", ("reason",), registry=registry
+        )
+        self._shed_bound: dict[str, Add] = {}
+        good = Counter(
+            "nearhit_goodput",
+            "Streamed answers that kept both targets, of telemetry.ttft_target and tpot_target.",
+            registry=registry,
+        )
+        self._good = self._tallies.sum(good)
         overhead = Histogram(
             "nearhit_overhead_seconds", "Time of a request that no provider took.", buckets=OVERHEAD, registry=registry
         )
@@ -111,6 +125,9 @@ class Metrics:
         self.unreadable = Counter(
             "nearhit_cache_unreadable", "Kept records that could not be read.", ("why",), registry=registry
         )
+        self.shadows = Counter(
+            "nearhit_shadow_answers", "Answers of shadow models by how they compare.", ("verdict",), registry=registry
+        )
         self.audits = Counter("nearhit_cache_audits", "Hits that were to be checked.", ("result",), registry=registry)
         self.compared = Counter(
             "nearhit_cache_compared", "Misses that were compared with kept answers.", ("result",), registry=registry
@@ -128,6 +145,18 @@ class Metrics:
             "nearhit_start_time_seconds",
             "When the oldest worker began.",
             multiprocess_mode="livemin",
+            registry=registry,
+        )
+        self._lag = Gauge(
+            "nearhit_loop_lag_seconds",
+            "How late the event loop was, the latest worker's.",
+            multiprocess_mode="livemax",
+            registry=registry,
+        )
+        self._share = Gauge(
+            "nearhit_shed_share",
+            "The share of newcomers that is turned away for the lag, the worst worker's.",
+            multiprocess_mode="livemax",
             registry=registry,
         )
         self._engine = Gauge(
@@ -187,6 +216,8 @@ class Metrics:
             bound.server_first(outcome.ttft_ms / 1_000)
             if each is not None:
                 bound.server_each(each)
+            if status < 400 and outcome.ttft_ms <= self._goal[0] * 1e3 and (each or 0.0) <= self._goal[1]:
+                self._good(1)
         if outcome.cost_nano > 0:
             bound.cost(outcome.cost_nano / 1e9)
         if outcome.source == "upstream":
@@ -221,6 +252,17 @@ class Metrics:
         """A request turned away before it became a Call (no key, malformed body)."""
         asked = (operation if operation in OPERATION_NAMES else OTHER, status, "none")
         (self._requests_bound.get(asked) or self._bind_request(asked))(1)
+
+    def shed(self, reason: str) -> None:
+        """A newcomer that was turned away; the gate knows four reasons."""
+        inc = self._shed_bound.get(reason)
+        if inc is None:
+            inc = self._shed_bound[reason] = self._tallies.sum(self._shed.labels(reason))
+        inc(1)
+
+    def pressure(self, lag: float, share: float) -> None:
+        self._lag.set(lag)
+        self._share.set(share)
 
     def attempt(self, provider: str, result: str) -> None:
         asked = (provider, result)

@@ -21,11 +21,15 @@ from cache.verify import Watch
 from engine.api import Engine
 from engine.client import EngineClient
 from engine.locate import ModelNotFound, locate
+from engine.pool import EnginePool
 from engine.sim import SimEngine
+from gateway.fleet import Fleet
 from gateway.judging import Ask, ModelJudge
+from gateway.key_pool import KeyPool
 from gateway.providers import Provider, load
 from gateway.providers import local as local_provider
-from gateway.settings import EngineSettings, Settings
+from gateway.serve_engines import engine_sockets
+from gateway.settings import EngineSettings, ProviderSettings, Settings
 from gateway.tasks import Tasks
 from gateway.transport import Transport
 from policies.reuse import ReusePolicy
@@ -79,7 +83,9 @@ def build_engines(settings: Settings) -> dict[str, Engine]:
 def _engine(settings: Settings, name: str, chosen: EngineSettings) -> Engine:
     if chosen.model == "sim":
         return SimEngine(monotonic=time.monotonic)
-    return EngineClient(chosen.model, socket_of(settings.home, f"engine-{name}"), monotonic=time.monotonic)
+    sockets = engine_sockets(settings.home / "run", name, chosen.replicas)
+    clients = [EngineClient(chosen.model, path, monotonic=time.monotonic) for path in sockets]
+    return clients[0] if len(clients) == 1 else EnginePool(clients)
 
 
 def build_providers(
@@ -95,7 +101,7 @@ def build_providers(
         raise ValueError(f"a provider and an engine are both called {', '.join(sorted(taken))}")
     found: dict[str, Provider] = {}
     for name, chosen in settings.providers.items():
-        found[name] = load(chosen.kind).build(name, chosen, transport=transport, tasks=tasks)
+        found[name] = build_upstream(name, chosen, transport, tasks)
     for name in ("local", *(other for other in engines if other != "local")):
         found[name] = local_provider.build(
             {label(settings, name): engines[name]} if name in engines else {},
@@ -107,6 +113,26 @@ def build_providers(
             now=time.time,
         )
     return found
+
+
+def build_upstream(name: str, chosen: ProviderSettings, transport: Transport, tasks: Tasks) -> Provider:
+    """One upstream: a fleet where there are several servers, a pool where there are several keys."""
+    if chosen.replicas:
+        if chosen.base_url is not None:
+            raise ValueError(f"providers.{name}: give base_url or replicas, not both")
+        return Fleet(name, chosen.replicas, lambda url: build_upstream(name, _at(chosen, url), transport, tasks))
+    build = load(chosen.kind).build
+    if not chosen.api_keys:
+        return build(name, chosen, transport=transport, tasks=tasks)
+    if chosen.api_key is not None:
+        raise ValueError(f"providers.{name}: give api_key or api_keys, not both")
+    keyed = [chosen.model_copy(update={"api_key": key, "api_keys": []}) for key in chosen.api_keys]
+    members = [build(name, one, transport=transport, tasks=tasks) for one in keyed]
+    return KeyPool(name, members, monotonic=time.monotonic)
+
+
+def _at(chosen: ProviderSettings, url: str) -> ProviderSettings:
+    return chosen.model_copy(update={"base_url": url, "replicas": []})
 
 
 def label(settings: Settings, engine: str) -> str:

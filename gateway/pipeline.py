@@ -66,7 +66,7 @@ class Pipeline:
             "object": "nearhit.dry_run",
             "source": source,
             "cache": journey.outcome.cache,
-            "route": self._parts.pumps.quote(call, journey.route),
+            **self._parts.pumps.quote(call, journey.route),
             "why": explanation(journey),
         }
 

@@ -67,6 +67,12 @@ def find(
     return None if known is None or found is None else (known, found)
 
 
+def context_window(provider: str, base_url: str | None, model: str, kind: str | None) -> int | None:
+    """How many tokens the model's window holds, where the table knows."""
+    found = find(provider, base_url, model, kind)
+    return None if found is None else found[1].context_window
+
+
 def list_price(known: "Provider", model: "ModelInfo", at: float, service: str) -> Price | None:
     """The price at that time for a service tier (`batch`, `priority`, …); None for what has no token prices."""
     when = datetime.fromtimestamp(at, UTC)

@@ -87,6 +87,7 @@ class PriceBook:
         self._overrides: dict[tuple[str, str], list[Override]] = {}
         self._cached: dict[tuple[str, str, str, int], Price | None] = {}
         self._unpriced: dict[str, float] = {}
+        self.generation = 0  # another number whenever overrides were read
 
     async def load(self) -> None:
         """Read the overrides and bring the bundled table into memory. Call it again when another process set one."""
@@ -98,7 +99,14 @@ class PriceBook:
             found.setdefault((row["provider"], row["model"]), []).append(_override(row))
         self._overrides = found
         self._cached.clear()
+        self.generation += 1
         await asyncio.to_thread(price_table.load)
+
+    def configure(self, settings: "Settings") -> None:
+        """Other providers and engines from now on."""
+        self._settings = settings
+        self._cached.clear()
+        self.generation += 1
 
     async def refresh(self) -> None:
         """Read the overrides again when another process has added one."""

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from gateway import errors
+from gateway.attempts import Live
 from gateway.call import Call, Chunk
 from gateway.catalog import Route
-from gateway.dispatch import Dispatcher, Live
 from gateway.estimate import text_size
 from gateway.flights import Flight
 from gateway.providers import Partial
+from gateway.several import Several
 from gateway.tasks import Tasks
 from policies.money import Usage
 
@@ -27,7 +28,7 @@ _LARGEST_ANSWER = 200_000  # chunks: far above any model's window, so only a run
 class Pumps:
     """Starts pumps and bounds how many of them may run on for nobody."""
 
-    def __init__(self, dispatcher: Dispatcher, tasks: Tasks, *, monotonic: Callable[[], float]) -> None:
+    def __init__(self, dispatcher: Several, tasks: Tasks, *, monotonic: Callable[[], float]) -> None:
         self._dispatcher = dispatcher
         self._tasks = tasks
         self._monotonic = monotonic
@@ -38,7 +39,7 @@ class Pumps:
         task = self._tasks.spawn(self._fly(flight, call, route), f"pump {call.id}")
         flight.abandoned = lambda: self._abandon(flight, task)
 
-    def quote(self, call: Call, route: Route) -> list[dict[str, object]]:
+    def quote(self, call: Call, route: Route) -> dict[str, object]:
         return self._dispatcher.quote(call, route)
 
     def _abandon(self, flight: Flight, task: asyncio.Task[None]) -> None:
@@ -111,7 +112,6 @@ class Pumps:
         if live is None:
             landing.cost_status = "estimated" if any(step.cost_nano for step in landing.steps) else "exact"
         else:
-            self._dispatcher.release(live)
             # A count told before the end of a broken answer may still grow: only a whole answer's is final, or what
             # an engine of ours says it has computed.
             told = landing.usage if landing.ended == "complete" else landing.consumed

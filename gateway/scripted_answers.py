@@ -50,8 +50,21 @@ class Request(Struct):
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: Body | None = None
+    logprobs: object = None
+    kv_transfer_params: Body | None = None
+    bootstrap_room: int | None = None
     dimensions: int | None = None
     encoding_format: str | None = None
+
+
+class Lines(Struct, frozen=True):
+    """What is said instead of drawn words, and how it ends; None leaves both to the prompt."""
+
+    say: str | None = None
+    finish: str | None = None
+
+
+_DRAWN = Lines()
 
 
 class Answer(NamedTuple):
@@ -71,7 +84,7 @@ class Script(NamedTuple):
         return Usage(prompt=self.prompt_tokens, completion=sum(len(answer.tokens) for answer in self.answers))
 
 
-def script(request: Request, operation: Operation, fixed: int | None = None) -> Script:
+def script(request: Request, operation: Operation, fixed: int | None = None, lines: Lines = _DRAWN) -> Script:
     """The whole answer. `fixed`: a natural length in tokens instead of one that depends on the prompt (8 to 39).
 
     A natural end says `stop`. A limit below the natural length cuts with `length`; one above it and up to 1024 is
@@ -80,11 +93,26 @@ def script(request: Request, operation: Operation, fixed: int | None = None) -> 
     prompts = [_chat_text(request.messages)] if operation == "chat" else texts(request.prompt)
     limit = request.max_completion_tokens or request.max_tokens
     answers = [
-        _answer(f"{prompt}\0{copy}" if copy else prompt, limit, fixed, greedy=bool(request.ignore_eos))
+        _said(lines, _answer(f"{prompt}\0{copy}" if copy else prompt, limit, fixed, greedy=bool(request.ignore_eos)))
         for prompt in prompts
         for copy in range(request.n or 1)
     ]
     return Script(answers, sum(count(prompt) for prompt in prompts))
+
+
+def _said(lines: Lines, drawn: Answer) -> Answer:
+    tokens = drawn.tokens
+    if lines.say is not None:
+        first, *rest = lines.say.split(" ")
+        tokens = [first, *(f" {word}" for word in rest)]
+    finish = lines.finish or ("stop" if lines.say is not None else drawn.finish)
+    return Answer(tokens, finish)
+
+
+def token_logprobs(tokens: list[str], logprob: float) -> Body:
+    """Every token as sure as that."""
+    rows = [{"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": []} for token in tokens]
+    return {"content": rows, "refusal": None}
 
 
 def _answer(seed: str, limit: int | None, fixed: int | None, *, greedy: bool) -> Answer:

@@ -14,7 +14,18 @@ import msgspec
 from msgspec import Struct
 
 from gateway.call import Body, Operation
-from gateway.scripted_answers import Request, Script, count, misfortune, script, texts, vector, vector_base64
+from gateway.scripted_answers import (
+    Lines,
+    Request,
+    Script,
+    count,
+    misfortune,
+    script,
+    texts,
+    token_logprobs,
+    vector,
+    vector_base64,
+)
 from policies.money import Usage
 
 Ended = Literal["complete", "closed", "cut", "error", "limit", "refused"]
@@ -35,7 +46,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """`ttft_ms` before the first token, `tpot_ms` before each further one; rates are shares of calls in [0, 1].
 
     `stop_on_close`: a client that leaves is billed for the tokens made so far, else for the whole answer.
-    `tokens` fixes the natural length of every answer.
+    `tokens` fixes the natural length of every answer, `say` its words, `finish` how it ends; `logprob` is told of every
+    token where log probabilities are asked for. `role`: of a pair that answers together, as vLLM's and SGLang's do.
     """
 
     ttft_ms: float = 0.0
@@ -45,6 +57,10 @@ class Options(Struct, frozen=True, kw_only=True):
     stop_on_close: bool = False
     seed: int = 0
     tokens: int | None = None
+    say: str | None = None
+    finish: str | None = None
+    logprob: float | None = None
+    role: Literal["", "prefill", "decode"] = ""
 
 
 class Counters(Struct, kw_only=True):
@@ -57,6 +73,7 @@ class Counters(Struct, kw_only=True):
     failed: int = 0
     cut: int = 0
     refused: int = 0
+    handed_over: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -119,6 +136,8 @@ class OngoingCall:
         self._sent = 0
         self._last: int | None = None
         self._script = Script([], 0)
+        self._logprob: float | None = None
+        self._from_afar = False
 
     def start(self, raw: bytes) -> None:
         options = self._books.options
@@ -130,18 +149,30 @@ class OngoingCall:
         self._request = request
         self._line |= {"model": request.model, "stream": bool(request.stream)}
         self._fate, self._when = misfortune(options.seed, self._number, options.fail_rate, options.cut_rate)
+        self._from_afar = self._handed_over(request)
         if self._fate in ("error", "limit"):
             self._at(options.ttft_ms, self._fail)
             return
         if self._operation == "embedding":
             self._at(options.ttft_ms, self._embed)
             return
-        self._script = script(request, self._operation, options.tokens)
+        self._script = script(request, self._operation, options.tokens, Lines(options.say, options.finish))
+        self._logprob = options.logprob if request.logprobs and self._operation == "chat" else None
         self._steps = max((len(answer.tokens) for answer in self._script.answers), default=0)
         if request.stream:
             self._at(options.ttft_ms, self._begin_stream)
         else:
             self._at(options.ttft_ms + (self._steps - 1) * options.tpot_ms, self._answer)
+
+    def _handed_over(self, request: Request) -> bool:
+        """Whether the prompt's blocks go to, or come from, the other server of a pair."""
+        moved = request.kv_transfer_params or {}
+        named = (
+            moved.get("do_remote_decode") if self._books.options.role == "prefill" else moved.get("remote_block_ids")
+        )
+        found = bool(self._books.options.role) and bool(named or request.bootstrap_room)
+        self._books.counters.handed_over += found
+        return found
 
     def gone(self) -> None:
         """The client left. What it is billed depends on the profile."""
@@ -213,9 +244,18 @@ class OngoingCall:
             said: Body = (
                 {"message": {"role": "assistant", "content": text, "refusal": None}} if chat else {"text": text}
             )
-            choices.append({"index": index, **said, "logprobs": None, "finish_reason": finish})
+            choices.append({"index": index, **said, "logprobs": self._logprobs(tokens), "finish_reason": finish})
         usage = self._script.usage()
         body = {**self._head("chat.completion" if chat else "text_completion"), "choices": choices}
+        if self._from_afar and self._request.kv_transfer_params and self._books.options.role == "prefill":
+            body["kv_transfer_params"] = {
+                "do_remote_prefill": True,
+                "do_remote_decode": False,
+                "remote_engine_id": self._books.boot,
+                "remote_block_ids": [self._number],
+                "remote_host": "127.0.0.1",
+                "remote_port": 5600,
+            }
         self._send_whole({**body, "usage": usage_body(usage)}, usage)
 
     def _send_whole(self, body: Body, usage: Usage) -> None:
@@ -269,12 +309,15 @@ class OngoingCall:
             for index, (tokens, _) in enumerate(self._script.answers):
                 if step < len(tokens):
                     self._sent += 1
-                    events.append(self._event(index, {"content": tokens[step]}))
+                    events.append(self._event(index, {"content": tokens[step]}, told=[tokens[step]]))
         return events
 
-    def _event(self, index: int, delta: Body, finish: str | None = None) -> bytes:
+    def _logprobs(self, tokens: list[str]) -> Body | None:
+        return None if self._logprob is None or not tokens else token_logprobs(tokens, self._logprob)
+
+    def _event(self, index: int, delta: Body, finish: str | None = None, told: list[str] | None = None) -> bytes:
         part: Body = {"delta": delta} if self._operation == "chat" else {"text": delta.get("content", "")}
-        choice: Body = {"index": index, **part, "logprobs": None, "finish_reason": finish}
+        choice: Body = {"index": index, **part, "logprobs": self._logprobs(told or []), "finish_reason": finish}
         return chunked(b"data: %b\n\n" % _encode({**self._chunk_head, "choices": [choice], **self._chunk_tail}))
 
     def _finish_stream(self) -> None:
@@ -298,6 +341,11 @@ def response(status: int, body: object, extra: bytes = b"") -> bytes:
     raw = _encode(body)
     head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n"
     return head % (_STATUS[status], extra, len(raw)) + raw
+
+
+def text_response(text: bytes) -> bytes:
+    """A whole response in plain text."""
+    return b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n%b" % (len(text), text)
 
 
 def chunked(raw: bytes) -> bytes:

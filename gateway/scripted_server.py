@@ -17,7 +17,7 @@ import uvloop
 
 from gateway.call import Operation
 from gateway.ids import uuid7
-from gateway.scripted_calls import Books, OngoingCall, Options, Wire, response
+from gateway.scripted_calls import Books, OngoingCall, Options, Wire, response, text_response
 
 _OPERATIONS: dict[bytes, Operation] = {
     b"/v1/chat/completions": "chat",
@@ -143,6 +143,9 @@ class _Connection(asyncio.Protocol):
     def _other(self, path: bytes) -> bytes:
         if path == b"/stats":
             return response(200, self._books.counters)
+        if path == b"/metrics":
+            running = max(0, self._books.counters.in_flight)
+            return text_response(b"vllm:num_requests_running %d\nvllm:num_requests_waiting 0\n" % running)
         if path in (b"/v1/models", b"/models"):
             model = {"id": "scripted", "object": "model", "created": 0, "owned_by": "nearhit"}
             return response(200, {"object": "list", "data": [model]})

@@ -25,6 +25,7 @@ from msgspec import Struct
 from gateway import serve_banner
 from gateway.firstrun import ensure_admin_key, installation_secret
 from gateway.serve_child import Child, Plan, how_it_ended, module_command, spawn
+from gateway.serve_engines import engine_plans
 from gateway.serve_home import CannotServe, forget_gauges, fresh_folder, listen, lock, prepare, take_first_key
 from gateway.settings import Settings, environment, load
 
@@ -115,16 +116,7 @@ def plans_for(started: Started, chosen: dict[str, Any]) -> list[Plan]:
         "cache.encoder", "--socket", str(run_folder / "encoder.sock"), "--model", settings.cache.encoder
     )
     plans = [Plan(name="encoder", kind="encoder", command=encoder, environment=half)]
-    for name, engine in settings.engines.items():
-        if engine.model == "sim":
-            continue
-        arguments = ["--model", engine.model, "--socket", str(run_folder / f"engine-{name}.sock")]
-        arguments += ["--max-queue", str(engine.max_queue)]
-        arguments += ["--threads", str(engine.threads)] if engine.threads is not None else []
-        arguments += ["--quant", engine.quant] if engine.quant != "none" else []
-        arguments += ["--kv-dtype", engine.kv_dtype] if engine.kv_dtype != "auto" else []
-        command = module_command("engine.process", *arguments)
-        plans.append(Plan(name=f"engine {name}", kind="engine", command=command, environment=half))
+    plans += engine_plans(settings.engines, run_folder, half)
     single = _threads(base, 1) | {"PROMETHEUS_MULTIPROC_DIR": str(fresh_folder(run_folder / "metrics").absolute())}
     # glibc gives every thread an arena of its own; a worker's few threads do not need them, its memory does.
     single.setdefault("MALLOC_ARENA_MAX", "2")
@@ -134,6 +126,7 @@ def plans_for(started: Started, chosen: dict[str, Any]) -> list[Plan]:
 def _worker(started: Started, index: int, variables: dict[str, str]) -> Plan:
     fds = tuple(sock.fileno() for sock in started.sockets)
     command = module_command("gateway.server", *(part for fd in fds for part in ("--fd", str(fd))))
+    command += ["--supervisor", str(os.getpid())]
     if started.config is not None:
         command += ["--config", str(started.config)]
     if index == 0:
@@ -199,6 +192,8 @@ class Supervisor:
         self._monotonic = monotonic
         self._say = say
         self._signals = 0
+        self._reload = False
+        self._at_terminal = os.isatty(0)
         self._fatal: str | None = None
         self._announced = False
         self._last_line = ""
@@ -216,6 +211,7 @@ class Supervisor:
         while not self._signals and self._fatal is None:
             self._sleep()
             self._look_after_children()
+            self._pass_on_reload()
             self._announce()
         self._drain()
         if self._fatal is not None:
@@ -233,8 +229,11 @@ class Supervisor:
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        self._signals += 1
+        del frame
+        if number == signal.SIGHUP and not (self._at_terminal and not os.isatty(0)):
+            self._reload = True
+        else:  # SIGHUP too, when it says that the terminal we were started from is gone
+            self._signals += 1
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody sleeps any more
@@ -264,6 +263,15 @@ class Supervisor:
                 return
             delay = (child.due or 0.0) - self._monotonic()
             self._tell(f"nearhit: {told}; starting it again in {max(0.0, delay):.1f} s")
+
+    def _pass_on_reload(self) -> None:
+        """Every worker reads the configuration again."""
+        if self._reload:
+            self._reload = False
+            self._tell("nearhit: the workers read the configuration again")
+            for child in self._children:
+                if child.plan.kind == "worker":
+                    child.signal(signal.SIGHUP)
 
     def _hopeless(self, worker: Child, status: int) -> bool:
         if status == CONFIGURATION_ERROR:

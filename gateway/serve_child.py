@@ -101,6 +101,11 @@ class Child:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(sig)
 
+    def signal(self, sig: int) -> None:
+        """Tell it something, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(sig)
+
     def ended(self) -> bool:
         """True when nothing runs."""
         return self._process is None or self._process.poll() is not None

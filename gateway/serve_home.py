@@ -32,7 +32,7 @@ def prepare(settings: Settings) -> Path:
     for name in settings.engines:
         if not name or not set(name) <= _SAFE:
             raise CannotServe(f"engines: {name!r} is no name; use letters, digits and _ . -")
-    longest = max((f"engine-{name}.sock" for name in settings.engines), key=len, default="encoder.sock")
+    longest = max((f"engine-{name}.00.sock" for name in settings.engines), key=len, default="encoder.sock")
     if len(os.fsencode((home / "run" / longest).absolute())) > _LONGEST_SOCKET_PATH:
         raise CannotServe(f"{home.absolute()} is too long a path for Unix sockets. Set NEARHIT_HOME to a shorter one.")
     return home / "run"

@@ -23,6 +23,7 @@ from typing import Any
 import uvicorn
 from msgspec import Struct
 
+from gateway.reloading import Rereading
 from gateway.server_protocol import Limits, protocol
 from gateway.settings import Settings, load
 
@@ -155,9 +156,16 @@ def tune() -> None:
     gc.freeze()  # what was imported stays: looking through it at every full collection costs milliseconds
 
 
-def _build(factory: str, settings: Settings) -> App:
+def _build(factory: str, settings: Settings, rereading: Rereading) -> App:
     module, _, name = factory.partition(":")
-    return getattr(importlib.import_module(module), name)(settings)
+    return getattr(importlib.import_module(module), name)(settings, rereading)
+
+
+def _rereading(asked: argparse.Namespace) -> Rereading:
+    """How this process reads its settings again, and tells the supervisor to have all others do so."""
+    supervisor = asked.supervisor
+    spread = None if supervisor is None else (lambda: os.kill(supervisor, signal.SIGHUP))
+    return Rereading(lambda: load(asked.config), spread)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -165,7 +173,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fd", type=int, action="append", required=True, help="a listening TCP socket, inherited")
     parser.add_argument("--admin", type=Path, help="where to put the control plane's Unix socket")
     parser.add_argument("--config", type=Path, help="nearhit.yaml")
-    parser.add_argument("--app", default="gateway.app:create_app", help="module:function that takes the settings")
+    parser.add_argument("--supervisor", type=int, help="process to be told when every worker is to read its settings")
+    parser.add_argument(
+        "--app", default="gateway.app:create_app", help="module:function of the settings and how to read them again"
+    )
     return parser.parse_args(argv)
 
 
@@ -174,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = _arguments(argv)
     try:
         settings = load(asked.config)
-        app = _build(asked.app, settings)
+        app = _build(asked.app, settings, _rereading(asked))
     except ValueError as error:  # pydantic's ValidationError is one; its message names the key
         sys.stderr.write(f"nearhit: {error}\n")
         return CONFIGURATION_ERROR

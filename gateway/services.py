@@ -20,11 +20,13 @@ if TYPE_CHECKING:  # heavy or optional parts; routes only ever call them
     from gateway.prices import PriceBook
     from gateway.providers import Provider
     from gateway.rates import Rates
+    from gateway.reloading import Reloader
     from gateway.telemetry import Telemetry
 
 
 class Services:
-    """`cache` is None where nothing is cached; `telemetry`, `gauges`, `planter` and `rates` in short-lived processes;
+    """`cache` is None where nothing is cached; `telemetry`, `gauges`, `planter`, `rates`, `reloader` in short-lived
+    processes;
     `sign_on` where only keys sign in.
 
     `now`: wall-clock seconds. `models` answers the names clients may ask for.
@@ -49,6 +51,7 @@ class Services:
         sign_on: "SignOn | None" = None,
         gauges: "Gauges | None" = None,
         models: Callable[[], list[str]] = list,
+        reloader: "Reloader | None" = None,
     ) -> None:
         self.settings = settings
         self.database = database
@@ -65,3 +68,4 @@ class Services:
         self.sign_on = sign_on
         self.gauges = gauges
         self.models = models
+        self.reloader = reloader

@@ -20,14 +20,20 @@ from pydantic import (
 )
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
 from gateway.alert_settings import AlertSettings
+from gateway.distillation_settings import DistillationSettings
+from gateway.engine_settings import EngineSettings
+from gateway.export_settings import ExportSettings
 from gateway.kept_settings import KeptSettings
+from gateway.model_settings import ModelSettings
 from gateway.oidc_settings import OidcSettings
+from gateway.secret_files import with_files
 from gateway.setting_types import Octets, Seconds, Section
 from policies.money import nano
 
@@ -49,7 +55,7 @@ WELL_KNOWN = {
     "xai": ("XAI_API_KEY", "https://api.x.ai/v1"),
     "cerebras": ("CEREBRAS_API_KEY", "https://api.cerebras.ai/v1"),
 }
-_NATIVE = ("anthropic", "azure", "bedrock", "gemini")  # the others speak OpenAI's language
+_OF_NO_KIND = ("cerebras",)  # plain OpenAI's language
 
 
 def _amount(value: object) -> object:
@@ -57,7 +63,10 @@ def _amount(value: object) -> object:
 
 
 class Server(Section):
-    """The listening socket and what one request may cost it."""
+    """The listening socket and what one request may cost it. `mirror_headers`: gateways whose reply headers come too.
+
+    `max_in_flight`: per worker. `lag_target`: how late the event loop may be before newcomers are turned away.
+    """
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
@@ -68,48 +77,28 @@ class Server(Section):
     header_timeout: Seconds = 10.0
     drain_timeout: Seconds = 120.0
     max_in_flight: int = Field(default=2_000, ge=1)
+    mirror_headers: list[Literal["litellm", "helicone", "portkey", "cloudflare"]] = []
+    lag_target: Seconds = 0.025
 
 
 class ProviderSettings(Section):
-    """An upstream. `api_key: none` sends no credential. Further keys belong to the kind and are checked by it."""
+    """An upstream. `api_key: none` sends no credential; `api_keys`: several, one of which is taken for each call.
+
+    `replicas`: addresses of equal servers, or `dns://name:port`, `srv://name` for those the network names. Further keys
+    belong to the kind and are checked by it.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     kind: str
     base_url: str | None = None
     api_key: SecretStr | None = None
+    api_keys: list[SecretStr] = []
+    replicas: list[str] = []
     first_chunk_timeout: Seconds = 30.0
     idle_timeout: Seconds = 30.0
     max_in_flight: int = Field(default=512, ge=1)
     billing: Literal["stops-on-close", "bills-anyway"] = "bills-anyway"
-
-
-class EngineSettings(Section):
-    """A bundled engine. Its tokens are priced from its hour.
-
-    `tokens_per_second` (written) and `prefill_tokens_per_second` (read): as `nearhit engine bench` measures them with
-    several requests at once; None prices by an assumed rate. `busy_share`: of its paid hours, those it should work.
-    `quant`: weights in fewer bits, and `kv_dtype`: the cache of keys and values in fewer; `python -m engine quality`
-    says what they cost.
-    """
-
-    model: str = "demo"
-    hour_usd: Annotated[str, BeforeValidator(str)] = "0.50"
-    tokens_per_second: float | None = Field(default=None, gt=0)
-    prefill_tokens_per_second: float | None = Field(default=None, gt=0)
-    busy_share: float = Field(default=1.0, gt=0, le=1)
-    threads: int | None = Field(default=None, ge=1)
-    max_queue: int = Field(default=256, ge=1)
-    quant: Literal["none", "int8", "int4", "fp8"] = "none"
-    kv_dtype: Literal["auto", "float32", "bfloat16", "int8", "fp8"] = "auto"
-
-
-class ModelSettings(Section):
-    """A name clients may ask for. `free` marks a route whose upstream really costs nothing."""
-
-    route: list[str] = Field(min_length=1)
-    strategy: Literal["ordered", "cheapest"] = "ordered"
-    free: bool = False
 
 
 class JudgeSettings(Section):
@@ -229,24 +218,6 @@ class RetentionSettings(Section):
         return self
 
 
-class ExportSettings(Section):
-    """A file that is written by itself into `folder`, for each day or month that is over."""
-
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
-    what: Literal["focus", "entries", "statement"] = "focus"
-    format: Literal["csv", "parquet", "jsonl"] = "csv"
-    every: Literal["day", "month"] = "day"
-    folder: Path
-    focus_version: Literal["1.2", "1.3"] = "1.2"
-
-    @model_validator(mode="after")
-    def _of_that_kind(self) -> "ExportSettings":
-        forms = {"focus": ("csv", "parquet"), "entries": ("csv", "jsonl", "parquet"), "statement": ("csv",)}
-        if self.format not in forms[self.what]:
-            raise ValueError(f"`{self.what}` is written as {' or '.join(forms[self.what])}")
-        return self
-
-
 class Settings(BaseSettings):
     """The whole configuration. `home` holds everything the process writes."""
 
@@ -272,6 +243,7 @@ class Settings(BaseSettings):
     alerts: AlertSettings = AlertSettings()
     ledger: LedgerSettings = LedgerSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    distillation: DistillationSettings = DistillationSettings()
     retention: RetentionSettings = RetentionSettings()
     kept: KeptSettings = KeptSettings()
     exports: list[ExportSettings] = []
@@ -325,13 +297,17 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's signature
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags, then environment, then the file (`_file` is taken out of the flags by `load`)."""
+        if isinstance(env_settings, EnvSettingsSource):
+            seen = _FileValues.seen or os.environ
+            env_settings.env_vars = {name.lower(): value for name, value in seen.items()}
         return init_settings, env_settings, InitSettingsSource(settings_cls, _FileValues.current)
 
 
 class _FileValues:
-    """The values of the file being loaded; set only inside `load`."""
+    """The values of the file being loaded, and the environment with its secret files; set only inside `load`."""
 
     current: dict[str, Any] = {}
+    seen: dict[str, str] = {}
 
 
 def load(config: Path | None = None, **flags: Any) -> Settings:
@@ -340,14 +316,21 @@ def load(config: Path | None = None, **flags: Any) -> Settings:
     Raises pydantic.ValidationError (its message names the key), ValueError for an unreadable file or `${UNSET}`.
     """
     path = config or Path("nearhit.yaml")
-    _FileValues.current = _read(path) if config or path.exists() else {}
-    _add_well_known(_FileValues.current)
     try:
+        _FileValues.seen = with_files(os.environ, _may_be_files(path))
+        _FileValues.current = _read(path) if config or path.exists() else {}
+        _add_well_known(_FileValues.current)
         found = Settings(**flags)
         found._file = config  # pyright: ignore[reportPrivateUsage] - said by the one place that knows
         return found
     finally:
-        _FileValues.current = {}
+        _FileValues.current, _FileValues.seen = {}, {}
+
+
+def _may_be_files(path: Path) -> list[str]:
+    """Names that the file refers to, and the usual ones of providers."""
+    named = _REFERENCE.findall(path.read_text("utf-8", "replace")) if path.is_file() else []
+    return [*named, *(variable for variable, _ in WELL_KNOWN.values())]
 
 
 def environment() -> dict[str, str]:
@@ -379,19 +362,19 @@ def _resolve(value: Any) -> Any:
 
 
 def _from_environment(found: re.Match[str]) -> str:
-    if found[1] not in os.environ:
+    if found[1] not in _FileValues.seen:
         raise ValueError(f"the configuration names ${{{found[1]}}}, which is not set in the environment")
-    return os.environ[found[1]]
+    return _FileValues.seen[found[1]]
 
 
 def _add_well_known(values: dict[str, Any]) -> None:
     """A provider whose address the environment does not tell stays off."""
     for name, (variable, address) in WELL_KNOWN.items():
         providers = values.setdefault("providers", {})
-        told = all(os.environ.get(needed) for needed in (variable, *_REFERENCE.findall(address)))
+        told = all(_FileValues.seen.get(needed) for needed in (variable, *_REFERENCE.findall(address)))
         if told and isinstance(providers, dict) and name not in providers:
             base_url = _REFERENCE.sub(_from_environment, address)
-            kind = name if name in _NATIVE else "openai"
-            providers[name] = {"kind": kind, "base_url": base_url, "api_key": os.environ[variable]}
-            if name == "azure" and os.environ.get("OPENAI_API_VERSION"):
-                providers[name]["api_version"] = os.environ["OPENAI_API_VERSION"]
+            kind = "openai" if name in _OF_NO_KIND else name
+            providers[name] = {"kind": kind, "base_url": base_url, "api_key": _FileValues.seen[variable]}
+            if name == "azure" and _FileValues.seen.get("OPENAI_API_VERSION"):
+                providers[name]["api_version"] = _FileValues.seen["OPENAI_API_VERSION"]

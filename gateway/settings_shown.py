@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import msgspec
 import yaml
 from pydantic import BaseModel, SecretStr
 
@@ -60,7 +59,7 @@ def _shown(value: object) -> object:
     if isinstance(value, str):
         return _PASSWORD.sub(rf"\1{_HIDDEN}@", value)
     if isinstance(value, list):
-        return [msgspec.to_builtins(dict(item)) if isinstance(item, BaseModel) else item for item in value]  # pyright: ignore[reportUnknownVariableType] - any list of settings
+        return [item.model_dump(mode="json") if isinstance(item, BaseModel) else item for item in value]  # pyright: ignore[reportUnknownVariableType] - any list of settings
     return value
 
 

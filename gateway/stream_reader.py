@@ -21,11 +21,13 @@ from policies.money import Usage
 class StreamRules(Struct, frozen=True, kw_only=True):
     """What a provider knows about all its streams. `clean` takes secrets out of an upstream's words.
 
-    With `needs_done=False` the end of the connection will do for `[DONE]`, for servers that never send it.
+    With `needs_done=False` the end of the connection will do for `[DONE]`, for servers that never send it. `tell` puts
+    an event into OpenAI's words, in place, where a service has others.
     """
 
     name: str
     needs_done: bool = True
+    tell: Callable[[Body], None] | None = None
     clean: Callable[[str], str] = str
 
 
@@ -95,7 +97,7 @@ class ChunkReader:
                         raise StreamGarbage("said [DONE] before every choice had finished")
                     self._done = True
                     break
-                chunks.append(self._chunk(parse(data)))
+                chunks += self._told(self._chunk(parse(data)))
         except StreamGarbage as error:
             self._failure = error
         return chunks
@@ -104,6 +106,8 @@ class ChunkReader:
         choices = body.get("choices")
         if body.get("error") or not isinstance(choices, list):
             raise StreamGarbage(f"failed: {self._rules.clean(in_band_message(body))}")
+        if self._rules.tell is not None:
+            self._rules.tell(body)
         finish = None
         for choice in cast("list[object]", choices):
             if not isinstance(choice, dict):
@@ -113,6 +117,15 @@ class ChunkReader:
         if usage is not None:
             self._usage = usage
         return Chunk(body, usage, finish)
+
+    @staticmethod
+    def _told(chunk: Chunk) -> list[Chunk]:
+        """Usage stands in an event of its own, after the finish; some send it with the finish."""
+        if chunk.usage is None or chunk.finish is None:
+            return [chunk]
+        first = {name: value for name, value in chunk.data.items() if name != "usage"}
+        last: Body = {**first, "choices": [], "usage": chunk.data["usage"]}
+        return [Chunk(first, None, chunk.finish), Chunk(last, chunk.usage)]
 
     def _note(self, choice: Body) -> str | None:
         index = choice.get("index", 0)

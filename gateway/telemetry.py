@@ -19,6 +19,8 @@ from typing import Protocol
 from cache.types import Trust
 from engine.api import EngineStats
 from gateway.call import Outcome
+from gateway.engine_figures import EngineMetrics, Watched
+from gateway.gate import Load
 from gateway.metrics import CONTENT_TYPE, Metrics
 from gateway.settings import TelemetrySettings
 from gateway.steps import Attempt, Timings
@@ -51,7 +53,7 @@ class Telemetry:
         models: Iterable[str] = (),
         exporter: Exporter | None = None,
     ) -> None:
-        self._metrics = Metrics(models)
+        self._metrics = Metrics(models, (settings.ttft_target, settings.tpot_target))
         self._metrics.started(now())
         self._share = settings.sample
         self._slow_ms = settings.slow * 1_000
@@ -61,7 +63,9 @@ class Telemetry:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pouring = False
         self._kept: OrderedDict[str, Trace] = OrderedDict()
-        self._engines: dict[str, Callable[[], EngineStats]] = {}
+        self._engines: dict[str, Watched] = {}
+        self._engine_metrics = EngineMetrics(self._engines)
+        self._load: Callable[[], Load] | None = None
         self._traces_bound = {
             reason: self._metrics.traces.labels(reason).inc for reason in ("sampled", "error", "slow", "dropped")
         }
@@ -82,9 +86,21 @@ class Telemetry:
         if not self._pouring:
             self._pour_later()
 
+    def turned_away(self, reason: str) -> None:
+        """Count a newcomer that the gate did not let in."""
+        self._metrics.shed(reason)
+
+    def watch_gate(self, load: Callable[[], Load]) -> None:
+        """Show how the gate stands in every exposition."""
+        self._load = load
+
     def audited(self, result: str) -> None:
         """Count a hit that was to be checked, by what became of that."""
         self._metrics.audits.labels(result).inc()
+
+    def shadowed(self, verdict: str) -> None:
+        """Count an answer of another model to the same question, by how it compares."""
+        self._metrics.shadows.labels(verdict).inc()
 
     def compared(self, result: str) -> None:
         """Count a miss whose answer was held beside kept ones."""
@@ -102,9 +118,9 @@ class Telemetry:
         """Count a kept record that could not be read."""
         self._metrics.unreadable.labels(why).inc()
 
-    def watch_engine(self, name: str, stats: Callable[[], EngineStats]) -> None:
+    def watch_engine(self, name: str, engine: Watched) -> None:
         """Show this engine's figures in every exposition."""
-        self._engines[name] = stats
+        self._engines[name] = engine
 
     def observe(self, outcome: Outcome, timings: Timings) -> None:
         """Count an ended request; if it is worth keeping, build its spans in a later turn of the event loop."""
@@ -137,9 +153,12 @@ class Telemetry:
         Shows everything this process has observed, and what its siblings had half a second ago.
         """
         self._pour_now()
-        for name, stats in self._engines.items():
-            self._metrics.engine(name, _figures(stats()))
-        return self._metrics.exposition()
+        if self._load is not None:
+            load = self._load()
+            self._metrics.pressure(load.lag, load.share)
+        for name, engine in self._engines.items():
+            self._metrics.engine(name, _figures(engine.stats()))
+        return self._metrics.exposition() + self._engine_metrics.exposition()
 
     def close(self) -> None:
         """Build and deliver what is pending; blocks while an exporter delivers, so call it in a thread."""
@@ -211,7 +230,11 @@ def _figures(stats: EngineStats) -> dict[str, float]:
         "waiting": stats.waiting,
         "kv_used": stats.kv_used,
         "prefix_hit_rate": stats.prefix_hit_rate,
+        "batch": stats.batch,
         "tokens_per_s": stats.tokens_per_s,
+        "step_ms": stats.step_ms,
+        "sleeping": stats.sleeping,
+        "wake_ms": stats.wake_ms,
         "restarts": stats.restarts,
     }
 

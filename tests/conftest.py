@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+# Triton reads this when it is first imported, by whichever test: without a GPU its kernels run in its interpreter.
+os.environ.setdefault("TRITON_INTERPRET", "1")  # noqa: TID251 - for tests alone
+
 from tests.clock import FrozenClock
 from tests.services import MISSING, postgres_url, redis_url
 

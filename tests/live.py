@@ -17,6 +17,7 @@ import uvicorn
 from gateway.app import create_app
 from gateway.auth import ADMIN, NewKey
 from gateway.call import Role
+from gateway.reloading import Rereading
 from gateway.server_protocol import Protocol
 from gateway.services import Services
 from gateway.settings import Settings
@@ -108,9 +109,12 @@ def settings(home: Path, **values: Any) -> Settings:
 
 
 @asynccontextmanager
-async def live(chosen: Settings) -> AsyncGenerator[Live, None]:
-    """Serve until the block ends. The prices of `up/scripted` are 1 USD in and 2 USD out per million tokens."""
-    app = create_app(chosen)
+async def live(chosen: Settings, rereading: Rereading | None = None) -> AsyncGenerator[Live, None]:
+    """Serve until the block ends. The prices of `up/scripted` are 1 USD in and 2 USD out per million tokens.
+
+    `rereading`: how the settings are read again.
+    """
+    app = create_app(chosen, rereading or Rereading())
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         server = uvicorn.Server(

@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Generator
@@ -33,7 +34,12 @@ def spare_port() -> int:
 
 def program(name: str, *, folders: tuple[str, ...] = ()) -> Path:
     """Where a program is. Skips the test when it is not there, fails it under CI."""
-    found = shutil.which(name) or next((str(at) for folder in folders for at in sorted(Path("/").glob(folder))), None)
+    ours = str(Path(sys.executable).parent)
+    found = (
+        shutil.which(name)
+        or shutil.which(name, path=ours)
+        or next((str(at) for folder in folders for at in sorted(Path("/").glob(folder))), None)
+    )
     if found is None:
         MISSING.add(name)
         message = f"{name} is not on this machine"

@@ -54,12 +54,18 @@ class Decoder:
         self.rotary = Rotary({rope for rope in spec.ropes if rope}, spec.head, spec.context, norm.device)
         self._looks = [Look(window, spec.scale, spec.attention_softcap) for window in spec.windows]
         self._gate = _ACTIVATIONS[spec.activation]
+        self.multiple = max(linear.multiple for linear in self.linears)  # what to pad the rows of a batch to
+
+    @property
+    def linears(self) -> list[Linear]:
+        """All that is multiplied with; not an embedding that is only looked up."""
+        inner = [linear for layer in self.layers for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+        return [*inner, self.head]
 
     @property
     def bytes(self) -> int:
-        """Weights read for one step: all matrices but an embedding that is only looked up."""
-        linears = [linear for layer in self.layers for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)]
-        return sum(linear.bytes for linear in linears) + self.head.bytes
+        """Weights read for one step."""
+        return sum(linear.bytes for linear in self.linears)
 
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: Cache) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.models.linear import Dense
 from engine.quant.rounding import round_fp8, round_int4, round_int8
 
 _aten: Any = torch.ops.aten  # there are no public names for these
@@ -31,6 +32,7 @@ class Quantized(ABC):
     def __init__(self, bias: Tensor | None) -> None:
         self.bias = bias
         self.exact = False
+        self.multiple = 1  # packed kernels compute each row by itself
 
     def __call__(self, x: Tensor) -> Tensor:
         y = functional.linear(x.float(), self.widened()) if self.exact else self.packed(x.bfloat16())
@@ -63,6 +65,7 @@ class Quantized(ABC):
     def settle(self, *, exact: bool) -> None:
         """Decided: what only the other way needs is let go."""
         self.exact = exact
+        self.multiple = Dense.multiple if exact else 1
 
 
 class Int8(Quantized):

@@ -171,7 +171,7 @@ def _logprobs(kept: _Kept, ids: list[int]) -> Iterator[torch.Tensor]:
     cache, sequence = _begin(kept, ids, len(ids))
     edges = [*range(0, len(ids), _CHUNK), len(ids)]
     for begin, end in pairwise(edges):
-        batch = pack([Work(sequence, end - begin)])
+        batch = pack([Work(sequence, end - begin)], kept.decoder.multiple)
         batch.rows = torch.arange(end - begin)
         yield kept.decoder.forward(batch, cache).log_softmax(-1)
         sequence.computed = end
@@ -182,12 +182,12 @@ def _decode_ms(kept: _Kept, ids: list[int], monotonic: Callable[[], float]) -> f
     prompt = min(_CHUNK, len(ids) - 1, kept.decoder.spec.context - 1)
     steps = min(_DECODES, len(ids) - prompt, kept.decoder.spec.context - prompt)
     cache, sequence = _begin(kept, ids[: prompt + steps], prompt)
-    kept.decoder.forward(pack([Work(sequence, prompt)]), cache)
+    kept.decoder.forward(pack([Work(sequence, prompt)], kept.decoder.multiple), cache)
     times: list[float] = []
     for at in range(prompt, prompt + steps):
         sequence.computed = at
         began = monotonic()
-        kept.decoder.forward(pack([Work(sequence, 1)]), cache)
+        kept.decoder.forward(pack([Work(sequence, 1)], kept.decoder.multiple), cache)
         times.append(monotonic() - began)
     return round(sorted(times)[len(times) // 2] * 1000, 3)
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 _FP8_LARGEST = 448.0  # of float8 e4m3 (arXiv 2209.05433)
-_SHRINK = (1.0, 0.96, 0.92, 0.88, 0.84)
+_SHRINK = (1.0, 0.95, 0.9, 0.85)
+_CACHED = 65_536  # weights
 
 
 def round_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -26,27 +27,29 @@ def round_int4(weight: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
     A weight is (integer - 8) * scale + zero. Of a few ranges, each a little narrower than the last, a group gets the
     one that leaves the least squared error: one outlier should not cost its neighbours their precision.
     """
-    groups = weight.float().view(weight.shape[0], -1, group)
-    low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    rows = max(1, _CACHED // weight.shape[1])  # as many as stay in the processor's cache: several times faster
+    parts = [_round_int4(part.float().view(len(part), -1, group)) for part in weight.split(rows)]
+    steps, scales, zeros = (torch.cat(same) for same in zip(*parts, strict=True))
+    return (steps + 8).to(torch.int32).view(weight.shape), scales.bfloat16(), zeros.bfloat16()
+
+
+def _round_int4(groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of [rows, groups, group]: steps -8 to 7, and the scale and zero of each group, all float32."""
+    low, high = groups.aminmax(dim=-1, keepdim=True)
     middle, width = (high + low) / 2, high - low
-    best: tuple[Tensor, Tensor, Tensor] | None = None
+    steps, scales, zeros = torch.zeros_like(groups), middle, middle
     least = torch.full_like(middle, float("inf"))
     for shrink in _SHRINK:
         scale = _safe((width * shrink / 15).bfloat16()).float()
         zero = (middle + (scale / 2).masked_fill(width == 0, 0)).bfloat16().float()
-        steps = ((groups - zero) / scale + 8).round().clamp(0, 15)
-        error = ((steps - 8) * scale + zero - groups).square().sum(-1, keepdim=True)
-        if best is None:
-            best, least = (steps, scale, zero), error
-            continue
+        exact = (groups - zero).div_(scale)
+        rounded = exact.round().clamp_(-8, 7)
+        error = exact.sub_(rounded).square_().sum(-1, keepdim=True) * scale.square()
         better = error < least
-        least = torch.where(better, error, least)
-        pairs = zip((steps, scale, zero), best, strict=True)
-        best = tuple(torch.where(better, new, old) for new, old in pairs)  # pyright: ignore[reportAssignmentType]  (three)
-    assert best is not None
-    steps, scale, zero = best
-    integers = steps.to(torch.int32).view(weight.shape)
-    return integers, scale.squeeze(-1).bfloat16(), zero.squeeze(-1).bfloat16()
+        steps = torch.where(better, rounded, steps)
+        scales, zeros = torch.where(better, scale, scales), torch.where(better, zero, zeros)
+        least = torch.minimum(error, least)
+    return steps, scales.squeeze(-1), zeros.squeeze(-1)
 
 
 def round_fp8(weight: Tensor) -> tuple[Tensor, Tensor]:

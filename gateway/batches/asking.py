@@ -46,10 +46,18 @@ class Told(Struct, frozen=True, kw_only=True):
 
 
 class Asking:
-    """`now`: wall-clock seconds, `monotonic` never goes back."""
+    """`now`: wall-clock seconds, `monotonic` never goes back. `yields`: people's requests need this worker whole."""
 
-    def __init__(self, pipeline: Pipeline, *, now: Callable[[], float], monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        now: Callable[[], float],
+        monotonic: Callable[[], float],
+        yields: Callable[[], bool],
+    ) -> None:
         self._pipeline = pipeline
+        self._yields = yields
         self._now = now
         self._monotonic = monotonic
 
@@ -57,6 +65,8 @@ class Asking:
         """Never raises but for a cancellation."""
         dialect = _DIALECTS[batch.endpoint]
         try:
+            if self._yields():
+                raise Overloaded("People's requests go before batches.", headers=(("retry-after", "1"),))
             call = self._call(batch, dialect, principal, request_id, request)
             answer = await self._pipeline.complete(call, _nobody_leaves)
             async with aclosing(answer.reading):

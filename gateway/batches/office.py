@@ -80,6 +80,7 @@ class Office:
                 if looks % _SWEEP_EVERY == 0:
                     for sweep in self._sweeps:
                         await sweep()
+                    await self._means.database.transact(store.sweep, self._means.now())
             except UNREACHABLE as error:
                 log.warning("batches wait for the database", error=repr(error)[:300])
             looks += 1

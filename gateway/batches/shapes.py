@@ -3,17 +3,35 @@
 Knows: states, OpenAI's batch object. Does not know: SQL, how anything is run.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+from gateway.wire_shapes import Metadata
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 UNFINISHED: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
 State = Literal["waiting", "running", "done", "failed", "expired", "cancelled"]
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
-WINDOW = "24h"
 WINDOW_SECONDS = 86_400.0
 Json = dict[str, object]
+
+
+class Lifetime(Struct, gc=False):
+    """How long output files are kept."""
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Meta(ge=3_600, le=2_592_000)]
+
+
+class Wanted(Struct, gc=False, kw_only=True):
+    """POST /v1/batches."""
+
+    input_file_id: Annotated[str, Meta(min_length=1, max_length=128)]
+    endpoint: Annotated[str, Meta(max_length=128)]
+    completion_window: Literal["24h"]
+    metadata: Metadata = None
+    output_expires_after: Lifetime | None = None
 
 
 class Counts(Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from gateway.ids import uuid7
 _NAMES = tuple(name for name in Batch.__struct_fields__ if name != "metadata")
 _COLUMNS = [*(getattr(BatchRow, name) for name in _NAMES), BatchRow.metadata_]
 _INTERRUPTED = "The gateway stopped while this request was under way; it may have been billed, so it was not repeated."
+_REMEMBERED = 90 * 86_400.0  # seconds
 _ENDED = ("failed", "expired", "cancelled")
 
 
@@ -212,6 +213,15 @@ def conclude(connection: Connection, batch: Batch, now: float, files: tuple[str 
     done = update(BatchRow).where(BatchRow.id == batch.id)
     connection.execute(done.values(status=to, owner=None, **{to: now}, **ends))
     clear(connection, batch.id)
+
+
+def sweep(connection: Connection, now: float) -> int:
+    """Batches that were over long before their files went; answers how many were forgotten."""
+    old = BatchRow.status.not_in(UNFINISHED) & (BatchRow.created <= now - _REMEMBERED)
+    ids = [row.id for row in connection.execute(select(BatchRow.id).where(old).limit(500))]
+    if ids:
+        connection.execute(delete(BatchRow).where(BatchRow.id.in_(ids)))
+    return len(ids)
 
 
 def _batch(row: Any) -> Batch:

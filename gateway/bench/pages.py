@@ -123,6 +123,7 @@ def _now(shape: Shape) -> float:
 
 def _analyze(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":  # as its autovacuum does; SQLite has nothing that would
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("ANALYZE"))
 
 

@@ -75,6 +75,17 @@ def start(stack: ExitStack, folder: Path) -> Stage:
     return Stage(direct=direct[0], paced=direct[1], floor=floor, exact=exact, semantic=semantic)
 
 
+def alone(stack: ExitStack, folder: Path, pace: tuple[str, ...]) -> Gateway:
+    """One gateway with the exact cache before one upstream of that pace. Raises BenchError."""
+    own = cores()
+    ours, theirs = (own[0], own[-1]) if len(own) > 1 else (None, None)
+    if theirs is not None:
+        pin_self(theirs)
+    plain = {name: value for name, value in environment().items() if not name.startswith("NEARHIT_")}
+    upstream = _upstream(stack, folder, core=theirs, environment=plain, pace=pace)
+    return _gateway(stack, folder, "exact", [upstream, upstream], core=ours, environment=plain)
+
+
 def _floor(stack: ExitStack, folder: Path, *, core: int | None, environment: dict[str, str]) -> Target:
     port = spare_port()
     process = stack.enter_context(

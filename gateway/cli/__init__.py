@@ -55,6 +55,7 @@ _GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         {
             "focus": "A month as FOCUS 1.2 or 1.3.",
             "entries": "The ledger's entries.",
+            "distillation": "Prompts and answers of a project that consented.",
             "requests": "Every request.",
             "usage": "Usage and cost by any dimension.",
             "statement": "What each team owes for a month.",
@@ -73,7 +74,11 @@ _GROUPS: dict[str, tuple[str, dict[str, str]]] = {
     "engine": ("The bundled engine.", {"bench": "Measure it.", "chat": "Talk to it in this terminal."}),
     "bench": (
         "Measurements; the last line is one JSON object.",
-        {"gateway": "What the gateway adds to a request.", "cache": "How often reuse is right, on labelled data."},
+        {
+            "gateway": "What the gateway adds to a request.",
+            "cache": "How often reuse is right, on labelled data.",
+            "engine": "The engine beside others on the same weights and tokens.",
+        },
     ),
 }
 _SINGLE = {

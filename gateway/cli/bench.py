@@ -59,6 +59,75 @@ def gateway_bench(*, peer: list[str] | None = None, seconds: float = 3.0, save: 
     return run(peer or [], seconds=seconds, save=save)
 
 
+@dataclass
+class EngineRun:
+    """What may be given to choose a part.
+
+    Parameters
+    ----------
+    model
+        5m or 100m; may be given several times.
+    peers
+        nearhit, llama_cpp, transformers_generate, transformers_static, transformers_continuous.
+    workloads
+        one, sixteen, prefix, long.
+    threads
+        Threads of torch or ggml.
+    repeats
+        Each asks other prompts.
+    long_prompt
+        Tokens of the prompt that comes into running answers.
+    """
+
+    model: tuple[str, ...] = ("5m", "100m")
+    peers: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    threads: tuple[int, ...] = (1, 2)
+    repeats: int = 3
+    long_prompt: int = 8192
+
+
+def engine_bench(
+    *,
+    setting: Annotated[EngineRun | None, Parameter(name="*")] = None,
+    save: Path | None = None,
+    folder: Path = Path(".venv/bench-engine"),
+) -> int:
+    """The engine beside transformers and llama.cpp: tokens per second, TTFT, TPOT, gaps. Needs the extra `bench`.
+
+    Parameters
+    ----------
+    save
+        Folder to keep the result in.
+    folder
+        Where the seeded checkpoints are kept between runs.
+    """
+    from engine.bench import compare
+    from gateway.cli import show
+    from gateway.cli.wrong import Wrong
+
+    given = setting or EngineRun()
+    usual = compare.Plan(folder=folder)
+    plan = compare.Plan(
+        folder=folder,
+        models=given.model,
+        names=given.workloads or usual.names,
+        peers=given.peers or usual.peers,
+        threads=given.threads,
+        repeats=given.repeats,
+        long_prompt=given.long_prompt,
+    )
+    show.line(compare.HEAD)
+    try:
+        found = compare.run(plan, show.line)
+    except LookupError as error:
+        raise Wrong(str(error)) from error
+    if save is not None:
+        show.line(f"kept in {compare.save(found, save)}")
+    show.json_line(found)
+    return 0
+
+
 def cache_bench(
     *,
     stream: Path | None = None,

@@ -1,17 +1,23 @@
 """`nearhit doctor`: check everything, name the mend for whatever is wrong. Exit code 1 when something is.
 
 Each check is a function that answers what it found; nothing is changed and nothing beyond this machine is asked, except
-a configured Redis and database.
+what is configured: Redis, database, collector, sign-in provider.
 """
 
 import asyncio
+import contextlib
+import importlib.util
+import os
 import shutil
+import socket
 import sqlite3
 import sys
+import time
 from collections.abc import Callable
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from gateway.cli import show
 from gateway.cli.connection import control, running
@@ -20,6 +26,8 @@ from gateway.cli.wrong import Wrong
 from gateway.settings import Settings
 
 _ROOM = 512 << 20
+_SLOW_SYNC_MS = 50.0
+_FIRST_YEAR = 2025
 _OURS = ("cache", "engine", "gateway", "policies")
 
 
@@ -140,6 +148,81 @@ def _engines(settings: Settings) -> Finding:
     return Finding("engines", good=True, words=", ".join(settings.engines) or "none configured")
 
 
+def _journal(settings: Settings) -> Finding:
+    """Where every charge is written first: it must be writable, and quick to make durable."""
+    folder = settings.home / "journal"
+    if not folder.exists():
+        return Finding("journal", good=True, words="made at the first start")
+    probe = folder / f".doctor-{os.getpid()}"
+    try:
+        began = time.perf_counter()
+        with probe.open("wb") as file:
+            file.write(b"x" * 512)
+            file.flush()
+            os.fdatasync(file.fileno())
+        took = (time.perf_counter() - began) * 1e3
+    except OSError as error:
+        mend = f"make {folder} writable for this user, with room on its disk"
+        return Finding("journal", good=False, words=f"cannot be written ({type(error).__name__})", mend=mend)
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+    if took > _SLOW_SYNC_MS:
+        mend = "put NEARHIT_HOME on a local disk, or accept less with ledger.durability: write"
+        return Finding("journal", good=False, words=f"this disk takes {took:.0f} ms to make a line durable", mend=mend)
+    return Finding("journal", good=True, words=f"durable in {took:.1f} ms")
+
+
+def _telemetry(settings: Settings) -> Finding:
+    if settings.telemetry.otlp is None:
+        return Finding("telemetry", good=True, words="metrics at /metrics; no collector is configured")
+    where = urlsplit(settings.telemetry.otlp)
+    try:
+        socket.create_connection((where.hostname or "", where.port or 4318), timeout=2.0).close()
+    except OSError as error:
+        mend = "start the collector, or correct telemetry.otlp; answers go on without it"
+        return Finding("telemetry", good=False, words=f"no collector there ({type(error).__name__})", mend=mend)
+    return Finding("telemetry", good=True, words="the collector listens")
+
+
+def _sign_in(settings: Settings) -> Finding:
+    if settings.oidc is None:
+        return Finding("sign-in", good=True, words="by key")
+    if importlib.util.find_spec("authlib") is None:
+        mend = "pip install 'nearhit[oidc]'"
+        return Finding("sign-in", good=False, words="OpenID Connect needs packages that are missing", mend=mend)
+    where = urlsplit(settings.oidc.issuer)
+    port = where.port or (443 if where.scheme == "https" else 80)
+    try:
+        socket.create_connection((where.hostname or "", port), timeout=2.0).close()
+    except OSError as error:
+        mend = "correct oidc.issuer, or let this machine reach it; keys still sign in"
+        return Finding("sign-in", good=False, words=f"the provider is out of reach ({type(error).__name__})", mend=mend)
+    return Finding("sign-in", good=True, words=f"by key and through {where.hostname}")
+
+
+def _clock(settings: Settings) -> Finding:  # noqa: ARG001 - every check is asked alike
+    """Windows and prices go by the calendar; a clock that was never set shows in its year."""
+    year = time.gmtime().tm_year
+    good = _FIRST_YEAR <= year < _FIRST_YEAR + 50
+    return Finding("clock", good=good, words=f"it is {year}", mend="" if good else "set the clock (NTP)")
+
+
+def _audit(settings: Settings) -> Finding:
+    """The log of changes must follow from itself."""
+    if settings.database is None and not (settings.home / "nearhit.db").exists():
+        return Finding("audit log", good=True, words="empty")
+    try:
+        with control(settings) as gateway:
+            found = gateway.ask("POST", "/api/v1/audit/verify")
+    except Wrong as error:
+        return Finding("audit log", good=False, words=str(error), mend="see the message")
+    if not found["whole"]:
+        words = f"row {found['broken_at']} does not follow from those before it"
+        return Finding("audit log", good=False, words=words, mend="keep a copy of the database, then find out who")
+    return Finding("audit log", good=True, words=f"{found['rows']} changes, whole")
+
+
 def _exposure(settings: Settings) -> Finding:
     open_to_all = settings.server.host not in ("127.0.0.1", "localhost", "::1")
     words = f"listens on {settings.server.host}:{settings.server.port}"
@@ -190,12 +273,17 @@ def _weights(settings: Settings) -> Finding:
 
 _CHECKS: tuple[Callable[[Settings], Finding], ...] = (
     _home,
+    _journal,
+    _clock,
     _exposure,
     _database,
     _redis,
     _upstreams,
     _engines,
     _weights,
+    _sign_in,
+    _telemetry,
     _gateway,
     _books,
+    _audit,
 )

@@ -15,10 +15,11 @@ def bench_engine(model: str = "demo", *, threads: int | None = None, json: bool 
         CPU threads; left out, the engine chooses.
     """
     from engine.api import EngineError
-    from engine.bench import run
+    from engine.bench.alone import run
+    from engine.options import Options
 
     try:
-        found = run(model, threads=threads)
+        found = run(model, Options(threads=threads))
     except EngineError as error:
         raise Wrong(str(error)) from error
     if not json:

@@ -38,6 +38,17 @@ def focus_export(
     _save("/api/v1/export/focus", asked, output, options)
 
 
+def distillation_export(*, project: str, output: Output = None, options: Options = Options()) -> None:  # noqa: B008 - frozen
+    """Prompts and answers of a project that consented, as JSON lines to train a smaller model on.
+
+    Parameters
+    ----------
+    project
+        One of `distillation.projects`.
+    """
+    _save("/api/v1/export/distillation", {"project": project}, output, options)
+
+
 def entries_export(
     *,
     month: str | None = None,

@@ -1,6 +1,11 @@
-"""`nearhit init`: a commented nearhit.yaml to start from."""
+"""`nearhit init`: a commented nearhit.yaml to start from, or one made of another gateway's configuration."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import yaml
+from cyclopts import Parameter
 
 from gateway.cli import show
 from gateway.cli.wrong import Wrong
@@ -45,31 +50,81 @@ _NO_PROVIDER = """\
   {}"""
 
 
-def init(
-    *,
-    path: Path = Path("nearhit.yaml"),
-    port: int = 8080,
-    upstream: str | None = None,
-    model: str | None = None,
-    force: bool = False,
-) -> None:
-    """Write a commented nearhit.yaml.
+@dataclass
+class Fresh:
+    """What a new file is to say.
 
     Parameters
     ----------
-    path
-        Where to write it.
     port
         Port of the gateway.
     upstream
         Base URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1.
     model
         The model's name there; `chat` then leads to it first.
+    """
+
+    port: int = 8080
+    upstream: str | None = None
+    model: str | None = None
+
+
+def init(
+    source: Path | None = None,
+    *,
+    path: Path = Path("nearhit.yaml"),
+    peer: Annotated[Literal["litellm", "portkey", "helicone"] | None, Parameter(name="--from")] = None,
+    fresh: Annotated[Fresh | None, Parameter(name="*")] = None,
+    force: bool = False,
+) -> None:
+    """Write a commented nearhit.yaml, or with --from one that does what another gateway's configuration does.
+
+    Parameters
+    ----------
+    source
+        With --from: LiteLLM's config.yaml, a Portkey config as JSON, or a file of Helicone's headers.
+    path
+        Where to write it.
+    peer
+        Whose configuration it is: litellm, portkey or helicone.
+    fresh
+        What a new file is to say.
     force
         Overwrite a file that is there.
     """
     if path.exists() and not force:
         raise Wrong(f"{path} is there already; --force overwrites it")
+    if (peer is None) != (source is None):
+        raise Wrong("--from and a file belong together: nearhit init --from litellm config.yaml")
+    if peer is not None and source is not None:
+        _move(peer, source, path)
+        return
+    _write(fresh or Fresh(), path)
+
+
+def _move(peer: str, source: Path, path: Path) -> None:
+    """Write what could be moved, and say what could not."""
+    from gateway.moving import helicone, litellm, portkey
+
+    try:
+        text = source.read_text("utf-8")
+        if peer == "helicone":
+            found = helicone.moved(text)
+        else:
+            read = yaml.safe_load(text)
+            if not isinstance(read, dict):
+                raise ValueError("it holds no mapping")
+            found = (litellm if peer == "litellm" else portkey).moved(cast("dict[str, Any]", read))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise Wrong(f"cannot move {source}: {error}") from error
+    path.write_text(found.written(source.name), "utf-8")
+    for sentence in found.left:
+        show.line(f"not moved: {sentence}")
+    show.line(f"wrote {path}; check it with: nearhit config check")
+
+
+def _write(fresh: Fresh, path: Path) -> None:
+    upstream, model, port = fresh.upstream, fresh.model, fresh.port
     if (upstream is None) != (model is None):
         raise Wrong("--upstream and --model belong together")
     providers, route = _NO_PROVIDER, "local/demo"

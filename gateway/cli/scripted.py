@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -19,6 +19,10 @@ def scripted(  # noqa: PLR0913 - one name per flag
     stop_on_close: Annotated[bool, Parameter(negative="--bill-anyway")] = False,
     seed: int = 0,
     tokens: int | None = None,
+    say: str | None = None,
+    finish: str | None = None,
+    logprob: float | None = None,
+    role: Literal["", "prefill", "decode"] = "",
 ) -> None:
     """Run an upstream with scripted latency, failures and a bill of its own, for tests and benchmarks.
 
@@ -44,6 +48,14 @@ def scripted(  # noqa: PLR0913 - one name per flag
         Chooses which calls fail.
     tokens
         Length of every answer; left out, it depends on the prompt.
+    say
+        The words of every answer.
+    finish
+        How every answer ends: stop, length, content_filter.
+    logprob
+        Log probability of every token, told where it is asked for.
+    role
+        Of a pair of servers that answer together: prefill or decode.
     """
     from gateway.scripted_server import Options, run
 
@@ -55,6 +67,10 @@ def scripted(  # noqa: PLR0913 - one name per flag
         stop_on_close=stop_on_close,
         seed=seed,
         tokens=tokens,
+        say=say,
+        finish=finish,
+        logprob=logprob,
+        role=role,
     )
     run(host, port, bill, options, announce=_announce)
 

@@ -69,6 +69,7 @@ class MessagesVoice:
         self._usage: object = None
         self._finish: Body = {}
         self._refused = False
+        self._signature = ""
         self._open: Literal["none", "text", "thinking", "call"] = "none"
         self._index = -1
         self._call: int | None = None
@@ -91,7 +92,9 @@ class MessagesVoice:
     def _content(self, message: Body) -> list[Body]:
         content: list[Body] = []
         thought = thought_of(message)
-        if thought and self._thinks:
+        if self._thinks and (blocks := dicts(message.get("thinking_blocks"))):
+            content += blocks
+        elif thought and self._thinks:
             content.append({"type": "thinking", "thinking": thought, "signature": ""})
         text = text_of(message.get("content")) + text_of(message.get("refusal"))
         if text:
@@ -151,8 +154,11 @@ class MessagesVoice:
     def _delta(self, delta: Body) -> bytes:
         told = b""
         if self._thinks and (thought := thought_of(delta)):
-            told += self._opened("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            told += self._opened("thinking", _THOUGHT)
             told += self._piece({"type": "thinking_delta", "thinking": thought})
+        if self._thinks:
+            for block in dicts(delta.get("thinking_blocks")):
+                told += self._thought(block)
         if text := text_of(delta.get("content")) or text_of(delta.get("refusal")):
             self._refused = self._refused or bool(delta.get("refusal"))
             if self._open != "text":
@@ -161,6 +167,16 @@ class MessagesVoice:
         for position, call in enumerate(dicts(delta.get("tool_calls"))):
             told += self._called(position, call)
         return told
+
+    def _thought(self, block: Body) -> bytes:
+        """A thought as its maker signed it: the client must give it back unchanged."""
+        if block.get("type") == "redacted_thinking":
+            told = self._close() + self._opened("text", block)
+            self._open = "none"
+            return told + _STOPPED % self._index
+        told = b"" if self._open == "thinking" else self._opened("thinking", _THOUGHT)
+        self._signature = str(block.get("signature") or "")
+        return told + self._close()
 
     def _called(self, position: int, call: Body) -> bytes:
         """A call is opened by its first piece; a piece that comes after the next call began still names its own."""
@@ -198,9 +214,15 @@ class MessagesVoice:
     def _close(self) -> bytes:
         if self._open == "none":
             return b""
-        told = self._piece({"type": "signature_delta", "signature": ""}) if self._open == "thinking" else b""
+        told = b""
+        if self._open == "thinking":
+            told = self._piece({"type": "signature_delta", "signature": self._signature})
+            self._signature = ""
         self._open = "none"
         return told + _STOPPED % self._index
+
+
+_THOUGHT: Body = {"type": "thinking", "thinking": "", "signature": ""}
 
 
 def _event(name: str, body: Body) -> bytes:

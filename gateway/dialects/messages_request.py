@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct
 from gateway import wire
 from gateway.call import Body
 from gateway.dialects import messages_shapes as shapes
-from gateway.dialects.chat import content_of
+from gateway.dialects.chat import content_of, dicts
 from gateway.dialects.tool_names import ToolNames
 from gateway.errors import InvalidRequest
 
@@ -26,6 +26,22 @@ _MOST_STOPS = 4  # of chat completions
 _KNOWN = frozenset({*shapes.Messages.__struct_fields__, "cache_control"})
 _BILLING = "x-anthropic-billing-header:"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+# What the inner request says in full; anything else makes another request of it at an upstream that knows it.
+_TRANSLATED = frozenset(
+    (
+        *("model", "messages", "max_tokens", "system", "stop_sequences", "stream", "temperature", "top_p", "top_k"),
+        *("tools", "tool_choice", "metadata", "output_format", "service_tier", "cache_control"),
+    )
+)
+
+
+def apart(body: Body) -> Body:
+    """What of a request is not in the inner one, and changes the answer of an upstream that is sent all of it."""
+    found: Body = {name: value for name, value in body.items() if name not in _TRANSLATED and value is not None}
+    typed = [tool for tool in dicts(body.get("tools")) if tool.get("type") not in (None, "custom")]
+    return found | ({"tools": typed} if typed else {})
 
 
 class Inner(Struct, frozen=True, kw_only=True):

@@ -6,9 +6,10 @@ answer says how things stand now, so a caller whose last reply was lost simply l
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct
-from sqlalchemy import bindparam, func, select, text, update
+from sqlalchemy import Select, bindparam, func, select, text, update
 from sqlalchemy.engine import Connection
 
 from gateway.db.models import Boot, BudgetWindow, Lease
@@ -78,8 +79,12 @@ class Book:
         alive = update(Boot).where(Boot.id == boot, Boot.closed.is_(None)).values(seen=instant, oldest=oldest)
         if connection.execute(alive).rowcount == 0:
             raise BootClosed(boot)
-        living = select(func.count()).where(Boot.closed.is_(None), Boot.seen > instant - _ALIVE_SECONDS)
-        return instant, max(1, int(connection.scalar(living) or 1))
+        return instant, max(1, int(connection.scalar(_living(instant)) or 1))
+
+    async def living(self, now: float) -> int:
+        """How many boots live, `now` by the database's clock."""
+        async with self._database.read() as connection:
+            return max(1, int(await connection.scalar(_living(now)) or 1))
 
     async def close_boot(self, boot: str, now: float) -> None:
         """Give back everything `boot` had leased and not spent. After this it can lease nothing more."""
@@ -176,6 +181,10 @@ class Book:
 
 def _new_lease(boot: str, name: str) -> dict[str, object]:
     return {"boot": boot, "window_id": name, "granted_nano": 0, "consumed_nano": 0, "closed": False}
+
+
+def _living(now: float) -> Select[Any]:
+    return select(func.count()).where(Boot.closed.is_(None), Boot.seen > now - _ALIVE_SECONDS)
 
 
 _CLOCK = text("SELECT extract(epoch FROM clock_timestamp())")

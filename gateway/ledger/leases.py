@@ -8,7 +8,7 @@ do not use. Changes of one process's leases never overlap: they take turns on on
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -16,6 +16,7 @@ from gateway.db.session import UNREACHABLE
 from gateway.errors import GatewayError, Overloaded
 from gateway.ledger.balances import Standing
 from gateway.ledger.book import Ask, Book, BootClosed, Return
+from gateway.ledger.journal import JournalFailed
 from gateway.ledger.pools import Pool, Pools
 from gateway.tasks import Tasks
 from policies.budget import is_roomy
@@ -46,7 +47,10 @@ class _Demand:
 
 
 class Leases:
-    """The leases of one boot. `instant`: database time; `processes`: how many boots share the limits."""
+    """The leases of one boot. `instant`: database time; `processes`: how many boots share the limits.
+
+    `durable`: `Journal.synced`.
+    """
 
     def __init__(
         self,
@@ -59,6 +63,7 @@ class Leases:
         tasks: Tasks,
     ) -> None:
         self.processes = 1
+        self.durable: Callable[[], Awaitable[None] | None] = lambda: None
         self._book = book
         self._boot = boot
         self._pools = pools
@@ -113,11 +118,25 @@ class Leases:
                     pool.releasing = pool.left
                 if pool.releasing:
                     back.append(Return(window=pool.id, granted=pool.granted, amount=pool.releasing))
-            if back:
+            if back and await self._settled_for_good():
                 for standing in await self._book.release(self._boot, back):
                     self._released(standing)
         self._pools.drop_ended(self._instant())
         self._forget_refusals()
+
+    async def _settled_for_good(self) -> bool:
+        """Once every end so far would survive a power cut; False: nobody can tell any more.
+
+        An attempt whose end is lost is posted at its upper bound. What it had given back must not be spent elsewhere
+        before. In this process it may: whatever is dispatched later is synced together with the ends before it.
+        """
+        try:
+            if (waiting := self.durable()) is not None:
+                await waiting
+        except JournalFailed as error:
+            log.warning("leases are kept until a restart: the journal cannot be trusted", error=str(error))
+            return False
+        return True
 
     async def release_all(self) -> None:
         """Hand back everything that is not reserved."""

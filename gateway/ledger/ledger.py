@@ -10,7 +10,7 @@ Knows: the order of these steps. Does not know: SQL, files, time zones, provider
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ from gateway.ledger.holds import Hold, dispatch_record
 from gateway.ledger.journal import Journal, JournalFailed
 from gateway.ledger.leases import Leases
 from gateway.ledger.plan import AttemptPlan, Posting, Settlement, posting
-from gateway.ledger.pools import NOTHING, Drawn, Pools
+from gateway.ledger.pools import NOTHING, Drawn, Pools, asker_of
 from gateway.ledger.posts import Line, Posts
 from gateway.ledger.reconcile import Reconciliation, reconcile
 from gateway.ledger.recorder import Recorder
@@ -50,7 +50,7 @@ from policies.budget import Budget
 from policies.money import Price, Usage
 
 if TYPE_CHECKING:  # settings bring pydantic, which nothing here needs at run time
-    from gateway.settings import Settings
+    from gateway.settings import BudgetSettings, Settings
 
 log = structlog.get_logger("nearhit.ledger")
 
@@ -59,7 +59,6 @@ _PROGRESS_SECONDS = 0.25
 _MOST_NANO = 10**18  # a billion USD; balances are 64 bits
 _LATER = (("retry-after", "1"),)
 _MOST_PRICES = 4_096
-_NOBODY = "", "", "", None
 
 
 class Ledger:
@@ -92,6 +91,7 @@ class Ledger:
         self._leases = Leases(
             self._book, self.boot, self._pools, instant=self._pulse.instant, monotonic=monotonic, tasks=tasks
         )
+        self._leases.durable = self._journal.synced
         self._shipper = Shipper(posts, self.boot, self._journal, now=now)
         self._recorder = Recorder(database, explain_days=settings.telemetry.explain_days, now=now)
         self._recovery = Recovery(database, self._book, posts, journal_dir, now=now)
@@ -115,7 +115,7 @@ class Ledger:
         await sums.ensure(self._database)
         await self._recovery.recover()
         self._journal.open()
-        await self._put_configured()
+        await self.put_configured(self._settings.budgets)
         await self.reload_budgets()
         await self._pulse.beat()
         self._leases.processes = self._pulse.processes
@@ -231,10 +231,14 @@ class Ledger:
         """The budget (scope, model, fraction used) that has a cheaper model answer than the one about to be asked."""
         if not self._pools.degrades:
             return None
-        who, asked = call.principal, call.directives
-        models = (call.model, model, f"{provider}/{model}")
-        asker = (who.team, who.project, who.key_id, asked.user, models, asked.tags)
-        return self._pools.degraded(asker, self._pulse.instant())
+        return self._pools.degraded(asker_of(call, provider, model), self._pulse.instant())
+
+    def used(self, call: Call, provider: str, model: str) -> float:
+        """The largest share used of any budget that such an attempt would draw on; 0 where there is none."""
+        if not self._pools:
+            return 0.0
+        drawn = self._pools.drawn_on(asker_of(call, provider, model), self._pulse.instant())
+        return max([pool.used for pool in drawn.pools], default=0.0)
 
     @property
     def processes(self) -> int:
@@ -314,10 +318,10 @@ class Ledger:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    async def _put_configured(self) -> None:
-        """The budgets of the configuration file are set at every start; others are left as they are."""
+    async def put_configured(self, budgets: "Sequence[BudgetSettings]") -> None:
+        """The budgets of the configuration file are set whenever it is read; others are left as they are."""
         known = {budget.scope: budget for budget in await stored.load(self._database)}
-        for wanted in configured(self._settings.budgets):
+        for wanted in configured(budgets):
             found = known.get(wanted.scope)
             if found is None or structs.replace(found, version=1) != wanted:
                 with suppress(IntegrityError):  # another worker that starts at the same time has put the same one
@@ -331,7 +335,10 @@ class Ledger:
         self._alerting.begun(connection, window, self._now())
 
     async def _refresh(self) -> None:
-        """Follow what other processes do to budgets and balances."""
+        """Follow what other processes do to budgets and balances; where there may be others."""
+        if self._database.dialect == "postgresql":
+            await self._pulse.look_around()
+            self._leases.processes = self._pulse.processes
         if await stored.stamp(self._database) != self._stamp:
             await self.reload_budgets()
         elif self._leases.processes > 1:
@@ -344,10 +351,7 @@ class Ledger:
     def _drawn_on(self, call: Call, attempt: AttemptPlan, instant: float) -> Drawn:
         if not self._pools:
             return NOTHING
-        who, asked = call.principal, call.directives
-        models = (call.model, attempt.model, f"{attempt.provider}/{attempt.model}")
-        team, project, key, user = (who.team, who.project, who.key_id, asked.user) if call.charged else _NOBODY
-        return self._pools.drawn_on((team, project, key, user, models, asked.tags), instant)
+        return self._pools.drawn_on(asker_of(call, attempt.provider, attempt.model), instant)
 
     async def _promised(self, hold: Hold) -> None:
         """Wait until the dispatch has survived a power cut; give it back when that fails or nobody waits any more."""

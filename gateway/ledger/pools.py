@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec import Struct
 
+from gateway.call import Call
 from gateway.errors import BudgetExhausted
 from policies.budget import Budget, is_roomy, period, scopes_of, told, window_id
 from policies.money import usd
@@ -22,6 +23,15 @@ _NEVER = -(1 << 62)
 _WORKING_SET = 32  # requests' worth that a process likes to have in hand to begin with
 _SOON_SECONDS = 2.0
 _OUTAGE_SECONDS = 60.0  # of spending that a process likes to have in hand: so long it may be without its database
+
+
+def asker_of(call: Call, provider: str, model: str) -> Asker:
+    """What an attempt's budgets are found by; one the gateway makes for itself draws on those of model and tags."""
+    who, asked = call.principal, call.directives
+    models = (call.model, model, f"{provider}/{model}")
+    if not call.charged:
+        return "", "", "", None, models, asked.tags
+    return who.team, who.project, who.key_id, asked.user, models, asked.tags
 
 
 class Pool:

@@ -64,6 +64,10 @@ class Pulse:
         self._offset = there - asked
         self._good_until = self._monotonic() + _LEASE_SECONDS
 
+    async def look_around(self) -> None:
+        """Hear of processes that have begun since: with them, a refusal has to wait for what they can hand back."""
+        self.processes = await self._book.living(self.instant())
+
     @property
     def is_fresh(self) -> bool:
         """Whether leases are still ours to spend: others may take a boot for lost that has been silent for long."""

@@ -1,17 +1,19 @@
 """What an upstream is to the gateway, and how one is found: `kind: openai` is the module `gateway.providers.openai`.
 
-Adding a provider is adding a file here with `Config` and `build`; siblings never import each other.
+Adding a provider is adding a file here with `Config` and `build`; siblings never import each other. A file of somebody
+else's package will do: one that is installed with an entry point of the group `nearhit.providers` is found by its name.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from importlib import import_module
+from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 from msgspec import Struct
 
-from gateway.call import Body, Chunk, Operation
+from gateway.call import Body, Chunk, Native, Operation
 from policies.money import Usage
 
 Billing = Literal["stops-on-close", "bills-anyway"]
@@ -22,7 +24,8 @@ class Sending(Struct, frozen=True, kw_only=True):
 
     `id` is the attempt id. `tenant` is an opaque isolation salt. `timeout` bounds the wait for the first chunk and
     `idle` every later gap, both in seconds. `background`: others go first. `traceparent`: W3C trace context for an
-    upstream over HTTP.
+    upstream over HTTP. `extra`: headers of this one call. `native`: the client's own request, for a provider that
+    speaks its dialect (and says so: `speaks`).
     """
 
     id: str
@@ -35,11 +38,13 @@ class Sending(Struct, frozen=True, kw_only=True):
     idle: float
     background: bool = False
     traceparent: str | None = None
+    extra: Mapping[str, str] = {}
+    native: Native | None = None
 
     @property
     def headers(self) -> dict[str, str]:
         """What joins the upstream's own trace and logs to this attempt."""
-        own = {"x-request-id": self.id}
+        own = {**self.extra, "x-request-id": self.id}
         return own if self.traceparent is None else {**own, "traceparent": self.traceparent}
 
 
@@ -78,12 +83,19 @@ class Provider(Protocol):
     async def close(self) -> None: ...
 
 
+_GROUP = "nearhit.providers"
+
+
 def known() -> list[str]:
+    """Those that ship."""
     return sorted(module.name for module in iter_modules(__path__))
 
 
 def load(kind: str) -> ModuleType:
     """Raises LookupError that lists the known kinds."""
-    if kind not in known():
-        raise LookupError(f"Unknown provider {kind!r}. Known: {', '.join(known())}.")
-    return import_module(f"{__name__}.{kind}")
+    if kind in known():
+        return import_module(f"{__name__}.{kind}")
+    others = {found.name: found for found in entry_points(group=_GROUP)}
+    if kind in others:
+        return cast("ModuleType", others[kind].load())
+    raise LookupError(f"Unknown provider {kind!r}. Known: {', '.join([*known(), *sorted(others)])}.")

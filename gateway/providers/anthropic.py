@@ -37,19 +37,31 @@ class Config(NativeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True
 class AnthropicProvider(NativeProvider):
     """Obeys gateway.providers.Provider; chat only."""
 
+    speaks = "messages"
+
     def __init__(self, name: str, settings: ProviderSettings, means: Means) -> None:
         """Raises ValueError for settings that cannot work."""
         config = config_of(name, settings, Config)
         base = (settings.base_url or _DEFAULT_BASE).rstrip("/")
         super().__init__(name, settings, config, Credential(settings.api_key, base, "x-api-key"), base, means)
         self._headers["anthropic-version"] = config.version
+        self._beta = config.beta
         if config.beta:
             self._headers["anthropic-beta"] = ",".join(config.beta)
 
     def _asked(self, sending: Sending) -> Asked:
         self._only_chat(sending)
         headers = {**self._headers, "x-request-id": sending.id}
-        return Asked(f"{self._base}/messages", headers, _encode(translated(sending)))
+        native = sending.native
+        if native is None or native.dialect != self.speaks:
+            return Asked(f"{self._base}/messages", headers, _encode(translated(sending)))
+        # As the client wrote it, with its cache marks, thinking and betas, which no translation could carry.
+        betas = [*self._beta, *native.headers.get("anthropic-beta", "").split(",")]
+        if told := ",".join(dict.fromkeys(name for beta in betas if (name := beta.strip()))):
+            headers["anthropic-beta"] = told
+        headers["anthropic-version"] = native.headers.get("anthropic-version") or headers["anthropic-version"]
+        body = {**native.body, "model": sending.model, "stream": sending.stream}
+        return Asked(f"{self._base}/messages", headers, _encode(body))
 
     def _translator(self, sending: Sending) -> Events:
         return Events(sending.model, self._now())

@@ -10,25 +10,18 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
-from gateway.call import Body, Chunk, Operation
+from gateway.call import Body, Chunk
 from gateway.errors import NotFound
 from gateway.providers import Sending
 from gateway.settings import ProviderSettings
 from gateway.tasks import Tasks
 from gateway.transport import Transport
 from gateway.transport.credential import Credential
+from gateway.upstream.base import Means
+from gateway.upstream.compatible import PATHS
 from gateway.upstream.exchanges import config_of
 from gateway.upstream.openai_http import OpenAISpeaker, SpokenConfig
 
-_PATHS: dict[Operation, str] = {
-    "chat": "chat/completions",
-    "completion": "completions",
-    "embedding": "embeddings",
-    "moderation": "moderations",
-    "image": "images/generations",
-    "speech": "audio/speech",
-    "transcription": "audio/transcriptions",
-}
 # A deployment's name becomes a part of the address: nothing that could lead elsewhere on that host.
 _DEPLOYMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ENVELOPE = frozenset({"id", "object", "created", "model", "choices"})
@@ -49,15 +42,7 @@ class Config(SpokenConfig, frozen=True, kw_only=True, forbid_unknown_fields=True
 class AzureProvider(OpenAISpeaker):
     """Obeys gateway.providers.Provider."""
 
-    def __init__(
-        self,
-        name: str,
-        settings: ProviderSettings,
-        *,
-        transport: Transport,
-        tasks: Tasks,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, name: str, settings: ProviderSettings, means: Means) -> None:
         """Raises ValueError when the configuration cannot work or would give the credential away."""
         config = config_of(name, settings, Config)
         if settings.base_url is None:
@@ -66,21 +51,19 @@ class AzureProvider(OpenAISpeaker):
             raise ValueError(f"providers.{name}: api_version must be v1 or a date such as 2024-10-21")
         base = settings.base_url.rstrip("/").removesuffix("/v1").removesuffix("/openai")
         credential = Credential(settings.api_key, base, "api-key")
-        super().__init__(
-            name, settings, config, credential, base, transport=transport, tasks=tasks, monotonic=monotonic
-        )
-        self._base = f"{base}/openai"
+        super().__init__(name, settings, config, credential, base, means)
+        self._root = f"{base}/openai"
         self._version = config.api_version
         self._deployments = config.deployments
 
     def _url(self, sending: Sending) -> str:
-        path = _PATHS[sending.operation]
+        path = PATHS[sending.operation]
         if self._version == "v1":
-            return f"{self._base}/v1/{path}"
+            return f"{self._root}/v1/{path}"
         deployment = self._deployments.get(sending.model, sending.model)
         if not _DEPLOYMENT.fullmatch(deployment):
             raise NotFound(f"{self.name} has no deployment called {deployment!r:.200}.", param="model")
-        return f"{self._base}/deployments/{deployment}/{path}?api-version={self._version}"
+        return f"{self._root}/deployments/{deployment}/{path}?api-version={self._version}"
 
     def _prepared(self, sending: Sending) -> Body:
         body = super()._prepared(sending)
@@ -89,7 +72,7 @@ class AzureProvider(OpenAISpeaker):
 
     def _models_url(self) -> str:
         return (
-            f"{self._base}/v1/models" if self._version == "v1" else f"{self._base}/models?api-version={self._version}"
+            f"{self._root}/v1/models" if self._version == "v1" else f"{self._root}/models?api-version={self._version}"
         )
 
     async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
@@ -107,9 +90,16 @@ class AzureProvider(OpenAISpeaker):
 
     async def models(self) -> list[str]:
         """The service lists what could be deployed, not what is: configured names are the better answer."""
-        return list(self._config.models) or sorted(self._deployments) or await super().models()
+        return list(self._models) or sorted(self._deployments) or await super().models()
 
 
-def build(name: str, settings: ProviderSettings, *, transport: Transport, tasks: Tasks) -> AzureProvider:
+def build(
+    name: str,
+    settings: ProviderSettings,
+    *,
+    transport: Transport,
+    tasks: Tasks,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> AzureProvider:
     """Raises ValueError for settings that cannot work."""
-    return AzureProvider(name, settings, transport=transport, tasks=tasks)
+    return AzureProvider(name, settings, Means(transport=transport, tasks=tasks, monotonic=monotonic))

@@ -18,7 +18,7 @@ from gateway.call import Body, Chunk
 from gateway.embedding_answers import TokenIds, embed
 from gateway.engine_answers import Answer, whole
 from gateway.engine_requests import Sequence, ignored_fields, sequences
-from gateway.errors import GatewayError, InvalidRequest, NotFound, Overloaded, UpstreamFailed, UpstreamTimeout
+from gateway.errors import EngineUnavailable, GatewayError, InvalidRequest, NotFound, Overloaded, UpstreamTimeout
 from gateway.providers import Billing, Partial, Sending
 from gateway.stream import fold
 from gateway.tasks import Tasks
@@ -34,6 +34,7 @@ _REMEMBERED = 1_024
 
 _ABORT_TOLD = 0.5  # seconds within which an engine tells what an aborted request has used
 _ASKED = 50
+_COMES_BACK = 2  # seconds: about as long as a small model takes to be started again
 
 
 class LocalProvider:
@@ -258,7 +259,7 @@ def _before(name: str, error: Exception) -> GatewayError:
         return Overloaded(f"{name} is at its limit: {error}", headers=(("retry-after", str(wait)),))
     if isinstance(error, _Late):
         return UpstreamTimeout(f"{name} made {error}")
-    return UpstreamFailed(f"{name} failed: {error}")
+    return EngineUnavailable(f"{name} failed: {error}", headers=(("retry-after", str(_COMES_BACK)),))
 
 
 def build(  # noqa: PLR0913 - one name per part it is made of

@@ -4,7 +4,7 @@ Knows: every module of routes and that each handler must declare a role. Does no
 """
 
 import re
-from typing import Any, cast
+from typing import Any
 
 from litestar import Litestar, Request, Router, get
 from litestar.handlers import HTTPRouteHandler
@@ -31,6 +31,7 @@ from gateway.routes import (
     cache_tune,
     cache_warm,
     calculator_page,
+    configuration,
     console,
     dashboard,
     exports,
@@ -59,8 +60,9 @@ from gateway.routes import (
     whatif_page,
 )
 from gateway.routes.access import CallerDep, control_router
+from gateway.web.described import described
 from gateway.web.pages import HEADERS, render
-from gateway.web.reference import data_plane, sections
+from gateway.web.reference import sections
 
 _KIND = re.compile(r":[a-z]+\}")
 
@@ -163,6 +165,7 @@ def control_plane() -> list[ControllerRouterHandler]:
             price_tools,
             recompute,
             ledger,
+            configuration,
             organization,
             months,
             statements,
@@ -206,15 +209,14 @@ class _Page(OpenAPIRenderPlugin):
     """The description as one page without scripts from elsewhere."""
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        schema = cast("dict[str, object]", {**openapi_schema, **data_plane(openapi_schema)})
-        return render("docs.html", sections=sections(schema, _roles(request.app)))
+        return render("docs.html", sections=sections(described(openapi_schema), _roles(request.app)))
 
 
 class _Json(JsonRenderPlugin):
     """The same as JSON, with the data plane's own addresses added."""
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002 - its signature
-        return encode_json({**openapi_schema, **data_plane(openapi_schema)})
+        return encode_json(described(openapi_schema))
 
 
 def openapi_config() -> OpenAPIConfig:

@@ -5,17 +5,16 @@ Knows: OpenAI's shapes and what a request for a batch may hold. Does not know: h
 
 import hashlib
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 from litestar import get, post
 from litestar.params import FromPath
-from msgspec import Meta, Struct
 
 from gateway import wire
 from gateway.auth import Keyring
 from gateway.batches.office import Office
-from gateway.batches.shapes import ENDPOINTS, WINDOW_SECONDS, Batch, Counts
+from gateway.batches.shapes import ENDPOINTS, WINDOW_SECONDS, Batch, Counts, Wanted
 from gateway.body import decode_object, read_body
 from gateway.call import Directives
 from gateway.directives import directives
@@ -25,28 +24,10 @@ from gateway.ids import uuid7
 from gateway.kept_settings import KeptSettings
 from gateway.routes.asker import AnyRequest, after_of, asker, limit_of, page
 from gateway.settings import Server
-from gateway.wire_shapes import Metadata
 
 _LISTED = 20
 _deterministic = msgspec.json.Encoder(order="deterministic").encode
 Json = dict[str, object]
-
-
-class Lifetime(Struct, gc=False):
-    """How long output files are kept."""
-
-    anchor: Literal["created_at"]
-    seconds: Annotated[int, Meta(ge=3_600, le=2_592_000)]
-
-
-class Wanted(Struct, gc=False, kw_only=True):
-    """POST /v1/batches."""
-
-    input_file_id: Annotated[str, Meta(min_length=1, max_length=128)]
-    endpoint: Annotated[str, Meta(max_length=128)]
-    completion_window: Literal["24h"]
-    metadata: Metadata = None
-    output_expires_after: Lifetime | None = None
 
 
 class Desk:

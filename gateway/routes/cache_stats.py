@@ -134,7 +134,7 @@ class Names:
             self._led = dict(aliases(settings))
         except EngineError:  # the engine's folder is gone: its short name leads nowhere then
             self._led = {}
-        self._led |= {name: ",".join(model.route) for name, model in settings.models.items()}
+        self._led |= {name: ",".join(entry.to for entry in model.route) for name, model in settings.models.items()}
 
     def key(self, team: str, project: str, asked: str) -> Key:
         return team or _UNBOUND, project, self._led.get(asked, asked)

@@ -10,6 +10,8 @@ import asyncio
 import io
 import tempfile
 from collections.abc import AsyncGenerator
+from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, cast
 
 from litestar import Response, get
@@ -18,7 +20,9 @@ from litestar.response import Stream
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
+from gateway.audit import Change, note
 from gateway.auth import ORG_WIDE
+from gateway.distilling import EXPORT, FOLDER, lines
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.exports.columns import Version
 from gateway.exports.focus_file import Wanted, write_focus
@@ -33,6 +37,7 @@ from gateway.routes.usage import span_of
 from gateway.services import Services
 
 _BLOCK = 256 << 10
+_LINES = 200
 Text = Annotated[str | None, QueryParameter(max_length=64)]
 Team = Annotated[str | None, QueryParameter(max_length=200)]
 
@@ -102,6 +107,24 @@ async def entries_answer(services: Services, month: str, team: str | None, form:
     await services.ledger.flush()
     pages = entries_of_month(services.database, month, team)
     return download(_streamed(pages, form), form, f"nearhit-entries-{month}")
+
+
+@get("/distillation", opt={"role": "admin"}, summary="Prompts and answers of a project that consented")
+async def distillation(caller: CallerDep, project: Annotated[str, QueryParameter(max_length=200)]) -> Stream:
+    """One JSON object per line: `messages` with the answer as the last. Who exported is told to the audit log."""
+    services = caller.services
+    if project not in services.settings.distillation.projects:
+        raise InvalidRequest(
+            f"{project!r} has not consented: see `distillation.projects` in the settings.", param="project"
+        )
+    await note(services, caller.principal, Change(EXPORT, project), ip=caller.ip)
+    return download(_read_lines(services.settings.home / FOLDER, project), "jsonl", "nearhit-distillation")
+
+
+async def _read_lines(folder: Path, project: str) -> AsyncGenerator[bytes, None]:
+    found = lines(folder, project)
+    while block := await asyncio.to_thread(lambda: b"".join(islice(found, _LINES))):
+        yield block
 
 
 async def _sent(file: BinaryIO) -> AsyncGenerator[bytes, None]:
@@ -190,6 +213,6 @@ def _last(run: Run | None) -> LastRun | None:
 
 def route_handlers() -> list[ControllerRouterHandler]:
     return [
-        control_router("/api/v1/export", [focus, entries], tags=["Exports"]),
+        control_router("/api/v1/export", [focus, entries, distillation], tags=["Exports"]),
         control_router("/api/v1", [list_exports], tags=["Exports"]),
     ]

@@ -1,19 +1,20 @@
 """Is this worker alive, is it ready, are its upstreams, and the metrics. Decides nothing."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from litestar import Response, get
 from litestar.status_codes import HTTP_200_OK, HTTP_503_SERVICE_UNAVAILABLE
 
-from gateway.providers import Provider
+from gateway.deployments import Deployments
 from gateway.telemetry import CONTENT_TYPE, Telemetry
+from gateway.upstreams import Upstreams
 
 Missing = Callable[[], dict[str, str]]
 
 
-def route_handlers(missing: Missing, providers: Mapping[str, Provider], telemetry: Telemetry) -> list[Any]:
+def route_handlers(missing: Missing, upstreams: Upstreams, deployments: Deployments, telemetry: Telemetry) -> list[Any]:
     """`missing`: what is still loading or down, by part; empty when every request can be served."""
 
     @get("/health/live", sync_to_thread=False)
@@ -27,9 +28,11 @@ def route_handlers(missing: Missing, providers: Mapping[str, Provider], telemetr
         return Response({"status": "starting" if waiting else "ready", "waiting_for": waiting}, status_code=status)
 
     @get("/health/upstreams", sync_to_thread=False)
-    def upstreams() -> dict[str, object]:
-        states = {name: provider.ready() or "ready" for name, provider in providers.items()}
-        return {"status": "ok" if set(states.values()) <= {"ready"} else "degraded", "upstreams": states}
+    def of_upstreams() -> dict[str, object]:
+        states = {name: provider.ready() or "ready" for name, provider in upstreams.providers.items()}
+        places = deployments.told()
+        good = set(states.values()) <= {"ready"} and all(place["circuit"] == "closed" for place in places)
+        return {"status": "ok" if good else "degraded", "upstreams": states, "deployments": places}
 
     @get("/metrics")
     async def metrics() -> Response[bytes]:
@@ -37,4 +40,4 @@ def route_handlers(missing: Missing, providers: Mapping[str, Provider], telemetr
         text = await asyncio.to_thread(telemetry.exposition)
         return Response(text, headers={"content-type": CONTENT_TYPE})
 
-    return [live, ready, upstreams, metrics]
+    return [live, ready, of_upstreams, metrics]

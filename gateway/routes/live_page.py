@@ -91,9 +91,9 @@ def _routes(services: Services, provider: str) -> list[str]:
     """`name (strategy, place n of m)` for every configured model that leads there."""
     found: list[str] = []
     for name, model in services.settings.models.items():
-        for place, target in enumerate(model.route, 1):
-            if target.split("/", 1)[0] == provider:
-                found.append(f"{name} ({model.strategy}, {place} of {len(model.route)}: {target})")
+        for place, entry in enumerate(model.route, 1):
+            if entry.to.split("/", 1)[0] == provider:
+                found.append(f"{name} ({model.strategy}, {place} of {len(model.route)}: {entry.to})")
     return found
 
 

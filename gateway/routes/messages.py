@@ -5,17 +5,32 @@ from typing import Any
 import msgspec
 from litestar import route
 from litestar.enums import MediaType
-from litestar.types import Send
+from litestar.types import HTTPScope, Send
 
-from gateway.call import Call
+from gateway.call import Body, Call, Native, Principal
 from gateway.connection import Connection
 from gateway.dialects import Dialect
 from gateway.dialects.messages import Messages
+from gateway.dialects.messages_request import apart
 from gateway.headers import JSON, always, pairs
 from gateway.prompt_tokens import Counter
 from gateway.routes.openai import Edge, Endpoint, Endpoints, send_whole
 
 _encode = msgspec.json.Encoder().encode
+_OURS = (b"anthropic-beta", b"anthropic-version")
+
+
+class Natively(Endpoint):
+    """Anthropic's Messages: an upstream that speaks them too is sent the request as it came."""
+
+    async def _made(
+        self, request_id: str, principal: Principal, scope: HTTPScope, read: tuple[Body, float, int]
+    ) -> Call:
+        call = await super()._made(request_id, principal, scope, read)
+        given: Any = scope["headers"]
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in given if name in _OURS}
+        native = Native(dialect=self._dialect.name, body=read[0], headers=headers, apart=apart(read[0]))
+        return msgspec.structs.replace(call, native=native)
 
 
 class Counting(Endpoint):
@@ -47,6 +62,6 @@ def route_handlers() -> list[Any]:
 def endpoints(edge: Edge, counter: Counter) -> Endpoints:
     """By path, without `/v1`."""
     return {
-        "/messages": Endpoint(edge, Messages()),
+        "/messages": Natively(edge, Messages()),
         "/messages/count_tokens": Counting(edge, Messages(counting=True), counter, {}),
     }

@@ -24,6 +24,8 @@ from gateway.dialects import Asked, Dialect
 from gateway.dialects.plain import Plain
 from gateway.directives import NONE, directives
 from gateway.errors import GatewayError, Internal, MethodNotAllowed, UpstreamFailed, UpstreamTimeout
+from gateway.foreign_replies import mirrored
+from gateway.gate import Gate
 from gateway.headers import EVENTS, JSON, Pairs, always, of_answer, of_cost, pairs, printable
 from gateway.idempotency import Idempotency, asked
 from gateway.ids import uuid7
@@ -51,6 +53,7 @@ class Edge(Struct, frozen=True, kw_only=True):
     status of requests that never became a call.
     """
 
+    gate: Gate
     pipeline: Pipeline
     keyring: Keyring
     ledger: Ledger
@@ -77,6 +80,10 @@ class Endpoint:
     async def serve(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever becomes of it. Never raises but for a cancellation that is not the client's."""
         request_id = uuid7()
+        if (full := self._edge.gate.refusal(scope["headers"])) is not None:
+            self._edge.refused(self._operation, full.http_status)
+            await self._respond(send, full, request_id)
+            return
         connection = Connection(receive, self._edge.tasks)
         call: Call | None = None
         try:
@@ -92,6 +99,7 @@ class Endpoint:
             await self._respond(send, broken(error), request_id)
         finally:
             connection.close()
+            self._edge.gate.left()
 
     async def _fulfil(self, call: Call, send: Send, connection: Connection) -> None:
         if call.directives.dry_run:
@@ -255,12 +263,12 @@ class Endpoint:
             return
         payload = await self._kept(answer.journey.call, await answer.reading.whole())
         kind = getattr(answer.journey.call.voice, "media_type", "application/json")
-        lines = f"{self._lines(answer)}{of_cost(answer)}content-type: {printable(kind)}\r\n"
+        lines = f"{self._lines(answer, ended=True)}{of_cost(answer)}content-type: {printable(kind)}\r\n"
         if not connection.answer(lines, payload):
             await send_whole(send, payload, pairs(lines))
 
     async def _send_events(self, answer: Answer, send: Send, connection: Connection) -> None:
-        lines = self._lines(answer) + EVENTS
+        lines = self._lines(answer, ended=answer.journey.hit is not None) + EVENTS
         if answer.journey.hit is not None:
             lines += of_cost(answer)
         await send({"type": "http.response.start", "status": 200, "headers": pairs(lines)})
@@ -276,14 +284,15 @@ class Endpoint:
             last = in_band_error(error) if voice is None else voice.failed(error)
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    def _lines(self, answer: Answer) -> str:
+    def _lines(self, answer: Answer, *, ended: bool) -> str:
         edge, call = self._edge, answer.journey.call
         lines = of_answer(answer, now=edge.monotonic(), at=edge.now(), remaining=edge.ledger.remaining(call.principal))
         if edge.rates:
             lines += "".join([f"{name}: {value}\r\n" for name, value in edge.rates.told(call)])
-        ignored = [*call.ignored, *edge.ignored(answer)]
-        if ignored:
+        if ignored := edge.ignored(answer):
             lines += f"x-nearhit-ignored: {printable(', '.join(ignored))[:_LONGEST_LIST]}\r\n"
+        if edge.server.mirror_headers:
+            lines += mirrored(answer, edge.server.mirror_headers, ended=ended)
         return lines + self._dialect.lines(call.id)
 
 

@@ -320,7 +320,7 @@ def _target(services: Services, name: str) -> str:
     """`provider/model`; of a configured name, the first target of its route."""
     alias = services.settings.models.get(name)
     if alias is not None:
-        return alias.route[0]
+        return alias.route[0].to
     return {"chat": "local/demo", "embed": _ENCODER_NAME}.get(name, name)
 
 

@@ -93,7 +93,7 @@ async def in_use(services: Services, principal: Principal) -> list[str]:
         ["provider", "model_used"], now - _LOOKED_BACK, now + 1, reach(principal), latencies=False
     )
     answered = [f"{row.group['provider']}/{row.group['model_used']}" for row in used if row.group["provider"]]
-    routed = [target for model in services.settings.models.values() for target in model.route]
+    routed = [entry.to for model in services.settings.models.values() for entry in model.route]
     overridden = [f"{row.provider}/{row.model}" for row in services.prices.overrides() if row.provider != ANY]
     return sorted({*_LOCAL, *answered, *routed, *overridden})
 
@@ -151,7 +151,7 @@ async def _refused(services: Services, principal: Principal) -> list[tuple[str, 
 def _behind(services: Services, asked: str) -> list[str]:
     """The targets of a name that have no price now; the name itself when it is no alias."""
     alias = services.settings.models.get(asked)
-    names = [asked] if alias is None else alias.route
+    names = [asked] if alias is None else [entry.to for entry in alias.route]
     return [name for name in names if priced(services, name).status is None]
 
 

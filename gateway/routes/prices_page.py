@@ -3,6 +3,8 @@
 Knows: the form's fields. Does not know: where prices come from (`gateway.prices`), what they mean (`policies.money`).
 """
 
+from urllib.parse import quote
+
 from litestar import Response, get, post
 from litestar.types import ControllerRouterHandler
 
@@ -60,7 +62,7 @@ async def set_price(visitor: VisitorDep) -> Response[bytes]:
         await _put(visitor, fields)
     except GatewayError as error:
         return await _page(visitor, problem=error.message, form={name: fields.get(name, "") for name in _EMPTY})
-    return visitor.go(f"/ui/prices?set={fields['model']}")
+    return visitor.go(f"/ui/prices?set={quote(fields['model'], safe='')}")
 
 
 async def _put(visitor: Visitor, fields: dict[str, str]) -> None:

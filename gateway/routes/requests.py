@@ -19,6 +19,7 @@ from gateway.errors import NotFound
 from gateway.ledger.checks import classes_of
 from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
+from gateway.routes.told import items, number, numbers, records, text
 from gateway.routes.usage import filters
 from gateway.services import Services
 from gateway.web.sheet import csv_bytes
@@ -132,7 +133,10 @@ class Candidate(Struct, kw_only=True):
 
 
 class Step(Struct, kw_only=True):
-    """One attempt on the clock of the request, in milliseconds from its arrival."""
+    """One attempt on the clock of the request, in milliseconds from its arrival.
+
+    `replica`: which server of a fleet; `why` it was made, where it was not plainly next: hedge, rung, vote, canary, …
+    """
 
     id: str = ""
     provider: str = ""
@@ -142,6 +146,8 @@ class Step(Struct, kw_only=True):
     first_chunk_ms: float | None = None
     end_ms: float | None = None
     cost_usd: str = "0"
+    replica: str = ""
+    why: str = ""
 
 
 class Why(Struct, kw_only=True):
@@ -150,6 +156,8 @@ class Why(Struct, kw_only=True):
     `scope`: the beginning of its digest; `headroom`: how the scope stood; `judged`: what a fresh answer said later;
     `audit`: the request that asked again, `of`: the request this one checked. `degraded`: which budget had a cheaper
     model asked; `max_tokens`: which one left room for a shorter answer only. `dialect`: asked in another than chat's.
+    `routing`: every candidate with the parts of its cost, or why it was left out; `cascade`, `ensemble`: what each of
+    several answers was worth; `shadow`: what another model said to the same.
     """
 
     reason: str | None
@@ -165,6 +173,10 @@ class Why(Struct, kw_only=True):
     degraded: dict[str, object] | None = None
     max_tokens: dict[str, object] | None = None
     dialect: str | None = None
+    routing: dict[str, object] | None = None
+    cascade: dict[str, object] | None = None
+    ensemble: dict[str, object] | None = None
+    shadow: dict[str, object] | None = None
 
 
 class RequestAnswer(Struct, kw_only=True):
@@ -268,8 +280,8 @@ def answer(found: RequestDetail) -> RequestAnswer:
     told = found.explain or {}
     return RequestAnswer(
         request=None if found.request is None else view(found.request),
-        route=[str(target) for target in _items(told.get("route"))],
-        attempts=[_step(item) for item in _records(told.get("attempts"))],
+        route=[str(target) for target in items(told.get("route"))],
+        attempts=[_step(item) for item in records(told.get("attempts"))],
         lines=[line_view(entry, found.prices) for entry in found.entries],
         why=None if found.explain is None else _why(told),
     )
@@ -278,32 +290,36 @@ def answer(found: RequestDetail) -> RequestAnswer:
 def _why(told: dict[str, object]) -> Why:
     entry, lookup = told.get("entry"), told.get("lookup_ms")
     return Why(
-        reason=_text(told.get("reason")),
-        semantic_bar=_text(told.get("semantic_bar")),
+        reason=text(told.get("reason")),
+        semantic_bar=text(told.get("semantic_bar")),
         entry=entry if isinstance(entry, int) else None,
-        lookup_ms=_number(lookup),
+        lookup_ms=number(lookup),
         candidates=[
             Candidate(
                 entry=cast("int | None", item.get("entry")),
-                similarity=_number(item.get("similarity")),
-                confidence=_number(item.get("confidence")),
-                guard=_text(item.get("guard")),
+                similarity=number(item.get("similarity")),
+                confidence=number(item.get("confidence")),
+                guard=text(item.get("guard")),
                 answer=cast("int | None", item.get("answer")),
-                risk=_number(item.get("risk")),
-                guards=[str(name) for name in _items(item.get("guards"))],
-                features=_numbers(item.get("features")),
+                risk=number(item.get("risk")),
+                guards=[str(name) for name in items(item.get("guards"))],
+                features=numbers(item.get("features")),
             )
-            for item in _records(told.get("looked"))
+            for item in records(told.get("looked"))
         ],
-        scope=_text(told.get("scope")),
-        headroom=_numbers(told.get("headroom")),
+        scope=text(told.get("scope")),
+        headroom=numbers(told.get("headroom")),
         judged=cast("dict[str, object] | None", told.get("judged")),
-        audit=_text(told.get("audit")),
-        of=_text(told.get("of")),
+        audit=text(told.get("audit")),
+        of=text(told.get("of")),
         degraded=cast("dict[str, object] | None", told.get("degraded")),
         max_tokens=cast("dict[str, object] | None", told.get("max_tokens")),
         dialect=cast("str | None", told.get("dialect")),
+        **{name: cast("dict[str, object] | None", told.get(name)) for name in _OF_ROUTING},
     )
+
+
+_OF_ROUTING = ("routing", "cascade", "ensemble", "shadow")
 
 
 def _step(item: dict[str, object]) -> Step:
@@ -313,34 +329,13 @@ def _step(item: dict[str, object]) -> Step:
         provider=str(item.get("provider", "")),
         model=str(item.get("model", "")),
         result=str(item.get("result", "")),
-        start_ms=_number(item.get("start_ms")) or 0.0,
-        first_chunk_ms=_number(item.get("first_chunk_ms")),
-        end_ms=_number(item.get("end_ms")),
+        start_ms=number(item.get("start_ms")) or 0.0,
+        first_chunk_ms=number(item.get("first_chunk_ms")),
+        end_ms=number(item.get("end_ms")),
         cost_usd=usd(cost) if isinstance(cost, int) else "0",
+        replica=str(item.get("replica", "")),
+        why=str(item.get("why", "")),
     )
-
-
-def _items(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
-
-
-def _records(value: object) -> list[dict[str, object]]:
-    return [cast("dict[str, object]", item) for item in _items(value) if isinstance(item, dict)]
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _numbers(value: object) -> dict[str, float]:
-    if not isinstance(value, dict):
-        return {}
-    found = cast("dict[str, object]", value).items()
-    return {name: float(number) for name, number in found if isinstance(number, int | float)}
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 async def detail(services: Services, principal: Principal, request_id: str) -> RequestDetail:

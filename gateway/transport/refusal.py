@@ -3,6 +3,7 @@
 Knows: the error shapes of OpenAI and its imitators, Retry-After. Does not know: which upstream, whether to retry.
 """
 
+import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import cast
@@ -14,6 +15,13 @@ from gateway.stream import StreamGarbage, parse
 LARGEST_ERROR = 64 << 10
 _LONGEST_MESSAGE = 2_000
 _LONGEST_WAIT = 86_400.0
+_STEP = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)?")
+_UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_TOO_LONG = re.compile(
+    r"maximum context length|context[ _]length|exceeds? the (?:available )?context size|too large for model with"
+    r"|must be <= \d+\. Given|prompt is too long",
+    re.IGNORECASE,
+)
 
 
 def refused(name: str, status: int, headers: Mapping[str, str], raw: bytes) -> UpstreamFailed:
@@ -25,6 +33,8 @@ def refused(name: str, status: int, headers: Mapping[str, str], raw: bytes) -> U
         kept["message"] = message or f"{name} refused this request with status {status}."
         if kept["type"] is None:
             kept["type"] = "invalid_request_error"
+        if is_too_long(status, error, message):
+            kept["code"] = "context_length_exceeded"
         return UpstreamRefused(status, kept, retry_after=retry_after(headers))
     if 300 <= status < 400:
         return UpstreamFailed(f"{name} answered {status}, a redirect, which is never followed")
@@ -51,7 +61,25 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         # NaN fails both comparisons.
         if seconds is not None and 0 <= seconds < float("inf"):
             return min(seconds, _LONGEST_WAIT)
-    return None
+    return _until_reset(headers)
+
+
+def is_too_long(status: int, error: Body, message: str) -> bool:
+    """Whether it says that the prompt does not fit, which every server says in words of its own."""
+    return status in (400, 413, 422) and bool(
+        error.get("type") == "exceed_context_size_error" or _TOO_LONG.search(message)
+    )
+
+
+def _until_reset(headers: Mapping[str, str]) -> float | None:
+    """Seconds until what is used up is given out again, from the headers that OpenAI and its imitators send."""
+    waits: list[float] = []
+    for what in ("requests", "tokens"):
+        if headers.get(f"x-ratelimit-remaining-{what}") in ("0", "0.0"):
+            found = _STEP.findall(headers.get(f"x-ratelimit-reset-{what}", ""))
+            waits.append(sum(float(number) * _UNITS[unit] for number, unit in found))
+    known = [wait for wait in waits if wait > 0]
+    return min(max(known), _LONGEST_WAIT) if known else None
 
 
 def in_band_message(body: Body) -> str:
@@ -81,9 +109,24 @@ def _error_object(raw: bytes) -> Body:
     if isinstance(error, dict):
         return cast("Body", error)
     if isinstance(error, str):
-        return {"message": error}
-    # vLLM's old form is the error object itself; others say `detail`.
-    return {**body, "message": body.get("message") or body.get("detail")}
+        return {"message": error, "type": body.get("error_type"), "code": body.get("code")}
+    # vLLM's old form is the error object itself; others say `detail`, as a text or as FastAPI's list of problems.
+    said = body.get("message") or body.get("detail")
+    if isinstance(said, dict):
+        said = cast("Body", said).get("detail")
+    return {**body, "message": _problems(cast("list[object]", said)) if isinstance(said, list) else said}
+
+
+def _problems(rows: list[object]) -> str:
+    """FastAPI's validation errors in one sentence each: where, and what."""
+    told: list[str] = []
+    for row in rows[:8]:
+        if isinstance(row, dict):
+            problem = cast("Body", row)
+            where = problem.get("loc")
+            place = ".".join(map(str, cast("list[object]", where))) + ": " if isinstance(where, list) else ""
+            told.append(f"{place}{problem.get('msg') or ''}")
+    return "; ".join(told)
 
 
 def _text(value: object) -> str:

@@ -1,72 +1,27 @@
-"""A provider that speaks a language of its own: the part all of them share.
+"""A provider that speaks a language of its own: its events are translated one by one.
 
-Knows: the order of a call (translate, open, read, let go), one credential bound to one host. Does not know: any
-language: a subclass says how a request goes out, how an answer is read and what a refusal means.
+Knows: that a stream is framed and translated. Does not know: any language, how a call goes (`gateway.upstream.base`).
 """
 
-import time
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Mapping
+from abc import abstractmethod
 
-import structlog
-from msgspec import Struct
-from msgspec.structs import replace
-
-from gateway.call import Body, Chunk
-from gateway.errors import GatewayError, InvalidRequest, UpstreamFailed, UpstreamTimeout
-from gateway.providers import Billing, Sending
+from gateway.providers import Sending
 from gateway.settings import ProviderSettings
-from gateway.stream import EventParser, StreamGarbage, parse
-from gateway.tasks import Tasks
-from gateway.transport import Exchange, Transport, TransportError
-from gateway.transport import TimedOut as TransportTimedOut
+from gateway.stream import EventParser
+from gateway.transport import Exchange
 from gateway.transport.credential import Credential
-from gateway.transport.refusal import LARGEST_ERROR, in_doubt
-from gateway.upstream.exchanges import (
-    LARGEST_BODY,
-    LISTING_TIMEOUT,
-    Asked,
-    check_secrecy,
-    drained,
-    opened,
-)
-from gateway.upstream.passing import refuse_passed
-from gateway.upstream.reader import Declined, EventReader, Framing, Translator, Waits
-from policies.money import Usage
+from gateway.upstream.base import Answered, Means, Upstream, UpstreamConfig
+from gateway.upstream.reader import EventReader, Framing, Translator, Waits
 
-log = structlog.get_logger("nearhit.upstream")
+__all__ = ["Answered", "Means", "NativeConfig", "NativeProvider"]
 
 
-class NativeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every such kind may have. `models`: what to list instead of asking. `headers`: sent with every call.
-
-    `plain_http`: allow a credential over http.
-    """
-
-    models: tuple[str, ...] = ()
-    headers: dict[str, str] = {}
-    plain_http: bool = False
+class NativeConfig(UpstreamConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nothing beyond what every kind may have."""
 
 
-class Means(Struct, frozen=True, kw_only=True):
-    """What a provider works with."""
-
-    transport: Transport
-    tasks: Tasks
-    monotonic: Callable[[], float] = time.monotonic
-    now: Callable[[], float] = time.time
-
-
-class Answered(Struct, frozen=True):
-    """A refusal as it came, secrets taken out."""
-
-    status: int
-    headers: Mapping[str, str]
-    raw: bytes
-
-
-class NativeProvider(ABC):
-    """Obeys gateway.providers.Provider. Everything that does not change between calls is made here, once."""
+class NativeProvider(Upstream):
+    """Obeys gateway.providers.Provider."""
 
     def __init__(
         self,
@@ -78,137 +33,17 @@ class NativeProvider(ABC):
         means: Means,
     ) -> None:
         """Raises ValueError when the configuration cannot work or would give the credential away."""
-        self.name = name
-        self.billing: Billing = settings.billing
-        self._models = config.models
-        self._credential = credential
-        self._base = base
-        self._transport = means.transport
-        self._tasks = means.tasks
-        self._monotonic = means.monotonic
-        self._now = means.now
         if settings.base_url is None and not credential:
             raise ValueError(f"providers.{name}: api_key is missing")
-        check_secrecy(name, base, credential, config.headers, config.plain_http)
-        self._headers = {
-            **config.headers,
-            **credential.headers_for(base),
-            "Content-Type": "application/json",
-            "User-Agent": "nearhit",
-            "Accept-Encoding": "identity",
-        }
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
-
-    @abstractmethod
-    def _asked(self, sending: Sending) -> Asked:
-        """The request in this language. Raises InvalidRequest for what it cannot say."""
+        super().__init__(name, settings, config, credential, base, means)
 
     @abstractmethod
     def _translator(self, sending: Sending) -> Translator: ...
 
-    @abstractmethod
-    def _told(self, body: Body, sending: Sending) -> Chunk:
-        """The one body of an answer that is not streamed. Raises StreamGarbage (Declined) for what is no answer."""
-
-    @abstractmethod
-    def _refusal(self, answered: Answered) -> GatewayError: ...
-
-    def _models_url(self) -> str | None:
-        """Where models are listed; None where only configured ones can be told."""
-        return None
-
-    def _listed(self, body: Body) -> list[str]:  # noqa: ARG002 - for those that list
-        """The names in what `_models_url` answers. Raises StreamGarbage for what is no list."""
-        return []
-
     def _framing(self) -> Framing:
         return EventParser()
 
-    async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
-        asked = self._asked(sending)
-        if sending.traceparent is not None:
-            asked = replace(asked, headers={**asked.headers, "traceparent": sending.traceparent})
-        deadline = self._monotonic() + sending.timeout
-        exchange = await opened(self._transport, self.name, asked, sending.timeout)
-        whole = False
-        try:
-            if not 200 <= exchange.status < 300:
-                raise await self._refused(exchange, deadline)
-            if not sending.stream:
-                yield await self._body(exchange, sending, deadline)
-                return
-            waits = Waits.of(sending, deadline, self._monotonic)
-            translator = self._translator(sending)
-            reader = EventReader(self.name, exchange, waits, self._framing(), translator, self._credential.redacted)
-            while chunks := await reader.more():
-                for chunk in chunks:
-                    yield chunk
-            whole = True
-        finally:
-            if whole and not exchange.ended:
-                self._tasks.spawn(drained(exchange), "drain")
-            else:
-                exchange.close()
-
-    async def consumed(self, attempt: str) -> Usage | None:  # noqa: ARG002 - the protocol's signature
-        """Nobody tells what a closed call has cost."""
-        return None
-
-    async def models(self) -> list[str]:
-        """Model names the upstream lists (or those configured). Raises UpstreamFailed."""
-        url = self._models_url()
-        if self._models or url is None:
-            return list(self._models)
-        try:
-            exchange = await self._transport.open("GET", url, self._headers, b"", LISTING_TIMEOUT)
-            try:
-                raw = await exchange.whole(LARGEST_BODY, LISTING_TIMEOUT)
-            finally:
-                exchange.close()
-            if exchange.status == 200:
-                return self._listed(parse(raw))
-        except (TransportError, StreamGarbage) as error:
-            raise UpstreamFailed(f"{self.name} did not list its models: {error}") from error
-        raise UpstreamFailed(f"{self.name} did not list its models: it answered {exchange.status}")
-
-    def ready(self) -> str | None:
-        return None
-
-    async def close(self) -> None:  # noqa: B027 - nothing to do is the right thing for all of them
-        """The transport is shared and closed by who made it."""
-
-    def _only_chat(self, sending: Sending) -> None:
-        """Raises InvalidRequest for an operation this language does not have."""
-        refuse_passed(self.name, sending)
-        if sending.operation != "chat":
-            what = "embeddings" if sending.operation == "embedding" else "legacy completions"
-            raise InvalidRequest(
-                f"{self.name} makes no {what}; its models answer /v1/chat/completions.",
-                param="model",
-                code="unsupported_operation",
-            )
-
-    async def _body(self, exchange: Exchange, sending: Sending, deadline: float) -> Chunk:
-        try:
-            raw = await exchange.whole(LARGEST_BODY, max(0.001, deadline - self._monotonic()))
-            return self._told(parse(raw), sending)
-        except TransportTimedOut as error:
-            raise UpstreamTimeout(f"{self.name} sent no whole answer within {sending.timeout:g} s") from error
-        except Declined as error:
-            raise UpstreamFailed(f"{self.name} {self._credential.redacted(str(error))}") from error
-        except (TransportError, StreamGarbage) as error:
-            raise in_doubt(f"{self.name} sent no whole answer: {self._credential.redacted(str(error))}") from error
-
-    async def _refused(self, exchange: Exchange, deadline: float) -> GatewayError:
-        try:
-            raw = await exchange.whole(LARGEST_ERROR, max(0.001, min(LISTING_TIMEOUT, deadline - self._monotonic())))
-        except TransportError:
-            # The status alone says enough.
-            raw = b""
-        if exchange.status in (401, 403) and self._credential:
-            # The client's key was checked here already: it is ours that is wrong, and only an operator can mend that.
-            log.warning("upstream refused our credential", provider=self.name, status=exchange.status)
-        secret_free = self._credential.redacted(raw.decode("utf-8", "replace")).encode()
-        return self._refusal(Answered(exchange.status, exchange.headers, secret_free))
+    def _reader(self, exchange: Exchange, sending: Sending, deadline: float) -> EventReader:
+        waits = Waits.of(sending, deadline, self._monotonic)
+        translator = self._translator(sending)
+        return EventReader(self.name, exchange, waits, self._framing(), translator, self._credential.redacted)

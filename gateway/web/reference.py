@@ -1,7 +1,6 @@
-"""The API's description as a page and as a document: the control plane from its handlers, the data plane from here.
+"""The API's description as a page: OpenAPI's document in words.
 
-The data plane is served by bare ASGI routes, which describe nothing by themselves; its addresses stand in `_DATA`.
-Knows: OpenAPI's shape. Does not know: routes, HTML.
+Knows: OpenAPI's shape. Does not know: routes, where the document comes from (`gateway.web.described`), HTML.
 """
 
 from collections.abc import Mapping
@@ -42,35 +41,7 @@ class Section(Struct, frozen=True, kw_only=True):
     operations: list[Operation]
 
 
-_DATA: tuple[tuple[str, str, str, str], ...] = (
-    ("post", "/v1/chat/completions", "Chat completion", "OpenAI's chat completions, streamed or not."),
-    ("post", "/v1/completions", "Text completion", "OpenAI's older text completions."),
-    ("post", "/v1/embeddings", "Embeddings", "OpenAI's embeddings."),
-    ("get", "/v1/models", "Models", "The names clients may ask for."),
-    ("get", "/v1/models/{model}", "One model", "One of those names; near names are listed when it is unknown."),
-    ("get", "/health/live", "Alive", "200 while the process runs."),
-    ("get", "/health/ready", "Ready", "200 when everything serves; else 503 and what is still loading."),
-    ("get", "/health/upstreams", "Upstreams", "How every upstream does; never gates readiness."),
-    ("get", "/metrics", "Metrics", "Prometheus exposition."),
-)
 _FIRST = ("Data plane", "Keys", "Budgets", "Usage", "Requests", "Cache", "Prices", "Ledger", "Organization", "About")
-
-
-def data_plane(schema: Json) -> Json:
-    """The paths of `schema` with the data plane's added, as the part of the document that replaces them."""
-    paths: Json = {}
-    for verb, path, title, words in _DATA:
-        operation: Json = {
-            "summary": title,
-            "description": words,
-            "tags": ["Data plane"],
-            "responses": {"200": {"description": "As OpenAI answers it."}},
-        }
-        if "{model}" in path:
-            operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
-        paths[path] = {**cast("Json", paths.get(path, {})), verb: operation}
-    described = cast("Json", schema.get("paths", {}))
-    return {"paths": {**paths, **{path: item for path, item in described.items() if path not in paths}}}
 
 
 def sections(schema: Json, roles: Mapping[tuple[str, str], str]) -> list[Section]:

@@ -1,4 +1,9 @@
-"""Sums of requests by hour and day, so that pages need not read every row."""
+"""Sums of requests by hour and day, so that pages need not read every row.
+
+Going back below this loses what only the sums know: all of the time whose rows were pruned already, and of every
+request what the provider's own cache took off. Coming up again makes sums anew of the rows that are kept, and no more.
+Keep a copy of the database before going back.
+"""
 
 import sqlalchemy as sa
 from alembic import op

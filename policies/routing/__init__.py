@@ -1,32 +1,184 @@
-"""In which order the candidates of a route are tried: one file per strategy, its name is the strategy's.
+"""In which order the places a request can go to are tried, and what each was thought to cost.
 
-A strategy is a module with `rank(prices) -> order`. Pure. Does not know: health, failures, requests.
+A strategy is a file of `policies.routing.strategies` with `UNIT`, `PARTS` and `cost(asked, place)`: the cost of one
+place in that unit as one number per part; the lowest sum goes first and the written order decides between equals.
+`considered` says first who is out of the question, and why. Pure: time, prices and the one random number come from the
+caller. Does not know: how anything is sent, measured or found out.
 """
 
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import cast
+from typing import NamedTuple, cast
+
+from msgspec import Struct
 
 from policies.money import Price
+from policies.routing import strategies
+
+TOOLS, IMAGES, JSON_SCHEMA = 1, 2, 4
+CAPABILITIES = {"tools": TOOLS, "images": IMAGES, "json_schema": JSON_SCHEMA}
+UNKNOWN = -1.0  # of a time that nobody has measured yet
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What of a request matters here. `prompt` and `output`: tokens expected; `needs`: bits of CAPABILITIES.
+
+    `draw`: a random whole number of 64 bits. `session`: of a conversation that should stay where it is, as a number.
+    `ttft_ms`, `tpot_ms`: the promise to keep. `now`: monotonic seconds.
+    """
+
+    prompt: int
+    output: int
+    now: float
+    needs: int = 0
+    draw: int = 0
+    session: int | None = None
+    ttft_ms: float = 1_000.0
+    tpot_ms: float = 50.0
+
+
+class Place(Struct, kw_only=True):
+    """One place a request can go to, as it stands now. Whoever watches it keeps this current.
+
+    `context`: tokens its window holds, 0 where unknown. `lacks`: bits of CAPABILITIES. `shut_until` (monotonic seconds)
+    with `shut`, a word: nothing is sent there before; `probing`: a single request is finding out whether that is over.
+    `in_flight`, `waiting`, `running`: requests of ours, and what the place itself says. `ttft_ms`, `tpot_ms`: medians,
+    `slow_*`: ninetieth percentiles. `matched`: tokens of this prompt it is believed to hold; `queued_tokens`: prompt
+    tokens under way to it that have no answer yet; `prefill_rate`: tokens/s it reads; `slowdown_ms`: by which one more
+    running sequence lengthens every token of the others.
+    """
+
+    name: str
+    number: int = 0
+    weight: float = 1.0
+    price: Price | None = None
+    context: int = 0
+    lacks: int = 0
+    shut_until: float = 0.0
+    shut: str = ""
+    probing: bool = False
+    in_flight: int = 0
+    waiting: float = 0.0
+    running: float = 0.0
+    ttft_ms: float = UNKNOWN
+    tpot_ms: float = UNKNOWN
+    slow_ttft_ms: float = UNKNOWN
+    slow_tpot_ms: float = UNKNOWN
+    matched: int = 0
+    queued_tokens: int = 0
+    prefill_rate: float = 10_000.0
+    slowdown_ms: float = 0.1
+
+
+Cost = Callable[[Asked, Place], tuple[float, ...]]
+
+
+class Strategy(NamedTuple):
+    """`parts` name the numbers that `cost` gives, all of them in `unit`."""
+
+    name: str
+    unit: str
+    parts: tuple[str, ...]
+    cost: Cost
+
+
+class Ranking(Struct, frozen=True, kw_only=True):
+    """`order`: places that may be tried, best first; `left_out`: the others, each with the reason.
+
+    `costs` belong to `order`. `first`: why the first stands there although its cost does not say so (sticky, canary).
+    """
+
+    strategy: Strategy
+    order: list[Place]
+    costs: list[tuple[float, ...]]
+    left_out: list[tuple[Place, str]]
+    first: str = ""
+
+    def told(self, most: int = 16) -> dict[str, object]:
+        """For people: every candidate with the parts of its cost, and why the others were left out."""
+        unit, parts = self.strategy.unit, self.strategy.parts
+        rows: list[dict[str, object]] = [
+            {"target": place.name, "cost": _shown(sum(cost)), "parts": dict(zip(parts, map(_shown, cost), strict=True))}
+            for place, cost in zip(self.order[:most], self.costs, strict=False)
+        ]
+        left_out: list[dict[str, object]] = [
+            {"target": place.name, "left_out": why} for place, why in self.left_out[:most]
+        ]
+        told: dict[str, object] = {"strategy": self.strategy.name, "unit": unit, "candidates": [*rows, *left_out]}
+        return told | {"first": self.first} if self.first else told
 
 
 def known() -> list[str]:
-    return sorted(module.name for module in iter_modules(__path__))
-
-
-def rank(strategy: str, prices: Sequence[Price | None]) -> list[int]:
-    """Every index of `prices` once, best first; None stands for a candidate without a price.
-
-    Raises LookupError that lists the known strategies.
-    """
-    return _load(strategy)(prices)
+    return sorted(module.name for module in iter_modules(strategies.__path__))
 
 
 @cache
-def _load(strategy: str) -> Callable[[Sequence[Price | None]], list[int]]:
-    if strategy not in known():
-        raise LookupError(f"Unknown routing strategy {strategy!r}. Known: {', '.join(known())}.")
-    module = import_module(f"{__name__}.{strategy}")
-    return cast("Callable[[Sequence[Price | None]], list[int]]", module.rank)
+def strategy(name: str) -> Strategy:
+    """Raises LookupError that lists the known strategies."""
+    if name not in known():
+        raise LookupError(f"Unknown routing strategy {name!r}. Known: {', '.join(known())}.")
+    module = import_module(f"{strategies.__name__}.{name}")
+    return Strategy(name, module.UNIT, module.PARTS, cast("Cost", module.cost))
+
+
+def rank(chosen: Strategy, asked: Asked, places: Sequence[Place]) -> Ranking:
+    """Every place once: in the order to try them, or left out with a reason."""
+    cost = chosen.cost
+    costed: list[tuple[float, int, tuple[float, ...], Place]] = []
+    left_out: list[tuple[Place, str]] = []
+    for number, place in enumerate(places):
+        if place.shut_until or place.lacks or place.context:
+            why = out_of_the_question(asked, place)
+            if why:
+                left_out.append((place, why))
+                continue
+        parts = cost(asked, place)
+        costed.append((sum(parts), number, parts, place))
+    costed.sort(key=_by_cost)
+    return Ranking(
+        strategy=chosen,
+        order=[place for _, _, _, place in costed],
+        costs=[parts for _, _, parts, _ in costed],
+        left_out=left_out,
+    )
+
+
+def out_of_the_question(asked: Asked, place: Place) -> str:
+    """Why a request cannot be sent there; empty where it can."""
+    if place.context and asked.prompt + asked.output > place.context:
+        return "context"
+    if missing := place.lacks & asked.needs:
+        return "lacks " + ", ".join(name for name, bit in CAPABILITIES.items() if bit & missing)
+    if place.shut_until and (asked.now < place.shut_until or place.probing):
+        return place.shut or "shut"
+    return ""
+
+
+def brought_forward(ranking: Ranking, place: Place, why: str) -> Ranking:
+    """The same with one of its places in front."""
+    if place not in ranking.order:
+        return ranking
+    at = next(number for number, other in enumerate(ranking.order) if other is place)
+    order, costs = list(ranking.order), list(ranking.costs)
+    order.insert(0, order.pop(at))
+    costs.insert(0, costs.pop(at))
+    return Ranking(strategy=ranking.strategy, order=order, costs=costs, left_out=ranking.left_out, first=why)
+
+
+def home_of(session: int, places: Sequence[Place]) -> Place:
+    """Where a session lives: the highest of weighted draws (rendezvous hashing), so that a place that comes or goes
+    moves only its own sessions.
+    """
+    from policies.routing.draws import share
+
+    return min(places, key=lambda place: share(session, place.name, place.weight))
+
+
+def _by_cost(row: tuple[float, int, tuple[float, ...], Place]) -> tuple[float, int]:
+    return row[0], row[1]
+
+
+def _shown(value: float) -> float:
+    return float(f"{value:.4g}")

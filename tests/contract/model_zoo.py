@@ -94,6 +94,45 @@ def make_configs() -> dict[str, Callable[[], Any]]:
     }
 
 
+def draw_config(family: str, seed: int) -> Any:
+    """A configuration of `family` whose sizes and settings are random."""
+    drawn = random.Random(f"{family} {seed}")
+    one = drawn.choice
+    kv_heads, groups = one((1, 2, 3)), one((1, 2, 4))
+    heads = kv_heads * groups
+    given = BASE | {
+        "hidden_size": heads * one((8, 10, 16)),
+        "intermediate_size": one((24, 50, 96)),
+        "num_hidden_layers": drawn.randint(1, 4),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "rms_norm_eps": one((1e-6, 1e-5, 1e-3)),
+        "tie_word_embeddings": one((True, False)),
+        "rope_parameters": {"rope_type": "default", "rope_theta": one((500.0, 1e4, 1e6))},
+    }
+    window, head, bias = drawn.randint(1, 60), one((8, 12, 32)), one((True, False))
+    own: dict[str, dict[str, Any]] = {
+        "llama": {"attention_bias": bias, "mlp_bias": one((True, False)), "head_dim": head},
+        "mistral": {"sliding_window": one((window, None)), "head_dim": head},
+        "qwen2": {"use_sliding_window": bias, "sliding_window": window, "max_window_layers": drawn.randint(0, 3)},
+        "qwen3": {"attention_bias": bias, "head_dim": head, "use_sliding_window": True, "sliding_window": window},
+        "smollm3": {"no_rope_layer_interval": drawn.randint(1, 4), "attention_bias": bias},
+        "gemma2": {
+            "head_dim": head,
+            "sliding_window": window,
+            "query_pre_attn_scalar": one((8, 30)),
+            "attention_bias": bias,
+        },
+        "gemma3_text": {"head_dim": head, "sliding_window": window, "sliding_window_pattern": drawn.randint(2, 4)},
+        "phi3": {"sliding_window": one((window, None))},
+    }
+    if family == "gemma2":
+        given |= {"attn_logit_softcapping": one((2.0, 50.0)), "final_logit_softcapping": one((None, 5.0))}
+    if family == "gemma3_text":
+        given["rope_parameters"] = GEMMA3_ROPES
+    return transformers.CONFIG_MAPPING[family](**(given | own[family]))
+
+
 CONFIGS = make_configs()
 FIRST, SECOND, THIRD = (
     torch.randint(1, VOCABULARY, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
@@ -109,10 +148,10 @@ class Made(NamedTuple):
     scale: float
 
 
-def make(name: str, folder: Path) -> Any:
+def make(config: Any, folder: Path) -> Any:
     """A random transformers model saved to `folder`; norms and biases random, queries and keys sharp, so all matter."""
     torch.manual_seed(7)
-    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name](), attn_implementation="eager").eval().float()
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().float()
     for key, parameter in model.named_parameters():
         if parameter.dim() == 1:
             parameter.data.add_(torch.randn_like(parameter) * 0.2)
@@ -131,12 +170,16 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
     @cache
     def get(name: str) -> Made:
         folder = tmp_path_factory.mktemp("model")
-        model = make(name, folder)
-        with torch.inference_mode():
-            wanted = [model(torch.tensor([one])).logits[0] for one in (FIRST, SECOND, THIRD)]
-        return Made(folder, wanted, max(float(one.abs().max()) for one in wanted))
+        return made(make(CONFIGS[name](), folder), folder)
 
     return get
+
+
+def made(model: Any, folder: Path) -> Made:
+    """With transformers' logits."""
+    with torch.inference_mode():
+        wanted = [model(torch.tensor([one])).logits[0] for one in (FIRST, SECOND, THIRD)]
+    return Made(folder, wanted, max(float(one.abs().max()) for one in wanted))
 
 
 def sequence(tokens: list[int], blocks: list[int], key: int = 0) -> Sequence:
@@ -186,7 +229,7 @@ def run_mixed(decoder: Decoder, seed: int = 0, kv_dtype: str = "float32") -> lis
                 plan.append(Work(one, count))
         if not plan:
             continue
-        logits = decoder.forward(pack(plan), kept)
+        logits = decoder.forward(pack(plan, decoder.multiple), kept)
         for row, work in enumerate(plan):
             work.sequence.computed += work.tokens
             seen.append(Seen(rest.index(work.sequence), work.sequence.computed, logits[row].clone()))

@@ -18,7 +18,20 @@ from engine.models.linear import DenseFactory
 from engine.models.rope import Rope
 from engine.models.spec import FAMILIES, Spec, read_spec
 from engine.scheduler import Work
-from tests.contract.model_zoo import CONFIGS, FIRST, LLAMA3, Made, make, run_mixed, sequence, transformers, worst, zoo
+from tests.contract.model_zoo import (
+    CONFIGS,
+    FIRST,
+    LLAMA3,
+    Made,
+    draw_config,
+    made,
+    make,
+    run_mixed,
+    sequence,
+    transformers,
+    worst,
+    zoo,
+)
 
 __all__ = ["zoo"]  # a fixture
 
@@ -34,10 +47,30 @@ def load(folder: Path, dtype: str = "float32", **options: Any) -> Decoder:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logits_equal_transformers(name: str, zoo: Zoo) -> None:
     """A wrong norm, bias, rotation, mask or page shows as a different logit somewhere in a mixed, chunked batch."""
-    made = zoo(name)
-    decoder = load(made.folder)
+    origin = zoo(name)
+    decoder = load(origin.folder)
     for seed in range(4):
-        assert worst(made, run_mixed(decoder, seed)) <= PARITY, f"seed {seed}"
+        assert worst(origin, run_mixed(decoder, seed)) <= PARITY, f"seed {seed}"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_of_random_configurations(family: str, tmp_path: Path) -> None:
+    """Sizes nobody thought of: odd heads, one layer, windows shorter than a block."""
+    compare_random(family, 0, tmp_path)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_of_many_random_configurations(family: str, tmp_path: Path) -> None:
+    """The same, thirty times."""
+    for seed in range(1, 31):
+        compare_random(family, seed, tmp_path / str(seed))
+
+
+def compare_random(family: str, seed: int, folder: Path) -> None:
+    drawn = made(make(draw_config(family, seed), folder), folder)
+    decoder = load(folder)
+    assert max(worst(drawn, run_mixed(decoder, each)) for each in (seed, seed + 1)) <= PARITY, f"seed {seed}"
 
 
 def test_every_family_is_compared(zoo: Zoo) -> None:
@@ -118,12 +151,12 @@ MUTATIONS: dict[str, Mutation] = {
 def test_parity_has_teeth(mutation: str, zoo: Zoo) -> None:
     """The parity test is worth something only if it notices each setting being ignored."""
     change = MUTATIONS[mutation]
-    made = zoo(change.model)
-    spec = change.spec(load(made.folder).spec)
-    with loader.open_folder(made.folder) as tensors:
+    origin = zoo(change.model)
+    spec = change.spec(load(origin.folder).spec)
+    with loader.open_folder(origin.folder) as tensors:
         broken = loader.build(spec, tensors, DENSE)
     change.decoder(broken)
-    assert worst(made, run_mixed(broken, 1)) > 10 * PARITY
+    assert worst(origin, run_mixed(broken, 1)) > 10 * PARITY
 
 
 def test_every_setting_is_mutated() -> None:
@@ -137,7 +170,7 @@ def test_every_setting_is_mutated() -> None:
 
 def test_longrope_serves_its_short_window_as_trained(tmp_path: Path) -> None:
     """Cut to the original window, Phi-3 must use the short factors, as transformers does for short texts."""
-    model = make("phi3-long", tmp_path)
+    model = make(CONFIGS["phi3-long"](), tmp_path)
     decoder = load(tmp_path, context=16)
     with torch.inference_mode():
         wanted = model(torch.tensor([FIRST[:16]])).logits[0, -1]
@@ -209,11 +242,11 @@ def test_the_text_part_of_a_model_that_sees(tmp_path: Path) -> None:
 
 def test_bfloat16_agrees_where_it_is_sure(zoo: Zoo) -> None:
     """bfloat16 linears are a choice of speed; they may not change an answer that is not a close call."""
-    made = zoo("qwen3")
+    origin = zoo("qwen3")
     clear = 0
-    for which, length, logits in run_mixed(load(made.folder, "bfloat16")):
-        best = made.wanted[which][length - 1].topk(2)
-        if best.values[0] - best.values[1] > 0.1 * made.wanted[which].abs().max():
+    for which, length, logits in run_mixed(load(origin.folder, "bfloat16")):
+        best = origin.wanted[which][length - 1].topk(2)
+        if best.values[0] - best.values[1] > 0.1 * origin.wanted[which].abs().max():
             clear += 1
             assert int(logits.argmax()) == int(best.indices[0])
     assert clear > 0
@@ -228,12 +261,25 @@ def test_rows_do_not_depend_on_the_batch(name: str, quant: str, kv_dtype: str, z
     cache = KVCache(spec.layers, 200, spec.kv_heads, spec.head, kv_dtype)
     everyone = [sequence(FIRST[n : n + 30 + n], [1 + n * 4 + at for at in range(4)], key=n) for n in range(17)]
     for one in everyone:
-        decoder.forward(pack([Work(one, len(one.tokens))]), cache)
+        decoder.forward(pack([Work(one, len(one.tokens))], decoder.multiple), cache)
         one.computed = len(one.tokens) - 1
-    alone = decoder.forward(pack([Work(everyone[0], 1)]), cache)[0].clone()
+    alone = decoder.forward(pack([Work(everyone[0], 1)], decoder.multiple), cache)[0].clone()
     for size in (2, 3, 5, 8, 17):
-        logits = decoder.forward(pack([Work(one, 1) for one in everyone[:size]]), cache)[0]
+        logits = decoder.forward(pack([Work(one, 1) for one in everyone[:size]], decoder.multiple), cache)[0]
         assert torch.equal(alone, logits), f"differs in a batch of {size}"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packing_linears_changes_nothing(dtype: torch.dtype) -> None:
+    """q, k and v in one multiplication, and both halves of the gate: faster, and the same numbers as apart."""
+    factory = DenseFactory(dtype, torch.device("cpu"))
+    parts = [torch.randn(rows, 64) for rows in (128, 32, 32)]
+    biases = [torch.randn(len(part)) for part in parts]
+    packed = factory.column("qkv", parts, biases)
+    for tokens in (4, 16, 64):
+        x = torch.randn(tokens, 64)
+        apart = [factory.row("one", part, bias)(x) for part, bias in zip(parts, biases, strict=True)]
+        torch.testing.assert_close(packed(x), torch.cat(apart, -1), rtol=1e-6, atol=1e-6)
 
 
 def test_blocks_of_the_cache_are_what_the_pool_counts() -> None:

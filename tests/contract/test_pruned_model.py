@@ -14,7 +14,7 @@ from engine.models import loader
 from engine.models.checkpoint import BadCheckpoint
 from engine.models.decoder import Decoder
 from engine.models.spec import UnsupportedModel
-from tests.contract.model_zoo import FIRST, SECOND, THIRD, Made, run_mixed, transformers, worst, zoo
+from tests.contract.model_zoo import Made, made, run_mixed, transformers, worst, zoo
 
 __all__ = ["zoo"]  # a fixture
 
@@ -26,18 +26,16 @@ def load(folder: Path, **options: Any) -> Decoder:
     return loader.load(ModelSource(name="model", folder=folder), "float32", **options)
 
 
-def write(made: Made, folder: Path, tensors: Tensors, **config: object) -> Made:
+def write(origin: Made, folder: Path, tensors: Tensors, **config: object) -> Made:
     """The changed model as a folder, with what transformers makes of it."""
     folder.mkdir(exist_ok=True)
-    given = msgspec.json.decode((made.folder / "config.json").read_bytes()) | config
+    given = msgspec.json.decode((origin.folder / "config.json").read_bytes()) | config
     (folder / "config.json").write_bytes(msgspec.json.encode(given))
     save_file(
         {name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"}
     )
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
-    with torch.inference_mode():
-        wanted = [model(torch.tensor([one])).logits[0] for one in (FIRST, SECOND, THIRD)]
-    return Made(folder, wanted, max(float(one.abs().max()) for one in wanted))
+    return made(model, folder)
 
 
 def without_layer(tensors: Tensors, layer: int) -> Tensors:
@@ -56,10 +54,10 @@ def without_layer(tensors: Tensors, layer: int) -> Tensors:
 
 def test_fewer_layers(zoo: Zoo, tmp_path: Path) -> None:
     """Depth pruning drops layers; a list of layers that was left as it was leaves open which ones, so it is refused."""
-    made = zoo("gemma2")
-    kept = without_layer(load_file(made.folder / "model.safetensors"), 0)
+    origin = zoo("gemma2")
+    kept = without_layer(load_file(origin.folder / "model.safetensors"), 0)
     kinds = ["full_attention", "sliding_attention"]
-    pruned = write(made, tmp_path / "pruned", kept, num_hidden_layers=2, layer_types=kinds)
+    pruned = write(origin, tmp_path / "pruned", kept, num_hidden_layers=2, layer_types=kinds)
     assert worst(pruned, run_mixed(load(pruned.folder))) <= 2e-5
     config = msgspec.json.decode((pruned.folder / "config.json").read_bytes())
     (pruned.folder / "config.json").write_bytes(msgspec.json.encode(config | {"layer_types": [*kinds, kinds[0]]}))
@@ -113,12 +111,17 @@ def zeroed(tensors: Tensors) -> Tensors:
 
 def test_narrower_and_zeroed_are_the_same_model(zoo: Zoo, tmp_path: Path) -> None:
     """Width pruning, both ways of writing it: head_dim is not d / heads any more, zero rows must not become NaN."""
-    made = zoo("qwen3")
-    tensors = load_file(made.folder / "model.safetensors")
+    origin = zoo("qwen3")
+    tensors = load_file(origin.folder / "model.safetensors")
     narrow = write(
-        made, tmp_path / "narrow", narrowed(tensors), num_attention_heads=2, num_key_value_heads=1, intermediate_size=40
+        origin,
+        tmp_path / "narrow",
+        narrowed(tensors),
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=40,
     )
-    zero = write(made, tmp_path / "zero", zeroed(tensors))
+    zero = write(origin, tmp_path / "zero", zeroed(tensors))
     assert worst(narrow, run_mixed(load(narrow.folder))) <= 2e-5
     assert worst(zero, run_mixed(load(zero.folder))) <= 2e-5
     assert worst(narrow, run_mixed(load(zero.folder))) <= 2e-5
@@ -127,9 +130,9 @@ def test_narrower_and_zeroed_are_the_same_model(zoo: Zoo, tmp_path: Path) -> Non
 @pytest.mark.parametrize("quant", ["int8", "int4"])
 def test_pruned_models_can_be_quantized(quant: str, zoo: Zoo, tmp_path: Path) -> None:
     """Rows of zeros have no largest value to scale by, odd widths have no kernel: both must come out right."""
-    made = zoo("qwen3")
-    tensors = load_file(made.folder / "model.safetensors")
-    zero = write(made, tmp_path / "zero", zeroed(tensors))
+    origin = zoo("qwen3")
+    tensors = load_file(origin.folder / "model.safetensors")
+    zero = write(origin, tmp_path / "zero", zeroed(tensors))
     decoder = load(zero.folder, quant=quant)
     x = torch.randn(3, 64)
     for layer in decoder.layers:
@@ -138,7 +141,12 @@ def test_pruned_models_can_be_quantized(quant: str, zoo: Zoo, tmp_path: Path) ->
         assert not torch.isnan(layer.down(torch.randn(3, 96))).any()
     assert all(torch.isfinite(one.logits).all() for one in run_mixed(decoder, kv_dtype="int8"))
     narrow = write(
-        made, tmp_path / "narrow", narrowed(tensors), num_attention_heads=2, num_key_value_heads=1, intermediate_size=40
+        origin,
+        tmp_path / "narrow",
+        narrowed(tensors),
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=40,
     )
     reduced = load(narrow.folder, quant=quant)
     assert any("40 inputs" in note for note in reduced.notes)

@@ -1,9 +1,14 @@
 """Every metric is documented, and nothing that is documented or drawn is missing."""
 
 import re
+import subprocess
 from pathlib import Path
 
+import pytest
+import yaml
+
 from gateway.metrics import Metrics
+from tests.services import program
 
 ROOT = Path(__file__).parents[2]
 _NAME = re.compile(r"\b(?:nearhit|gen_ai)_[a-z_]+\b")
@@ -28,8 +33,24 @@ def test_every_metric_is_documented() -> None:
     assert named("docs/telemetry.md") == defined()
 
 
-def test_the_dashboard_draws_what_exists() -> None:
-    """A renamed metric leaves an empty panel that looks like a quiet system."""
-    drawn = named("deploy/observability/nearhit.json")
-    assert drawn
-    assert drawn <= defined()
+@pytest.mark.parametrize("path", ["deploy/observability/nearhit.json", "deploy/observability/alerts.yaml"])
+def test_what_is_drawn_and_watched_exists(path: str) -> None:
+    """A renamed metric leaves an empty panel, or an alert that never fires: both look like a quiet system."""
+    asked = named(path)
+    assert len(asked) >= 5
+    assert asked <= defined()
+
+
+def test_every_alert_says_what_to_do() -> None:
+    """Whoever is woken up has no time to read the code."""
+    rules = yaml.safe_load((ROOT / "deploy" / "observability" / "alerts.yaml").read_text("utf-8"))["groups"][0]["rules"]
+    assert len({rule["alert"] for rule in rules}) == len(rules) >= 8
+    for rule in rules:
+        assert rule["labels"]["severity"] in ("page", "ticket")
+        assert set(rule["annotations"]) == {"summary", "mend"}
+
+
+def test_rules_are_understood_by_prometheus_itself() -> None:
+    """Its own checker, where it is installed."""
+    command = [str(program("promtool")), "check", "rules", str(ROOT / "deploy" / "observability" / "alerts.yaml")]
+    subprocess.run(command, check=True, capture_output=True, timeout=30)

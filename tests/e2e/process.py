@@ -64,15 +64,21 @@ class Process:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another `nearhit` command against the same home."""
-        env = {k: v for k, v in os.environ.items() if not k.startswith("NEARHIT_")}
-        return subprocess.run(
-            [str(NEARHIT), *arguments],
-            env={**env, "NEARHIT_HOME": str(self.home)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return nearhit(self.home, *arguments)
+
+
+def nearhit(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A `nearhit` command against a home, and what it said."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("NEARHIT_")}
+    return subprocess.run(
+        [str(NEARHIT), *arguments],
+        env={**env, "NEARHIT_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=home,
+        check=False,
+    )
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 import pytest
+from _pytest.mark import ParameterSet
 from playwright.sync_api import Browser, Page, StorageState, expect, sync_playwright
 
 from gateway.bench.pages import fill
@@ -31,32 +32,43 @@ MARKER = "quixotic-porcupine"  # in every prompt, and nowhere else
 MONTH = time.strftime("%Y-%m", time.gmtime())
 PAGES = (
     "/ui?period=30d",
-    "/ui/requests",
     "/ui/spend?by=team&then=model",
     "/ui/savings",
-    f"/ui/savings/whatif?month={MONTH}&model=local/sim&instead=openai/gpt-5&cache=off",
     "/ui/budgets?edit=team:search",
+    f"/ui/statements/{MONTH}",
+    "/ui/prices",
+    "/ui/requests/A_HIT",
+    "/ui/live",
+    "/ui/login",
+)
+"""One of each kind: charts, pivots, forms, paper, long tables, one request, nobody signed in."""
+OTHER_PAGES = (
+    "/ui/requests",
+    f"/ui/savings/whatif?month={MONTH}&model=local/sim&instead=openai/gpt-5&cache=off",
     "/ui/statements",
     "/ui/statements/shared",
     f"/ui/statements/{MONTH}?team=search",
     "/ui/anomalies",
     "/ui/calculator",
-    "/ui/prices",
     "/ui/exports",
     "/ui/cache",
     "/ui/cache/tune",
     "/ui/keys",
-    "/ui/live",
     "/ui/upstreams",
     "/ui/engine",
     "/ui/policies",
     "/ui/audit",
-    "/ui/login",
-    "/ui/requests/A_HIT",
     "/ui/requests/A_MISS",
-    f"/ui/statements/{MONTH}",
     "/docs",
 )
+CHARTS = ("/ui?period=30d", "/ui/spend")
+OTHER_CHARTS = ("/ui/savings", "/ui/anomalies", "/ui/calculator")
+
+
+def in_proof(paths: tuple[str, ...]) -> list[ParameterSet]:
+    """Built of the same parts as those of every run; `make proof` opens them all."""
+    return [pytest.param(path, marks=pytest.mark.proof) for path in paths]
+
 
 pytestmark = pytest.mark.browser
 
@@ -159,7 +171,7 @@ CUT = """boxes => boxes.filter(one => one.scrollWidth > one.clientWidth + 1)
   .map(one => [one.scrollWidth - one.clientWidth, one.innerText.slice(0, 80)])"""
 
 
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", [*PAGES, *in_proof(OTHER_PAGES)])
 def test_every_page_is_accessible_whole_and_quiet(visit: tuple[Page, Watch], house: House, path: str) -> None:
     """In light and dark on a laptop and on a phone: nothing cut, nothing serious for axe, no error, nobody asked."""
     page, watch = visit
@@ -211,7 +223,7 @@ SERIES = """figure => {
 }"""
 
 
-@pytest.mark.parametrize("path", ["/ui?period=30d", "/ui/spend", "/ui/savings", "/ui/anomalies", "/ui/calculator"])
+@pytest.mark.parametrize("path", [*CHARTS, *in_proof(OTHER_CHARTS)])
 def test_a_chart_is_drawn_from_the_table_beside_it(visit: tuple[Page, Watch], path: str) -> None:
     """Two sources of one number differ some day; and who cannot see the picture is told what it shows."""
     page, watch = visit

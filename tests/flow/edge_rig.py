@@ -74,7 +74,7 @@ async def _lifespan(receive: Any, send: Any) -> None:
     await send({"type": "lifespan.shutdown.complete"})
 
 
-def create(settings: Settings) -> Any:
+def create(settings: Settings, rereading: object = None) -> Any:
     """A factory as `gateway.server --app` takes it."""
     if settings.server.max_in_flight == 13:
         raise ValueError("server.max_in_flight: 13 brings bad luck")

@@ -91,8 +91,8 @@ async def test_what_cost_nothing_is_not_kept(tmp_path: Path) -> None:
         refused = await gateway.post("/v1/chat/completions", ASKED, headers=KEY)
         assert refused.status == 402
         await priced(gateway)
-        script.refuses = ("429 Too Many Requests", {"message": "slow down", "type": "requests"})
-        assert (await gateway.post("/v1/chat/completions", ASKED, headers=KEY)).status == 429
+        script.refuses = ("422 Unprocessable Entity", {"message": "not like this", "type": "invalid_request_error"})
+        assert (await gateway.post("/v1/chat/completions", ASKED, headers=KEY)).status == 422
         script.refuses = None
         assert (await gateway.post("/v1/chat/completions", ASKED, headers=KEY)).status == 200
 

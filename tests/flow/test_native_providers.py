@@ -117,3 +117,32 @@ async def test_a_cut_answer_is_told_and_never_kept(tmp_path: Path, kind: str) ->
             await gateway.settled()
         assert len(up.heard) == 2
         assert all(row["cost_nano"] > 0 for row in await gateway.rows())
+
+
+async def test_anthropics_own_clients_reach_it_untranslated(tmp_path: Path) -> None:
+    """Cache marks, thinking and betas are worth money to a coding agent and have no counterpart in between."""
+    async with served(tmp_path, "anthropic") as (gateway, up):
+        body = {
+            "model": "anthropic/claude-haiku-4-5",
+            "max_tokens": 2_048,
+            "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "Hi.", "cache_control": {"type": "x"}}]}
+            ],
+            "thinking": {"type": "adaptive"},
+            "context_management": {"edits": []},
+            "tools": [{"type": "web_search_20250305", "name": "web_search"}, {"name": "f", "input_schema": {}}],
+        }
+        headers = {"anthropic-beta": "one-2025,two-2025", "anthropic-version": "2023-06-01"}
+        told = await gateway.post("/v1/messages?beta=true", body, headers=headers)
+        assert told.status == 200, told.raw
+        assert told.json["content"][0]["type"] == "text"
+        assert told.json["model"] == body["model"]
+        assert "x-nearhit-ignored" not in told.headers
+        sent = up.heard[-1]
+        assert sent.body == {**body, "model": "claude-haiku-4-5", "stream": False}
+        assert sent.headers["anthropic-beta"] == "one-2025,two-2025"
+        streamed = await gateway.post("/v1/messages", {**body, "stream": True}, headers=headers)
+        assert streamed.raw.endswith(b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
+        (first, _) = await gateway.entries()
+        assert first["amount_nano"] > 0

@@ -15,7 +15,7 @@ class RequestRow(Base):
     """
 
     __tablename__ = "request"
-    __table_args__ = (Index("ix_request_team_at", "team", "at"), Index("ix_request_key_id_at", "key_id", "at"))
+    __table_args__ = (Index("ix_request_key_id_at", "key_id", "at"),)
     id: Mapped[str] = mapped_column(primary_key=True)
     at: Mapped[float] = mapped_column(index=True)
     key_id: Mapped[str]

@@ -265,7 +265,7 @@ async def test_a_price_set_on_the_page_holds_and_is_audited(home: House) -> None
         token = csrf((await visitor.get("/ui/prices")).text)
         form = {"csrf": token, "model": "openai/gpt-5-mini", "input_usd": "0.11", "output_usd": "0.99"}
         answer = await visitor.post("/ui/prices", data=form)
-        assert (answer.status_code, answer.headers["location"]) == (303, "/ui/prices?set=openai/gpt-5-mini")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/ui/prices?set=openai%2Fgpt-5-mini")
         page = (await visitor.get("/ui/prices")).text
         assert "contract" in page
         assert "0.11" in page

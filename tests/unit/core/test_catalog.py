@@ -19,7 +19,7 @@ def test_the_aliases_chat_and_embed_always_exist() -> None:
 
 def test_a_configured_alias_wins_over_the_built_in_one() -> None:
     """An operator who routes `chat` elsewhere must be obeyed."""
-    catalog = Catalog({"chat": ModelSettings(route=["openai/gpt-5-mini"])}, OFFERS, ALIASES)
+    catalog = Catalog({"chat": ModelSettings.model_validate({"route": ["openai/gpt-5-mini"]})}, OFFERS, ALIASES)
     assert catalog.resolve("chat").targets == (Target("openai", "gpt-5-mini"),)
 
 
@@ -44,11 +44,11 @@ def test_near_names_are_listed_and_long_names_are_not_echoed_whole() -> None:
 def test_a_route_to_an_unknown_provider_is_refused_at_start() -> None:
     """A typo in nearhit.yaml must stop the start, not the first request."""
     with pytest.raises(ValueError, match="opnai"):
-        Catalog({"smart": ModelSettings(route=["opnai/gpt-5"])}, OFFERS, ALIASES)
+        Catalog({"smart": ModelSettings.model_validate({"route": ["opnai/gpt-5"]})}, OFFERS, ALIASES)
 
 
 @pytest.mark.parametrize("text", ["gpt-5", "/gpt-5", "openai/", ""])
 def test_a_route_must_name_provider_and_model(text: str) -> None:
     """`gpt-5` alone says nothing about where it is."""
     with pytest.raises(ValueError, match="provider"):
-        Catalog({"smart": ModelSettings(route=[text])}, OFFERS, ALIASES)
+        Catalog({"smart": ModelSettings.model_validate({"route": [text]})}, OFFERS, ALIASES)

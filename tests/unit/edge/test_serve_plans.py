@@ -1,5 +1,6 @@
 """Which processes there are, with which arguments; what the supervisor says; what it must not load."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from gateway.serve import Started, plans_for
 from gateway.serve_banner import Ready, banner, base_url, loading
+from gateway.serve_engines import engine_sockets
 from gateway.settings import EngineSettings, ProviderSettings, Settings, TelemetrySettings
 
 
@@ -29,21 +31,35 @@ def test_the_default_is_encoder_engine_and_one_worker(tmp_path: Path, sock: sock
     """What `make serve` starts."""
     encoder, engine, worker = plans_for(started(tmp_path, sock), {})
     assert encoder.command[4:] == ["cache.encoder", "--socket", f"{tmp_path}/run/encoder.sock", "--model", "minilm"]
-    assert engine.command[4:] == [
-        *("engine.process", "--model", "demo", "--socket", f"{tmp_path}/run/engine-local.sock", "--max-queue", "256")
-    ]
+    assert engine.command[4:] == ["engine.process", "--model", "demo", "--socket", f"{tmp_path}/run/engine-local.sock"]
     assert worker.command[4:] == [
-        *("gateway.server", "--fd", str(sock.fileno()), "--admin", f"{tmp_path}/run/admin.sock")
+        *("gateway.server", "--fd", str(sock.fileno()), "--supervisor", str(os.getpid())),
+        *("--admin", f"{tmp_path}/run/admin.sock"),
     ]
     assert worker.fds == (sock.fileno(), 99)
 
 
 def test_a_simulated_engine_needs_no_process(tmp_path: Path, sock: socket.socket) -> None:
     """It lives in the worker."""
-    engines = {"s": EngineSettings(model="sim"), "t": EngineSettings(model="tiny-random:qwen3", threads=3)}
+    engines = {
+        "s": EngineSettings(model="sim"),
+        "t": EngineSettings(model="tiny-random:qwen3", threads=3, memory=1 << 30, device="cpu", speculate="off"),
+    }
     plans = plans_for(started(tmp_path, sock, engines=engines), {})
     assert [plan.name for plan in plans] == ["encoder", "engine t", "worker 0"]
-    assert plans[1].command[-2:] == ["--threads", "3"]
+    said = plans[1].command
+    for flag, value in (("--threads", "3"), ("--memory-mib", "1024"), ("--device", "cpu"), ("--speculate", "off")):
+        assert said[said.index(flag) + 1] == value
+
+
+def test_replicas_are_processes_with_a_socket_each(tmp_path: Path, sock: socket.socket) -> None:
+    """Workers must find each of them where it listens."""
+    engine = EngineSettings(model="demo", replicas=2, sleep_after=60, sleep_level=2, slo_ttft_ms=250)
+    plans = plans_for(started(tmp_path, sock, engines={"big": engine}), {})
+    assert [plan.name for plan in plans] == ["encoder", "engine big 0", "engine big 1", "worker 0"]
+    paths = [str(path) for path in engine_sockets(tmp_path / "run", "big", 2)]
+    assert [plan.command[plan.command.index("--socket") + 1] for plan in plans[1:3]] == paths
+    assert plans[1].command[-6:] == ["--sleep-after", "60", "--sleep-level", "2", "--slo-ttft-ms", "250"]
 
 
 def test_one_worker_of_several_owns_the_control_planes_socket(tmp_path: Path, sock: socket.socket) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import EngineFailed, EngineStats, EngineUsage, GenerateRequest, SamplingParams
-from engine.bench import run
+from engine.bench.alone import run
 from engine.frames import (
     MAX_FRAME,
     Cancel,

@@ -10,12 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.api import EngineError
-from engine.launch import Options, launch
+from engine.launch import launch
 from engine.locate import FAMILIES, locate
 from engine.models import tiny
 from engine.models.linear import DenseFactory
 from engine.models.loader import BadCheckpoint, build, load, read_config
 from engine.models.spec import Config, Spec, UnsupportedModel, read_spec
+from engine.options import Options
 from engine.testing import write_checkpoint
 
 
@@ -131,6 +132,25 @@ def test_pickles_are_not_opened(folder: Path) -> None:
     with pytest.raises(BadCheckpoint, match=r"must .*be safetensors"):
         load(locate(str(folder)))
     assert not trap.exists()
+
+
+def test_a_file_that_changes_later_changes_nothing(tmp_path: Path) -> None:
+    """Tensors of an open file are the file: one replaced in place under a running engine would end it (SIGBUS)."""
+    for family in FAMILIES:
+        folder = write_checkpoint(tmp_path / family, f"tiny-random:{family}")
+        decoder, wanted = load(locate(str(folder))), load(locate(f"tiny-random:{family}"))
+        file = folder / "model.safetensors"
+        with file.open("r+b") as opened:
+            opened.write(bytes(file.stat().st_size))
+        x = torch.randn(4, 64)
+        assert torch.equal(decoder.embed.rows(torch.arange(9)), wanted.embed.rows(torch.arange(9)))
+        assert torch.equal(decoder.head(x), wanted.head(x))
+        assert torch.equal(decoder.norm, wanted.norm)
+        for one, other in zip(decoder.layers, wanted.layers, strict=True):
+            down, out = torch.randn(4, 192), torch.randn(4, 4 * decoder.spec.head)
+            assert torch.equal(one.down(down), other.down(down))
+            assert torch.equal(one.out(out), other.out(out))
+            assert torch.equal(one.qkv(x), other.qkv(x))
 
 
 @pytest.mark.parametrize("kept", [0, 4, 8, 300, -1])

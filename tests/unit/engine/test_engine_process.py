@@ -18,7 +18,7 @@ import pytest
 from engine import preparing
 from engine.api import Delta, EngineFailed, EngineUsage, GenerateRequest, InvalidRequest, Overloaded, SamplingParams
 from engine.client import EngineClient
-from engine.frames import FrameBuffer, Hello, Step, Submit, pack, read_for_client
+from engine.frames import Counted, FrameBuffer, Hello, Step, Submit, pack, read_for_client
 from engine.testing import process_command, running, start_process, until, until_ready
 
 MODEL = "tiny-random:qwen3"
@@ -269,7 +269,7 @@ def _talk(path: Path, messages: list[Submit]) -> tuple[set[int], set[int]]:
         while len(finished) + len(refused) < len(messages):
             for payload in buffer.feed(raw.recv(65536)):
                 message = read_for_client(payload)
-                assert isinstance(message, Hello | Step)
+                assert isinstance(message, Hello | Step | Counted)
                 if isinstance(message, Step):
                     finished |= {one.handle for one in message.outputs if one.finish}
                     refused |= {one.handle for one in message.refusals}
@@ -292,7 +292,7 @@ async def test_unknown_model_exits_with_a_reason(tmp_path: Path) -> None:
         stderr=asyncio.subprocess.PIPE,
     )
     _, said = await process.communicate()
-    assert process.returncode == 1
+    assert process.returncode == 78
     assert b"config.json is missing" in said
 
 

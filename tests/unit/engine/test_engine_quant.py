@@ -6,18 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.__main__ import main
 from engine.api import InvalidRequest, SamplingParams
 from engine.attention import KVCache, Look, pack
-from engine.launch import Options, launch
+from engine.launch import launch
 from engine.locate import locate
 from engine.models.linear import DenseFactory
 from engine.models.loader import load
+from engine.options import Options
 from engine.quant import KINDS, KV_KINDS, factory
 from engine.quant.factory import QuantFactory, UnsupportedQuantization, quantizing
 from engine.quant.linears import Fp8, Int4, Int8, Quantized
@@ -289,6 +292,18 @@ def test_perplexity_is_that_of_the_text(tmp_path: Path) -> None:
             text.write_bytes(b"\xff" * 100)
         with pytest.raises(InvalidRequest, match="text"):
             measure("tiny-random:llama", text=text, monotonic=time.monotonic)
+
+
+def test_quality_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line of JSON for whoever compares, one plain sentence for what cannot be."""
+    text = tmp_path / "mine.txt"
+    text.write_text("Any text of some forty characters will do here.")
+    command = ["quality", "tiny-random:llama", "--kv-dtype", "int8", "--text", str(text), "--threads", "1"]
+    assert main([*command, "--quant", "int4"]) == 0
+    found = msgspec.json.decode(capsys.readouterr().out)
+    assert (found["quant"], found["kv_dtype"], found["text"]) == ("int4", "int8", "mine.txt")
+    assert main([*command, "--quant", "fp8"]) == 1
+    assert "needs a CUDA device" in capsys.readouterr().err
 
 
 def test_settings_name_the_same_kinds() -> None:

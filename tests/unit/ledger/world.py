@@ -5,6 +5,7 @@ every action, `settle_down` brings everything to rest and checks what must hold 
 """
 
 import asyncio
+import atexit
 import contextlib
 import os
 import shutil
@@ -12,6 +13,7 @@ import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -33,6 +35,27 @@ _SHARED_MEMORY = Path("/dev/shm")
 _SEGMENT_BYTES = 4_096
 LIMITS = {"key:k0": 60, "key:k1": 250, "org": 400}
 _strings = msgspec.json.Decoder(list[str]).decode
+
+
+@cache
+def _empty() -> Path:
+    """A migrated database to begin from: migrating takes ten times as long as a whole schedule."""
+    folder = Path(tempfile.mkdtemp(prefix="nearhit-empty-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+    async def make() -> None:
+        database = Database(f"sqlite:///{folder / 'nearhit.db'}")
+        await database.start()
+        async with database.begin() as connection:
+            await connection.exec_driver_sql("COMMIT")
+            await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+            await connection.exec_driver_sql("BEGIN")
+        await database.close()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(make())
+    loop.close()
+    return folder / "nearhit.db"
 
 
 class FaultyDatabase(Database):
@@ -77,6 +100,7 @@ class World:
         parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
         self.home = Path(tempfile.mkdtemp(prefix="nearhit-ledger-", dir=parent))
         self.clock = FrozenClock()
+        shutil.copyfile(_empty(), self.home / "nearhit.db")
         self.rig = Rig(self.home, clock=self.clock, kind=FaultyDatabase)
         self.database = cast("FaultyDatabase", self.rig.database)
         self.run(self.rig.start())
@@ -85,6 +109,7 @@ class World:
         self.live: list[Attempt] = []
         self.shipped: list[tuple[str, Line]] = []
         self.ceiling = dict(LIMITS)
+        self.happened: Counter[str] = Counter()
         self.ledgers = [self.boot(), self.boot()]
         for scope, limit in LIMITS.items():
             self.run(self.ledgers[0].set_budget(budget(scope, limit, window="day"), "test"))
@@ -139,6 +164,7 @@ class World:
         if refused:
             ledger.void(hold, "refused")
             return
+        self.happened["admitted"] += 1
         made = Attempt(hold, ledger, min(want, most - 1))
         self.attempts.append(made)
         self.live.append(made)
@@ -183,6 +209,7 @@ class World:
 
     def kill(self, who: int, extra: int, power: bool, keep: float) -> None:
         """kill -9, or a power cut that also takes what the disk had not been told to keep; then a new process."""
+        self.happened["power cut" if power else "killed"] += 1
         at = who % len(self.ledgers)
         victims = self.ledgers if power else [self.ledgers[at]]
         for ledger in list(victims):
@@ -199,13 +226,20 @@ class World:
         self.database.down = down
 
     def break_database(self, down: bool) -> None:
+        self.happened["database down"] += down
         self.database.down = down
 
     def lose_next_reply(self) -> None:
+        self.happened["reply lost"] += 1
         self.database.lose_reply = True
 
     def roll_day(self) -> None:
         self.clock.advance(86_400)
+
+    def set_clock(self, seconds: float) -> None:
+        """Somebody sets the clock of the host, also back into yesterday."""
+        self.happened["clock set"] += 1
+        self.clock.jump(seconds)
 
     def edit_limit(self, scope: str, limit: int) -> None:
         if self.database.down:
@@ -280,13 +314,19 @@ class World:
             assert entry["amount"] >= due, f"I4 {name}: {entry['amount']} posted, {due} billed"
             assert entry["source"] != "provider" or entry["amount"] == due, f"I4 {name}: not exact"
             assert tuple(entry["windows"]) == attempt.windows, f"I7 {name}: {entry['windows']}"
+            for window in attempt.windows:
+                span = parse_window_id(window)[2]
+                assert span.start <= entry["admitted"] < span.end, f"I7 {name}: {entry['admitted']} is not in {window}"
             billed.update(dict.fromkeys(attempt.windows, due))
         for name, amount in billed.items():
             assert amount <= self.ceiling[parse_window_id(name)[0]], f"I2' {name}: {amount} billed"
 
     def _entries(self) -> dict[str, dict[str, Any]]:
-        rows = self.direct.execute("SELECT id, amount_nano, source, windows FROM entry")
-        return {row[0]: {"amount": row[1], "source": row[2], "windows": _strings(row[3])} for row in rows}
+        rows = self.direct.execute("SELECT id, amount_nano, source, windows, admitted FROM entry")
+        return {
+            row[0]: {"amount": row[1], "source": row[2], "windows": _strings(row[3]), "admitted": row[4]}
+            for row in rows
+        }
 
     def _windows(self) -> dict[str, tuple[int, int]]:
         rows = self.direct.execute("SELECT id, spent_nano, held_nano FROM budget_window")

@@ -8,6 +8,7 @@ import pytest
 
 from engine.api import EngineStats
 from gateway import telemetry as module
+from gateway.engine_figures import Watched
 from gateway.settings import TelemetrySettings
 from gateway.telemetry import Telemetry, Trace
 from tests.clock import FrozenClock
@@ -144,7 +145,8 @@ def test_closing_delivers_what_is_pending(clock: FrozenClock) -> None:
 def test_in_flight_and_engines_are_shown(clock: FrozenClock) -> None:
     """Gauges are read at the moment of the scrape."""
     telemetry = make(NEVER, clock)
-    telemetry.watch_engine("local", lambda: EngineStats(ready=True, running=3, waiting=2))
+    stats = EngineStats(ready=True, running=3, waiting=2)
+    telemetry.watch_engine("local", Watched("demo", lambda: stats, dict))
     telemetry.entered()
     telemetry.entered()
     telemetry.left()

@@ -247,13 +247,13 @@ def test_two_forms_at_once_are_refused() -> None:
 
 def test_tools_and_how_they_may_be_chosen() -> None:
     """auto, none, required, one by name, and the narrowing `allowed_tools` all reach the engine."""
-    function = {"name": "f", "parameters": {"type": "object"}}
+    function: Body = {"name": "f", "parameters": {"type": "object"}}
     offered = [{"type": "function", "function": function}, {"type": "function", "function": {"name": "g"}}]
 
     def asked(choice: object, **more: object) -> api.Tools | None:
         return sequences(sending({**ASK, "tools": offered, "tool_choice": choice, **more}))[0].request.tools
 
-    both = [function, {"name": "g"}]
+    both: list[dict[str, object]] = [function, {"name": "g"}]
     assert asked(None) == api.Tools(functions=both)
     assert asked("none") == api.Tools(functions=both, choice="none")
     assert asked("required", parallel_tool_calls=False) == api.Tools(functions=both, choice="required", parallel=False)

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.money import Price
 from policies.retry import LONGEST_PAUSE, RetryBudget, pause, worth_retrying
-from policies.routing import known, rank
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 409, 413, 422, 451])
@@ -71,32 +69,3 @@ def test_a_quiet_day_pays_for_a_small_storm_only() -> None:
         budget.began()
         budget.ended()
     assert sum(budget.allows() for _ in range(100)) == 10
-
-
-def price(name: str, prompt: int, output: int) -> Price:
-    return Price(id=name, input=prompt, output=output, cached_input=0, cache_write=0)
-
-
-PRICES = st.lists(
-    st.none() | st.builds(lambda i, o: price("p", i, o), st.integers(0, 100), st.integers(0, 100)), max_size=6
-)
-
-
-@pytest.mark.parametrize("strategy", known())
-@given(prices=PRICES)
-def test_every_strategy_tries_every_candidate_once(strategy: str, prices: list[Price | None]) -> None:
-    """A ranking that loses a candidate loses a fail-over."""
-    assert sorted(rank(strategy, prices)) == list(range(len(prices)))
-
-
-def test_ordered_keeps_the_order_and_cheapest_sorts() -> None:
-    """Ties keep the written order; what has no price is tried last, because it can only be refused."""
-    prices = [None, price("dear", 10, 10), price("cheap", 1, 1), price("free", 0, 0), price("same", 1, 1)]
-    assert rank("ordered", prices) == [0, 1, 2, 3, 4]
-    assert rank("cheapest", prices) == [3, 2, 4, 1, 0]
-
-
-def test_an_unknown_strategy_names_the_known() -> None:
-    """A typo in the configuration should be answered with what would have been right."""
-    with pytest.raises(LookupError, match=r"cheapest, ordered"):
-        rank("cheapst", [])

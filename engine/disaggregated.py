@@ -1,0 +1,153 @@
+"""Prefill in one process, decode in another: long prompts never hold up running answers.
+
+Knows: two clients, in which order a request visits them, what is billed. Does not know: how keys and values travel
+(`engine.handover`). Source: DistServe (OSDI 2024), Splitwise (ISCA 2024). It steadies the gap between tokens; it does
+not raise throughput.
+
+A request is computed by the first process as a prompt with one token, which is thrown away; its blocks are handed over;
+the second process finds them as a prefix hit and answers. Prompts shorter than two blocks go to the second at once.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from msgspec.structs import replace
+
+from engine.api import (
+    Delta,
+    EngineFailed,
+    EngineStats,
+    EngineUsage,
+    Figures,
+    GenerateRequest,
+    ModelInfo,
+    SamplingParams,
+    Timing,
+)
+from engine.blocks import BLOCK
+from engine.client import EngineClient
+from engine.recent import RecentUsage
+
+_WORTH = 2 * BLOCK
+_ONE = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+
+
+class _Visit:
+    """One request on its way. `read`: what the prefill process says it consumed, None when it never went there."""
+
+    def __init__(self) -> None:
+        self.aborted = False
+        self.read: EngineUsage | None = None
+
+
+class DisaggregatedEngine:
+    """`Engine` over two of the same model. It starts and stops both."""
+
+    def __init__(self, prefill: EngineClient, decode: EngineClient) -> None:
+        self._prefill = prefill
+        self._decode = decode
+        self._visits: dict[str, _Visit] = {}
+        self._recent = RecentUsage()
+
+    async def start(self) -> None:
+        await self._prefill.start()
+        await self._decode.start()
+
+    async def stop(self) -> None:
+        await self._prefill.stop()
+        await self._decode.stop()
+
+    def info(self) -> ModelInfo | None:
+        return self._decode.info() if self._prefill.info() is not None else None
+
+    def stats(self) -> EngineStats:
+        """Of the decode process, where requests live longest; not ready while either is not."""
+        prefill, decode = self._prefill.stats(), self._decode.stats()
+        if not prefill.ready:
+            return prefill
+        return replace(
+            decode,
+            waiting=decode.waiting + prefill.waiting,
+            running=decode.running + prefill.running,
+            restarts=decode.restarts + prefill.restarts,
+        )
+
+    def figures(self) -> dict[str, Figures]:
+        legs = {"prefill": self._prefill.figures(), "decode": self._decode.figures()}
+        return {leg: figures for leg, found in legs.items() for figures in found.values()}
+
+    def abort(self, request_id: str) -> None:
+        visit = self._visits.get(request_id)
+        if visit is not None:
+            visit.aborted = True
+            self._prefill.abort(request_id)
+            self._decode.abort(request_id)
+
+    def usage_of(self, request_id: str) -> EngineUsage | None:
+        known = self._recent.get(request_id)
+        if known is not None or request_id in self._visits:
+            return known
+        return self._decode.usage_of(request_id) or _prompt_only(self._prefill.usage_of(request_id))
+
+    async def count_tokens(self, request: GenerateRequest) -> int:
+        return await self._decode.count_tokens(request)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        """Closing it frees what both legs hold. Usage counts the prompt once; the thrown-away token is not billed."""
+        tokens = await self._decode.tokens(request)
+        visit = self._visits[request.id] = _Visit()
+        try:
+            if len(tokens) > _WORTH:
+                await self._read(request, tokens, visit)
+            if visit.aborted:
+                yield self._ended(request.id, visit)
+                return
+            async with aclosing(self._decode.generate(request)) as deltas:
+                async for delta in deltas:
+                    yield self._billed(request.id, delta, visit)
+        finally:
+            del self._visits[request.id]
+
+    async def _read(self, request: GenerateRequest, tokens: list[int], visit: _Visit) -> None:
+        """The prompt's leg: computed there, handed over. Raises what the engine refused or broke with."""
+        finish = None
+        plain = GenerateRequest(
+            id=request.id,
+            token_ids=tokens,
+            sampling=_ONE,
+            salt=request.salt,
+            priority=request.priority,
+            deadline_ms=request.deadline_ms,
+        )
+        async with aclosing(self._prefill.generate(plain)) as deltas:
+            async for delta in deltas:
+                visit.read, finish = delta.usage or visit.read, delta.finish_reason
+        if visit.aborted or finish == "abort":
+            visit.aborted = True
+            return
+        if finish != "length":
+            raise EngineFailed(f"The prefill process ended a prompt with {finish}.")
+        held = await self._prefill.export(tokens, request.salt)
+        try:
+            await self._decode.take(tokens, request.salt, held)
+        finally:
+            self._prefill.release(held)
+
+    def _billed(self, request_id: str, delta: Delta, visit: _Visit) -> Delta:
+        """What was handed over is no reuse: `cached` is what the prefill process found."""
+        if delta.usage is None or visit.read is None:
+            return delta
+        usage = replace(delta.usage, prompt=visit.read.prompt, cached=visit.read.cached)
+        self._recent.put(request_id, usage)
+        return replace(delta, usage=usage)
+
+    def _ended(self, request_id: str, visit: _Visit) -> Delta:
+        usage = _prompt_only(visit.read) or EngineUsage(prompt=0, completion=0)
+        self._recent.put(request_id, usage)
+        timing = Timing(queue_ms=0.0, ttft_ms=0.0, tpot_ms=0.0)
+        return Delta(finish_reason="abort", usage=usage, timing=timing)
+
+
+def _prompt_only(usage: EngineUsage | None) -> EngineUsage | None:
+    """The prefill leg's usage without the token that is thrown away."""
+    return None if usage is None else replace(usage, completion=0)

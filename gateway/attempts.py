@@ -1,0 +1,353 @@
+"""One attempt at one target: held, journalled, sent, and ended exactly once.
+
+Knows: the money of an attempt, the gate of its provider, what its end says about the place it was sent to.
+Does not know: which target comes next, who waits for the answer, HTTP.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+from msgspec import Struct, structs
+
+from gateway import errors
+from gateway.call import PASSED, Body, Call, Chunk
+from gateway.catalog import Route, Target
+from gateway.deployments import Deployment, Deployments, Told
+from gateway.estimate import Bound, bound, within
+from gateway.flights import Ended, Landing, Step
+from gateway.ledger import AttemptPlan, Hold, Ledger, Settlement
+from gateway.prices import PriceBook
+from gateway.providers import Partial, Provider, Sending
+from gateway.traces import traceparent_for
+from gateway.upstreams import Upstreams
+from policies.money import Price, Usage, bound_nano, usd
+
+_MOST_SHORTER = 3  # budgets that may each allow less than the one before
+_ENGINE_PATIENCE = 120.0
+_BEGUN_TOKENS = 256
+_LATER = (("retry-after", "1"),)
+FREE = Price(id="free", input=0, output=0, cached_input=0, cache_write=0, status="free")
+
+
+class Live(Struct, kw_only=True):
+    """A begun answer: its first chunk is in hand, the rest is still to come, the money is held.
+
+    `gate`: the place among the requests of its provider that it takes.
+    """
+
+    target: Target
+    provider: Provider
+    price: Price
+    plan: AttemptPlan
+    hold: Hold
+    bound: Bound
+    first: Chunk
+    rest: AsyncGenerator[Chunk, None]
+    step: Step
+    gate: asyncio.Semaphore
+    deployment: Deployment
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """What is to be tried. `prompt`: tokens expected, for the place's load; `why`: where it is not plainly next."""
+
+    call: Call
+    route: Route
+    target: Target
+    prompt: int = 0
+    why: str = ""
+
+
+class Attempts:
+    """One per worker."""
+
+    def __init__(
+        self,
+        upstreams: Upstreams,
+        deployments: Deployments,
+        prices: PriceBook,
+        ledger: Ledger,
+        *,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._upstreams = upstreams
+        self._deployments = deployments
+        self._prices = prices
+        self._ledger = ledger
+        self._monotonic = monotonic
+
+    def price(self, call: Call, route: Route, target: Target) -> Price | None:
+        if route.free:
+            return FREE
+        tier, _ = self._tier(call, target)
+        kind = self._upstreams.kind(target.provider)
+        return self._prices.price(target.provider, kind, target.model, call.at, tier=tier)
+
+    def _tier(self, call: Call, target: Target) -> tuple[str, bool]:
+        """The service tier it is charged by, and whether the upstream is to be told so by us."""
+        asked = call.body.get("service_tier")
+        if call.background and asked in (None, "auto"):
+            kind = self._upstreams.kind(target.provider)
+            return self._prices.background_tier(target.provider, kind, target.model, call.at)
+        return str(asked or "default"), False
+
+    def limits(self, call: Call) -> Bound:
+        return bound(call, self._upstreams.settings.ledger.max_output_tokens)
+
+    async def start(self, trial: Trial, landing: Landing) -> Live:
+        """Send it; the answer has begun when this returns. Raises GatewayError, with everything given back."""
+        call, target = trial.call, trial.target
+        provider = self._upstreams.of(target)
+        if provider is None:
+            raise errors.UpstreamFailed(f"{target.told} is no longer configured.")
+        price = self.price(call, trial.route, target)
+        if price is None:
+            raise errors.NotPriced(
+                f"There is no price for {target}. Set one with `nearhit prices set {target} INPUT-USD OUTPUT-USD` "
+                f"(per million tokens), or mark the model `free: true` in nearhit.yaml."
+            )
+        limits = self.limits(call)
+        landing.tried += 1
+        plan = self._plan(call, target, provider, price, limits, landing.tried)
+        most = call.directives.max_cost_nano
+        if most is not None and plan.reserve_nano > most:
+            raise errors.InvalidRequest(
+                f"This request could cost up to {usd(plan.reserve_nano)} USD at {target}; x-nearhit-max-cost-usd "
+                f"allows {usd(most)}. Lower max_tokens or raise the header.",
+                param="x-nearhit-max-cost-usd",
+                code="max_cost_exceeded",
+            )
+        # Now, not once it is sent: who chooses in the meantime has to see it.
+        report = _Report(deployment=self._deployments.of(target), prompt=trial.prompt)
+        report.deployment.sent(trial.prompt, self._monotonic())
+        gate = self._upstreams.gate(target.provider)
+        try:
+            await self._enter(gate, call, target)
+            try:
+                return await self._send(trial, plan, limits, landing, _Way(provider, gate, report))
+            except BaseException:
+                gate.release()
+                raise
+        finally:
+            report.end("nothing", self._monotonic())
+
+    async def _enter(self, gate: asyncio.Semaphore, call: Call, target: Target) -> None:
+        if not gate.locked():
+            await gate.acquire()
+            return
+        try:
+            async with asyncio.timeout(max(0.0, call.deadline - self._monotonic())):
+                await gate.acquire()
+        except TimeoutError:
+            raise errors.Overloaded(f"Too many requests wait for {target.provider}.", headers=_LATER) from None
+
+    def _plan(
+        self, call: Call, target: Target, provider: Provider, price: Price, limits: Bound, number: int
+    ) -> AttemptPlan:
+        return AttemptPlan(
+            id=f"{call.id}.{number}",
+            request_id=call.id,
+            provider=target.provider,
+            model=target.model,
+            price=price,
+            reserve_nano=bound_nano(limits.input, limits.output, price),
+            input_bound=limits.input,
+            max_output=limits.output,
+            billing=provider.billing,
+        )
+
+    async def _send(self, trial: Trial, plan: AttemptPlan, limits: Bound, landing: Landing, way: "_Way") -> Live:
+        call, provider, report = trial.call, way.provider, way.report
+        step = Step(id=plan.id, provider=plan.provider, model=plan.model, held_at=self._monotonic())
+        step.replica, step.why = trial.target.replica, trial.why
+        hold, limits = await self._hold(call, plan, limits, landing)
+        plan = hold.plan
+        landing.steps.append(step)
+        landing.billing = provider.billing
+        landing.capped = limits.injected
+        step.sent_at = self._monotonic()
+        sending = self._sending(call, plan, limits, step.sent_at)
+        first, chunks = await self._first(provider, sending, hold, step, report)
+        report.began(step.first_chunk_at - step.sent_at, step.first_chunk_at)
+        return Live(
+            target=trial.target,
+            provider=provider,
+            price=plan.price,
+            plan=plan,
+            hold=hold,
+            bound=limits,
+            first=first,
+            rest=chunks,
+            step=step,
+            gate=way.gate,
+            deployment=report.deployment,
+        )
+
+    async def _first(
+        self, provider: Provider, sending: Sending, hold: Hold, step: Step, report: "_Report"
+    ) -> tuple[Chunk, AsyncGenerator[Chunk, None]]:
+        """The first chunk, or the attempt ended, its money too, and its place told what that says about it."""
+        plan, chunks = hold.plan, provider.send(sending)
+        try:
+            first = await anext(chunks)
+        except errors.GatewayError as problem:
+            step.result, step.ended_at = problem.code or "failed", self._monotonic()
+            step.cost_nano = self._close(hold, plan, problem)
+            told, patience = self._verdict(problem, sending, step)
+            report.end(told, step.ended_at, patience)
+            raise
+        except asyncio.CancelledError:
+            step.result, step.ended_at = "cancelled", self._monotonic()
+            step.cost_nano = self._ledger.settle(hold, self._given_up(plan))
+            report.end("nothing", step.ended_at)
+            raise
+        except (StopAsyncIteration, Partial):
+            step.result, step.ended_at = "empty", self._monotonic()
+            step.cost_nano = self._ledger.settle(hold, self._doubtful(plan))
+            report.end("failed", step.ended_at)
+            raise errors.UpstreamFailed(f"{plan.provider} ended its answer before it began.") from None
+        step.first_chunk_at = self._monotonic()
+        return first, chunks
+
+    def _verdict(self, problem: errors.GatewayError, sending: Sending, step: Step) -> tuple[Told, float | None]:
+        """What a refusal or failure says about the place: our own hurry says nothing."""
+        if isinstance(problem, errors.UpstreamRefused):
+            patient = problem.http_status == _TOO_MANY
+            return ("patience" if patient else "nothing"), problem.retry_after
+        if isinstance(problem, errors.UpstreamTimeout):
+            hurried = step.ended_at - step.sent_at < self._patience(sending.stream, step.provider) - 0.05
+            return ("nothing" if hurried else "failed"), None
+        return ("failed" if isinstance(problem, errors.UpstreamFailed) else "nothing"), None
+
+    def _patience(self, stream: bool, provider: str) -> float:
+        found = self._upstreams.settings.providers.get(provider)
+        return found.first_chunk_timeout if found and stream else _ENGINE_PATIENCE
+
+    async def _hold(self, call: Call, plan: AttemptPlan, limits: Bound, landing: Landing) -> tuple[Hold, Bound]:
+        """Reserve; where the budget is too small for an answer of the usual length, as long a one as it can pay for.
+
+        Only where the client named no length itself.
+        """
+        landing.short = ""
+        for _ in range(_MOST_SHORTER):
+            try:
+                return await self._ledger.hold(call, plan), limits
+            except errors.BudgetExhausted as refusal:
+                shorter = within(limits, plan.price, refusal.headroom)
+                if shorter is None:
+                    raise
+                limits, landing.short = shorter, refusal.scope
+                reserve = bound_nano(limits.input, limits.output, plan.price)
+                plan = structs.replace(plan, reserve_nano=reserve, max_output=limits.output)
+        return await self._ledger.hold(call, plan), limits
+
+    def _sending(self, call: Call, plan: AttemptPlan, limits: Bound, now: float) -> Sending:
+        settings = self._upstreams.settings
+        found = settings.providers.get(plan.provider)
+        left = call.deadline - now
+        return Sending(
+            id=plan.id,
+            operation=call.operation,
+            model=plan.model,
+            body=self._body(call, plan, limits),
+            stream=call.stream,
+            tenant=f"{call.principal.team}/{call.principal.project}",
+            # A whole body is one chunk that comes when all is done, so only the call's own deadline bounds it.
+            timeout=max(0.001, min(self._patience(True, plan.provider), left) if call.stream else left),
+            idle=found.idle_timeout if found else _ENGINE_PATIENCE,
+            background=call.background,
+            native=call.native,
+            traceparent=traceparent_for(call, plan.id, settings.telemetry.sample) if found else None,
+        )
+
+    def _body(self, call: Call, plan: AttemptPlan, limits: Bound) -> Body:
+        body = _prepared(call, plan.model, limits)
+        if call.background:
+            tier, told = self._tier(call, Target(plan.provider, plan.model))
+            if told:
+                body["service_tier"] = tier
+        return body
+
+    def _close(self, hold: Hold, plan: AttemptPlan, problem: errors.GatewayError) -> int:
+        """End the money of an attempt that never answered: nothing where it provably cost nothing, else the bound."""
+        if isinstance(problem, errors.UpstreamTimeout) or (
+            isinstance(problem, errors.UpstreamFailed) and problem.doubtful
+        ):
+            return self._ledger.settle(hold, self._doubtful(plan))
+        self._ledger.void(hold, problem.code or "failed")
+        return 0
+
+    @staticmethod
+    def _doubtful(plan: AttemptPlan) -> Settlement:
+        """Sent, and never heard of again: the provider may bill all of it."""
+        worst = Usage(prompt=plan.input_bound, completion=plan.max_output)
+        return Settlement(usage=worst, source="upper_bound", ended="failed", provider_id="")
+
+    @staticmethod
+    def _given_up(plan: AttemptPlan) -> Settlement:
+        """Closed before the first chunk: an upstream that stops at the close has read the prompt and hardly begun."""
+        output = plan.max_output if plan.billing == "bills-anyway" else min(plan.max_output, _BEGUN_TOKENS)
+        usage = Usage(prompt=plan.input_bound, completion=output)
+        return Settlement(usage=usage, source="estimated", ended="cancelled", provider_id="")
+
+    def settle(self, live: Live, usage: Usage | None, ended: Ended, received: Usage, provider_id: str) -> int:
+        """Post what a begun answer cost and give back its place. `usage`: the provider's own count; else `received`."""
+        live.gate.release()
+        source = "engine" if self._upstreams.kind(live.target.provider) == "local" else "provider"
+        if usage is None:
+            source = "estimated" if live.provider.billing == "stops-on-close" or ended == "complete" else "upper_bound"
+            usage = received if source == "estimated" else Usage(prompt=live.bound.input, completion=live.bound.output)
+        settlement = Settlement(usage=usage, source=source, ended=ended, provider_id=provider_id)
+        step = live.step
+        step.cost_nano = self._ledger.settle(live.hold, settlement)
+        step.result, step.ended_at = ended, self._monotonic()
+        if ended == "complete":
+            live.deployment.wrote(usage.completion - 1, step.ended_at - step.first_chunk_at, step.ended_at)
+        told: Told = "succeeded" if ended == "complete" else "failed" if ended == "cut" else "nothing"
+        live.deployment.ended(told, step.ended_at)
+        return step.cost_nano
+
+
+_TOO_MANY = 429
+
+
+class _Report(Struct, kw_only=True):
+    """Tells a place once what became of an attempt that was sent there: that it began, or that it never did."""
+
+    deployment: Deployment
+    prompt: int
+    told: bool = False
+
+    def began(self, ttft: float, now: float) -> None:
+        self.told = True
+        self.deployment.began(self.prompt, ttft, now)
+
+    def end(self, told: Told, now: float, patience: float | None = None) -> None:
+        if not self.told:
+            self.told = True
+            self.deployment.ended(told, now, prompt=self.prompt, patience=patience)
+
+
+class _Way(Struct, frozen=True):
+    """Who is asked, at which gate, and who is told how it went."""
+
+    provider: Provider
+    gate: asyncio.Semaphore
+    report: _Report
+
+
+def _prepared(call: Call, model: str, limits: Bound) -> Body:
+    """The client's own request with the upstream's model name, a bounded output and usage asked for."""
+    body = dict(call.body)
+    body["model"] = model
+    if limits.injected is not None:
+        body[limits.field] = limits.injected
+    if call.operation == "embedding" or call.operation in PASSED:
+        return body
+    if call.stream:
+        options = body.get("stream_options")
+        body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+    else:
+        body.pop("stream", None)
+        body.pop("stream_options", None)
+    return body

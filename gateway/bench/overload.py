@@ -1,0 +1,237 @@
+"""`make bench-overload`: what a gateway still does at 2, 5 and 10 times its capacity, and how soon that is over.
+
+How: the gateway on one core, an upstream with a fixed time to the first token and this load generator on another. Load
+is open (a request is due when it is due, whether or not earlier ones were answered). Capacity is the highest rate at
+which the gateway itself takes at most 25 ms of 99 % of requests and refuses none. Then steps at multiples of it, and
+one at half of it. Goodput: answered with 200, at most 250 ms beyond the upstream's own time.
+Caveats: one machine; where the generator itself cannot keep up, `offered_rps` says what it really sent.
+The last line of standard output is one JSON object.
+"""
+
+import argparse
+import asyncio
+import datetime as dt
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import msgspec
+import uvloop
+from msgspec import Struct
+
+from gateway.bench.asks import Target, chat, fresh
+from gateway.bench.load import Connection
+from gateway.bench.processes import BenchError, memory_mb
+from gateway.bench.report import Machine, machine
+from gateway.bench.stage import alone
+
+UPSTREAM_MS = 200.0
+TIMES = (2.0, 5.0, 10.0)
+IN_TIME_MS = 250.0
+CALM_MS = 25.0
+_FIRST_RATE = 40.0
+_STEEP, _FINE = 1.5, 1.12
+_SECOND = 1.0
+_STALL = 30.0
+
+
+class Asked(Struct, frozen=True):
+    """One request: when it was due and when it went (seconds into the step), what came, how long after it was due, ms.
+
+    `status` 0: nothing came.
+    """
+
+    due: float
+    sent: float
+    status: int
+    ms: float
+
+
+class Step(Struct, kw_only=True):
+    """One step of load. Shares are of the capacity; `p99_own_ms` is the gateway's own part of what it answered.
+
+    `late_p99_ms`: how late this generator sent. Where it is large, the generator was what could not keep up.
+    """
+
+    times: float
+    offered_rps: float
+    goodput_rps: float
+    goodput_share: float
+    answered: int
+    refused: int
+    failed: int
+    p50_own_ms: float | None
+    p99_own_ms: float | None
+    refusal_p99_ms: float | None
+    late_p99_ms: float | None
+
+
+class Overload(Struct, kw_only=True):
+    """`recovery_s`: seconds after the last step until a whole second passed without a refusal and nearly as calm."""
+
+    capacity_rps: float
+    calm_p99_own_ms: float | None
+    steps: list[Step]
+    recovery_s: float | None
+    seconds: float
+    rss_mb: float
+    upstream_ms: float = UPSTREAM_MS
+    bench: str = "overload"
+    date: str = ""
+    machine: Machine | None = None
+
+
+class Generator:
+    """Open load over kept connections; a connection that the gateway closes is opened again."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._free: list[Connection] = []
+        self._prompts = fresh(7)
+
+    async def step(self, rate: float, seconds: float) -> list[Asked]:
+        """`rate` requests a second, evenly, for so long; waits until all are answered."""
+        found: list[Asked] = []
+        begun = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for number, due in enumerate(_dues(rate, seconds)):
+                if (wait := begun + due - time.perf_counter()) > 0:
+                    await asyncio.sleep(wait)
+                elif number % 64 == 0:
+                    await asyncio.sleep(0)
+                group.create_task(self._ask(begun + due, due, found))
+        return found
+
+    async def _ask(self, at: float, due: float, found: list[Asked]) -> None:
+        status, sent = 0, time.perf_counter()
+        try:
+            connection = self._free.pop() if self._free else await Connection.open(*self._target.where)
+            sent = time.perf_counter()
+            async with asyncio.timeout(_STALL):
+                status = (await connection.exchange(chat(self._target, next(self._prompts)))).status
+            self._free.append(connection)
+        except (OSError, TimeoutError):
+            pass  # counted as failed: status 0
+        found.append(Asked(due, sent - at + due, status, (time.perf_counter() - at) * 1e3))
+
+    def close(self) -> None:
+        for connection in self._free:
+            connection.close()
+
+
+def _dues(rate: float, seconds: float) -> Iterator[float]:
+    for number in range(int(rate * seconds)):
+        yield number / rate
+
+
+def told(asked: list[Asked], times: float, capacity: float, seconds: float) -> Step:
+    own = sorted(one.ms - UPSTREAM_MS for one in asked if one.status == 200)
+    refused = sorted(one.ms for one in asked if one.status in (429, 503))
+    good = sum(1 for one in own if one <= IN_TIME_MS) / seconds
+    return Step(
+        times=times,
+        offered_rps=round(len(asked) / max(seconds, max((one.sent for one in asked), default=0.0)), 1),
+        goodput_rps=round(good, 1),
+        goodput_share=round(good / capacity, 4) if capacity else 0.0,
+        answered=len(own),
+        refused=len(refused),
+        failed=len(asked) - len(own) - len(refused),
+        p50_own_ms=_rank(own, 0.50),
+        p99_own_ms=_rank(own, 0.99),
+        refusal_p99_ms=_rank(refused, 0.99),
+        late_p99_ms=_rank(sorted((one.sent - one.due) * 1e3 for one in asked), 0.99),
+    )
+
+
+def _rank(values: list[float], share: float) -> float | None:
+    """Of sorted values."""
+    return round(values[min(len(values) - 1, int(share * len(values)))], 2) if values else None
+
+
+async def _capacity(generator: Generator, seconds: float, calm: float) -> tuple[float, Step]:
+    """Steep steps until one is too much, then fine ones from the last that was not."""
+    best: tuple[float, Step] | None = None
+    rate, factor = _FIRST_RATE, _STEEP
+    while True:
+        step = told(await generator.step(rate, seconds), 1.0, rate, seconds)
+        good = step.refused == step.failed == 0 and step.p99_own_ms is not None and step.p99_own_ms <= calm
+        sys.stderr.write(f"{rate:8.1f}/s  p99 own {step.p99_own_ms} ms, refused {step.refused}\n")
+        if good:
+            best = (rate, step)
+        elif factor == _STEEP and best is not None:
+            rate, factor = best[0], _FINE
+        elif best is None:
+            raise BenchError(f"at {rate:g} requests a second p99 is {step.p99_own_ms} ms: this machine is not quiet")
+        else:
+            return best
+        await asyncio.sleep(0.5)
+        rate *= factor
+
+
+async def _measure(target: Target, seconds: float, calm: float, pid: int) -> Overload:
+    generator = Generator(target)
+    await generator.step(_FIRST_RATE, 1.0)  # caches, connections
+    capacity, quiet = await _capacity(generator, min(seconds, 10.0), calm)
+    steps: list[Step] = []
+    for times in TIMES:
+        asked = await generator.step(times * capacity, seconds)
+        steps.append(told(asked, times, capacity, seconds))
+        sys.stderr.write(f"{steps[-1]}\n")
+    after = await generator.step(capacity / 2, 15.0)
+    generator.close()
+    return Overload(
+        capacity_rps=round(capacity, 1),
+        calm_p99_own_ms=quiet.p99_own_ms,
+        steps=steps,
+        recovery_s=recovered(after, (quiet.p99_own_ms or calm) * 1.1),
+        seconds=seconds,
+        rss_mb=round(memory_mb(pid), 1),
+    )
+
+
+def recovered(asked: list[Asked], calm_ms: float) -> float | None:
+    """The first whole second without a refusal whose p99 is as calm as it was; None when there was none."""
+    last = int(max((one.due for one in asked), default=0.0))
+    for second in range(last + 1):
+        inside = [one for one in asked if second <= one.due < second + _SECOND]
+        own = sorted(one.ms - UPSTREAM_MS for one in inside)
+        if inside and all(one.status == 200 for one in inside) and (_rank(own, 0.99) or 0.0) <= max(calm_ms, 5.0):
+            return float(second)
+    return None
+
+
+def run(seconds: float, calm: float, save: Path | None) -> int:
+    """Measure, print, keep. Exit code 1, with the reason, when a figure cannot be had."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearhit-overload-")))
+        try:
+            gateway = alone(stack, folder, ("--tokens", "16", "--ttft-ms", f"{UPSTREAM_MS:g}"))
+            result = uvloop.run(_measure(gateway.plain, seconds, calm, gateway.pids[0]))
+        except (BenchError, OSError, httpx.HTTPError) as error:
+            sys.stdout.write(f"bench overload: {error}\n")
+            return 1
+    result.date = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")  # noqa: TID251 - dates the result
+    result.machine = machine()
+    line = msgspec.json.encode(result)
+    if save is not None:
+        save.mkdir(parents=True, exist_ok=True)
+        (save / f"overload-{result.date[:10]}.json").write_bytes(msgspec.json.format(line, indent=2) + b"\n")
+    sys.stdout.write(f"{line.decode()}\n")
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m gateway.bench.overload", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of each step")
+    parser.add_argument("--calm-ms", type=float, default=CALM_MS, help="the p99 that capacity is defined by")
+    parser.add_argument("--save", type=Path, help="folder to keep the result in")
+    given = parser.parse_args()
+    return run(given.seconds, given.calm_ms, given.save)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

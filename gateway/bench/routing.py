@@ -1,0 +1,190 @@
+"""What routing and translation cost: decisions, failover, calls under total failure, languages of upstreams.
+
+`python -m gateway.bench.routing [--seconds N] [--save FOLDER]`
+
+    decision    one choice among fifty deployments, in microseconds of CPU, by strategy
+    failover    what a first provider that refuses at once adds to the answer of the second, its refusal included
+    failure     upstream calls for each request while every upstream of a route fails
+    translation CPU per request and per streamed event, by language, without a socket
+
+The last line of standard output is one JSON object. Failover and failure go over loopback to scripted upstreams,
+money included. Does not know: caches, the HTTP of clients.
+"""
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gateway.bench.report import machine
+from gateway.bench.stand import Stand, stand
+from gateway.call import Body
+from gateway.providers import Sending
+from gateway.scripted_calls import Options
+from gateway.stream import EventParser, parse, read_usage
+from gateway.upstream import anthropic_answers, anthropic_requests, gemini_answers, gemini_requests
+from policies.money import Price
+from policies.routing import Asked, Place, known, rank, strategy
+
+_PLACES = 50
+_ROUNDS = 5
+_REQUESTS = 200
+_encode = msgspec.json.Encoder().encode
+
+
+class Report(Struct, kw_only=True):
+    """Microseconds of CPU but for `failover_added_ms`; medians over the rounds."""
+
+    date: str
+    decision_us: dict[str, float]
+    failover_added_ms: float
+    calls_per_request: float
+    request_us: dict[str, float]
+    event_us: dict[str, float]
+    machine: Any
+
+
+def _per(work: Callable[[], object], times: int) -> float:
+    """Microseconds of CPU of one, the median over the rounds."""
+    found: list[float] = []
+    for _ in range(_ROUNDS):
+        began = time.process_time()
+        for _ in range(times):
+            work()
+        found.append((time.process_time() - began) / times * 1e6)
+    return round(statistics.median(found), 3)
+
+
+def decisions(times: int) -> dict[str, float]:
+    """One choice among fifty places of which a tenth is shut."""
+    price = Price(id="p", input=150_000, output=600_000, cached_input=0, cache_write=0)
+    places = [
+        Place(
+            name=f"p{number}/m",
+            number=number,
+            price=price,
+            context=128_000,
+            shut_until=5.0 if number % 10 == 0 else 0.0,
+            ttft_ms=300.0 + number,
+            tpot_ms=20.0,
+            slow_ttft_ms=900.0 + number,
+            slow_tpot_ms=40.0,
+            in_flight=number % 7,
+        )
+        for number in range(_PLACES)
+    ]
+    asked = Asked(prompt=1_000, output=256, now=1.0, draw=7)
+    return {name: _per(lambda name=name: rank(strategy(name), asked, places), times) for name in known()}
+
+
+def _sending(stream: bool) -> Sending:
+    tool: Body = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    body: Body = {
+        "model": "m",
+        "messages": [{"role": "system", "content": "Be short."}, {"role": "user", "content": "words " * 200}],
+        "tools": [tool],
+        "max_completion_tokens": 64,
+        "stream": stream,
+    }
+    return Sending(id="a", operation="chat", model="m", body=body, stream=stream, tenant="t", timeout=1.0, idle=1.0)
+
+
+def requests(times: int) -> dict[str, float]:
+    """A chat with a tool and a thousand characters, made ready to be sent."""
+    what = _sending(stream=True)
+    return {
+        "openai": _per(lambda: _encode(what.body), times),
+        "anthropic": _per(lambda: _encode(anthropic_requests.translated(what)), times),
+        "gemini": _per(lambda: _encode(gemini_requests.translated(what)), times),
+    }
+
+
+def events(times: int) -> dict[str, float]:
+    """An event that carries a token, from bytes to a chunk."""
+    spoken = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    ours = b"data: %b\n\n" % _encode({**spoken, "choices": [{"index": 0, "delta": {"content": "word"}}]})
+    claude = _encode({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "word"}})
+    google = _encode({"candidates": [{"content": {"parts": [{"text": "word"}], "role": "model"}, "index": 0}]})
+    opened = anthropic_answers.Events("m", 1.0)
+    opened.feed(_encode({"type": "message_start", "message": {"id": "i", "usage": {"input_tokens": 1}}}))
+    opened.feed(_encode({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}))
+    gemini = gemini_answers.Events("m", 1.0)
+    parser = EventParser()
+
+    def openai() -> None:
+        for data in parser.feed(ours):
+            read_usage(parse(data))
+
+    return {
+        "openai": _per(openai, times),
+        "anthropic": _per(lambda: opened.feed(claude), times),
+        "gemini": _per(lambda: gemini.feed(google), times),
+    }
+
+
+async def _failover(home: Path) -> float:
+    """Milliseconds that a first upstream which refuses at once adds, its own refusal included."""
+    async with stand(home, {"bad": Options(fail_rate=1.0, seed=3), "good": Options(tokens=1)}) as found:
+        over: list[float] = []
+        direct: list[float] = []
+        for number in range(_REQUESTS):
+            found.forget()  # else the circuit would leave the first one alone
+            over.append(await _timed(found, "both", number))
+            direct.append(await _timed(found, "good/m", number))
+        return round(statistics.median(over) - statistics.median(direct), 3)
+
+
+async def _timed(found: Stand, model: str, number: int) -> float:
+    began = time.perf_counter()
+    await found.ask(model, number)
+    return (time.perf_counter() - began) * 1e3
+
+
+async def _failure(home: Path) -> float:
+    """Upstream calls for each request, of two upstreams that both fail."""
+    failing = Options(fail_rate=1.0, seed=3)
+    async with stand(home, {"bad": failing, "good": failing}) as found:
+        for number in range(_REQUESTS):
+            await found.ask("both", number)
+        return round(found.calls() / _REQUESTS, 3)
+
+
+def run(save: Path | None, *, times: int) -> int:
+    """Measure everything; the report goes to standard output, and into `save`."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        report = Report(
+            date=time.strftime("%Y-%m-%d"),
+            decision_us=decisions(times),
+            failover_added_ms=asyncio.run(_failover(home / "a")),
+            calls_per_request=asyncio.run(_failure(home / "b")),
+            request_us=requests(times),
+            event_us=events(times),
+            machine=machine(),
+        )
+    raw = msgspec.json.encode(report)
+    if save is not None:
+        save.mkdir(parents=True, exist_ok=True)
+        (save / f"routing-{report.date}.json").write_bytes(msgspec.json.format(raw, indent=2) + b"\n")
+    sys.stdout.write(raw.decode() + "\n")
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m gateway.bench.routing", description=__doc__)
+    parser.add_argument("--times", type=int, default=2_000, help="how often each small piece is repeated in a round")
+    parser.add_argument("--save", type=Path, help="folder to keep the result in")
+    given = parser.parse_args()
+    return run(given.save, times=given.times)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

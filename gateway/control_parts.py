@@ -1,0 +1,79 @@
+"""What the control plane is given, put together from a worker's parts.
+
+Knows: which parts each of them needs. Does not know: routes, pages, requests.
+"""
+
+import time
+from typing import TYPE_CHECKING
+
+from gateway.asking import Asking
+from gateway.firstrun import installation_secret
+from gateway.gauges import Gauges
+from gateway.oidc import SignOn
+from gateway.parts import build_upstream
+from gateway.planting import Ground, Planter
+from gateway.providers import Provider
+from gateway.reloading import Means, Reloader, Rereading
+from gateway.services import Services
+from gateway.settings import ProviderSettings, Settings
+
+if TYPE_CHECKING:
+    from gateway.app import Worker
+
+
+def reloader_of(worker: "Worker", services: Services, rereading: Rereading) -> Reloader:
+    """Puts the settings that are read again in force, in every part that can change while it runs."""
+
+    def told(settings: Settings) -> None:
+        services.settings = settings
+
+    def build_one(name: str, chosen: ProviderSettings) -> Provider:
+        return build_upstream(name, chosen, worker.transport, worker.background)
+
+    means = Means(
+        upstreams=worker.upstreams,
+        catalog=worker.catalog,
+        prices=worker.prices,
+        ledger=worker.ledger,
+        build=build_one,
+        told=told,
+    )
+    return Reloader(means, worker.settings, rereading)
+
+
+def services_of(worker: "Worker") -> Services:
+    """What routes and pages may use."""
+    return Services(
+        settings=worker.settings,
+        database=worker.database,
+        keyring=worker.keyring,
+        ledger=worker.ledger,
+        prices=worker.prices,
+        rates=worker.rates,
+        now=time.time,
+        cache=worker.cache,
+        engines=worker.engines,
+        providers=worker.upstreams.providers,
+        telemetry=worker.telemetry,
+        planter=_planter(worker),
+        sign_on=_sign_on(worker.settings),
+        gauges=Gauges(worker.telemetry.exposition, monotonic=time.monotonic),
+        models=worker.catalog.names,
+    )
+
+
+def _sign_on(settings: Settings) -> SignOn | None:
+    return None if settings.oidc is None else SignOn(settings.oidc, installation_secret(settings), now=time.time)
+
+
+def _planter(worker: "Worker") -> Planter:
+    return Planter(
+        Ground(
+            settings=worker.settings,
+            catalog=worker.catalog,
+            asking=Asking(worker.settings.cache, installation_secret(worker.settings)),
+            cache=worker.cache,
+            prices=worker.prices,
+            now=time.time,
+        )
+    )

@@ -1,0 +1,177 @@
+"""What is known of every place a request can go to: load, speed, failures, how long it is to be left alone.
+
+Knows: what attempts report and what places say of themselves (`gateway.fleet_load`). Does not know: routes, strategies,
+money. One registry per worker, bounded; the `Place`s of routes that lead to a target are kept current by it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from msgspec import Struct
+
+from gateway.catalog import Target
+from policies.routing import UNKNOWN, Place
+from policies.routing.affinity import PrefixIndex
+from policies.routing.circuit import Circuit
+from policies.routing.samples import Samples
+
+_MOST = 4_096
+_PATIENCE = 1.0  # seconds a place is left alone that asks for patience without saying how long
+_LONGEST_PATIENCE = 300.0  # of an upstream's Retry-After that is believed
+Told = Literal["succeeded", "failed", "patience", "nothing"]
+
+
+class Load(Struct, frozen=True, kw_only=True):
+    """What a place says of itself: requests that run and wait there, and how full its KV cache is, of 1."""
+
+    running: float
+    waiting: float
+    kv_used: float = 0.0
+
+
+class Deployment:
+    """One target. Times are monotonic seconds."""
+
+    def __init__(self, target: Target, number: int) -> None:
+        self.target = target
+        self.number = number
+        self.circuit = Circuit()
+        self.in_flight = 0
+        self.queued_tokens = 0
+        self.patient_until = 0.0
+        self.load = Load(running=0.0, waiting=0.0)
+        self._ttft, self._tpot = Samples(), Samples()
+        self._speed = (UNKNOWN,) * 4
+        self._measured = 0.0
+        self.places: list[Place] = []
+
+    def attach(self, place: Place) -> None:
+        self.places.append(place)
+        self._tell()
+
+    def sent(self, prompt: int, now: float) -> None:
+        """A request of so many prompt tokens goes there."""
+        self.circuit.sent(now)
+        self.in_flight += 1
+        self.queued_tokens += prompt
+        self._tell()
+
+    def began(self, prompt: int, ttft: float, now: float) -> None:
+        """Its first token came after `ttft` seconds."""
+        self.queued_tokens -= prompt
+        self.circuit.succeeded(now)
+        self._ttft.add(ttft * 1e3, now)
+        self._measure(now)
+
+    def ended(self, told: Told, now: float, *, prompt: int = 0, patience: float | None = None) -> None:
+        """It is over, and what that says about the place. `prompt`: where it never began."""
+        self.in_flight -= 1
+        self.queued_tokens -= prompt
+        if told == "failed":
+            self.circuit.failed(now)
+        elif told == "succeeded":
+            self.circuit.succeeded(now)
+        else:
+            self.circuit.unknown()
+        if told == "patience":
+            self.patient_until = now + min(_LONGEST_PATIENCE, patience if patience is not None else _PATIENCE)
+        self._tell()
+
+    def wrote(self, tokens: int, seconds: float, now: float) -> None:
+        """So many tokens after the first took that long."""
+        if tokens > 0:
+            self._tpot.add(seconds * 1e3 / tokens, now)
+
+    def loaded(self, load: Load) -> None:
+        self.load = load
+        self._tell()
+
+    def allows(self, now: float) -> bool:
+        return now >= self.patient_until and self.circuit.allows(now)
+
+    def refresh(self, now: float) -> None:
+        """Every second: what is old falls out of what was measured, and a probe that was lost is given up."""
+        if now - self._measured >= 1.0:
+            if self.circuit.probe_since and not self.circuit.is_probing(now):
+                self.circuit.unknown()
+            self._measure(now)
+
+    def _measure(self, now: float) -> None:
+        self._measured = now
+        ttft, slow_ttft = self._ttft.percentiles(now, 0.5, 0.9)
+        tpot, slow_tpot = self._tpot.percentiles(now, 0.5, 0.9)
+        self._speed = (ttft, slow_ttft, tpot, slow_tpot)
+        self._tell()
+
+    @property
+    def slow_ttft(self) -> float:
+        """The 95th percentile of the time to the first token in seconds; negative where unknown."""
+        (slow,) = self._ttft.percentiles(self._measured, 0.95)
+        return slow / 1e3
+
+    def told(self, now: float) -> dict[str, object]:
+        """For people."""
+        ttft, slow_ttft, tpot, _ = (None if value < 0 else round(value, 1) for value in self._speed)
+        return {
+            "target": str(self.target),
+            "circuit": self.circuit.state(now),
+            "open_for_s": round(max(0.0, self.circuit.open_until - now, self.patient_until - now), 1),
+            "in_flight": self.in_flight,
+            "running": self.load.running,
+            "waiting": self.load.waiting,
+            "ttft_ms": ttft,
+            "ttft_p90_ms": slow_ttft,
+            "tpot_ms": tpot,
+        }
+
+    def _tell(self) -> None:
+        """Bring every route's view of it up to date."""
+        circuit, load = self.circuit, self.load
+        patient = self.patient_until > circuit.open_until
+        for place in self.places:
+            place.shut_until = self.patient_until if patient else circuit.open_until
+            place.shut = "asked for patience" if patient else "circuit open"
+            place.probing = bool(circuit.probe_since)
+            place.in_flight, place.queued_tokens = self.in_flight, self.queued_tokens
+            place.running, place.waiting = load.running, load.waiting
+            place.ttft_ms, place.slow_ttft_ms, place.tpot_ms, place.slow_tpot_ms = self._speed
+
+
+class Deployments:
+    """All of them, by target; the longest unused idle one makes room. `held`: which prompts were sent where."""
+
+    def __init__(self, *, monotonic: Callable[[], float]) -> None:
+        self._known: OrderedDict[Target, Deployment] = OrderedDict()
+        self._monotonic = monotonic
+        self._numbers = 0
+        self.held = PrefixIndex()
+
+    def __iter__(self) -> Iterator[Deployment]:
+        return iter(list(self._known.values()))
+
+    def of(self, target: Target) -> Deployment:
+        found = self._known.get(target)
+        if found is None:
+            self._numbers += 1
+            found = self._known[target] = Deployment(target, self._numbers)
+            self._make_room()
+        return found
+
+    def forget_places(self) -> None:
+        """Routes are being laid out anew."""
+        for deployment in self._known.values():
+            deployment.places.clear()
+
+    def told(self) -> list[dict[str, object]]:
+        """For people: every place that has been used, and how it does."""
+        now = self._monotonic()
+        for deployment in self._known.values():
+            deployment.refresh(now)
+        return [deployment.told(now) for deployment in self._known.values()]
+
+    def _make_room(self) -> None:
+        if len(self._known) > _MOST:
+            for target, deployment in list(self._known.items())[: _MOST // 4]:
+                if not deployment.in_flight and not deployment.places:
+                    del self._known[target]

@@ -1,0 +1,116 @@
+"""What servers say of their own load: vLLM's and SGLang's metrics, read every second while they are asked.
+
+Knows: the names of the three figures at each engine, what is done when a server does not answer. Does not know: how the
+figures are weighed (`policies.routing`), who the servers are (`gateway.fleet`).
+"""
+
+import asyncio
+import re
+from urllib.parse import urlsplit
+
+import structlog
+
+from gateway.deployments import Deployments, Load
+from gateway.fleet import Fleet
+from gateway.transport import Transport, TransportError
+from gateway.upstreams import Upstreams
+
+log = structlog.get_logger("nearhit.upstream")
+
+# Waiting, running, the share of the KV cache in use: the names of llm-d's extractor and of each engine.
+NAMES = {
+    "vllm": ("vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"),
+    "sglang": ("sglang:num_queue_reqs", "sglang:num_running_reqs", "sglang:token_usage"),
+}
+_LARGEST = 2 << 20
+_TIMEOUT = 1.0
+_AT_ONCE = 16
+_LINE = re.compile(rb"^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{[^}\n]*\})?[ \t]+([0-9.eE+-]+)", re.MULTILINE)
+_IDLE = Load(running=0.0, waiting=0.0)
+
+
+def load_of(kind: str, metrics: bytes) -> Load | None:
+    """The load in a Prometheus exposition, ranks of one server added up; None where it tells none."""
+    waiting, running, used = (name.encode() for name in NAMES[kind])
+    sums: dict[bytes, float] = {}
+    for name, value in _LINE.findall(metrics):
+        if name in (waiting, running):
+            sums[name] = sums.get(name, 0.0) + float(value)
+        elif name == used:
+            sums[name] = max(sums.get(name, 0.0), float(value))
+    if running not in sums:
+        return None
+    return Load(running=sums[running], waiting=sums.get(waiting, 0.0), kv_used=sums.get(used, 0.0))
+
+
+class LoadWatch:
+    """One per worker. `every`: seconds between two readings of the same server."""
+
+    def __init__(
+        self, upstreams: Upstreams, deployments: Deployments, transport: Transport, *, every: float = 1.0
+    ) -> None:
+        self._upstreams = upstreams
+        self._deployments = deployments
+        self._transport = transport
+        self._every = every
+        self._silent: set[str] = set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.once()
+            await asyncio.sleep(self._every)
+
+    async def once(self) -> None:
+        """Read every server that a request has been sent to, a few at a time."""
+        gate = asyncio.Semaphore(_AT_ONCE)
+        places = {(one.target.provider, one.target.replica) for one in self._deployments}
+        wanted = [(name, replica) for name, replica in places if self._upstreams.kind(name) in NAMES]
+        await asyncio.gather(*(self._read(gate, name, replica) for name, replica in wanted))
+
+    async def _read(self, gate: asyncio.Semaphore, name: str, replica: str) -> None:
+        url = self._url(name, replica)
+        if url is None:
+            return
+        async with gate:
+            load = await self._asked(self._upstreams.kind(name), url)
+        if load is None and url not in self._silent:
+            log.warning("a server tells no load; only our own requests count there", provider=name, url=url)
+        (self._silent.add if load is None else self._silent.discard)(url)
+        for deployment in self._deployments:
+            if (deployment.target.provider, deployment.target.replica) == (name, replica):
+                deployment.loaded(load or _IDLE)
+
+    async def _asked(self, kind: str, url: str) -> Load | None:
+        """Metrics are asked for without a credential: they stand beside the API, not behind it."""
+        try:
+            exchange = await self._transport.open("GET", url, {"Accept-Encoding": "identity"}, b"", _TIMEOUT)
+            try:
+                raw = await exchange.whole(_LARGEST, _TIMEOUT)
+            finally:
+                exchange.close()
+        except TransportError:
+            return None
+        return load_of(kind, raw) if exchange.status == 200 else None
+
+    def _url(self, name: str, replica: str) -> str | None:
+        found = self._upstreams.settings.providers.get(name)
+        if found is None:
+            return None
+        base = f"http://{replica}" if replica else found.base_url
+        if replica:
+            written = next((one for one in found.replicas if urlsplit(one).netloc == replica), None)
+            base = written or base
+        if base is None:
+            return None
+        parts = urlsplit(base)
+        return f"{parts.scheme}://{parts.netloc}/metrics"
+
+
+async def keep_current(upstreams: Upstreams, *, every: float) -> None:
+    """Until cancelled: fleets that the network names are looked up again, every so many seconds."""
+    while True:
+        for provider in list(upstreams.providers.values()):
+            if isinstance(provider, Fleet) and provider.is_named:
+                await provider.refresh()
+        await asyncio.sleep(every)

@@ -1,0 +1,195 @@
+"""The outermost gate of the data plane: before a body is read or a key is looked up, may this request come in?
+
+Turned away are newcomers beyond `server.max_in_flight`, beyond the memory there is, and as many as keep the event loop
+from falling behind (`policies.overload`), those of the busiest keys and batch work first. What is under way goes on.
+Knows: the loop's lag, how many are in flight, whose keys were let in lately, memory. Does not know: what a key
+may do (its text only tells keys apart here, by a hash), bodies, dialects.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from math import inf
+from pathlib import Path
+
+from msgspec import Struct
+
+from gateway.errors import Overloaded
+from policies.overload import Pressure, Seen, chance, comes_back_in, let_in, level, memory_full, pressed
+
+PROBE = 0.02  # seconds between two looks at the loop
+WINDOW = 0.1  # the least lag in so long counts: one long garbage collection is no overload
+BEHIND = 1.5  # seconds the loop may be late before newcomers are turned away whatever the windows say
+_LEAST_PROBES = 2
+_FEWEST = 4  # newcomers in a window below which turning them away could not help
+_MOST_KEYS = 4_096
+_FADES = 0.9  # per window, what is remembered of who asked
+_PER_SECOND = (1.0 - _FADES) / (_FADES * WINDOW)  # of a faded count, once it is steady
+_FORGOTTEN = 0.05
+_MEMORY_EVERY = 10  # windows
+_V2, _V1 = Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory")
+_CGROUPS = (  # limit, usage, and where the part is told that can be given back at once
+    (_V2 / "memory.max", _V2 / "memory.current", _V2 / "memory.stat", "inactive_file"),
+    (_V1 / "memory.limit_in_bytes", _V1 / "memory.usage_in_bytes", _V1 / "memory.stat", "total_inactive_file"),
+)
+_NO_LIMIT = 1 << 50
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class Load(Struct, frozen=True):
+    """How the gate stands now. `lag` in seconds, `share` of newcomers turned away for it; `full`: no memory is left."""
+
+    in_flight: int
+    lag: float
+    share: float
+    full: bool
+
+
+class Gate:
+    """One per worker. `random` in [0, 1), `monotonic` the loop's own seconds; `turned_away` counts a reason.
+
+    `target`: the lag in seconds that requests may meet. `memory`: bytes used and allowed.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        target: float,
+        *,
+        random: Callable[[], float],
+        turned_away: Callable[[str], None],
+        memory: Callable[[], tuple[int, int | None]] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most = most
+        self._target = target
+        self._random = random
+        self._turned_away = turned_away
+        self._monotonic = monotonic
+        self._read_memory = memory or memory_used
+        self._pressure = Pressure()
+        self._full = False
+        self._in_flight = 0
+        self._came = 0
+        self._let_in = 0
+        self._asked: tuple[dict[int, float], dict[int, float]] = ({}, {})  # of people, of batches: faded counts
+        self._levels = (inf, inf)
+        self._handle: asyncio.TimerHandle | None = None
+        self._due = self._least = inf
+        self._began = 0.0
+        self._probes = self._windows = 0
+
+    # The way in
+
+    def refusal(self, headers: Headers) -> Overloaded | None:
+        """None to come in, and then `left` is due; else what to answer."""
+        self._came += 1
+        if self._in_flight >= self._most:
+            return self._refused("in-flight", "as many requests are being answered as one worker may")
+        if self._full:
+            return self._refused("memory", "its memory is nearly used up", ("connection", "close"))
+        if self._monotonic() - self._due > BEHIND:
+            return self._refused("behind", "too many came at once")
+        if self._pressure.share > 0.0 and self._random() < self._chance(*_told(headers)):
+            return self._refused("lag", "more came in than can be answered in time")
+        self._in_flight += 1
+        self._let_in += 1
+        return None
+
+    def left(self) -> None:
+        """A request that was let in has been answered, or its client has gone."""
+        self._in_flight -= 1
+
+    @property
+    def yielding(self) -> bool:
+        """Whether work that nobody waits for should wait itself."""
+        return self._full or self._pressure.share > 0.0
+
+    def load(self) -> Load:
+        return Load(self._in_flight, self._pressure.delay, self._pressure.share, self._full)
+
+    def _refused(self, reason: str, words: str, *more: tuple[str, str]) -> Overloaded:
+        self._turned_away(reason)
+        wait = comes_back_in(self._pressure, self._random())
+        headers = (("retry-after", str(max(1, round(wait)))), ("retry-after-ms", str(round(wait * 1_000))), *more)
+        return Overloaded(f"Not now: {words}. Try again in {wait:.0f} s.", headers=headers)
+
+    def _chance(self, key: int, kind: int) -> float:
+        """A key that was not seen in the last windows meets the average: inventing one is of no use."""
+        asked = self._asked[kind]
+        if key not in asked and len(asked) >= _MOST_KEYS:
+            asked.pop(next(iter(asked)))
+        known = asked.get(key, 0.0)
+        asked[key] = known + 1.0
+        return chance(known * _PER_SECOND, self._levels[kind]) if known >= 1.0 else self._pressure.share
+
+    # Looking at the loop
+
+    def start(self) -> None:
+        """From within the running loop."""
+        loop = asyncio.get_running_loop()
+        self._began = loop.time()
+        self._next(loop)
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._due = inf
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due = loop.time() + PROBE
+        self._handle = loop.call_at(self._due, self._probe, loop)
+
+    def _probe(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        self._least = min(self._least, max(0.0, now - self._due))
+        self._probes += 1
+        if self._probes >= _LEAST_PROBES and now - self._began >= WINDOW:
+            self.window(now - self._began, self._least)
+            self._began, self._probes, self._least = now, 0, inf
+        self._next(loop)
+
+    def window(self, seconds: float, least: float) -> None:
+        """A stretch of `seconds` is over: what the least lag seen in it means."""
+        delay = least if self._came >= _FEWEST * seconds / WINDOW else 0.0
+        self._pressure = pressed(self._pressure, Seen(seconds, delay, self._came, self._let_in), self._target)
+        self._came = self._let_in = 0
+        self._divide()
+        self._windows += 1
+        if self._windows % _MEMORY_EVERY == 0:
+            self._full = memory_full(*self._read_memory(), before=self._full)
+
+    def _divide(self) -> None:
+        """The rate among the keys: people first, each up to an even part, and what they leave to batches."""
+        for asked in self._asked:
+            for key, count in list(asked.items()):
+                if count * _FADES > _FORGOTTEN:
+                    asked[key] = count * _FADES
+                else:
+                    del asked[key]
+        people, batches = ([count * _PER_SECOND for count in asked.values()] for asked in self._asked)
+        rate = self._pressure.rate
+        first = level(people, rate)
+        self._levels = (first, level(batches, rate - let_in(people, first)) if rate < inf else inf)
+
+
+def _told(headers: Headers) -> tuple[int, int]:
+    """Whose request, as a number, and 1 where nobody waits for it. Only looked at under pressure."""
+    key, batch = 0, 0
+    for name, value in headers:
+        if name in (b"authorization", b"x-api-key", b"api-key"):
+            key = hash(value)
+        elif name == b"x-nearhit-priority":
+            batch = int(value.strip().lower() == b"batch")
+    return key, batch
+
+
+def memory_used() -> tuple[int, int | None]:
+    """Bytes that this container uses and may use, caches of files aside; (0, None) where no limit is set."""
+    for limit, used, stat, name in _CGROUPS:
+        if limit.exists() and (text := limit.read_text("ascii").strip()).isdigit() and int(text) < _NO_LIMIT:
+            lines = (line.split() for line in stat.read_text("ascii").splitlines())
+            cached = next((int(value) for key, value in lines if key == name), 0)
+            return int(used.read_text("ascii")) - cached, int(text)
+    return 0, None

@@ -1,0 +1,102 @@
+"""Several keys of one provider as one: a key that is told to wait, or is refused, is left alone for a while.
+
+Knows: which key has the fewest calls under way, how long each rests. Does not know: the language (each key
+has a provider of its own), money: a refused key's try costs nothing and is a part of the same attempt.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+
+import structlog
+from msgspec import Struct
+
+from gateway.call import Body, Chunk
+from gateway.errors import UpstreamRefused
+from gateway.providers import Billing, Provider, Sending
+from policies.money import Usage
+
+log = structlog.get_logger("nearhit.upstream")
+
+_PATIENCE = 1.0  # seconds for a key that was told to wait without saying how long
+_LONGEST = 300.0
+_REFUSED_FOR = 60.0  # seconds for a key the provider does not know
+_TOO_MANY, _REFUSED = 429, (401, 403)
+
+
+class _Key(Struct):
+    provider: Provider
+    number: int
+    in_flight: int = 0
+    until: float = 0.0
+
+
+class KeyPool:
+    """Obeys gateway.providers.Provider over one provider per key, all of the same name."""
+
+    def __init__(self, name: str, members: Sequence[Provider], *, monotonic: Callable[[], float]) -> None:
+        self.name = name
+        self.billing: Billing = members[0].billing
+        self._keys = [_Key(member, number + 1) for number, member in enumerate(members)]
+        self._monotonic = monotonic
+        self._asked = 0
+
+    async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
+        """As a provider's; each key that may be asked is asked at most once."""
+        refusal: UpstreamRefused | None = None
+        for key in self._order():
+            key.in_flight += 1
+            try:
+                async with aclosing(key.provider.send(sending)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+                return
+            except UpstreamRefused as problem:
+                if not self._rest(key, problem):
+                    raise
+                refusal = problem
+            finally:
+                key.in_flight -= 1
+        raise refusal if refusal is not None and refusal.http_status != _TOO_MANY else self._all_rest()
+
+    def _order(self) -> list[_Key]:
+        """Keys that may be asked: fewest calls under way first, in turns where that is the same."""
+        now = self._monotonic()
+        self._asked += 1
+        ready = [key for key in self._keys if now >= key.until]
+        return sorted(ready, key=lambda key: (key.in_flight, (key.number - self._asked) % len(self._keys)))
+
+    def _rest(self, key: _Key, problem: UpstreamRefused) -> bool:
+        """Whether it was the key that was refused, which then rests."""
+        status = problem.http_status
+        if status == _TOO_MANY:
+            wait = problem.retry_after if problem.retry_after is not None else _PATIENCE
+            key.until = self._monotonic() + min(_LONGEST, wait)
+            return True
+        if status in _REFUSED:
+            log.warning("a key of the pool was refused", provider=self.name, key=key.number, status=status)
+            key.until = self._monotonic() + _REFUSED_FOR
+            return True
+        return False
+
+    def _all_rest(self) -> UpstreamRefused:
+        wait = max(0.0, min(key.until for key in self._keys) - self._monotonic())
+        error: Body = {
+            "message": f"Every key of {self.name} has been told to wait.",
+            "type": "requests",
+            "code": "rate_limit_exceeded",
+        }
+        return UpstreamRefused(_TOO_MANY, error, retry_after=wait)
+
+    async def consumed(self, attempt: str) -> Usage | None:
+        return await self._keys[0].provider.consumed(attempt)
+
+    async def models(self) -> list[str]:
+        return await self._keys[0].provider.models()
+
+    def ready(self) -> str | None:
+        resting = sum(self._monotonic() < key.until for key in self._keys)
+        return f"all {resting} keys rest" if resting == len(self._keys) else self._keys[0].provider.ready()
+
+    async def close(self) -> None:
+        for key in self._keys:
+            await key.provider.close()

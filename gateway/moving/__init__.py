@@ -1,0 +1,81 @@
+"""From another gateway's configuration to a nearhit.yaml, and a list of what could not be moved.
+
+Knows: what both have in common once it is read: upstreams, names, what was left behind. Does not know: any other
+gateway's format (a file each), where anything is written.
+"""
+
+from typing import Any, cast
+
+import yaml
+from msgspec import Struct, field
+
+KINDS = {
+    "openai": "openai",
+    "azure": "azure",
+    "azure-openai": "azure",
+    "anthropic": "anthropic",
+    "gemini": "gemini",
+    "google": "gemini",
+    "bedrock": "bedrock",
+    "mistral": "mistral",
+    "mistral-ai": "mistral",
+    "groq": "groq",
+    "deepseek": "deepseek",
+    "together_ai": "together",
+    "together-ai": "together",
+    "fireworks_ai": "fireworks",
+    "fireworks-ai": "fireworks",
+    "openrouter": "openrouter",
+    "xai": "xai",
+    "x-ai": "xai",
+    "hosted_vllm": "vllm",
+    "vllm": "vllm",
+    "ollama": "ollama",
+    "ollama_chat": "ollama",
+    "lm_studio": "lmstudio",
+}
+_KEYS = {
+    "together": "TOGETHER_API_KEY",
+    "bedrock": "AWS_BEARER_TOKEN_BEDROCK",
+    "azure": "AZURE_OPENAI_API_KEY",
+}
+LOCAL = ("vllm", "ollama", "lmstudio")
+
+
+class Moved(Struct):
+    """`config`: what nearhit.yaml is to hold. `left`: what was not moved, a sentence each."""
+
+    config: dict[str, Any] = field(default_factory=dict[str, Any])
+    left: list[str] = field(default_factory=list[str])
+
+    def provider(self, kind: str, **settings: Any) -> str:
+        """The name of an upstream of that kind with these settings; one that is there already is used again."""
+        wanted = {"kind": kind, **{name: value for name, value in settings.items() if value is not None}}
+        providers = cast("dict[str, dict[str, Any]]", self.config.setdefault("providers", {}))
+        for name, there in providers.items():
+            if there == wanted:
+                return name
+        number = 1 + sum(there["kind"] == kind for there in providers.values())
+        name = kind if number == 1 else f"{kind}-{number}"
+        providers[name] = wanted
+        return name
+
+    def written(self, source: str) -> str:
+        """The file, beginning with what is still to be done by hand."""
+        lines = [f"# nearhit.yaml, from {source}. Check it with: nearhit config check"]
+        if self.left:
+            lines += ["#", "# Not moved:", *(f"# - {sentence}" for sentence in self.left)]
+        body = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
+        return "\n".join(lines) + "\n\n" + body
+
+
+def key_of(kind: str) -> str:
+    """The environment's usual name for a key of that kind, as a reference."""
+    return "${" + _KEYS.get(kind, f"{kind.upper()}_API_KEY") + "}"
+
+
+def window_of(duration: str) -> str | None:
+    """A window as nearhit has it: a day, a week or a month; None for any other length."""
+    return {"1d": "day", "24h": "day", "7d": "week", "1w": "week", "30d": "month", "1mo": "month", "1y": "year"}.get(
+        duration
+    )

@@ -1,0 +1,66 @@
+"""Helicone is set up by headers that every request carries: a file of such lines, one `Name: value` each.
+
+Knows: which of them become settings, and that the others go on working as they are. Does not know: where it is written.
+"""
+
+import re
+
+from gateway.moving import Moved, key_of
+
+_POLICY = re.compile(r"^(\d+);w=(\d+)(?:;u=(request|cents))?(?:;s=([\w-]+))?$")
+_AGE = re.compile(r"max-age=(\d+)")
+_WINDOWS = {86_400: "day", 604_800: "week", 2_592_000: "month"}
+_MINUTE = 60
+
+
+def moved(text: str) -> Moved:
+    """Raises ValueError for a file without such a header."""
+    found = Moved(config={"providers": {"openai": {"kind": "openai", "api_key": key_of("openai")}}})
+    headers = {
+        name.strip().lower(): value.strip().strip("\"',")
+        for name, _, value in (line.strip().strip("\"'").partition(":") for line in text.splitlines())
+        if value
+    }
+    if not any(name.startswith("helicone-") for name in headers):
+        raise ValueError("there is no line such as `Helicone-Cache-Enabled: true` in it")
+    enabled = headers.pop("helicone-cache-enabled", "false").lower() == "true"
+    cache: dict[str, object] = {"mode": "exact" if enabled else "off"}
+    if age := _AGE.search(headers.pop("cache-control", "")):
+        cache["ttl"] = int(age[1])
+    found.config["cache"] = cache
+    if policy := headers.pop("helicone-ratelimit-policy", ""):
+        _limit(found, policy)
+    if headers.pop("helicone-fallbacks", ""):
+        found.left.append("Helicone-Fallbacks: write the targets as the route of a model")
+    for name in sorted(headers):
+        if name.startswith("helicone-"):
+            found.left.append(f"{name}: {_WHY.get(name, 'no counterpart')}")
+    return found
+
+
+_WHY = {
+    "helicone-auth": "not needed: requests carry a key of nearhit",
+    "helicone-user-id": "goes on working as a header",
+    "helicone-session-id": "goes on working as a header",
+    "helicone-retry-enabled": "retries are always on, bounded by a budget",
+    "helicone-cache-bucket-max-size": "one kept answer for each question",
+    "helicone-cache-seed": "a request with it is not cached; use projects of their own instead",
+}
+
+
+def _limit(found: Moved, policy: str) -> None:
+    """A quota over a window: money becomes a budget, requests a limit per minute."""
+    read = _POLICY.match(policy)
+    if read is None:
+        found.left.append(f"Helicone-RateLimit-Policy {policy!r}: not understood")
+        return
+    quota, seconds, unit, segment = int(read[1]), int(read[2]), read[3] or "request", read[4]
+    if segment:
+        found.left.append(f"Helicone-RateLimit-Policy: its segment {segment!r}; the limit is everyone's together")
+    if unit == "request":
+        found.config["budgets"] = [{"scope": "org", "rpm": max(1, quota * _MINUTE // max(1, seconds))}]
+        return
+    window = _WINDOWS.get(seconds)
+    if window is None:
+        found.left.append(f"Helicone-RateLimit-Policy: a window of {seconds} s; a calendar day instead")
+    found.config["budgets"] = [{"scope": "org", "limit_usd": f"{quota / 100:.2f}", "window": window or "day"}]

@@ -1,0 +1,273 @@
+"""LiteLLM's `config.yaml`: model_list, router_settings, litellm_settings, general_settings.
+
+Knows: what of it has a counterpart here, how its deployments and references to the environment are written. Does not
+know: where the result goes. Source: LiteLLM's documentation of the proxy's configuration (1.109).
+"""
+
+import re
+from typing import Any, cast
+
+from gateway.moving import KINDS, LOCAL, Moved, key_of, window_of
+
+_REFERENCE = re.compile(r"^os\.environ/([A-Za-z_][A-Za-z0-9_]*)$")
+_STRATEGIES = {
+    "simple-shuffle": "weighted",
+    "least-busy": "least_busy",
+    "latency-based-routing": "fastest",
+    "cost-based-routing": "cheapest",
+    "usage-based-routing": "least_busy",
+    "usage-based-routing-v2": "least_busy",
+}
+_NOT_NEEDED = {  # router_settings that are always on here, or settled otherwise
+    "num_retries": "retries are bounded by a budget of a fifth of all requests",
+    "allowed_fails": "circuits open after five failures in a row",
+    "cooldown_time": "circuits are tried again after 1 s, then 2, 4, … 30 s",
+    "retry_after": "an upstream's Retry-After is always kept",
+    "enable_pre_call_checks": "context windows are always checked",
+    "redis_host": "see `redis` at the top level",
+    "redis_port": "see `redis` at the top level",
+    "redis_password": "see `redis` at the top level",
+    "redis_url": "see `redis` at the top level",
+}
+_DONE = frozenset(
+    {
+        *("routing_strategy", "fallbacks", "context_window_fallbacks", "content_policy_fallbacks"),
+        *("default_fallbacks", "model_group_alias", "timeout"),
+    }
+)
+Part = dict[str, Any]
+
+
+def moved(config: Part) -> Moved:
+    """Raises ValueError for what is no such file."""
+    found = Moved()
+    models = config.get("model_list")
+    if not isinstance(models, list):
+        raise ValueError("there is no model_list in it: is this a configuration of the LiteLLM proxy?")
+    router, library = _part(config, "router_settings"), _part(config, "litellm_settings")
+    groups = _groups(found, cast("list[Part]", models))
+    named = str(router.get("routing_strategy") or "simple-shuffle")
+    strategy = _STRATEGIES.get(named)
+    if strategy is None:
+        found.left.append(f"router_settings.routing_strategy {named}: the order is as written instead")
+    for name, route in groups.items():
+        chosen: Part = {"route": route}
+        if len(route) > 1 and strategy is not None:
+            chosen["strategy"] = strategy
+        found.config.setdefault("models", {})[name] = chosen
+    _fallbacks(found, {**library, **router})
+    _aliases(found, router)
+    _budgets(found, library, cast("list[Part]", models))
+    _cache(found, library)
+    _general(found, _part(config, "general_settings"))
+    _rest(found, config, router, library)
+    return found
+
+
+def reference(value: Any) -> Any:
+    """`os.environ/NAME` as `${NAME}`; everything else as it is."""
+    read = _REFERENCE.match(value) if isinstance(value, str) else None
+    return "${" + read[1] + "}" if read else value
+
+
+def _groups(found: Moved, models: list[Part]) -> dict[str, list[Any]]:
+    groups: dict[str, list[Any]] = {}
+    for row in models:
+        name, given = str(row.get("model_name") or ""), _part(row, "litellm_params")
+        if "*" in name or "*" in str(given.get("model")):
+            found.left.append(f"model_list {name!r}: names with * are not needed, `provider/model` always works")
+            continue
+        entry = _entry(found, name, given)
+        if entry is not None and entry not in groups.setdefault(name, []):
+            groups[name].append(entry)
+    return {name: route for name, route in groups.items() if route}
+
+
+def _entry(found: Moved, name: str, given: Part) -> Any:
+    """A place of a route; None where its provider has no counterpart."""
+    told = str(given.get("model") or "")
+    prefix, slash, model = told.partition("/")
+    if not slash:
+        prefix, model = ("anthropic" if told.startswith("claude") else "openai"), told
+    kind = KINDS.get(str(given.get("custom_llm_provider") or prefix))
+    if kind is None:
+        found.left.append(f"model_list {name!r}: the provider of {told!r} is not known here")
+        return None
+    provider = _provider(found, kind, given)
+    target = f"{provider}/{model}"
+    unknown = sorted(set(given) - _PARAMS)
+    if unknown:
+        found.left.append(f"model_list {name!r}: litellm_params {', '.join(unknown)}")
+    weight = given.get("weight")
+    return {"to": target, "weight": weight} if isinstance(weight, int | float) else target
+
+
+_PARAMS = frozenset(
+    {
+        *("model", "api_key", "api_base", "base_url", "api_version", "organization", "custom_llm_provider", "weight"),
+        *("rpm", "tpm", "max_budget", "budget_duration", "timeout", "stream_timeout", "max_retries", "num_retries"),
+        *(
+            "aws_region_name",
+            "aws_access_key_id",
+            "aws_secret_access_key",
+            "aws_session_token",
+            "max_parallel_requests",
+        ),
+    }
+)
+
+
+def _provider(found: Moved, kind: str, given: Part) -> str:
+    base = reference(given.get("api_base") or given.get("base_url"))
+    key = reference(given.get("api_key"))
+    if kind == "ollama" and isinstance(base, str) and not base.rstrip("/").endswith("/v1"):
+        base = base.rstrip("/") + "/v1"
+    if kind == "bedrock":
+        names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+        parts = [str(reference(given[name])) for name in names if given.get(name)]
+        key = ":".join(parts) or key
+    if key is None:
+        key = "none" if kind in LOCAL or base is not None else key_of(kind)
+    return found.provider(
+        kind,
+        base_url=base,
+        api_key=key,
+        api_version=str(reference(given["api_version"])) if kind == "azure" and given.get("api_version") else None,
+        organization=reference(given.get("organization")) if kind == "openai" else None,
+        region=reference(given.get("aws_region_name")) if kind == "bedrock" else None,
+        max_in_flight=given.get("max_parallel_requests"),
+    )
+
+
+def _fallbacks(found: Moved, settings: Part) -> None:
+    """Other groups behind a group: tried when everything before them has failed, or would not answer."""
+    models: dict[str, Part] = found.config.get("models", {})
+    wanted: list[tuple[str, list[str], str | None]] = []
+    for field, on in (
+        ("fallbacks", None),
+        ("context_window_fallbacks", "context"),
+        ("content_policy_fallbacks", "content_filter"),
+    ):
+        for row in cast("list[dict[str, list[str]]]", settings.get(field) or []):
+            wanted += [(name, others, on) for name, others in row.items()]
+    everyone = cast("list[str]", settings.get("default_fallbacks") or [])
+    wanted += [(name, everyone, None) for name in models if everyone]
+    before = {name: list(chosen["route"]) for name, chosen in models.items()}
+    for name, others, on in wanted:
+        chosen = models.get(name)
+        if chosen is None:
+            found.left.append(f"fallbacks of {name!r}: there is no such model")
+            continue
+        if on is not None and on not in chosen.setdefault("fallback_on", []):
+            chosen["fallback_on"].append(on)
+        for other in others:
+            for entry in before.get(other, []):
+                _behind(chosen, entry)
+            if other not in before:
+                found.left.append(f"fallback of {name!r} to {other!r}: there is no such model")
+
+
+def _behind(chosen: Part, entry: Any) -> None:
+    """At the end of a route. Where shares decide, a weight of 0 is taken last."""
+    to = _to(entry)
+    if any(to == _to(there) for there in chosen["route"]):
+        return
+    chosen["route"].append({"to": to, "weight": 0} if chosen.get("strategy") == "weighted" else to)
+
+
+def _to(entry: Any) -> str:
+    return str(cast("Part", entry)["to"]) if isinstance(entry, dict) else str(entry)
+
+
+def _aliases(found: Moved, router: Part) -> None:
+    models: dict[str, Part] = found.config.get("models", {})
+    for alias, target in cast("Part", router.get("model_group_alias") or {}).items():
+        name = cast("Part", target).get("model") if isinstance(target, dict) else target
+        if name in models:
+            models[str(alias)] = dict(models[name])
+        else:
+            found.left.append(f"router_settings.model_group_alias {alias!r}: there is no model {name!r}")
+
+
+def _budgets(found: Moved, library: Part, models: list[Part]) -> None:
+    budgets: list[Part] = []
+    if (most := library.get("max_budget")) is not None:
+        budgets.append(_budget(found, "org", most, str(library.get("budget_duration") or "30d")))
+    for row in models:
+        given = _part(row, "litellm_params")
+        scope = f"model:{row.get('model_name')}"
+        limits = {name: given[name] for name in ("rpm", "tpm") if isinstance(given.get(name), int)}
+        if limits:
+            there = next((one for one in budgets if one["scope"] == scope), None)
+            if there is None:
+                budgets.append({"scope": scope, **limits})
+            else:  # LiteLLM's limits are per deployment: together they are the group's
+                for name, value in limits.items():
+                    there[name] = there.get(name, 0) + value
+        if (most := given.get("max_budget")) is not None:
+            budgets.append(_budget(found, scope, most, str(given.get("budget_duration") or "30d")))
+    if budgets:
+        found.config["budgets"] = _one_each(budgets)
+
+
+def _one_each(budgets: list[Part]) -> list[Part]:
+    """One budget for each scope: money and rates of the same belong together."""
+    merged: dict[str, Part] = {}
+    for one in budgets:
+        merged[one["scope"]] = {**merged.get(one["scope"], {}), **one}
+    return list(merged.values())
+
+
+def _budget(found: Moved, scope: str, most: Any, duration: str) -> Part:
+    window = window_of(duration)
+    if window is None:
+        found.left.append(f"budget_duration {duration} of {scope}: a calendar month instead")
+    return {"scope": scope, "limit_usd": str(most), "window": window or "month"}
+
+
+def _cache(found: Moved, library: Part) -> None:
+    given = _part(library, "cache_params")
+    if not library.get("cache"):
+        found.config["cache"] = {"mode": "off"}
+        return
+    kind = str(given.get("type") or "local")
+    cache: Part = {"mode": "semantic" if "semantic" in kind else "exact"}
+    if isinstance(given.get("ttl"), int | float):
+        cache["ttl"] = given["ttl"]
+    if kind.startswith("redis") and given.get("host"):
+        found.config["redis"] = f"redis://{reference(given['host'])}:{reference(given.get('port') or 6379)}/0"
+        if given.get("password"):
+            found.left.append("cache_params.password: put it into `redis: redis://:PASSWORD@host:port/0`")
+    if "similarity_threshold" in given:
+        found.left.append(
+            "cache_params.similarity_threshold: reuse is bounded by error rates (cache.max_error_rate), not by a cosine"
+        )
+    found.config["cache"] = cache
+
+
+def _general(found: Moved, general: Part) -> None:
+    if "database_url" in general:
+        found.config["database"] = reference(general["database_url"])
+        found.left.append("general_settings.database_url: nearhit needs a database of its own, not LiteLLM's tables")
+    if "master_key" in general:
+        found.left.append("general_settings.master_key: set NEARHIT_ADMIN_KEY; make keys with `nearhit keys create`")
+    rest = sorted(set(general) - {"database_url", "master_key"})
+    if rest:
+        found.left.append(f"general_settings: {', '.join(rest)}")
+
+
+def _rest(found: Moved, config: Part, router: Part, library: Part) -> None:
+    for name in sorted(set(router) - _DONE):
+        found.left.append(f"router_settings.{name}: {_NOT_NEEDED.get(name, 'no counterpart')}")
+    known = {"cache", "cache_params", "max_budget", "budget_duration", *_DONE, *_NOT_NEEDED}
+    for name in sorted(set(library) - known):
+        why = "metrics and traces are built in (telemetry.otlp)" if "callback" in name else "no counterpart"
+        found.left.append(f"litellm_settings.{name}: {why}")
+    parts = {"model_list", "router_settings", "litellm_settings", "general_settings"}
+    for name in sorted(set(config) - parts):
+        found.left.append(f"{name}: no counterpart")
+
+
+def _part(given: Part, name: str) -> Part:
+    found = given.get(name)
+    return cast("Part", found) if isinstance(found, dict) else {}

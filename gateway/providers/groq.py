@@ -1,0 +1,21 @@
+"""Groq. What it refuses is in its page on OpenAI compatibility; its reasoning comes as `reasoning`.
+
+Does not know: the language (`gateway.upstream.openai_http`), prices, retries.
+"""
+
+from gateway.upstream.compatible import Builder, Service
+from gateway.upstream.openai_http import Manner
+from gateway.upstream.openai_http import SpokenConfig as Config
+from gateway.upstream.quirks import Quirks
+
+__all__ = ["Config", "build"]
+
+_QUIRKS = Quirks(
+    dropped=frozenset({"store", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}),
+    refused=frozenset({"logprobs", "top_logprobs", "logit_bias", "audio", "prediction"}),
+    one_choice=True,
+    operations=frozenset({"chat", "speech", "transcription"}),
+    names=False,
+    reasoning="reasoning",
+)
+build = Builder(Service(base="https://api.groq.com/openai/v1", manner=Manner(quirks=_QUIRKS)))

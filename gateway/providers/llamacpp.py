@@ -1,0 +1,18 @@
+"""llama.cpp's server. Its own figures (`timings`) are passed on.
+
+Does not know: the language (`gateway.upstream.openai_http`), prices, retries.
+"""
+
+from gateway.upstream.compatible import Builder, Service
+from gateway.upstream.openai_http import Manner
+from gateway.upstream.openai_http import SpokenConfig as Config
+from gateway.upstream.quirks import Quirks
+
+__all__ = ["Config", "build"]
+
+_QUIRKS = Quirks(
+    renamed={"max_completion_tokens": "max_tokens"},
+    refused=frozenset({"functions", "audio", "prediction"}),
+    developer=False,
+)
+build = Builder(Service(base="http://127.0.0.1:8080/v1", keyed=False, manner=Manner(quirks=_QUIRKS)))

@@ -1,0 +1,28 @@
+"""Mistral's platform. Fields, ids and finish reasons of its own; it refuses what it does not know.
+
+Does not know: the language (`gateway.upstream.openai_http`), prices, retries.
+"""
+
+from gateway.upstream.compatible import Builder, Service
+from gateway.upstream.openai_http import Manner
+from gateway.upstream.openai_http import SpokenConfig as Config
+from gateway.upstream.quirks import Quirks
+
+__all__ = ["Config", "build"]
+
+_QUIRKS = Quirks(
+    renamed={"max_completion_tokens": "max_tokens", "seed": "random_seed"},
+    dropped=frozenset(
+        {"user", "store", "service_tier", "safety_identifier", "prompt_cache_retention", "verbosity", "modalities"}
+    ),
+    refused=frozenset({"logit_bias", "logprobs", "top_logprobs", "functions", "audio"}),
+    operations=frozenset({"chat", "embedding", "moderation", "transcription"}),
+    developer=False,
+    short_ids=True,
+    finishes={"model_length": "length"},
+    broken=frozenset({"error"}),
+    parts=True,
+    empties=True,
+)
+# It sends usage with the last event unasked, and refuses stream_options.
+build = Builder(Service(base="https://api.mistral.ai/v1", manner=Manner(quirks=_QUIRKS, usage_in_streams=False)))

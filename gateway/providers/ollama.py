@@ -1,0 +1,21 @@
+"""Ollama. What it leaves out in silence is refused here; reasoning comes as `reasoning`.
+
+Does not know: the language (`gateway.upstream.openai_http`), prices, retries.
+"""
+
+from gateway.upstream.compatible import Builder, Service
+from gateway.upstream.openai_http import Manner
+from gateway.upstream.openai_http import SpokenConfig as Config
+from gateway.upstream.quirks import Quirks
+
+__all__ = ["Config", "build"]
+
+_QUIRKS = Quirks(
+    renamed={"max_completion_tokens": "max_tokens"},
+    dropped=frozenset({"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}),
+    refused=frozenset({"logit_bias", "functions", "audio", "prediction", "logprobs", "top_logprobs"}),
+    one_choice=True,
+    developer=False,
+    reasoning="reasoning",
+)
+build = Builder(Service(base="http://127.0.0.1:11434/v1", keyed=False, manner=Manner(quirks=_QUIRKS)))

@@ -1,0 +1,204 @@
+"""A pair of servers for one answer: one reads the prompt, the other writes, by the protocol of their engine.
+
+    vllm     the prompt goes to the first with one token to write; what it says of its KV blocks goes to the second
+    sglang   the same request goes to both at once, with where and under which number they meet
+    llm-d    one request to the second, which fetches the prompt's blocks from the first named in a header
+
+Knows: the three protocols, that closing the answer closes both calls, that the prompt is counted once, by the server
+that writes. Does not know: the language (`gateway.upstream`), money, which pair is best beyond the fewest calls.
+Sources: vLLM's NIXL proxy, SGLang's mini load balancer, llm-d's routing sidecar.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from typing import Literal, cast
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct, structs
+
+from gateway.call import Body, Chunk
+from gateway.errors import GatewayError, UpstreamFailed
+from gateway.providers import Billing, Partial, Sending
+from gateway.settings import ProviderSettings
+from gateway.tasks import Tasks
+from gateway.transport import Transport
+from gateway.upstream.base import Means
+from gateway.upstream.compatible import CompatibleProvider, Service
+from gateway.upstream.exchanges import config_of
+from gateway.upstream.openai_http import Manner
+from gateway.upstream.quirks import Quirks
+from policies.money import Usage
+
+_NOT_FOR_PREFILL = ("stream", "stream_options", "min_tokens", "max_completion_tokens")
+_WANTED: Body = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+_BROKEN = Quirks(reasoning="reasoning", broken=frozenset({"abort", "error"}))
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`prefill`, `decode`: addresses of the servers, `/v1` included. `bootstrap_port`: where SGLang's prefill meets."""
+
+    protocol: Literal["vllm", "sglang", "llm-d"]
+    prefill: list[str] = msgspec.field(default_factory=list[str])
+    decode: list[str] = msgspec.field(default_factory=list[str])
+    bootstrap_port: int = 8_998
+    models: tuple[str, ...] = ()
+    plain_http: bool = False
+    headers: dict[str, str] = {}
+
+
+class _Server(Struct):
+    """One server and how many calls it has under way."""
+
+    provider: CompatibleProvider
+    address: str
+    in_flight: int = 0
+
+
+class PrefillDecode:
+    """Obeys gateway.providers.Provider. `draw` gives the numbers under which SGLang's servers meet."""
+
+    def __init__(self, name: str, settings: ProviderSettings, means: Means, draw: Callable[[], int]) -> None:
+        """Raises ValueError for settings that cannot work."""
+        config = config_of(name, settings, Config)
+        if not config.decode or not config.prefill:
+            raise ValueError(f"providers.{name}: prefill and decode each need at least one address")
+        self.name = name
+        self.billing: Billing = settings.billing
+        self._config = config
+        self._tasks = means.tasks
+        self._draw = draw
+        own = {"headers": config.headers, "plain_http": config.plain_http, "models": config.models}
+
+        def server(address: str) -> _Server:
+            service = Service(base=address, keyed=False, manner=Manner(quirks=_BROKEN))
+            plain = ProviderSettings(kind="openai", base_url=address, api_key=settings.api_key, **own)  # pyright: ignore[reportArgumentType] - extras are checked by the kind
+            return _Server(CompatibleProvider(name, plain, service, means), address)
+
+        self._prefill = [server(address) for address in config.prefill]
+        self._decode = [server(address) for address in config.decode]
+
+    async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
+        """The answer of the server that writes. Embeddings go to it alone."""
+        first, second = _least(self._prefill), _least(self._decode)
+        first.in_flight += 1
+        second.in_flight += 1
+        try:
+            if sending.operation == "embedding":
+                chunks = second.provider.send(sending)
+            elif self._config.protocol == "vllm":
+                chunks = self._one_after_the_other(sending, first, second)
+            elif self._config.protocol == "sglang":
+                chunks = self._at_once(sending, first, second)
+            else:
+                chunks = second.provider.send(_with_header(sending, first))
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    yield chunk
+        finally:
+            first.in_flight -= 1
+            second.in_flight -= 1
+
+    async def _one_after_the_other(
+        self, sending: Sending, first: _Server, second: _Server
+    ) -> AsyncGenerator[Chunk, None]:
+        """vLLM: until the prompt is read nothing is asked of the second server."""
+        body = {name: value for name, value in sending.body.items() if name not in _NOT_FOR_PREFILL}
+        asked = structs.replace(sending, body={**body, "max_tokens": 1, "kv_transfer_params": _WANTED}, stream=False)
+        async with aclosing(first.provider.send(asked)) as chunks:
+            read = (await anext(chunks)).data.get("kv_transfer_params")
+        if not isinstance(read, dict):
+            raise UpstreamFailed(f"{self.name}: {first.address} told no kv_transfer_params; is a KV connector set up?")
+        told = structs.replace(sending, body={**sending.body, "kv_transfer_params": cast("Body", read)})
+        async with aclosing(second.provider.send(told)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _at_once(self, sending: Sending, first: _Server, second: _Server) -> AsyncGenerator[Chunk, None]:
+        """SGLang: both are asked; the first one's answer holds nothing of interest, but its failure ends the other."""
+        meeting: Body = {
+            "bootstrap_host": urlsplit(first.address).hostname,
+            "bootstrap_port": self._config.bootstrap_port,
+            "bootstrap_room": self._draw(),
+        }
+        asked = structs.replace(sending, body={**sending.body, **meeting})
+        reading = self._tasks.spawn(_read(first.provider, asked), f"prefill {sending.id}")
+        try:
+            async with aclosing(second.provider.send(asked)) as chunks:
+                following = self._tasks.spawn(_following(chunks), f"decode {sending.id}")
+                try:
+                    await asyncio.wait([reading, following], return_when=asyncio.FIRST_COMPLETED)
+                    if reading.done() and not following.done() and (problem := reading.result()) is not None:
+                        raise problem
+                    opening = await following
+                finally:
+                    if not following.done():
+                        following.cancel()
+                        await asyncio.wait([following])  # a generator that still runs cannot be closed
+                if opening is not None:
+                    yield opening
+                async for chunk in chunks:
+                    yield chunk
+        finally:
+            reading.cancel()
+
+    async def consumed(self, attempt: str) -> Usage | None:  # noqa: ARG002 - the protocol's signature
+        """Nobody tells what a closed call has cost."""
+        return None
+
+    async def models(self) -> list[str]:
+        return await self._decode[0].provider.models()
+
+    def ready(self) -> str | None:
+        return None
+
+    async def close(self) -> None:
+        """The transport is shared and closed by who made it."""
+
+
+async def _following(chunks: AsyncGenerator[Chunk, None]) -> Chunk | None:
+    return await anext(chunks, None)
+
+
+async def _read(provider: CompatibleProvider, sending: Sending) -> GatewayError | None:
+    """Read an answer to its end and forget it; why there is none, if there is none."""
+    try:
+        async with aclosing(provider.send(sending)) as chunks:
+            with suppress(Partial):
+                async for _ in chunks:
+                    pass
+    except GatewayError as problem:
+        return problem
+    return None
+
+
+def _with_header(sending: Sending, first: _Server) -> Sending:
+    """llm-d: the sidecar of the second server finds the first by its address."""
+    return structs.replace(sending, extra={"x-prefiller-host-port": urlsplit(first.address).netloc})
+
+
+def _least(servers: list[_Server]) -> _Server:
+    return min(servers, key=lambda server: server.in_flight)
+
+
+def build(
+    name: str,
+    settings: ProviderSettings,
+    *,
+    transport: Transport,
+    tasks: Tasks,
+    monotonic: Callable[[], float] = time.monotonic,
+    draw: Callable[[], int] = lambda: secrets.randbits(63),
+) -> PrefillDecode:
+    """Raises ValueError for settings that cannot work."""
+    return PrefillDecode(name, settings, Means(transport=transport, tasks=tasks, monotonic=monotonic), draw)

@@ -1,0 +1,18 @@
+"""xAI. Counts reasoning tokens beside the completion tokens, not among them; both are charged as output.
+
+Does not know: the language (`gateway.upstream.openai_http`), prices, retries.
+"""
+
+from gateway.upstream.compatible import Builder, Service
+from gateway.upstream.openai_http import Manner
+from gateway.upstream.openai_http import SpokenConfig as Config
+from gateway.upstream.quirks import Quirks
+
+__all__ = ["Config", "build"]
+
+_QUIRKS = Quirks(
+    dropped=frozenset({"store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}),
+    refused=frozenset({"logit_bias", "audio", "prediction"}),
+    counts_apart=True,
+)
+build = Builder(Service(base="https://api.x.ai/v1", manner=Manner(quirks=_QUIRKS)))

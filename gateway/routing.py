@@ -1,0 +1,289 @@
+"""Which places a request can go to and in which order: a route and the state of its targets, as the strategies see it.
+
+Knows: what a request needs (tokens, tools, pictures, a schema), who it belongs to, which places stay together with it.
+Does not know: how strategies weigh (`policies.routing`), how anything is sent or measured.
+"""
+
+from collections.abc import Callable
+from typing import cast
+
+import msgspec
+from msgspec import Struct
+
+from gateway.call import Body, Call
+from gateway.catalog import Route, Target
+from gateway.deployments import Deployment, Deployments
+from gateway.errors import GatewayError, InvalidRequest, Overloaded, UpstreamRefused, wait_headers
+from gateway.estimate import asked_output
+from gateway.model_settings import ModelSettings, RouteEntry
+from gateway.price_table import context_window
+from gateway.upstreams import Upstreams
+from policies.money import Price
+from policies.routing import (
+    CAPABILITIES,
+    IMAGES,
+    JSON_SCHEMA,
+    TOOLS,
+    Asked,
+    Place,
+    Ranking,
+    brought_forward,
+    home_of,
+    rank,
+    strategy,
+)
+from policies.routing.affinity import PIECE_TOKENS, text_keys
+from policies.routing.draws import fraction, mixed, number_of
+
+_BYTES_PER_TOKEN = 4  # of a usual prompt; only compared and told, never charged
+_USUAL_OUTPUT, _LONG_OUTPUT = 256, 2_048  # tokens of an answer whose length nobody named, and the most that counts
+_MOST_PLANS = 2_048
+_OF_SEVERAL = ("cascade", "ensemble")
+_encode = msgspec.json.Encoder().encode
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """`targets` in this order, and why. `prompt`: tokens expected; `keys`: of its beginning, where that counts.
+
+    `new`: for each target the tokens it does not hold yet.
+    """
+
+    targets: list[Target]
+    ranking: Ranking
+    prompt: int
+    keys: list[bytes] = []
+    new: list[int] = []
+
+    def to_read(self, number: int) -> int:
+        """Tokens of the prompt that this target is believed not to hold yet."""
+        return self.new[number] if self.new else self.prompt
+
+
+class _Plan:
+    """A route laid out: its places in written order, each with its target and deployment."""
+
+    def __init__(self, route: Route, rows: list[tuple[Place, Deployment]], generation: int) -> None:
+        self.route = route
+        self.places = [place for place, _ in rows]
+        self.deployments = [deployment for _, deployment in rows]
+        self.targets = {id(place): deployment.target for place, deployment in rows}
+        self.generation = generation
+        self.priced: tuple[str, int, int] | None = None
+
+    def leave(self) -> None:
+        """Another plan takes its place: nobody needs to keep these places current."""
+        for place, deployment in zip(self.places, self.deployments, strict=True):
+            deployment.places = [other for other in deployment.places if other is not place]
+
+
+class Router:
+    """One per worker. `random` gives numbers in [0, 1); `price` what a target costs a call."""
+
+    def __init__(
+        self,
+        upstreams: Upstreams,
+        deployments: Deployments,
+        price: Callable[[Call, Route, Target], Price | None],
+        *,
+        monotonic: Callable[[], float],
+        random: Callable[[], float],
+    ) -> None:
+        self._upstreams = upstreams
+        self._deployments = deployments
+        self._price = price
+        self._monotonic = monotonic
+        self._random = random
+        self._plans: dict[str, _Plan] = {}
+
+    def choose(self, call: Call, route: Route, *, cheapest: bool = False) -> Choice:
+        """The order in which to try. Raises InvalidRequest where no place can do what is asked, and where every place
+        is to be left alone, the refusal that says until when.
+        """
+        now, plan, chosen = self._monotonic(), self._plan(route), route.chosen
+        name = "cheapest" if cheapest else chosen.strategy
+        name = "ordered" if name in _OF_SEVERAL else name
+        asked = self._asked(call, chosen, now)
+        for deployment in plan.deployments:
+            deployment.refresh(now)
+        if name in ("cheapest", "slo"):
+            self._set_prices(plan, call, route)
+        keys = self._match(plan, call, now) if name == "prefix_affine" else []
+        ranking = rank(strategy(name), asked, plan.places)
+        if not ranking.order:
+            ranking = self._anywhere(ranking, asked, plan)
+        ranking = self._kept_together(ranking, asked, route, plan)
+        targets = [plan.targets[id(place)] for place in ranking.order]
+        new = [max(1, asked.prompt - place.matched) for place in ranking.order] if keys else []
+        return Choice(targets=targets, ranking=ranking, prompt=asked.prompt, keys=keys, new=new)
+
+    def sent(self, choice: Choice, target: Target) -> None:
+        """The prompt is being sent there: its beginning will be in that place's cache."""
+        if choice.keys:
+            self._deployments.held.note(choice.keys, self._deployments.of(target).number, self._monotonic())
+
+    def _plan(self, route: Route) -> _Plan:
+        plan = self._plans.get(route.name)
+        if plan is None or plan.route is not route or plan.generation != self._upstreams.generation:
+            if len(self._plans) >= _MOST_PLANS or (plan is not None and plan.generation != self._upstreams.generation):
+                self._plans.clear()
+                self._deployments.forget_places()
+            elif plan is not None:
+                plan.leave()
+            plan = self._plans[route.name] = self._laid_out(route)
+        return plan
+
+    def _laid_out(self, route: Route) -> _Plan:
+        rows: list[tuple[Place, Deployment]] = []
+        entries = [*route.chosen.route]
+        if route.chosen.canary is not None and all(entry.to != route.chosen.canary.to for entry in entries):
+            entries.append(RouteEntry(to=route.chosen.canary.to, weight=0.0))
+        for entry in entries:
+            provider, _, model = entry.to.partition("/")
+            for target in self._upstreams.spread(Target(provider, model)):
+                deployment = self._deployments.of(target)
+                rows.append((self._place(entry, target, len(rows)), deployment))
+        for place, deployment in rows:
+            deployment.attach(place)
+        return _Plan(route, rows, self._upstreams.generation)
+
+    def _place(self, entry: RouteEntry, target: Target, number: int) -> Place:
+        found = self._upstreams.settings.providers.get(target.provider)
+        kind, base = (found.kind, found.base_url) if found else (None, None)
+        context = entry.context or context_window(target.provider, base, target.model, kind) or 0
+        lacks = sum(CAPABILITIES[name] for name in entry.lacks)
+        return Place(name=target.told, number=number, weight=entry.weight, context=context, lacks=lacks)
+
+    def _asked(self, call: Call, chosen: ModelSettings, now: float) -> Asked:
+        draw = int(self._random() * (1 << 53)) << 11
+        return Asked(
+            prompt=max(1, _text_bytes(call) // _BYTES_PER_TOKEN),
+            output=min(_LONG_OUTPUT, asked_output(call, _USUAL_OUTPUT)),
+            needs=_needs(call.body) if call.operation == "chat" else 0,
+            draw=draw,
+            session=_session(call, chosen.sticky),
+            ttft_ms=chosen.slo.ttft * 1e3,
+            tpot_ms=chosen.slo.tpot * 1e3,
+            now=now,
+        )
+
+    def _set_prices(self, plan: _Plan, call: Call, route: Route) -> None:
+        """At most once a second for a tier: prices change that slowly, or say so by their generation."""
+        key = (str(call.body.get("service_tier") or "default"), self._upstreams.prices_read(), int(call.at))
+        if plan.priced != key:
+            plan.priced = key
+            for place, deployment in zip(plan.places, plan.deployments, strict=True):
+                place.price = self._price(call, route, deployment.target)
+
+    def _match(self, plan: _Plan, call: Call, now: float) -> list[bytes]:
+        """How much of this prompt each place is believed to hold."""
+        text = _encode([call.body.get("tools"), call.body.get("messages"), call.body.get("prompt")]).decode()
+        keys = text_keys(text, f"{call.principal.team}/{call.principal.project}")
+        matched = self._deployments.held.matched(keys, now)
+        for place, deployment in zip(plan.places, plan.deployments, strict=True):
+            place.matched = matched.get(deployment.number, 0) * PIECE_TOKENS
+        return keys
+
+    def _kept_together(self, ranking: Ranking, asked: Asked, route: Route, plan: _Plan) -> Ranking:
+        """A canary's share first, a session at its home."""
+        chosen, order = route.chosen, ranking.order
+        if chosen.canary is not None and len(order) > 1:
+            drawn = fraction(mixed(asked.session if asked.session is not None else asked.draw, number_of(route.name)))
+            canary = [place for place in order if str(plan.targets[id(place)]) == chosen.canary.to]
+            if canary and drawn < chosen.canary.share:
+                return brought_forward(ranking, canary[0], "canary")
+            if canary and all(entry.to != chosen.canary.to for entry in chosen.route):
+                return _without(ranking, canary[0], "canary of others")
+        if asked.session is not None and len(order) > 1:
+            return brought_forward(ranking, home_of(asked.session, order), "session")
+        return ranking
+
+    def _anywhere(self, ranking: Ranking, asked: Asked, plan: _Plan) -> Ranking:
+        """Nobody is left: where only our guess of the length is against it, the largest window may say for itself."""
+        reasons = {why for _, why in ranking.left_out}
+        if reasons == {"context"}:
+            largest = max((place for place, _ in ranking.left_out), key=lambda place: place.context)
+            rest = [(place, why) for place, why in ranking.left_out if place is not largest]
+            cost = ranking.strategy.cost(asked, largest)
+            return Ranking(
+                strategy=ranking.strategy, order=[largest], costs=[cost], left_out=rest, first="largest window"
+            )
+        raise _refusal(ranking, asked, plan)
+
+
+def _without(ranking: Ranking, place: Place, why: str) -> Ranking:
+    kept = [(other, cost) for other, cost in zip(ranking.order, ranking.costs, strict=True) if other is not place]
+    return Ranking(
+        strategy=ranking.strategy,
+        order=[other for other, _ in kept],
+        costs=[cost for _, cost in kept],
+        left_out=[*ranking.left_out, (place, why)],
+        first=ranking.first,
+    )
+
+
+def _refusal(ranking: Ranking, asked: Asked, plan: _Plan) -> GatewayError:
+    shut = [place for place, why in ranking.left_out if why in ("circuit open", "asked for patience", "shut")]
+    if not shut:
+        why = "; ".join(f"{place.name}: {reason}" for place, reason in ranking.left_out[:8])
+        return InvalidRequest(
+            f"No place of the model `{plan.route.name}` can do what this request asks ({why}).",
+            param="model",
+            code="unsupported_by_model",
+        )
+    soonest = min(shut, key=lambda place: place.shut_until)
+    wait = max(0.0, soonest.shut_until - asked.now)
+    if all(place.shut == "asked for patience" for place in shut):
+        error: Body = {
+            "message": f"Every upstream of `{plan.route.name}` has asked for patience.",
+            "type": "requests",
+            "code": "rate_limit_exceeded",
+        }
+        return UpstreamRefused(429, error, retry_after=wait)
+    return Overloaded(
+        f"Every upstream of `{plan.route.name}` has failed repeatedly and is left alone for a moment.",
+        code="upstream_unavailable",
+        headers=wait_headers(wait),
+    )
+
+
+def _session(call: Call, sticky: str) -> int | None:
+    """Whose requests stay together, as a number."""
+    if sticky == "none":
+        return None
+    asked, body = call.directives, call.body
+    name = asked.session or body.get("prompt_cache_key") if sticky == "session" else None
+    name = name or asked.user or body.get("user") or body.get("safety_identifier")
+    if not isinstance(name, str) or not name:
+        return None
+    return number_of(f"{call.principal.team}/{call.principal.project}/{name}")
+
+
+def _needs(body: Body) -> int:
+    needs = TOOLS if body.get("tools") or body.get("functions") else 0
+    shape = body.get("response_format")
+    if isinstance(shape, dict) and cast("Body", shape).get("type") == "json_schema":
+        needs |= JSON_SCHEMA
+    return needs | (IMAGES if any(True for _ in _pictures(body)) else 0)
+
+
+def _pictures(body: Body) -> list[str]:
+    """The addresses of all pictures in a chat."""
+    found: list[str] = []
+    for message in cast("list[object]", body.get("messages") or []):
+        content = cast("Body", message).get("content") if isinstance(message, dict) else None
+        for part in cast("list[object]", content) if isinstance(content, list) else ():
+            if isinstance(part, dict) and cast("Body", part).get("type") in ("image_url", "input_image"):
+                image = cast("Body", part).get("image_url")
+                url = cast("Body", image).get("url") if isinstance(image, dict) else image
+                found.append(url if isinstance(url, str) else "")
+    return found
+
+
+def _text_bytes(call: Call) -> int:
+    """The size of a request without its pictures, which count by their pixels and not by their bytes."""
+    if call.size < _SMALL or call.operation != "chat":
+        return call.size
+    return call.size - sum(len(url) for url in _pictures(call.body))
+
+
+_SMALL = 8 << 10

@@ -1,0 +1,246 @@
+"""Answers made of several: a cascade asks the next model where the last one was not sure, an ensemble takes a vote.
+
+Knows: which answers have to be whole before one is passed on, that every attempt is settled on its own. Does not know:
+how one answer is begun (`gateway.dispatch`), how sure is sure enough and what a majority is (`policies.routing`).
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import cast
+
+import msgspec
+from msgspec import Struct, structs
+
+from gateway import errors
+from gateway.attempts import Live
+from gateway.call import Body, Call, Chunk
+from gateway.catalog import Route, Target
+from gateway.dispatch import Dispatcher, took_off
+from gateway.estimate import text_size
+from gateway.flights import Ended, Landing
+from gateway.model_settings import ModelSettings
+from gateway.providers import Partial
+from gateway.stream import fold
+from gateway.tasks import Tasks
+from policies.money import Usage
+from policies.routing.agreement import majority, mean_logprob, said
+
+_MOST_SINGLES = 512
+_MOST_CHUNKS = 50_000  # of an answer that is waited for whole
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class Whole(Struct, frozen=True):
+    """An answer that has been read to its end, or as far as it went."""
+
+    live: Live
+    chunks: list[Chunk]
+    ended: Ended
+
+    @property
+    def body(self) -> Body:
+        return self.chunks[0].data if self.chunks[0].final else fold(chunk.data for chunk in self.chunks)
+
+    @property
+    def usage(self) -> Usage | None:
+        return next((chunk.usage for chunk in reversed(self.chunks) if chunk.usage is not None), None)
+
+
+class Several:
+    """One per worker; obeys the same contract as a dispatcher."""
+
+    def __init__(self, dispatcher: Dispatcher, tasks: Tasks) -> None:
+        self._dispatcher = dispatcher
+        self._tasks = tasks
+        self.quote = dispatcher.quote
+        self.settle = dispatcher.settle
+        self._singles: dict[tuple[str, Target], tuple[Route, Route]] = {}
+
+    async def begin(self, call: Call, route: Route, landing: Landing) -> Live:
+        """The answer as it begins. Raises GatewayError."""
+        if call.operation in ("chat", "completion"):
+            if route.chosen.strategy == "cascade":
+                return await self._cascade(call, route, landing)
+            if route.chosen.strategy == "ensemble":
+                return await self._ensemble(call, route, landing)
+        return await self._dispatcher.begin(call, route, landing)
+
+    # -- cascade -----------------------------------------------------------------------------------------------
+
+    async def _cascade(self, call: Call, route: Route, landing: Landing) -> Live:
+        """Every rung but the last is waited for whole; the last one streams as it comes."""
+        rungs: list[dict[str, object]] = []
+        landing.told.append(lambda: {"cascade": {"min_logprob": route.chosen.min_logprob, "rungs": rungs}})
+        told = _tells_logprobs(call)
+        for target in route.targets[:-1]:
+            rung: dict[str, object] = {"target": str(target)}
+            rungs.append(rung)
+            whole = await self._rung(told, self._only(route, target), landing, rung)
+            if whole is None:
+                continue
+            sure = mean_logprob(whole.body)
+            rung["mean_logprob"] = None if sure is None else round(sure, 4)
+            if sure is not None and sure >= route.chosen.min_logprob:
+                rung["verdict"] = "sure"
+                return took_off(landing, _replayed(whole, strip=told is not call))
+            rung["verdict"] = "unsure" if sure is not None else "tells no log probabilities"
+            self._let_go(whole)
+        rungs.append({"target": str(route.targets[-1]), "verdict": "last"})
+        return await self._dispatcher.begin(call, self._only(route, route.targets[-1]), landing, "rung")
+
+    async def _rung(self, call: Call, route: Route, landing: Landing, rung: dict[str, object]) -> Whole | None:
+        """A whole answer; None where it failed or broke off, which is a reason to go on as well."""
+        try:
+            whole = await self._whole(call, route, landing, "rung")
+        except (errors.UpstreamFailed, errors.Overloaded, errors.NotPriced) as problem:
+            rung["verdict"] = problem.code or "failed"
+            return None
+        if whole.ended != "complete":
+            rung["verdict"] = "broke off"
+            self._let_go(whole)
+            return None
+        return whole
+
+    # -- ensemble ----------------------------------------------------------------------------------------------
+
+    async def _ensemble(self, call: Call, route: Route, landing: Landing) -> Live:
+        """All answers whole, then the first of the largest group of equal ones."""
+        targets = _voters(route.chosen, route.targets)
+        asked = [
+            self._tasks.spawn(self._whole(call, self._only(route, target), landing, "vote"), f"vote {call.id}")
+            for target in targets
+        ]
+        try:
+            await asyncio.wait(asked)
+        except asyncio.CancelledError:
+            for task in asked:
+                task.cancel()
+            await asyncio.wait(asked)
+            for task in asked:
+                if not task.cancelled() and task.exception() is None:
+                    self._let_go(task.result(), "cancelled")
+            raise
+        found = [None if task.exception() is not None else task.result() for task in asked]
+        votes = [_vote(whole) for whole in found]
+        counted = majority(votes)
+        ballot = [
+            {"target": str(target), "vote": None if vote is None else votes.index(vote)}
+            for target, vote in zip(targets, votes, strict=True)
+        ]
+        landing.told.append(
+            lambda: {"ensemble": {"votes": ballot, "of": len(targets), "won_by": counted and counted[1]}}
+        )
+        for number, whole in enumerate(found):
+            if whole is not None and (counted is None or number != counted[0]):
+                self._let_go(whole)
+        if counted is None:
+            raise next((task.exception() for task in asked if task.exception()), None) or errors.UpstreamFailed(
+                "None of the models gave a whole answer."
+            )
+        winner = found[counted[0]]
+        assert winner is not None
+        return took_off(landing, _replayed(winner, strip=False))
+
+    def _only(self, route: Route, target: Target) -> Route:
+        """The same object as long as the route is the same: much is remembered by it."""
+        found = self._singles.get((route.name, target))
+        if found is None or found[0] is not route:
+            if len(self._singles) >= _MOST_SINGLES:
+                self._singles.clear()
+            found = self._singles[route.name, target] = (route, _single(route, target))
+        return found[1]
+
+    # -- one whole answer ---------------------------------------------------------------------------------------
+
+    async def _whole(self, call: Call, route: Route, landing: Landing, why: str) -> Whole:
+        """Read to its end. Being cancelled on the way, it settles what it has."""
+        live = await self._dispatcher.begin(call, route, landing, why)
+        chunks, ended = [live.first], cast("Ended", "cut")
+        try:
+            async for chunk in live.rest:
+                chunks.append(chunk)
+                if len(chunks) > _MOST_CHUNKS:
+                    break
+            else:
+                ended = "complete"
+        except (Partial, errors.GatewayError):
+            ended = "cut"
+        except asyncio.CancelledError:
+            self._let_go(Whole(live, chunks, "cancelled"), "cancelled")
+            raise
+        return Whole(live, chunks, ended)
+
+    def _let_go(self, whole: Whole, ended: Ended | None = None) -> None:
+        """This answer is not passed on; it is paid for all the same."""
+        ended = ended or whole.ended
+        output = sum(text_size(chunk.data) for chunk in whole.chunks)
+        bound = whole.live.bound
+        received = Usage(prompt=bound.input, completion=min(bound.output, output))
+        told = whole.usage if ended == "complete" else None
+        self._dispatcher.settle(whole.live, told, ended, received, str(whole.chunks[0].data.get("id") or ""))
+
+
+def _single(route: Route, target: Target) -> Route:
+    """A route that leads to this one place and nowhere else, with the marks of the whole."""
+    entries = [entry for entry in route.chosen.route if entry.to == str(target)]
+    changed = {"route": entries, "strategy": "ordered", "canary": None, "hedge": None, "sticky": "none"}
+    name = f"{route.name} > {target}"
+    return Route(name, (target,), route.chosen.model_copy(update=changed), route.free, str(target))
+
+
+def _voters(chosen: ModelSettings, targets: tuple[Target, ...]) -> list[Target]:
+    """As many as are to vote; a short list is asked again from its beginning."""
+    return [targets[number % len(targets)] for number in range(chosen.of)]
+
+
+def _vote(whole: Whole | None) -> bytes | None:
+    """What an answer says, comparable: its words without their looks, its calls with their arguments in order."""
+    if whole is None or whole.ended != "complete":
+        return None
+    choices = whole.body.get("choices")
+    first = cast("list[Body]", choices)[0] if isinstance(choices, list) and choices else {}
+    message = first.get("message")
+    spoken = cast("Body", message) if isinstance(message, dict) else {}
+    text = spoken.get("content") or first.get("text") or ""
+    calls = [
+        [cast("Body", call.get("function") or {}).get("name"), _arguments(call)]
+        for call in cast("list[Body]", spoken.get("tool_calls") or [])
+    ]
+    return _encode([said(text) if isinstance(text, str) else text, calls])
+
+
+def _arguments(call: Body) -> object:
+    raw = cast("Body", call.get("function") or {}).get("arguments")
+    try:
+        return msgspec.json.decode(raw) if isinstance(raw, str) else raw
+    except msgspec.DecodeError:
+        return raw
+
+
+def _tells_logprobs(call: Call) -> Call:
+    """The same with log probabilities asked for."""
+    if call.operation != "chat" or call.body.get("logprobs"):
+        return call
+    return structs.replace(call, body={**call.body, "logprobs": True})
+
+
+def _replayed(whole: Whole, *, strip: bool) -> Live:
+    """A begun answer whose rest is in hand already."""
+    chunks = [_stripped(chunk) for chunk in whole.chunks] if strip else whole.chunks
+    live = whole.live
+    live.first, live.rest = chunks[0], _rest(chunks[1:])
+    return live
+
+
+async def _rest(chunks: list[Chunk]) -> AsyncGenerator[Chunk, None]:
+    for chunk in chunks:
+        yield chunk
+
+
+def _stripped(chunk: Chunk) -> Chunk:
+    """Without the log probabilities, which the client did not ask for."""
+    choices = chunk.data.get("choices")
+    if not isinstance(choices, list) or not any(cast("list[Body]", choices)):
+        return chunk
+    kept = [{**choice, "logprobs": None} for choice in cast("list[Body]", choices)]
+    return chunk._replace(data={**chunk.data, "choices": kept})

@@ -1,0 +1,77 @@
+"""Services and servers that speak OpenAI's language, each with its own address and quirks.
+
+Knows: what such a kind has to say of itself to be one: a `Service`. Does not know: any of them.
+"""
+
+import time
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from gateway.call import Operation
+from gateway.providers import Sending
+from gateway.settings import ProviderSettings
+from gateway.tasks import Tasks
+from gateway.transport import Transport
+from gateway.transport.credential import Credential
+from gateway.upstream.base import Means
+from gateway.upstream.exchanges import config_of
+from gateway.upstream.openai_http import Manner, OpenAISpeaker, SpokenConfig
+
+PATHS: dict[Operation, str] = {
+    "chat": "chat/completions",
+    "completion": "completions",
+    "embedding": "embeddings",
+    "moderation": "moderations",
+    "image": "images/generations",
+    "speech": "audio/speech",
+    "transcription": "audio/transcriptions",
+}
+
+
+class Service(Struct, frozen=True, kw_only=True):
+    """`base`: where it is, `/v1` included, unless the settings say otherwise. `keyed`: whether it wants a key."""
+
+    base: str
+    keyed: bool = True
+    manner: Manner = Manner()
+
+
+class CompatibleProvider(OpenAISpeaker):
+    """Obeys gateway.providers.Provider."""
+
+    def __init__(self, name: str, settings: ProviderSettings, service: Service, means: Means) -> None:
+        """Raises ValueError when the configuration cannot work or would give the credential away."""
+        config = config_of(name, settings, SpokenConfig)
+        base = (settings.base_url or service.base).rstrip("/")
+        credential = Credential(settings.api_key, base)
+        if service.keyed and settings.base_url is None and not credential:
+            raise ValueError(f"providers.{name}: api_key is missing")
+        super().__init__(name, settings, config, credential, base, means, service.manner)
+        self._urls = {operation: f"{base}/{path}" for operation, path in PATHS.items()}
+
+    def _url(self, sending: Sending) -> str:
+        return self._urls[sending.operation]
+
+    def _models_url(self) -> str:
+        return f"{self._base}/models"
+
+
+class Builder:
+    """The `build` of a kind that is a service like this: `build = Builder(Service(…))`."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    def __call__(
+        self,
+        name: str,
+        settings: ProviderSettings,
+        *,
+        transport: Transport,
+        tasks: Tasks,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> CompatibleProvider:
+        """Raises ValueError for settings that cannot work."""
+        means = Means(transport=transport, tasks=tasks, monotonic=monotonic)
+        return CompatibleProvider(name, settings, self.service, means)

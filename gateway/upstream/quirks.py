@@ -1,0 +1,173 @@
+"""In what a service differs from the language it imitates: requests before they leave, answers as they come.
+
+Knows: fields under other names, fields that would be refused, finish reasons, where reasoning and counts stand.
+Does not know: which service (each says it in its own file), addresses, streams.
+"""
+
+import re
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import cast
+
+from msgspec import Struct
+
+from gateway.call import Body, Operation
+from gateway.errors import InvalidRequest
+from gateway.providers import Sending
+from gateway.stream import StreamGarbage
+
+_SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
+_WHAT: dict[Operation, str] = {
+    "chat": "chat completions",
+    "completion": "legacy completions",
+    "embedding": "embeddings",
+    "moderation": "moderations",
+    "image": "images",
+    "speech": "speech",
+    "transcription": "transcriptions",
+}
+
+
+class Quirks(Struct, frozen=True, kw_only=True):
+    """`renamed`: request fields it calls otherwise. `dropped`: fields it refuses although they change no answer.
+
+    `refused`: fields OpenAI defines that it cannot honour, a 400 here rather than silence there; `one_choice`: `n` too.
+    `operations`: what it has. `developer`: whether it knows that role (else it is told as `system`); `names`: whether a
+    message may carry a name. `short_ids`: calls of tools must have ids of nine letters and digits.
+    `finishes`: finish reasons it calls otherwise; `broken`: those that mean that the answer is none. `reasoning`: the
+    field that OpenAI's imitators call `reasoning_content`. `counts_apart`: reasoning is not a part of the completion
+    tokens. `parts`: text may come as a list of parts, with thinking among them. `empties`: it sends roles and calls of
+    tools that hold nothing, which clients take for something.
+    """
+
+    renamed: Mapping[str, str] = {}
+    dropped: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
+    one_choice: bool = False
+    operations: frozenset[Operation] = frozenset(_WHAT)
+    developer: bool = True
+    names: bool = True
+    short_ids: bool = False
+    finishes: Mapping[str, str] = {}
+    broken: frozenset[str] = frozenset()
+    reasoning: str = ""
+    counts_apart: bool = False
+    parts: bool = False
+    empties: bool = False
+
+    @property
+    def tells(self) -> bool:
+        """Whether answers have to be looked at."""
+        return bool(self.finishes or self.broken or self.reasoning or self.counts_apart or self.parts or self.empties)
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def asked(self, name: str, sending: Sending, body: Body) -> Body:
+        """The request as this service takes it; `body` is not changed. Raises InvalidRequest for what it cannot do."""
+        self.check_operation(name, sending)
+        self._check(name, body)
+        if self.dropped or self.renamed:
+            body = {self.renamed.get(key, key): value for key, value in body.items() if key not in self.dropped}
+        messages = body.get("messages")
+        if isinstance(messages, list) and not (self.developer and self.names and not self.short_ids):
+            body = {**body, "messages": [self._message(message) for message in cast("list[object]", messages)]}
+        return body
+
+    def check_operation(self, name: str, sending: Sending) -> None:
+        """Raises InvalidRequest for what this service does not have."""
+        if sending.operation not in self.operations:
+            raise InvalidRequest(
+                f"{name} makes no {_WHAT[sending.operation]}.", param="model", code="unsupported_operation"
+            )
+
+    def _check(self, name: str, body: Body) -> None:
+        refused = sorted(field for field in self.refused if body.get(field) not in (None, False, {}))
+        if self.one_choice and body.get("n") not in (None, 1):
+            refused.append("n")
+        if refused:
+            raise InvalidRequest(
+                f"{name} cannot honour `{refused[0]}`.", param=refused[0], code="unsupported_parameter"
+            )
+
+    def _message(self, message: object) -> object:
+        if not isinstance(message, dict):
+            return message
+        told = dict(cast("Body", message))
+        if not self.developer and told.get("role") == "developer":
+            told["role"] = "system"
+        if not self.names:
+            told.pop("name", None)
+        if self.short_ids:
+            if isinstance(told.get("tool_call_id"), str):
+                told["tool_call_id"] = _short(str(told["tool_call_id"]))
+            calls = told.get("tool_calls")
+            if isinstance(calls, list):
+                told["tool_calls"] = [{**call, "id": _short(str(call.get("id")))} for call in cast("list[Body]", calls)]
+        return told
+
+    # -- answers -----------------------------------------------------------------------------------------------
+
+    def tell(self, body: Body) -> None:
+        """Put an event or a body into OpenAI's words, in place. Raises StreamGarbage where it says it broke off."""
+        choices = body.get("choices")
+        for choice in cast("list[object]", choices) if isinstance(choices, list) else ():
+            if isinstance(choice, dict):
+                self._choice(cast("Body", choice))
+        usage = body.get("usage")
+        if self.counts_apart and isinstance(usage, dict):
+            _count_in(cast("Body", usage))
+
+    def _choice(self, choice: Body) -> None:
+        finish = choice.get("finish_reason")
+        if isinstance(finish, str):
+            if finish in self.broken:
+                raise StreamGarbage(f"broke off its answer ({finish})")
+            if finish in self.finishes:
+                choice["native_finish_reason"], choice["finish_reason"] = finish, self.finishes[finish]
+            elif not finish:
+                choice["finish_reason"] = None
+        for said in (choice.get("delta"), choice.get("message")):
+            if isinstance(said, dict):
+                self._said(cast("Body", said))
+
+    def _said(self, said: Body) -> None:
+        if self.parts and isinstance(said.get("content"), list):
+            _flatten(said)
+        if self.empties:
+            for name in ("tool_calls", "role"):
+                if name in said and not said[name]:
+                    del said[name]
+        if self.reasoning and self.reasoning in said:
+            thought = said.pop(self.reasoning)
+            if thought and not said.get("reasoning_content"):
+                said["reasoning_content"] = thought
+
+
+def _flatten(said: Body) -> None:
+    """Parts of text and of thinking, as Mistral's reasoning models send them."""
+    text, thought = "", ""
+    for part in cast("list[Body]", said["content"]):
+        inner = part.get("thinking")
+        if isinstance(inner, list):
+            thought += "".join(str(piece.get("text") or "") for piece in cast("list[Body]", inner))
+        else:
+            text += str(part.get("text") or "")
+    said["content"] = text
+    if thought:
+        said["reasoning_content"] = thought
+
+
+def _count_in(usage: Body) -> None:
+    """Reasoning tokens become a part of the completion tokens, where the total says that they are not yet."""
+    details = usage.get("completion_tokens_details")
+    reasoning = cast("Body", details).get("reasoning_tokens") if isinstance(details, dict) else None
+    prompt, completion, total = (usage.get(f"{name}_tokens") for name in ("prompt", "completion", "total"))
+    if not (isinstance(reasoning, int) and isinstance(prompt, int) and isinstance(completion, int)):
+        return
+    if isinstance(total, int) and total >= prompt + completion + reasoning:
+        usage["completion_tokens"] = completion + reasoning
+
+
+def _short(name: str) -> str:
+    """The same nine characters for the same id, every time."""
+    return name if _SHORT_ID.fullmatch(name) else blake2b(name.encode(), digest_size=5).hexdigest()[:9]

@@ -1,0 +1,83 @@
+"""All upstreams of a worker by name, with the settings they were made of; a reload puts others in their place.
+
+Knows: which provider answers for a target, how many requests each may have at once, which replicas a fleet has.
+Does not know: how any of them works, routes. Answers under way keep the provider they began with.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol, runtime_checkable
+
+from gateway.catalog import Target
+from gateway.providers import Provider
+from gateway.settings import Settings
+
+
+@runtime_checkable
+class Replicated(Protocol):
+    """A provider that is several servers."""
+
+    @property
+    def generation(self) -> int:
+        """Another number whenever the servers are others."""
+        ...
+
+    def replicas(self) -> list[str]: ...
+
+    def replica(self, name: str) -> Provider | None: ...
+
+
+class Upstreams:
+    """`prices_read`: a number that changes when prices do."""
+
+    def __init__(
+        self, providers: Mapping[str, Provider], settings: Settings, prices_read: Callable[[], int] = lambda: 0
+    ) -> None:
+        self.prices_read = prices_read
+        self._generation = 0
+        self._gates: dict[str, tuple[int, asyncio.Semaphore]] = {}
+        self.put(providers, settings)
+
+    def put(self, providers: Mapping[str, Provider], settings: Settings) -> None:
+        """These from now on. Who is at a gate stays there unless its width has changed."""
+        self.providers = dict(providers)
+        self.settings = settings
+        self._fleets = [provider for provider in providers.values() if isinstance(provider, Replicated)]
+        self._generation += 1
+        before = self._gates
+        self._gates = {}
+        for name in providers:
+            width = self._most(name)
+            held = before.get(name)
+            self._gates[name] = held if held is not None and held[0] == width else (width, asyncio.Semaphore(width))
+
+    @property
+    def generation(self) -> int:
+        """Another number whenever a route may lead elsewhere."""
+        return (self._generation << 32) + sum(fleet.generation for fleet in self._fleets)
+
+    def of(self, target: Target) -> Provider | None:
+        """None for what is gone."""
+        provider = self.providers.get(target.provider)
+        if target.replica and isinstance(provider, Replicated):
+            return provider.replica(target.replica)
+        return provider
+
+    def spread(self, target: Target) -> list[Target]:
+        """One target for each replica of a fleet, itself for everything else."""
+        provider = self.providers.get(target.provider)
+        if isinstance(provider, Replicated):
+            return [Target(target.provider, target.model, name) for name in provider.replicas()] or [target]
+        return [target]
+
+    def gate(self, name: str) -> asyncio.Semaphore:
+        return self._gates[name][1]
+
+    def kind(self, name: str) -> str:
+        """`local` for bundled engines."""
+        found = self.settings.providers.get(name)
+        return found.kind if found else "local"
+
+    def _most(self, name: str) -> int:
+        found = self.settings.providers.get(name)
+        return found.max_in_flight if found else self.settings.server.max_in_flight

@@ -1,0 +1,20 @@
+"""Where the answer is complete soonest, counting what of the prompt is there already.
+
+The cost is that of `policies.routing.affinity`, whose index says what is matched; written out, because fifty places are
+weighed for every request. A test holds both to the same numbers.
+"""
+
+from policies.routing import Asked, Place
+
+UNIT = "ms"
+PARTS = ("prefill", "queue", "company")
+
+
+def cost(asked: Asked, place: Place) -> tuple[float, float, float]:
+    prompt, each = asked.prompt, 1_000.0 / place.prefill_rate
+    running = max(place.in_flight, int(place.running))
+    return (
+        (prompt - min(place.matched, prompt - 1)) * each,
+        (place.queued_tokens + int(place.waiting * prompt)) * each,
+        running * place.slowdown_ms * asked.output,
+    )

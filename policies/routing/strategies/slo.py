@@ -1,0 +1,24 @@
+"""Goodput: where the promise is kept (time to first token, time per further token), at the lowest price.
+
+The cost is milliseconds of lateness in one of ten requests: how far the ninetieth percentiles, and what waits ahead,
+exceed the promise. What the answer costs is told in the same unit at a rate of one dollar for a thousand seconds, small
+enough that it only decides among those that are in time. Goodput as in DistServe (OSDI 2024).
+"""
+
+from policies.routing import Asked, Place
+
+UNIT = "ms late"
+PARTS = ("first token late", "tokens late", "price")
+_MS_PER_PICO_USD = 1e6 * 1e-12
+
+
+def cost(asked: Asked, place: Place) -> tuple[float, float, float]:
+    price = place.price
+    dear = float("inf")
+    if price is not None:
+        dear = (asked.prompt * price.input + asked.output * price.output) * _MS_PER_PICO_USD
+    if place.slow_ttft_ms < 0:
+        return 0.0, 0.0, dear
+    ahead = place.slow_ttft_ms * place.waiting / (place.running + 1.0)
+    late = max(0.0, place.slow_ttft_ms + ahead - asked.ttft_ms)
+    return late, max(0.0, place.slow_tpot_ms - asked.tpot_ms) * asked.output, dear

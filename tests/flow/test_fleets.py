@@ -1,0 +1,241 @@
+"""Several servers behind one name: pairs that share an answer, replicas, names of the network, load they tell."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.catalog import Target
+from gateway.deployments import Deployments
+from gateway.fleet import Fleet
+from gateway.fleet_load import LoadWatch, load_of
+from gateway.fleet_srv import services
+from gateway.providers import load as load_kind
+from gateway.scripted_calls import Counters, Options
+from gateway.scripted_server import ScriptedServer
+from gateway.settings import ProviderSettings
+from gateway.tasks import Tasks
+from gateway.transport.direct import DirectTransport
+from gateway.upstreams import Upstreams
+from tests.live import Live, live, settings
+from tests.wire_upstream import Answer, Manner, Request, wire_upstream
+
+PLAIN: dict[str, Any] = {"cache": {"mode": "off"}, "ledger": {"durability": "off"}}
+
+
+@asynccontextmanager
+async def pair(
+    tmp_path: Path, protocol: str, reads: Options, writes: Options
+) -> AsyncGenerator[tuple[Live, Counters, Counters]]:
+    """A gateway whose model `pd/m` is answered by two scripted servers together."""
+    first, second = ScriptedServer(reads), ScriptedServer(writes)
+    urls = [f"http://127.0.0.1:{await server.start()}/v1" for server in (first, second)]
+    provider: dict[str, Any] = {"kind": "prefill_decode", "protocol": protocol, "billing": "stops-on-close"}
+    provider |= {"prefill": urls[:1], "decode": urls[1:]}
+    try:
+        async with live(settings(tmp_path, providers={"pd": provider}, **PLAIN)) as gateway:
+            await gateway.services.prices.set(
+                "pd/m", input_usd="1.00", output_usd="2.00", actor="test", effective_from=0.0
+            )
+            yield gateway, first.books.counters, second.books.counters
+    finally:
+        await first.close()
+        await second.close()
+
+
+READS, WRITES = Options(role="prefill", tokens=6), Options(role="decode", tokens=6)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("protocol", ["vllm", "sglang"])
+async def test_a_pair_answers_and_the_prompt_is_billed_once(tmp_path: Path, protocol: str, stream: bool) -> None:
+    """Both servers count the prompt; the client pays for it once, and one line of the ledger says so."""
+    async with pair(tmp_path, protocol, READS, WRITES) as (gateway, first, second):
+        told = await gateway.chat(model="pd/m", stream=stream)
+        assert told.status == 200, told.raw
+        (entry,) = await gateway.entries()
+        assert entry["completion"] == 6
+        assert entry["prompt"] == second.prompt_tokens == first.prompt_tokens
+        assert (first.handed_over, second.handed_over) == (1, 1)
+        assert first.calls == second.calls == 1
+
+
+async def _leave_early(gateway: Live) -> None:
+    body = msgspec.json.encode(
+        {"model": "pd/m", "stream": True, "messages": [{"role": "user", "content": "hello there"}]}
+    )
+    async with asyncio.timeout(5):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rsplit(":", 1)[1]))
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\nauthorization: Bearer {gateway.key}\r\n"
+        writer.write(f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        await writer.drain()
+        await asyncio.sleep(0.15)
+        writer.transport.abort()
+        del reader
+
+
+@pytest.mark.parametrize(("protocol", "closed"), [("vllm", (1, 0)), ("sglang", (1, 1))])
+async def test_a_client_that_leaves_ends_both_calls(tmp_path: Path, protocol: str, closed: tuple[int, int]) -> None:
+    """A prefill nobody waits for would go on computing; the toy proxies of both engines let it."""
+    slow = Options(role="prefill", ttft_ms=20_000), Options(role="decode", ttft_ms=20_000)
+    async with pair(tmp_path, protocol, *slow) as (gateway, first, second):
+        await _leave_early(gateway)
+        async with asyncio.timeout(5):
+            while first.in_flight or second.in_flight:  # noqa: ASYNC110 - the other side is watched from outside
+                await asyncio.sleep(0.01)
+        assert (first.closed_early, second.closed_early) == closed
+        assert (first.calls, second.calls) == closed
+
+
+async def test_a_prefill_that_fails_is_a_failure_before_the_first_chunk(tmp_path: Path) -> None:
+    """Only then may another candidate be tried; nothing is asked of the server that would wait for it."""
+    async with pair(tmp_path, "vllm", Options(role="prefill", fail_rate=1.0, seed=3), WRITES) as (gateway, _, second):
+        assert (await gateway.chat(model="pd/m")).status >= 429
+        assert second.calls == 0
+
+
+class Sidecar:
+    """Answers anything; keeps the header that names the prefill server."""
+
+    heard: str | None = None
+
+    async def answer(self, asked: Request) -> Answer:
+        self.heard = asked.headers.get("x-prefiller-host-port")
+        choice = {"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+        return Answer(body=msgspec.json.encode({"choices": [choice], "usage": usage}))
+
+    def failure(self) -> Answer:
+        return Answer(status="500 Internal Server Error")
+
+
+async def test_llm_d_is_told_where_the_prompt_is_read(tmp_path: Path) -> None:
+    """Its sidecar fetches the blocks itself; all it needs is the header."""
+    sidecar = Sidecar()
+    async with wire_upstream(sidecar, Manner()) as up:
+        provider = {"kind": "prefill_decode", "protocol": "llm-d", "prefill": ["http://10.0.0.9:8200/v1"]}
+        provider |= {"decode": [f"http://127.0.0.1:{up.port}/v1"]}
+        models = {"m": {"route": ["pd/m"], "free": True}}
+        async with live(settings(tmp_path, providers={"pd": provider}, models=models)) as gateway:
+            assert (await gateway.chat(model="m")).text == "yes"
+    assert sidecar.heard == "10.0.0.9:8200"
+
+
+async def test_requests_spread_over_replicas_and_the_explanation_names_them(tmp_path: Path) -> None:
+    """One provider, one price, several servers: which one answered is told."""
+    servers = [ScriptedServer(Options(tokens=4)) for _ in range(3)]
+    urls = [f"http://127.0.0.1:{await server.start()}/v1" for server in servers]
+    providers = {"fleet": {"kind": "vllm", "replicas": urls}}
+    models = {"m": {"route": ["fleet/m"], "strategy": "weighted", "free": True}}
+    try:
+        async with live(settings(tmp_path, providers=providers, models=models, **PLAIN)) as gateway:
+            for _ in range(30):
+                assert (await gateway.chat(model="m")).status == 200
+            told = await gateway.chat(model="m", headers={"x-nearhit-dry-run": "1"})
+            named = {row["target"] for row in told.json["routing"]["candidates"]}
+            assert named == {f"fleet/m@{url[7:-3]}" for url in urls}
+        assert all(server.books.counters.calls >= 3 for server in servers)
+    finally:
+        for server in servers:
+            await server.close()
+
+
+async def test_what_a_server_says_of_its_load_is_read(tmp_path: Path) -> None:
+    """Other gateways send there too: our own count is not the load."""
+    server = ScriptedServer(Options(ttft_ms=3_000))
+    port = await server.start()
+    transport, tasks = DirectTransport(), Tasks()
+    chosen = settings(tmp_path, providers={"v": {"kind": "vllm", "base_url": f"http://127.0.0.1:{port}/v1"}})
+    deployments = Deployments(monotonic=asyncio.get_running_loop().time)
+    deployments.of(Target("v", "m"))
+    watch = LoadWatch(Upstreams({}, chosen), deployments, transport)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = b'{"model":"m","messages":[]}'
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    await writer.drain()
+    await asyncio.sleep(0.05)
+    await watch.once()
+    assert next(iter(deployments)).load.running == 1
+    writer.close()
+    await server.close()
+    await watch.once()
+    assert next(iter(deployments)).load.running == 0
+    await transport.close()
+    await tasks.finish(0.0)
+    del reader
+
+
+def test_the_names_of_both_engines_are_read() -> None:
+    """Ranks of one server are added up; an exposition without the names tells nothing."""
+    vllm = b"""# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 7.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.75
+"""
+    found = load_of("vllm", vllm)
+    assert found is not None
+    assert (found.running, found.waiting, found.kv_used) == (5.0, 7.0, 0.75)
+    sglang = b"sglang:num_running_reqs 4.0\nsglang:num_queue_reqs 1.0\nsglang:token_usage 0.5\n"
+    found = load_of("sglang", sglang)
+    assert found is not None
+    assert (found.running, found.waiting, found.kv_used) == (4.0, 1.0, 0.5)
+    assert load_of("vllm", b"process_cpu_seconds_total 3\n") is None
+
+
+async def test_a_name_of_the_network_is_its_servers(tmp_path: Path) -> None:
+    """A headless service names its pods; who comes and goes is found without a restart."""
+    del tmp_path
+    tasks, transport = Tasks(), DirectTransport()
+
+    def build(url: str) -> Any:
+        made = ProviderSettings(kind="vllm", base_url=url)
+        return load_kind("vllm").build("f", made, transport=transport, tasks=tasks)
+
+    fleet = Fleet("f", ["dns://localhost:8123/v1", "http://127.0.0.1:9001/v1"], build)
+    assert fleet.replicas() == ["127.0.0.1:9001"]
+    before = fleet.generation
+    await fleet.refresh()
+    assert "127.0.0.1:8123" in fleet.replicas()
+    assert fleet.generation > before
+    kept = fleet.replica("127.0.0.1:9001")
+    await fleet.refresh()
+    assert fleet.replica("127.0.0.1:9001") is kept
+    await transport.close()
+    with pytest.raises(ValueError, match="replicas"):
+        Fleet("f", ["ftp://x"], build)
+
+
+class NameServer(asyncio.DatagramProtocol):
+    """Answers every question with two service records, one of them of a worse priority, by compressed names."""
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        head = data[:2] + struct.pack(">HHHHH", 0x8180, 1, 2, 0, 0)
+        host = b"\x03one\x03lan\x00"
+        records = b""
+        for priority, port in ((10, 8001), (20, 8002)):
+            rdata = struct.pack(">HHH", priority, 1, port) + host
+            records += b"\xc0\x0c" + struct.pack(">HHIH", 33, 1, 30, len(rdata)) + rdata
+        self.transport.sendto(head + data[12:] + records, addr)
+
+
+async def test_service_records_are_read() -> None:
+    """Python's resolver cannot ask for them; the best priority counts."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(NameServer, sock=free.dup())
+        found = await services("_http._tcp.vllm.lan", servers=[("127.0.0.1", free.getsockname()[1])])
+        transport.close()
+    assert found == [("one.lan", 8001)]
+    with pytest.raises(OSError, match="looked up"):
+        await services("x" * 80 + ".lan", servers=[("127.0.0.1", 9)])

@@ -1,0 +1,121 @@
+"""The configuration read again under traffic: what changes, what does not, and that nobody notices."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.app import create_app
+from gateway.reloading import Rereading
+from gateway.scripted_calls import Options
+from gateway.scripted_server import ScriptedServer
+from gateway.settings import Settings
+from tests.live import Live, live, settings
+
+ADMIN = {"authorization": "Bearer sk-test-admin-key-of-some-length"}
+
+
+class Written:
+    """The settings as they are written at the moment."""
+
+    def __init__(self, home: Path, **values: Any) -> None:
+        self.home = home
+        self.values = values
+
+    def read(self) -> Settings:
+        if "broken" in self.values:
+            raise ValueError(self.values["broken"])
+        return settings(self.home, **self.values)
+
+
+async def _reload(gateway: Live) -> tuple[int, Any]:
+    async with gateway.client.post(f"{gateway.url}/api/v1/config/reload", headers=ADMIN) as response:
+        return response.status, await response.json()
+
+
+def _model(route: str) -> dict[str, Any]:
+    return {"smart": {"route": [route], "free": True}}
+
+
+async def test_a_stream_goes_on_while_its_provider_is_taken_away(tmp_path: Path) -> None:
+    """A change of the configuration must not cost anybody an answer; the next request goes the new way."""
+    slow, quick = ScriptedServer(Options(tokens=20, tpot_ms=15)), ScriptedServer(Options(tokens=3))
+    urls = [f"http://127.0.0.1:{await server.start()}/v1" for server in (slow, quick)]
+    before = {"old": {"kind": "openai", "base_url": urls[0], "api_key": "none"}}
+    after = {"new": {"kind": "openai", "base_url": urls[1], "api_key": "none"}}
+    written = Written(tmp_path, providers=before, models=_model("old/m"), cache={"mode": "off"})
+    try:
+        async with live(written.read(), Rereading(written.read)) as gateway:
+            streaming = asyncio.gather(gateway.chat(model="smart", stream=True))
+            await asyncio.sleep(0.1)
+            written.values |= {"providers": after, "models": _model("new/m")}
+            status, told = await _reload(gateway)
+            assert (status, told["needs_restart"]) == (200, [])
+            assert set(told["changed"]) == {"providers", "models"}
+            now = await gateway.chat(model="smart")
+            assert now.headers["x-nearhit-provider"] == "new"
+            (streamed,) = await streaming
+            assert streamed.events[-1] == "[DONE]"
+            assert slow.books.counters.closed_early == 0
+            assert (await gateway.chat(model="old/m")).status == 404
+    finally:
+        await slow.close()
+        await quick.close()
+
+
+async def test_a_file_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
+    """A typing mistake at noon must not be an outage; the answer names it."""
+    written = Written(tmp_path, models=_model("up/scripted"))
+    async with live(written.read(), Rereading(written.read)) as gateway:
+        for broken in ({"broken": "models.smart: no such thing"}, {"models": _model("nowhere/m")}):
+            kept = dict(written.values)
+            written.values |= broken
+            status, told = await _reload(gateway)
+            assert status == 400
+            assert told["error"]["code"] == "invalid_configuration"
+            written.values = kept
+            assert (await gateway.chat(model="smart")).status == 200
+
+
+async def test_budgets_come_into_force_and_what_needs_a_restart_is_named(tmp_path: Path) -> None:
+    """Whoever lowers a limit in the file expects it to hold from then on."""
+    written = Written(tmp_path)
+    async with live(written.read(), Rereading(written.read)) as gateway:
+        assert (await gateway.chat()).status == 200
+        written.values |= {
+            "budgets": [{"scope": "team:acme", "limit_usd": "0.000001", "window": "day"}],
+            "retention": {"requests": 7},
+        }
+        status, told = await _reload(gateway)
+        assert (status, told["changed"], told["needs_restart"]) == (200, ["budgets"], ["retention"])
+        refused = await gateway.chat(messages=[{"role": "user", "content": "another question"}])
+        assert refused.json["error"]["code"] == "insufficient_quota"
+
+
+async def test_the_signal_reloads_too(tmp_path: Path) -> None:
+    """What operators of Unix send to a server whose file they have changed."""
+    written = Written(tmp_path, models=_model("up/scripted"))
+    async with live(written.read(), Rereading(written.read)) as gateway:
+        written.values |= {"models": {**_model("up/scripted"), "more": {"route": ["up/scripted"]}}}
+        os.kill(os.getpid(), signal.SIGHUP)
+        async with asyncio.timeout(5):
+            while (await gateway.chat(model="more")).status != 200:  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.02)
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+
+
+async def test_without_a_file_there_is_nothing_to_read_again(tmp_path: Path) -> None:
+    """A clear refusal, not a reload that did nothing."""
+    async with live(settings(tmp_path)) as gateway:
+        status, told = await _reload(gateway)
+        assert (status, told["error"]["code"]) == (409, "no_configuration")
+
+
+def test_the_application_can_be_built_without_it(tmp_path: Path) -> None:
+    """Short-lived processes never read anything again."""
+    assert create_app(settings(tmp_path)).state["services"].reloader is not None
+    with pytest.raises(ValueError, match="nowhere"):
+        create_app(settings(tmp_path, models=_model("nowhere/m")))

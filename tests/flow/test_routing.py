@@ -1,0 +1,279 @@
+"""Every strategy from nearhit.yaml to the wire: scripted upstreams on sockets, who is asked, what is told of it."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.scripted_calls import Options
+from tests.scripted import Stage, stage
+from tests.wire_upstream import Answer, Manner, Request, wire_upstream
+
+QUICK = Options(tokens=4)
+
+
+async def _spread(found: Stage, requests: int, **more: Any) -> dict[str, int]:
+    for number in range(requests):
+        await found.ask(number, **more)
+    return found.calls()
+
+
+async def test_weights_share_the_requests(tmp_path: Path) -> None:
+    """`weighted` is how a new deployment gets a part of the traffic."""
+    smart = {"strategy": "weighted", "route": [{"to": "a/m", "weight": 9}, {"to": "b/m", "weight": 1}]}
+    async with stage(tmp_path, {"a": QUICK, "b": QUICK}, smart) as found:
+        calls = await _spread(found, 40)
+        assert calls["a"] + calls["b"] == 40
+        assert calls["a"] > 2 * calls["b"]
+
+
+async def test_the_cheapest_is_asked_and_the_explanation_tells_both_costs(tmp_path: Path) -> None:
+    """An operator must be able to see why a request went where it went."""
+    prices = {"a": ("9.00", "9.00")}
+    async with stage(tmp_path, {"a": QUICK, "b": QUICK}, {"strategy": "cheapest"}, prices=prices) as found:
+        told = await found.ask()
+        assert told.headers["x-nearhit-provider"] == "b"
+        routing = (await found.explained(told.headers["x-request-id"]))["why"]["routing"]
+        assert routing["unit"] == "USD"
+        assert [row["target"] for row in routing["candidates"]] == ["b/m", "a/m"]
+        assert set(routing["candidates"][0]["parts"]) == {"prompt", "output"}
+        assert routing["candidates"][0]["cost"] < routing["candidates"][1]["cost"]
+
+
+@pytest.mark.parametrize("strategy", ["fastest", "slo"])
+async def test_the_quicker_one_is_found_by_measuring(tmp_path: Path, strategy: str) -> None:
+    """Nobody writes down how fast an upstream is; it is measured, and each is measured at least once."""
+    slow = Options(tokens=4, ttft_ms=120)
+    smart = {"strategy": strategy, "slo": {"ttft": "60ms"}}
+    async with stage(tmp_path, {"a": slow, "b": QUICK}, smart) as found:
+        calls = await _spread(found, 8)
+        assert calls["a"] >= 1
+        assert calls["b"] >= 5
+
+
+async def test_the_least_busy_is_asked(tmp_path: Path) -> None:
+    """Requests at once spread over replicas instead of queueing at the first."""
+    async with stage(
+        tmp_path, {"a": Options(ttft_ms=60), "b": Options(ttft_ms=60)}, {"strategy": "least_busy"}
+    ) as found:
+        await asyncio.gather(*(found.ask(number) for number in range(10)))
+        assert found.calls() == {"a": 5, "b": 5}
+
+
+async def test_a_conversation_returns_to_the_replica_that_holds_its_beginning(tmp_path: Path) -> None:
+    """What a replica has in its cache need not be computed again."""
+    async with stage(tmp_path, {"a": QUICK, "b": QUICK}, {"strategy": "prefix_affine"}) as found:
+        long = "a shared beginning of a conversation " * 60
+
+        async def say(text: str) -> str:
+            told = await found.gateway.chat(model="smart", messages=[{"role": "user", "content": text}])
+            return told.headers["x-nearhit-provider"]
+
+        home = await say(long)
+        assert {await say(long + str(number)) for number in range(3)} == {home}
+        dry = await found.gateway.chat(
+            model="smart", messages=[{"role": "user", "content": long + "!"}], headers={"x-nearhit-dry-run": "1"}
+        )
+        first, second = dry.json["routing"]["candidates"]
+        assert first["target"] == f"{home}/m"
+        assert first["parts"]["prefill"] < second["parts"]["prefill"]
+
+
+async def test_sessions_stay_where_they_are(tmp_path: Path) -> None:
+    """A conversation that moves loses its upstream's prompt cache."""
+    smart = {"strategy": "weighted", "sticky": "session"}
+    async with stage(tmp_path, {"a": QUICK, "b": QUICK}, smart) as found:
+        homes: set[str] = set()
+        for session in range(8):
+            seen: set[str] = set()
+            for number in range(3):
+                told = await found.ask(number, headers={"x-nearhit-session": f"s{session}"})
+                seen.add(told.headers["x-nearhit-provider"])
+            assert len(seen) == 1
+            homes |= seen
+        assert homes == {"a", "b"}
+
+
+async def test_a_canary_gets_its_share_and_the_rest_stands_behind_it(tmp_path: Path) -> None:
+    """A new model that fails must not be felt by those it was tried on."""
+    broken = Options(fail_rate=1.0, seed=3)
+    smart = {"route": ["a/m"], "canary": {"to": "b/m", "share": 0.5}}
+    async with stage(tmp_path, {"a": QUICK, "b": broken}, smart) as found:
+        for number in range(12):
+            told = await found.ask(number)
+            assert told.headers["x-nearhit-provider"] == "a"
+        assert 1 <= found.calls()["b"] <= 11
+
+
+async def test_places_that_cannot_do_it_are_left_out(tmp_path: Path) -> None:
+    """A request with tools, or longer than a window, goes where it can be answered, and the reason is told."""
+    route = [{"to": "a/m", "lacks": ["tools"]}, {"to": "b/m", "context": 400}, "c/m"]
+    async with stage(tmp_path, {"a": QUICK, "b": QUICK, "c": QUICK}, {"route": route}) as found:
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+        assert (await found.ask(0)).headers["x-nearhit-provider"] == "a"
+        assert (await found.ask(1, tools=[tool], max_tokens=20)).headers["x-nearhit-provider"] == "b"
+        told = await found.ask(2, tools=[tool], max_tokens=900)
+        assert told.headers["x-nearhit-provider"] == "c"
+        rows = (await found.explained(told.headers["x-request-id"]))["why"]["routing"]["candidates"]
+        assert {row["target"]: row.get("left_out") for row in rows} == {
+            "c/m": None,
+            "a/m": "lacks tools",
+            "b/m": "context",
+        }
+
+
+async def test_a_circuit_opens_is_told_and_closes_again(tmp_path: Path) -> None:
+    """An upstream that is down must cost nothing per request, and must be found again when it is back."""
+    async with stage(tmp_path, {"a": Options(fail_rate=1.0, seed=3)}, {}) as found:
+        statuses = [(await found.gateway.chat(model="smart")).status for _ in range(30)]
+        assert set(statuses[-10:]) == {503}
+        calls = found.calls()["a"]
+        assert calls <= 1.2 * 30
+        told = await found.gateway.chat(model="smart")
+        assert told.json["error"]["code"] == "upstream_unavailable"
+        assert int(told.headers["retry-after"]) >= 1
+        async with found.gateway.client.get(found.gateway.url + "/health/upstreams") as response:
+            (row,) = (await response.json())["deployments"]
+        assert row["circuit"] == "open"
+        found.servers["a"].books.options = QUICK
+        await asyncio.sleep(1.1)
+        assert (await found.ask(99)).status == 200
+        assert (await found.ask(100)).status == 200
+
+
+async def test_total_failure_is_not_multiplied(tmp_path: Path) -> None:
+    """Three upstreams, all down: at most 1.2 calls for every request, or the outage becomes a storm."""
+    down = Options(fail_rate=1.0, seed=3)
+    async with stage(tmp_path, {"a": down, "b": down, "c": down}, {}) as found:
+        for _ in range(40):
+            assert (await found.gateway.chat(model="smart")).status >= 429
+        assert sum(found.calls().values()) <= 1.2 * 40
+
+
+async def test_a_hedge_answers_and_both_attempts_are_on_the_ledger(tmp_path: Path) -> None:
+    """The slow attempt is given up; what it may have cost is posted, not forgotten."""
+    upstreams = {"a": Options(ttft_ms=3_000, tokens=4), "b": QUICK}
+    async with stage(tmp_path, upstreams, {"hedge": "50ms"}) as found:
+        told = await found.ask()
+        assert told.headers["x-nearhit-provider"] == "b"
+        entries = await found.gateway.entries()
+        assert sorted(entry["provider"] for entry in entries) == ["a", "b"]
+        assert all(entry["amount_nano"] > 0 for entry in entries)
+        assert found.counters("a").closed_early == 1
+        attempts = (await found.explained(told.headers["x-request-id"]))["attempts"]
+        assert [attempt["why"] for attempt in attempts] == ["", "hedge"]
+
+
+@pytest.mark.parametrize(("logprob", "answered"), [(-0.1, "a"), (-2.0, "b")])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_cascade_escalates_where_the_small_one_is_not_sure(
+    tmp_path: Path, logprob: float, answered: str, stream: bool
+) -> None:
+    """The small model's answer is served when its mean log probability is high enough, else the next one's."""
+    upstreams = {"a": Options(tokens=4, logprob=logprob), "b": QUICK}
+    async with stage(tmp_path, upstreams, {"strategy": "cascade", "min_logprob": -0.5}) as found:
+        told = await found.ask(stream=stream)
+        entries = await found.gateway.entries()
+        assert [entry["provider"] for entry in entries] == (["a"] if answered == "a" else ["a", "b"])
+        if not stream:
+            assert told.headers["x-nearhit-provider"] == answered
+            assert told.json["choices"][0]["logprobs"] is None
+        else:
+            assert told.events[-1] == "[DONE]"
+        rungs = (await found.explained(told.headers["x-request-id"]))["why"]["cascade"]["rungs"]
+        assert rungs[0]["mean_logprob"] == logprob
+
+
+async def test_the_majority_of_an_ensemble_answers(tmp_path: Path) -> None:
+    """Two of three say the same but for case: theirs is the answer, and all three are paid for."""
+    upstreams = {"a": Options(say="No."), "b": Options(say="Yes."), "c": Options(say="yes")}
+    async with stage(tmp_path, upstreams, {"strategy": "ensemble", "of": 3}) as found:
+        told = await found.ask()
+        assert told.text == "Yes."
+        assert len(await found.gateway.entries()) == 3
+        voted = (await found.explained(told.headers["x-request-id"]))["why"]["ensemble"]
+        assert voted["won_by"] == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_filtered_answer_goes_to_the_next_where_that_is_wanted(tmp_path: Path, stream: bool) -> None:
+    """Content filters differ; with the switch on a filtered answer is another model's chance, and is paid for."""
+    upstreams = {"a": Options(say="", finish="content_filter"), "b": QUICK}
+    async with stage(tmp_path, upstreams, {"fallback_on": ["content_filter"]}) as found:
+        told = await found.ask(stream=stream)
+        assert told.headers["x-nearhit-provider"] == "b"
+        assert [entry["provider"] for entry in await found.gateway.entries()] == ["a", "b"]
+
+
+async def test_from_a_share_of_the_budget_on_the_price_decides(tmp_path: Path) -> None:
+    """Quality first while there is money, the cheaper one when most of it is gone."""
+    from policies.budget import Budget
+
+    smart = {"cheapest_from": 0.5}
+    async with stage(
+        tmp_path, {"a": QUICK, "b": QUICK}, smart, prices={"a": ("10.00", "10.00"), "b": ("0.10", "0.10")}
+    ) as found:
+        assert (await found.ask(0, max_tokens=8)).headers["x-nearhit-provider"] == "a"
+        spent = sum(entry["amount_nano"] for entry in await found.gateway.entries())
+        budget = Budget(scope="team:acme", limit_nano=spent * 2, window="day")
+        await found.gateway.services.ledger.set_budget(budget, "test")
+        assert (await found.ask(1, max_tokens=8)).headers["x-nearhit-provider"] == "b"
+
+
+async def test_a_shadow_is_compared_and_costs_the_client_nothing(tmp_path: Path) -> None:
+    """A new model is judged on real questions; its lines are the gateway's own and end at their cap."""
+    upstreams = {"a": Options(say="The sky is blue."), "b": Options(say="the sky is blue")}
+    smart = {"route": ["a/m"], "shadow": {"to": "b/m", "share": 1.0, "budget_usd": "0.02"}}
+    async with stage(tmp_path, upstreams, smart) as found:
+        told = await found.ask(max_tokens=20)
+        assert told.headers["x-nearhit-provider"] == "a"
+        shadow = await found.told_later(told.headers["x-request-id"], "shadow")
+        assert shadow["verdict"] == "same"
+        assert float(shadow["fresh"]["cost_usd"]) > 0
+        entries = {entry["provider"]: entry for entry in await found.gateway.entries()}
+        assert entries["a"]["team"] == "acme"
+        assert (entries["b"]["team"], entries["b"]["project"]) == ("nearhit", "shadow")
+        assert told.headers["x-nearhit-cost-usd"] == f"{entries['a']['amount_nano'] / 1e9:f}".rstrip("0")
+
+
+async def test_a_key_that_must_wait_is_replaced_by_another(tmp_path: Path) -> None:
+    """A pool of keys answers as long as one of them may be used; when none may, the client is told for how long."""
+    language = Keyed({"good"})
+    async with wire_upstream(language, Manner()) as up:
+        keyed = {"kind": "openai", "base_url": f"http://127.0.0.1:{up.port}/v1", "api_keys": ["good", "tired"]}
+        async with stage(tmp_path, {"a": QUICK}, {}, more={"a": keyed}) as found:
+            for number in range(4):
+                told = await found.ask(number)
+                assert told.headers["x-nearhit-attempts"] == "1"
+            assert language.heard.count("Bearer tired") == 1
+            language.good.clear()
+            told = await found.gateway.chat(model="smart", headers={"x-nearhit-timeout": "2"})
+            assert told.status == 429
+            assert int(told.headers["retry-after"]) >= 20
+            calls = len(language.heard)
+            assert (await found.gateway.chat(model="smart")).status == 429
+            assert len(language.heard) == calls
+
+
+class Keyed:
+    """Answers to some keys; tells all others to wait half a minute."""
+
+    def __init__(self, good: set[str]) -> None:
+        self.good = good
+        self.heard: list[str] = []
+
+    async def answer(self, asked: Request) -> Answer:
+        key = asked.headers["authorization"]
+        self.heard.append(key)
+        if key.removeprefix("Bearer ") not in self.good:
+            error = {"error": {"message": "slow down", "type": "requests", "code": "rate_limit_exceeded"}}
+            status, headers = "429 Too Many Requests", ("retry-after: 30",)
+            return Answer(status=status, headers=headers, body=msgspec.json.encode(error))
+        choice = {"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+        return Answer(body=msgspec.json.encode({"choices": [choice], "usage": usage}))
+
+    def failure(self) -> Answer:
+        return Answer(status="500 Internal Server Error")

@@ -1,0 +1,128 @@
+"""`nearhit doctor`, part by part: each one broken, found, and with words that say how it is mended."""
+
+import os
+import socket
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.cli import doctor
+from gateway.cli.doctor import Finding
+from gateway.settings import Settings
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def made(home: Path, **values: Any) -> Settings:
+    home.mkdir(mode=0o700, exist_ok=True)
+    given: dict[str, Any] = {"engines": {}, "cache": {"mode": "off"}, **values}
+    return Settings(home=home, **given)
+
+
+OIDC = {"client_id": "n", "roles": {"ops": "admin"}}
+BROKEN: dict[str, tuple[Callable[[Settings], Finding], Callable[[], dict[str, Any]], str]] = {
+    "redis": (doctor._redis, lambda: {"redis": f"redis://127.0.0.1:{closed_port()}/0"}, "start Redis"),
+    "database": (
+        doctor._database,
+        lambda: {"database": f"postgresql://nobody@127.0.0.1:{closed_port()}/none"},
+        "start the database",
+    ),
+    "telemetry": (
+        doctor._telemetry,
+        lambda: {"telemetry": {"otlp": f"http://127.0.0.1:{closed_port()}"}},
+        "start the collector",
+    ),
+    "sign-in": (
+        doctor._sign_in,
+        lambda: {"oidc": {**OIDC, "issuer": f"http://127.0.0.1:{closed_port()}"}},
+        "keys still sign in",
+    ),
+    "upstreams": (
+        doctor._upstreams,
+        lambda: {"providers": {"lab": {"kind": "openai", "base_url": "http://127.0.0.1:1/v1"}}},
+        "api_key",
+    ),
+    "engines": (doctor._engines, lambda: {"engines": {"local": {"model": "/nowhere/at/all"}}}, "engines:"),
+    "encoder": (
+        doctor._weights,
+        lambda: {"cache": {"mode": "semantic", "encoder": "/nowhere/at/all"}},
+        "cache.encoder",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_part_is_found_and_its_mend_named(name: str, tmp_path: Path) -> None:
+    """The first thing an operator runs must point at the part, not at a trace."""
+    check, values, mend = BROKEN[name]
+    found = check(made(tmp_path / "home", **values()))
+    assert (found.name, found.good) == (name, False)
+    assert mend in found.mend
+    assert found.words
+
+
+@pytest.mark.parametrize("name", [name for name in BROKEN if name not in ("engines", "encoder")])
+def test_what_is_not_configured_is_no_fault(name: str, tmp_path: Path) -> None:
+    """A laptop without Redis is well."""
+    assert BROKEN[name][0](made(tmp_path / "home")).good
+
+
+def test_a_data_folder_that_others_can_read(tmp_path: Path) -> None:
+    """It holds the pepper and the journal."""
+    settings = made(tmp_path / "home")
+    assert doctor._home(settings).good
+    settings.home.chmod(0o755)
+    found = doctor._home(settings)
+    assert (found.good, found.mend) == (False, f"chmod 700 {settings.home}")
+
+
+def test_a_journal_that_cannot_be_written(tmp_path: Path) -> None:
+    """Nothing could be sent: every attempt is written there first."""
+    settings = made(tmp_path / "home")
+    (settings.home / "journal").mkdir()
+    assert doctor._journal(settings).good
+    (settings.home / "journal").rmdir()
+    (settings.home / "journal").symlink_to(tmp_path / "gone")
+    (tmp_path / "gone").write_text("a file where a folder should be")
+    found = doctor._journal(settings)
+    assert not found.good
+    assert "writable" in found.mend
+
+
+def test_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every miss waits for it."""
+    settings = made(tmp_path / "home")
+    (settings.home / "journal").mkdir()
+    sync = os.fdatasync
+
+    def slow(fd: int) -> None:
+        time.sleep(0.06)
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    found = doctor._journal(settings)
+    assert not found.good
+    assert "local disk" in found.mend
+
+
+def test_a_schema_that_is_behind(tmp_path: Path) -> None:
+    """The mend is one command."""
+    settings = made(tmp_path / "home")
+    sqlite3.connect(settings.home / "nearhit.db").close()
+    found = doctor._database(settings)
+    assert (found.good, found.mend) == (False, "nearhit db upgrade")
+
+
+def test_a_clock_that_was_never_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Budgets of 1970 are nobody's."""
+    assert doctor._clock(made(tmp_path / "home")).good
+    monkeypatch.setattr(time, "gmtime", lambda: time.struct_time((1970, 1, 1, 0, 0, 0, 3, 1, 0)))
+    assert "NTP" in doctor._clock(made(tmp_path / "home")).mend

@@ -1,0 +1,152 @@
+"""The gate itself: what it counts, what it answers, and that it looks at the loop it lives in."""
+
+import asyncio
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.gate import BEHIND, Gate, memory_used
+from policies.overload import Pressure
+from tests.clock import FrozenClock
+from tests.live import live, settings
+
+HEADERS = [(b"authorization", b"Bearer a")]
+
+
+def gate(most: int = 10, **changes: object) -> tuple[Gate, list[str]]:
+    reasons: list[str] = []
+    made = Gate(most, 0.025, random=lambda: 0.5, turned_away=reasons.append, **changes)  # pyright: ignore[reportArgumentType] - a test's shorthand
+    return made, reasons
+
+
+def test_no_more_than_allowed_are_under_way_and_a_place_is_given_back() -> None:
+    """A place that is lost closes the gate a little for good."""
+    found, reasons = gate(most=2)
+    assert [found.refusal(HEADERS) for _ in range(2)] == [None, None]
+    refused = found.refusal(HEADERS)
+    assert refused is not None
+    assert (refused.http_status, reasons, found.load().in_flight) == (503, ["in-flight"], 2)
+    found.left()
+    assert found.refusal(HEADERS) is None
+
+
+def test_what_it_answers_says_when_to_come_back() -> None:
+    """Clients obey it: a number that is too small brings the overload back."""
+    found, _ = gate(most=0)
+    found._pressure = Pressure(share=0.9, rate=100.0)
+    refused = found.refusal(HEADERS)
+    assert refused is not None
+    headers = dict(refused.headers)
+    assert headers["retry-after"] == "10"
+    assert headers["retry-after-ms"] == "10000"
+
+
+def test_full_memory_turns_newcomers_away_until_there_is_room() -> None:
+    """The container would be killed, with everything that is under way."""
+    used = [96]
+    found, reasons = gate(memory=lambda: (used[0], 100))
+    for _ in range(10):
+        found.window(0.1, 0.0)
+    refused = found.refusal(HEADERS)
+    assert refused is not None
+    assert ("connection", "close") in refused.headers
+    assert (reasons, found.yielding) == (["memory"], True)
+    used[0] = 90
+    for _ in range(10):
+        found.window(0.1, 0.0)
+    assert found.refusal(HEADERS) is None
+    assert not found.yielding
+
+
+def test_few_newcomers_are_never_turned_away_for_a_late_loop() -> None:
+    """If they are not what keeps the loop busy, refusing them does not help it."""
+    found, _ = gate()
+    for _ in range(50):
+        assert found.refusal(HEADERS) is None
+        found.left()
+        found.window(0.1, 5.0)
+
+
+def test_keys_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever invents keys must not grow the worker."""
+    monkeypatch.setattr("gateway.gate._MOST_KEYS", 3)
+    found, _ = gate(most=1_000)
+    found._pressure = Pressure(share=0.01, rate=100.0)
+    for number in range(20):
+        found.refusal([(b"x-api-key", b"k%d" % number)])
+    assert len(found._asked[0]) == 3
+
+
+def test_a_loud_key_pays_for_its_noise_and_batches_before_people() -> None:
+    """The gate divides what it may let in by key, from what it saw itself."""
+    found, _ = gate(most=10**9)
+    batch = [(b"authorization", b"Bearer c"), (b"x-nearhit-priority", b"batch")]
+    sent = {"loud": (HEADERS, 100), "quiet": ([(b"authorization", b"Bearer b")], 5), "batch": (batch, 50)}
+    came: dict[str, int] = dict.fromkeys(sent, 0)
+    inside = dict(came)
+    draw = random.Random(1)
+    found._random = draw.random
+    for window in range(60):
+        found._pressure = Pressure(share=0.6, rate=600.0)  # of 1,550 a second
+        found._divide()
+        for name, (headers, number) in sent.items():
+            for _ in range(number):
+                let_in = found.refusal(headers) is None
+                came[name] += window > 30
+                inside[name] += let_in and window > 30
+    part = {name: inside[name] / came[name] for name in sent}
+    assert part["quiet"] > 0.95
+    assert 0.4 < part["loud"] < 0.7
+    assert part["batch"] < 0.1
+
+
+async def test_a_loop_that_is_far_behind_refuses_at_once() -> None:
+    """A flood arrives within one turn of the loop: the next window would come too late."""
+    clock = FrozenClock()
+    found, reasons = gate(monotonic=clock.monotonic)
+    found._due = clock.monotonic()
+    assert found.refusal(HEADERS) is None
+    clock.advance(BEHIND + 0.1)
+    assert found.refusal(HEADERS) is not None
+    assert reasons == ["behind"]
+
+
+async def test_it_sees_its_own_loop_being_blocked() -> None:
+    """The lag that counts is the one of the loop that answers."""
+    found, _ = gate(most=10_000)
+    found.start()
+    until = time.monotonic() + 10.0
+    while not found.yielding and time.monotonic() < until:
+        for _ in range(50):
+            if found.refusal(HEADERS) is None:
+                found.left()
+        time.sleep(0.3)  # noqa: ASYNC251 - the loop is to be late
+        await asyncio.sleep(0.001)
+    assert found.load().lag > 0.025
+    assert found.yielding
+    found.stop()
+
+
+def test_memory_is_read_or_is_without_a_limit() -> None:
+    """Whatever machine this runs on."""
+    used, limit = memory_used()
+    assert used >= 0
+    assert limit is None or limit > 0
+
+
+async def test_refusals_are_in_the_shape_of_their_path_and_counted(tmp_path: Path) -> None:
+    """An SDK that does not understand the refusal retries at once."""
+    async with live(settings(tmp_path, server={"max_in_flight": 1}, upstream={"ttft_ms": 400.0})) as gateway:
+        first = asyncio.get_running_loop().create_task(gateway.chat())
+        await asyncio.sleep(0.15)
+        told = await gateway.chat()
+        body = {"model": "up/scripted", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}
+        other = await gateway.post("/v1/messages", body)
+        assert (await first).status == 200
+        assert (told.status, told.json["error"]["code"], told.headers["retry-after"]) == (503, "overloaded", "1")
+        assert (other.status, other.json["type"], other.json["error"]["type"]) == (529, "error", "overloaded_error")
+        shown = gateway.services.telemetry.exposition().decode()  # pyright: ignore[reportOptionalMemberAccess] - a whole gateway has one
+        assert 'nearhit_shed_total{reason="in-flight"} 2.0' in shown
+        assert (await gateway.chat()).status == 200

@@ -1,0 +1,156 @@
+"""The engine without the gateway: as a library, as commands, on a file of requests."""
+
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine import EngineFailed, GenerateRequest, Options, SamplingParams, open_engine, options
+from engine.__main__ import main
+from engine.api import Delta, Overloaded
+from engine.batch_file import Progress, run
+from engine.sim import SimEngine
+
+DOCS = Path(__file__).parents[3] / "docs" / "engine.md"
+
+
+def line(id: str, **changes: Any) -> str:
+    body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": f"Question {id}"}], "max_tokens": 4}
+    record = {"custom_id": id, "method": "POST", "url": "/v1/chat/completions", "body": body | changes}
+    return msgspec.json.encode(record).decode() + "\n"
+
+
+def records(path: Path) -> dict[str, Any]:
+    return {one["custom_id"]: one for one in map(msgspec.json.decode, path.read_text().splitlines())}
+
+
+async def sim(**settings: Any) -> SimEngine:
+    engine = SimEngine(**settings)
+    await engine.start()
+    return engine
+
+
+async def test_every_line_is_answered_once_whatever_it_is(tmp_path: Path) -> None:
+    """A batch of a million lines must not be lost to one bad one."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    bad = [
+        '{"custom_id": "no url"}\n',
+        "nonsense\n",
+        line("unknown", banana=1),
+        line("range", temperature=-1),
+        line("type", max_tokens="x"),
+    ]
+    source.write_text(line("a") + "\n" + "".join(bad) + line("b", stop=["x"], seed=3))
+    seen: list[Progress] = []
+    found = await run(await sim(), source, target, show=seen.append)
+    answers = records(target)
+    assert (found.done, found.failed, found.skipped) == (7, 5, 0)
+    assert [one.done for one in seen] == list(range(1, 8))
+    assert set(answers) == {"a", "b", "no url", "line-4", "unknown", "range", "type"}
+    assert answers["a"]["response"]["body"]["choices"][0]["message"]["content"]
+    assert answers["unknown"]["error"]["code"] == "unsupported_parameter"
+    assert "banana" in answers["unknown"]["error"]["message"]
+    assert {one["response"]["status_code"] for one in answers.values()} == {200, 400}
+
+
+async def test_an_interrupted_batch_goes_on(tmp_path: Path) -> None:
+    """Hours of work must survive a power cut: what is answered stays, half a line is done again."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(line(str(at)) for at in range(6)))
+    await run(await sim(), source, target)
+    lines = target.read_text().splitlines(keepends=True)
+    target.write_text("".join(lines[:3]) + lines[3][:20])
+    found = await run(await sim(), source, target)
+    assert (found.done, found.skipped) == (3, 3)
+    assert len(records(target)) == 6
+    assert len(target.read_text().splitlines()) == 6
+
+
+class Moody(SimEngine):
+    """Turns requests away a few times before it answers."""
+
+    def __init__(self, errors: list[Exception]) -> None:
+        super().__init__()
+        self.errors = errors
+        self.most = self.now = 0
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        if self.errors:
+            raise self.errors.pop()
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            async for delta in super().generate(request):
+                yield delta
+        finally:
+            self.now -= 1
+
+
+async def test_a_batch_waits_for_a_full_engine_and_gives_up_on_a_dead_one(tmp_path: Path) -> None:
+    """At night nobody is there to start it again; and an engine that never comes back must not be asked for ever."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(line(str(at)) for at in range(30)))
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    engine = Moody([Overloaded("full", retry_after=3), EngineFailed("restarting")])
+    await engine.start()
+    assert (await run(engine, source, target, in_flight=4, sleep=sleep)).done == 30
+    assert sorted(slept) == [0.1, 3]
+    assert engine.most == 4
+    dead = Moody([EngineFailed("dead") for _ in range(100)])
+    with pytest.raises(EngineFailed):
+        await run(dead, source, tmp_path / "other.jsonl", in_flight=2, sleep=sleep)
+
+
+def test_options_survive_the_command_line() -> None:
+    """A process is launched by flags: what does not come through them is silently the default."""
+    wanted = Options(threads=2, queue=7, dtype="bfloat16", memory=64 * 2**20, chunk=32)
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    options.add(parser)
+    assert options.given(parser.parse_args(options.arguments(wanted))) == wanted
+    assert options.given(parser.parse_args([])) == Options()
+    with pytest.raises(ValueError, match="--threads"):
+        options.given(parser.parse_args(["--threads", "many"]))
+    assert "float32|bfloat16" in parser.format_help()
+
+
+def test_plan_tells_bytes_and_ceilings(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who buys a machine wants to know before the download."""
+    assert main(["plan", "tiny-random:qwen3", "--max-sequences", "2"]) == 0
+    found = msgspec.json.decode(capsys.readouterr().out)
+    assert found["kv_bytes_per_token"] == 2 * 2 * 2 * 16 * 4
+    assert found["kv_capacity_tokens"] == 2 * 2048
+    one, many = (found[f"ceiling_decode_tokens_per_s_batch_{batch}_context_128"] for batch in (1, 16))
+    assert 0 < one < many
+    assert main(["plan", "/nowhere"]) == 1
+
+
+async def test_processes_of_ones_own_are_kept_alive(tmp_path: Path) -> None:
+    """`open_engine` promises an engine, not a process: one that dies is started again, and its neighbour serves."""
+    async with open_engine("tiny-random:qwen3", Options(threads=1, memory=2**20), replicas=2) as engine:
+        request = GenerateRequest(id="a", text="Hello", sampling=SamplingParams(max_tokens=4, temperature=0))
+        first = [delta async for delta in engine.generate(request)]
+        assert first[-1].usage is not None
+        source = tmp_path / "in.jsonl"
+        source.write_text("".join(line(str(at)) for at in range(8)))
+        assert (await run(engine, source, tmp_path / "out.jsonl")).completion_tokens == 32
+    with pytest.raises(EngineFailed):
+        async with open_engine("/nowhere"):
+            pass
+
+
+def test_the_documented_example_runs() -> None:
+    """The first thing anybody does is to copy it."""
+    text = DOCS.read_text("utf-8")
+    code = text.split("```python\n", 1)[1].split("```", 1)[0]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.strip()

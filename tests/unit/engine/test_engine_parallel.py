@@ -1,0 +1,62 @@
+"""One model in two processes: the same tokens, and a clear refusal where it cannot be divided."""
+
+import time
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+import torch
+
+from engine.core import EngineCore
+from engine.frames import Submit
+from engine.launch import launch
+from engine.locate import locate
+from engine.models import loader
+from engine.models.linear import Dense
+from engine.options import Options
+from engine.parallel import CannotDivide, Leader, Rank, Sharded
+
+MODEL = "tiny-random:qwen3"
+PROMPTS = [[5 + at * step % 90 for at in range(70)] for step in (3, 7, 11)]
+
+
+def answers(core: EngineCore, submit: Callable[..., Submit]) -> dict[object, list[int]]:
+    for at, prompt in enumerate(PROMPTS):
+        core.submit(at, submit(prompt, max_tokens=12))
+    found: dict[object, list[int]] = {at: [] for at in range(len(PROMPTS))}
+    while core.busy:
+        for one in core.step():
+            found[one.key] += one.output.tokens
+    return found
+
+
+def test_two_ranks_answer_as_one(submit: Callable[..., Submit]) -> None:
+    """Shares that are cut at the wrong place give fluent nonsense: only the same tokens prove them right."""
+    options = Options(threads=1, memory=2**20, sequences=4)
+    alone = launch(MODEL, options, monotonic=time.monotonic)
+    both = launch(MODEL, Options(threads=1, memory=2**20, sequences=4, tensor_parallel=2), monotonic=time.monotonic)
+    leader = cast("Leader", both.decoder)
+    assert leader.spec.heads == alone.decoder.spec.heads // 2
+    try:
+        assert answers(both, submit) == answers(alone, submit)
+    finally:
+        leader.close()
+    assert [one.returncode for one in leader._followers] == [0]
+
+
+def test_ranks_hold_different_shares_of_equal_size() -> None:
+    """Two ranks with the same half would add up to something that still looks like text."""
+    shares = [
+        loader.load(locate(MODEL), wrap=lambda inner, rank=rank: Sharded(inner, Rank(rank, 2))) for rank in (0, 1)
+    ]
+    for one, two in zip(shares[0].layers, shares[1].layers, strict=True):
+        for name in ("qkv", "gate_up"):
+            first, second = (cast("Dense", getattr(layer, name)).weight for layer in (one, two))
+            assert first.shape == second.shape
+            assert not torch.equal(first, second)
+
+
+def test_what_cannot_be_divided_is_refused_before_anything_starts() -> None:
+    """Two key heads among three processes: better a sentence than a crash in the first step."""
+    with pytest.raises(CannotDivide, match="among 3 processes"):
+        launch(MODEL, Options(threads=1, tensor_parallel=3), monotonic=time.monotonic)

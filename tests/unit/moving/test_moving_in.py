@@ -1,0 +1,162 @@
+"""Configurations of other gateways become ours, and what cannot is named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.cli.init import init
+from gateway.cli.wrong import Wrong
+from gateway.moving import helicone, litellm, portkey
+from gateway.settings import load
+
+LITELLM = """
+model_list:
+  - model_name: gpt
+    litellm_params:
+      {model: azure/gpt-4o-eu, api_base: os.environ/AZURE_EU, api_key: os.environ/EU_KEY, api_version: 2024-10-21,
+       rpm: 60}
+  - model_name: gpt
+    litellm_params:
+      {model: azure/gpt-4o-us, api_base: "https://us.openai.azure.com", api_key: os.environ/US_KEY, rpm: 40, weight: 2}
+  - model_name: small
+    litellm_params: {model: openai/gpt-5-mini, api_key: os.environ/OPENAI_KEY, max_budget: 5, budget_duration: 7d}
+  - model_name: home
+    litellm_params: {model: ollama/llama3, api_base: "http://127.0.0.1:11434"}
+  - model_name: lab
+    litellm_params: {model: hosted_vllm/qwen, api_base: "http://127.0.0.1:8000/v1", extra_headers: {a: b}}
+  - model_name: odd
+    litellm_params: {model: cohere/command-r}
+  - model_name: "openai/*"
+    litellm_params: {model: "openai/*"}
+router_settings:
+  routing_strategy: simple-shuffle
+  num_retries: 3
+  model_group_alias: {gpt-4: gpt}
+  fallbacks: [{gpt: [small]}]
+litellm_settings:
+  cache: true
+  cache_params: {type: redis-semantic, host: os.environ/REDIS, port: 6379, ttl: 600, similarity_threshold: 0.8}
+  content_policy_fallbacks: [{small: [home]}]
+  max_budget: 100
+  budget_duration: 30d
+  success_callback: [langfuse]
+general_settings: {master_key: os.environ/MASTER, database_url: os.environ/DB}
+"""
+SECRETS = {"AZURE_EU": "https://eu.openai.azure.com", "EU_KEY": "e", "US_KEY": "u", "OPENAI_KEY": "o", "REDIS": "r"}
+
+
+@pytest.fixture
+def moved_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file in a folder of its own, with the environment it refers to."""
+    for name, value in {**SECRETS, "DB": "postgresql://u@h/n"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_litellm_configuration_loads_and_does_the_same(moved_in: Path) -> None:
+    """Deployments, shares, fallbacks, aliases, budgets, cache and references to the environment survive the move."""
+    source, path = moved_in / "config.yaml", moved_in / "nearhit.yaml"
+    source.write_text(LITELLM)
+    init(source, path=path, peer="litellm")
+    found = load(path)
+    gpt = found.models["gpt"]
+    assert [(entry.to, entry.weight) for entry in gpt.route] == [
+        ("azure/gpt-4o-eu", 1.0),
+        ("azure-2/gpt-4o-us", 2.0),
+        ("openai/gpt-5-mini", 0.0),
+    ]
+    assert gpt.strategy == "weighted"
+    assert found.models["gpt-4"].route == gpt.route
+    assert found.models["small"].fallback_on == ["content_filter"]
+    assert [entry.to for entry in found.models["small"].route] == ["openai/gpt-5-mini", "ollama/llama3"]
+    assert found.providers["azure"].base_url == "https://eu.openai.azure.com"
+    assert found.providers["azure"].model_extra == {"api_version": "2024-10-21"}
+    assert found.providers["ollama"].base_url == "http://127.0.0.1:11434/v1"
+    budgets = {budget.scope: budget for budget in found.budgets}
+    assert (budgets["org"].limit_usd, budgets["org"].window) == ("100", "month")
+    assert (budgets["model:small"].limit_usd, budgets["model:small"].window) == ("5", "week")
+    assert budgets["model:gpt"].rpm == 100
+    assert (found.cache.mode, found.cache.ttl) == ("semantic", 600)
+    assert found.redis == "redis://r:6379/0"
+
+
+def test_what_cannot_be_moved_is_named_in_the_file_and_on_the_screen(
+    moved_in: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A setting that silently vanished would be found out in production."""
+    source, path = moved_in / "config.yaml", moved_in / "nearhit.yaml"
+    source.write_text(LITELLM)
+    init(source, path=path, peer="litellm")
+    told = capsys.readouterr().out
+    for what in ("cohere/command-r", "openai/*", "extra_headers", "num_retries", "similarity_threshold", "master_key"):
+        assert what in told
+        assert what in path.read_text()
+    assert "success_callback" in told
+    for secret in ("EU_KEY", "OPENAI_KEY"):
+        assert "${" + secret + "}" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("named", "strategy"),
+    [("least-busy", "least_busy"), ("latency-based-routing", "fastest"), ("cost-based-routing", "cheapest")],
+)
+def test_strategies_have_counterparts(named: str, strategy: str) -> None:
+    """Names differ, the order of requests must not."""
+    rows = [{"model_name": "m", "litellm_params": {"model": f"openai/{name}"}} for name in ("a", "b")]
+    found = litellm.moved({"model_list": rows, "router_settings": {"routing_strategy": named}})
+    assert found.config["models"]["m"]["strategy"] == strategy
+
+
+def test_a_portkey_configuration_becomes_a_model(moved_in: Path) -> None:
+    """Weights and nested targets of a load balancer; secrets of theirs are referred to, never copied."""
+    config: dict[str, Any] = {
+        "strategy": {"mode": "loadbalance"},
+        "targets": [
+            {
+                "provider": "openai",
+                "api_key": "sk-very-secret",
+                "weight": 0.7,
+                "override_params": {"model": "gpt-5-mini"},
+            },
+            {
+                "provider": "anthropic",
+                "virtual_key": "vk-1",
+                "weight": 0.3,
+                "override_params": {"model": "claude-haiku-4-5"},
+            },
+        ],
+        "cache": {"mode": "semantic", "max_age": 60},
+        "retry": {"attempts": 5},
+    }
+    found = portkey.moved(config)
+    written = found.written("config.json")
+    assert "sk-very-secret" not in written
+    assert yaml.safe_load(written)["models"]["default"]["strategy"] == "weighted"
+    assert any("retry" in sentence for sentence in found.left)
+    assert found.config["cache"] == {"mode": "semantic", "ttl": 60}
+    del moved_in
+
+
+def test_helicones_headers_become_settings() -> None:
+    """Its limits and its cache were sent with every request; here they are written down once."""
+    found = helicone.moved(
+        'Helicone-Auth: "Bearer x"\nHelicone-Cache-Enabled: true\nCache-Control: max-age=3600\n'
+        "Helicone-RateLimit-Policy: 5000;w=86400;u=cents\n"
+    )
+    assert found.config["cache"] == {"mode": "exact", "ttl": 3600}
+    assert found.config["budgets"] == [{"scope": "org", "limit_usd": "50.00", "window": "day"}]
+
+
+def test_a_file_of_another_kind_is_refused(moved_in: Path) -> None:
+    """The wrong file should not become an empty configuration."""
+    source = moved_in / "x.yaml"
+    source.write_text("services: {}\n")
+    for peer in ("litellm", "portkey", "helicone"):
+        with pytest.raises(Wrong, match="cannot move"):
+            init(source, path=moved_in / "y.yaml", peer=peer)
+    with pytest.raises(Wrong, match="belong together"):
+        init(source, path=moved_in / "y.yaml")
+    assert not (moved_in / "y.yaml").exists()

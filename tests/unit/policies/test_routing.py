@@ -1,0 +1,201 @@
+"""The strategies as functions: what every ranking must hold, whatever the places look like."""
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.money import Price
+from policies.routing import IMAGES, TOOLS, Asked, Place, brought_forward, home_of, known, rank, strategy
+from policies.routing.affinity import Load
+from policies.routing.affinity import cost as affine
+from policies.routing.agreement import majority, mean_logprob, said
+from policies.routing.draws import exponential, mixed
+
+times = st.sampled_from([-1.0, 0.0, 5.0, 80.0, 3_000.0])
+prices = st.none() | st.builds(
+    Price,
+    id=st.just("p"),
+    input=st.integers(0, 10**8),
+    output=st.integers(0, 10**8),
+    cached_input=st.just(0),
+    cache_write=st.just(0),
+)
+
+
+@st.composite
+def places(draw: st.DrawFn) -> list[Place]:
+    count = draw(st.integers(1, 12))
+    return [
+        Place(
+            name=f"p{number}/m",
+            number=number,
+            weight=draw(st.sampled_from([0.0, 0.1, 1.0, 9.0])),
+            price=draw(prices),
+            context=draw(st.sampled_from([0, 100, 100_000])),
+            lacks=draw(st.sampled_from([0, TOOLS, TOOLS | IMAGES])),
+            shut_until=draw(st.sampled_from([0.0, 5.0, 20.0])),
+            shut="circuit open",
+            probing=draw(st.booleans()),
+            in_flight=draw(st.integers(0, 40)),
+            waiting=draw(st.sampled_from([0.0, 3.0])),
+            running=draw(st.sampled_from([0.0, 9.0])),
+            ttft_ms=draw(times),
+            tpot_ms=draw(times),
+            slow_ttft_ms=draw(times),
+            slow_tpot_ms=draw(times),
+            matched=draw(st.sampled_from([0, 16, 4_096])),
+            queued_tokens=draw(st.integers(0, 9_000)),
+        )
+        for number in range(count)
+    ]
+
+
+asks = st.builds(
+    Asked,
+    prompt=st.integers(1, 200_000),
+    output=st.integers(0, 4_096),
+    now=st.just(10.0),
+    needs=st.sampled_from([0, TOOLS, IMAGES]),
+    draw=st.integers(0, 2**64 - 1),
+)
+
+
+@pytest.mark.parametrize("name", known())
+@given(asked=asks, given=places())
+def test_every_place_is_ranked_once_or_left_out_with_a_reason(name: str, asked: Asked, given: list[Place]) -> None:
+    """A place that is lost is an outage nobody sees; one ranked twice is a storm."""
+    ranking = rank(strategy(name), asked, given)
+    left_out = [place for place, _ in ranking.left_out]
+    assert sorted(place.number for place in [*ranking.order, *left_out]) == [place.number for place in given]
+    assert all(why for _, why in ranking.left_out)
+    for place in ranking.order:
+        assert not place.lacks & asked.needs
+        assert not place.context or asked.prompt + asked.output <= place.context
+        assert asked.now >= place.shut_until
+
+
+@pytest.mark.parametrize("name", known())
+@given(asked=asks, given=places())
+def test_the_order_is_that_of_the_told_costs(name: str, asked: Asked, given: list[Place]) -> None:
+    """The explanation must be the reason: parts that sum to the cost, and costs that rise."""
+    ranking = rank(strategy(name), asked, given)
+    totals = [sum(parts) for parts in ranking.costs]
+    assert totals == sorted(totals)
+    assert not any(math.isnan(total) for total in totals)
+    assert all(len(parts) == len(ranking.strategy.parts) for parts in ranking.costs)
+    assert all(part >= 0 for parts in ranking.costs for part in parts)
+    told = ranking.told()
+    assert told["strategy"] == name
+
+
+@pytest.mark.parametrize("name", [name for name in known() if name != "weighted"])
+@given(asked=asks, given=places(), number=st.integers(0, 11))
+def test_more_load_never_makes_a_place_better(name: str, asked: Asked, given: list[Place], number: int) -> None:
+    """Otherwise a full replica draws what fills it further."""
+    watched = given[number % len(given)]
+    before = rank(strategy(name), asked, given)
+    if watched not in before.order:
+        return
+    at = before.order.index(watched)
+    watched.in_flight += 5
+    watched.queued_tokens += 5_000
+    assert rank(strategy(name), asked, given).order.index(watched) >= at
+
+
+def test_weights_are_kept_over_many_draws() -> None:
+    """A share that is written down must be the share that is measured."""
+    given = [Place(name="a", number=0, weight=3.0), Place(name="b", number=1, weight=1.0), Place(name="c", weight=0.0)]
+    given[2].number = 2
+    firsts: Counter[str] = Counter()
+    for seed in range(4_000):
+        asked = Asked(prompt=1, output=1, now=0.0, draw=mixed(seed, 0))
+        order = rank(strategy("weighted"), asked, given).order
+        firsts[order[0].name] += 1
+        assert order[-1].name == "c"
+    assert 0.72 < firsts["a"] / 4_000 < 0.78
+
+
+@given(st.lists(st.text(min_size=1, max_size=6), min_size=2, max_size=9, unique=True), st.integers(0, 2**64 - 1))
+def test_a_place_that_leaves_moves_only_its_own_sessions(names: list[str], session: int) -> None:
+    """Rendezvous hashing: all other conversations stay where their prompt is cached."""
+    given = [Place(name=name, number=number) for number, name in enumerate(names)]
+    home = home_of(session, given)
+    for gone in given:
+        if gone is not home:
+            assert home_of(session, [place for place in given if place is not gone]) is home
+
+
+def test_bringing_forward_keeps_everybody() -> None:
+    """A canary in front must not cost its route a candidate."""
+    given = [Place(name=str(number), number=number) for number in range(3)]
+    ranking = rank(strategy("ordered"), Asked(prompt=1, output=1, now=0.0), given)
+    moved = brought_forward(ranking, given[2], "canary")
+    assert [place.number for place in moved.order] == [2, 0, 1]
+    assert [parts[0] for parts in moved.costs] == [2.0, 0.0, 1.0]
+
+
+def test_an_unknown_strategy_lists_the_known_ones() -> None:
+    """A typing mistake in the configuration should be mended without opening a manual."""
+    with pytest.raises(LookupError, match="cheapest"):
+        strategy("fattest")
+
+
+@given(st.integers(0, 2**64 - 1), st.floats(0.01, 100))
+def test_draws_are_finite_and_positive(bits: int, weight: float) -> None:
+    """A draw of nan or minus infinity would decide every request."""
+    assert 0 <= exponential(bits, weight) < math.inf
+
+
+def test_a_majority_is_the_largest_group_and_the_earlier_one_of_equals() -> None:
+    """Ties must not depend on chance, and an answer that failed is nobody's vote."""
+    assert majority(["x", "y", "y"]) == (1, 2)
+    assert majority(["x", "y"]) == (0, 1)
+    assert majority([None, "y"]) == (1, 1)
+    assert majority([None]) is None
+    assert said(" The  Answer.\n") == said("the answer")
+
+
+def test_the_mean_is_over_the_tokens_that_tell_it() -> None:
+    """A cascade decides by this number; an answer without one is not sure of anything."""
+    body: dict[str, object] = {"choices": [{"logprobs": {"content": [{"logprob": -1.0}, {"logprob": -0.5}]}}]}
+    assert mean_logprob(body) == -0.75
+    assert mean_logprob({"choices": [{"logprobs": None}]}) is None
+    assert mean_logprob({}) is None
+
+
+def test_ordered_keeps_the_order_and_cheapest_sorts() -> None:
+    """Ties keep the written order; what has no price is tried last, because it can only be refused."""
+    told = [None, (10, 10), (1, 1), (0, 0), (1, 1)]
+    given = [
+        Place(
+            name=str(number),
+            number=number,
+            price=None
+            if found is None
+            else Price(id="p", input=found[0], output=found[1], cached_input=0, cache_write=0),
+        )
+        for number, found in enumerate(told)
+    ]
+    asked = Asked(prompt=100, output=100, now=0.0)
+    assert [place.number for place in rank(strategy("ordered"), asked, given).order] == [0, 1, 2, 3, 4]
+    assert [place.number for place in rank(strategy("cheapest"), asked, given).order] == [3, 2, 4, 1, 0]
+
+
+@given(asked=asks, given=places())
+def test_costs_written_out_for_speed_are_those_of_their_sources(asked: Asked, given: list[Place]) -> None:
+    """Two copies of a formula drift apart unless something holds them together."""
+    for place in given:
+        load = Load(
+            prefill_rate=place.prefill_rate,
+            queued=place.queued_tokens + int(place.waiting * asked.prompt),
+            running=max(place.in_flight, int(place.running)),
+            slowdown_ms=place.slowdown_ms,
+        )
+        source = affine(place.number, asked.prompt, place.matched, asked.output, load)
+        parts = strategy("prefix_affine").cost(asked, place)
+        assert parts == pytest.approx((source.prefill, source.queue, source.company))
+        (drawn,) = strategy("weighted").cost(asked, place)
+        assert drawn == exponential(mixed(asked.draw, place.number), place.weight)

@@ -1,0 +1,151 @@
+"""What services make of OpenAI's language, and how it is told to clients in OpenAI's own words."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.call import Body
+from gateway.errors import InvalidRequest, UpstreamRefused
+from gateway.providers import Sending, known, load
+from gateway.stream import StreamGarbage
+from gateway.transport.refusal import refused
+from gateway.upstream.compatible import Builder
+from gateway.upstream.quirks import Quirks
+
+COMPATIBLE = [kind for kind in known() if isinstance(load(kind).build, Builder)]
+
+
+def sending(**body: object) -> Sending:
+    full: Body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **body}
+    return Sending(id="a", operation="chat", model="m", body=full, stream=False, tenant="t", timeout=1.0, idle=1.0)
+
+
+@pytest.mark.parametrize("kind", COMPATIBLE)
+def test_what_a_service_cannot_honour_is_refused_by_name(kind: str) -> None:
+    """Silence where a client asked for something is a wrong answer; the refusal says which field."""
+    quirks: Quirks = load(kind).build.service.manner.quirks
+    for field in quirks.refused:
+        what = sending(**{field: {"a": 1}})
+        with pytest.raises(InvalidRequest) as refusal:
+            quirks.asked("up", what, what.body)
+        assert refusal.value.param == field
+    assert not quirks.refused & quirks.dropped
+    assert not quirks.refused & set(quirks.renamed)
+
+
+@pytest.mark.parametrize("kind", COMPATIBLE)
+def test_a_plain_request_goes_out_and_is_not_changed_for_others(kind: str) -> None:
+    """The same body may be sent to the next candidate: quirks work on a copy."""
+    quirks: Quirks = load(kind).build.service.manner.quirks
+    what = sending(
+        max_completion_tokens=5,
+        user="u",
+        messages=[
+            {"role": "developer", "content": "x", "name": "n"},
+            {"role": "tool", "tool_call_id": "call_long_id_1"},
+        ],
+    )
+    before = msgspec.json.encode(what.body)
+    told: Any = quirks.asked("up", what, what.body)
+    assert msgspec.json.encode(what.body) == before
+    assert 5 in (told.get("max_tokens"), told.get("max_completion_tokens"))
+    assert "user" not in told or "user" not in quirks.dropped
+
+
+def test_ids_of_calls_are_shortened_alike_on_both_sides() -> None:
+    """Mistral wants nine letters and digits; a conversation begun elsewhere must go on there."""
+    quirks: Quirks = load("mistral").build.service.manner.quirks
+    calls = [{"id": "call_abcdef0123", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    what = sending(
+        messages=[{"role": "assistant", "tool_calls": calls}, {"role": "tool", "tool_call_id": "call_abcdef0123"}]
+    )
+    told: Any = quirks.asked("up", what, what.body)["messages"]
+    short = told[0]["tool_calls"][0]["id"]
+    assert told[1]["tool_call_id"] == short
+    assert len(short) == 9
+    assert short.isalnum()
+
+
+def test_an_answer_that_says_it_broke_off_is_none() -> None:
+    """`abort` as a finish reason would be kept as a whole answer."""
+    quirks: Quirks = load("vllm").build.service.manner.quirks
+    with pytest.raises(StreamGarbage, match="abort"):
+        quirks.tell({"choices": [{"index": 0, "delta": {}, "finish_reason": "abort"}]})
+
+
+def test_counts_that_hold_reasoning_already_are_left_alone() -> None:
+    """Adding twice would bill twice."""
+    quirks = Quirks(counts_apart=True)
+    details = {"reasoning_tokens": 4}
+    inside: Any = {"usage": {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}}
+    inside["usage"]["completion_tokens_details"] = details
+    quirks.tell(inside)
+    assert inside["usage"]["completion_tokens"] == 9
+
+
+LONG = "context_length_exceeded"
+ERRORS: dict[str, tuple[int, str, str, str | None]] = {
+    "mistral validation": (
+        422,
+        '{"object":"error","message":{"detail":[{"loc":["body","n"],"msg":"Extra inputs"}]},"type":"invalid"}',
+        "body.n: Extra inputs",
+        None,
+    ),
+    "mistral length": (
+        400,
+        '{"object":"error","message":"Prompt contains 66385 tokens, too large for model with 32768","code":"3051"}',
+        "Prompt contains",
+        LONG,
+    ),
+    "fastapi": (422, '{"detail":[{"loc":["body"],"msg":"Field required","type":"missing"}]}', "Field required", None),
+    "xai": (400, '{"code":"invalid-argument","error":"Model not found"}', "Model not found", "invalid-argument"),
+    "tgi": (
+        422,
+        '{"error":"`inputs` tokens + `max_new_tokens` must be <= 2048. Given: 3000","error_type":"validation"}',
+        "`inputs` tokens",
+        LONG,
+    ),
+    "ollama": (404, '{"error":{"message":"model \'x\' not found","type":"not_found_error"}}', "model 'x'", None),
+    "lmstudio": (400, '{"error":"No models loaded."}', "No models loaded.", None),
+    "llamacpp": (
+        400,
+        '{"error":{"code":400,"message":"the request is too big","type":"exceed_context_size_error"}}',
+        "the request is",
+        LONG,
+    ),
+    "vllm": (
+        400,
+        '{"error":{"message":"This model\'s maximum context length is 4096.","type":"BadRequestError","code":400}}',
+        "This model's",
+        LONG,
+    ),
+    "openrouter": (402, '{"error":{"message":"Insufficient credits","code":402}}', "Insufficient credits", "402"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(ERRORS))
+def test_errors_keep_their_words_in_openais_shape(name: str) -> None:
+    """A client must read why, whichever service said it; a prompt that is too long has one code everywhere."""
+    status, body, words, code = ERRORS[name]
+    problem = refused("up", status, {}, body.encode())
+    assert isinstance(problem, UpstreamRefused)
+    assert problem.http_status == status
+    assert words in str(problem.detail()["message"])
+    assert problem.detail()["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m2.5s"}, 62.5),
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "680ms"}, 0.68),
+        ({"x-ratelimit-remaining-tokens": "5", "x-ratelimit-reset-tokens": "6m0s"}, None),
+    ],
+)
+def test_the_wait_is_read_from_whatever_tells_it(headers: dict[str, str], seconds: float | None) -> None:
+    """Without Retry-After the reset of what is used up says how long a key must rest."""
+    problem = refused("up", 429, headers, b"{}")
+    assert isinstance(problem, UpstreamRefused)
+    assert problem.retry_after == (pytest.approx(seconds) if seconds is not None else None)
