@@ -12,11 +12,11 @@ import argparse
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,8 +58,8 @@ ABOUT: dict[str, str] = {
     "engines.<name>.busy_share": "Of its paid hours, the share it is expected to work; idle hours make tokens dearer.",
     "engines.<name>.threads": "CPU threads; left out: torch decides.",
     "engines.<name>.max_queue": "Requests that may wait; more are refused with `retry-after`.",
-    "models.<name>.route": "Candidates as `provider/model`, tried in order until one answers.",
-    "models.<name>.strategy": "The order of candidates: as written, or by price.",
+    "models.<name>.route": "Candidates: `provider/model`, or a map with `to`, `weight`, `context`, `lacks`.",
+    "models.<name>.strategy": "The order of candidates, or how several answer: see docs/routing.md.",
     "models.<name>.free": "This route really costs nothing, so no price is asked for.",
     "cache.mode": "`shadow` looks up and judges but never serves; `exact` serves only repeated requests.",
     "cache.policy": "Which module of `policies/reuse/` decides about reuse.",
@@ -218,26 +218,29 @@ def section_of(annotation: Any) -> tuple[type[BaseModel], str] | None:
 
 
 def kind_of(field: FieldInfo) -> str:
-    converters = {getattr(one, "func", None) for one in field.metadata}
-    if setting_types.seconds in converters:
-        return "duration"
-    if setting_types.octets in converters:
-        return "size"
-    if get_origin(field.annotation) is not None and str(get_origin(field.annotation)).endswith("Literal"):
-        return " \\| ".join(f"`{choice}`" for choice in get_args(field.annotation))
-    name = str(field.annotation).replace("typing.", "").replace("pathlib._local.", "").replace("pathlib.", "")
-    name = re.sub(r"<class '(?:[\w.]+\.)?(\w+)'>", r"\1", name)
-    words = {
-        "SecretStr": "secret",
-        "str": "text",
-        "int": "number",
-        "float": "number",
-        "bool": "yes/no",
-        "Path": "folder",
-    }
-    for old, new in words.items():
-        name = re.sub(rf"(?:[\w.]+\.)?\b{old}\b", new, name)
-    return name.replace(" | None", "").replace("|", "\\|")
+    return _kind(field.annotation, field.metadata).replace("|", "\\|")
+
+
+_WORDS = {SecretStr: "secret", str: "text", int: "number", float: "number", bool: "yes/no", Path: "folder", Any: "any"}
+
+
+def _kind(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    """In words of YAML, not of Python."""
+    read_by = {setting_types.seconds: "duration", setting_types.octets: "size"}
+    for one in metadata:
+        if getattr(one, "func", None) in read_by:
+            return read_by[one.func]
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is None:
+        is_section = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        return "map" if is_section else _WORDS.get(annotation, str(annotation))
+    if origin is Annotated:
+        return _kind(inner[0], inner[1:])
+    if origin is Literal:
+        return " | ".join(f"`{choice}`" for choice in inner)
+    if origin in (list, dict):
+        return f"{'list' if origin is list else 'map'} of {_kind(inner[-1])}"
+    return " or ".join(_kind(one) for one in inner if one is not type(None))
 
 
 def default_of(field: FieldInfo) -> str:
