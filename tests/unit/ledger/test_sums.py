@@ -116,7 +116,7 @@ class World:
             assert numbers(rows) == {group: of for group, of in wanted.items() if any(of.values())}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     drawn=st.lists(REQUEST, min_size=1, max_size=60),
     steps=st.lists(STEP, min_size=1, max_size=8),
