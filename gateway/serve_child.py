@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -123,7 +124,17 @@ def how_it_ended(status: int) -> str:
 
 def module_command(module: str, *arguments: str) -> list[str]:
     """The command that runs a module of ours and ends with us."""
-    return [sys.executable, "-m", "gateway.serve_child", str(os.getpid()), module, *arguments]
+    return [*python(), "-m", "gateway.serve_child", str(os.getpid()), module, *arguments]
+
+
+def python() -> list[str]:
+    """This interpreter, for modules of ours.
+
+    `-m` puts the working folder first on the path, and somebody's folder called `cache` would be taken for our package;
+    in a checkout the working folder is where our packages are.
+    """
+    here = Path.cwd() == Path(__file__).resolve().parents[1]
+    return [sys.executable] if here else [sys.executable, "-P"]
 
 
 def die_with_parent(parent: int) -> None:

@@ -44,15 +44,15 @@ def demo(*, port: int = 8080) -> int:
     """
     import signal
     import subprocess
-    import sys
     import tempfile
 
+    from gateway.serve_child import python
     from gateway.settings import environment
 
     with tempfile.TemporaryDirectory(prefix="nearhit-demo-") as folder:
         show.line(f"nearhit: everything this demo writes is in {folder} and goes with it")
         variables = environment() | {"NEARHIT_HOME": folder, "NEARHIT_SERVER__PORT": str(port)}
-        child = subprocess.Popen([sys.executable, "-m", "gateway.serve"], env=variables)
+        child = subprocess.Popen([*python(), "-m", "gateway.serve"], env=variables)  # noqa: S603 - our own module
         signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
         while True:
             try:

@@ -39,6 +39,21 @@ def test_the_default_is_encoder_engine_and_one_worker(tmp_path: Path, sock: sock
     assert worker.fds == (sock.fileno(), 99)
 
 
+def test_a_folder_of_somebody_elses_is_not_taken_for_our_package(
+    tmp_path: Path, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """People start it where their project is, and `cache` and `engine` are common names of folders."""
+    (tmp_path / "gateway").mkdir()
+    (tmp_path / "gateway" / "__init__.py").write_text("raise SystemExit('theirs')\n")
+    plans = plans_for(started(tmp_path, sock), {})
+    assert "-P" not in plans[0].command
+    monkeypatch.chdir(tmp_path)
+    for plan in plans_for(started(tmp_path, sock), {}):
+        command = [*plan.command[: plan.command.index("-m")], "-c", "import gateway.settings"]
+        done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+
 def test_a_simulated_engine_needs_no_process(tmp_path: Path, sock: socket.socket) -> None:
     """It lives in the worker."""
     engines = {
