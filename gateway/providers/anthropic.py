@@ -51,7 +51,7 @@ class AnthropicProvider(NativeProvider):
 
     def _asked(self, sending: Sending) -> Asked:
         self._only_chat(sending)
-        headers = {**self._headers, "x-request-id": sending.id}
+        headers = {**self._headers, **sending.headers}
         native = sending.native
         if native is None or native.dialect != self.speaks:
             return Asked(f"{self._base}/messages", headers, _encode(translated(sending)))

@@ -49,7 +49,7 @@ class GeminiProvider(NativeProvider):
             raise NotFound(f"{self.name} has no model called {sending.model!r:.200}.", param="model")
         path = sending.model if "/" in sending.model else f"models/{sending.model}"
         method = "streamGenerateContent?alt=sse" if sending.stream else "generateContent"
-        headers = {**self._headers, "x-request-id": sending.id}
+        headers = {**self._headers, **sending.headers}
         return Asked(f"{self._base}/{path}:{method}", headers, _encode(translated(sending)))
 
     def _translator(self, sending: Sending) -> Events:

@@ -124,7 +124,7 @@ async def test_anthropics_own_clients_reach_it_untranslated(tmp_path: Path) -> N
     async with served(tmp_path, "anthropic") as (gateway, up):
         body = {
             "model": "anthropic/claude-haiku-4-5",
-            "max_tokens": 2_048,
+            "max_tokens": 24,
             "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
             "messages": [
                 {"role": "user", "content": [{"type": "text", "text": "Hi.", "cache_control": {"type": "x"}}]}
