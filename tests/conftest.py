@@ -1,14 +1,19 @@
 """What holds for every test: a clean environment, no network beyond loopback, a clock that stands still."""
 
+import gc
 import os
 import socket
+import sqlite3
 import sys
+from collections.abc import Generator
 
 import pytest
 
 # Triton reads this when it is first imported, by whichever test: without a GPU its kernels run in its interpreter.
 os.environ.setdefault("TRITON_INTERPRET", "1")  # noqa: TID251 - for tests alone
 
+from gateway.db import migrate
+from gateway.db.session import Database
 from tests.clock import FrozenClock
 from tests.services import MISSING, postgres_url, redis_url
 
@@ -54,6 +59,48 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith(_PREFIXES) or name.endswith(_SUFFIXES) or name.upper() in _PROXIES:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: looking through it at every collection would take a third of the run."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _migrated_once() -> Generator[None]:
+    """Two thousand tests begin with an empty SQLite database: the first is migrated, the others get what came of it."""
+    really, kept = migrate._move, list[str]()
+
+    async def move(database: Database, revision: str, *, down: bool = False) -> None:
+        if database.dialect != "sqlite" or down or revision != "head" or not await _is_empty(database):
+            await really(database, revision, down=down)
+            return
+        if not kept:
+            await really(database, revision)
+            kept.extend(await _dumped(database))
+            return
+        async with database.begin() as connection:
+            for statement in kept:
+                await connection.exec_driver_sql(statement)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(migrate, "_move", move)
+        yield
+
+
+async def _is_empty(database: Database) -> bool:
+    async with database.begin() as connection:
+        return not (await connection.exec_driver_sql("SELECT name FROM sqlite_master LIMIT 1")).all()
+
+
+async def _dumped(database: Database) -> list[str]:
+    async with database.begin() as connection:
+        path = str((await connection.exec_driver_sql("PRAGMA database_list")).mappings().all()[0]["file"])
+    with sqlite3.connect(path) as direct:
+        found = [statement for statement in direct.iterdump() if statement not in ("BEGIN TRANSACTION;", "COMMIT;")]
+    direct.close()
+    return found
 
 
 @pytest.fixture

@@ -24,14 +24,14 @@ from gateway.settings import Settings
 from policies.budget import Period, runs_out
 from policies.money import Usage
 from tests.clock import FrozenClock
-from tests.unit.ledger.rig import Rig, budget, call, fresh_postgres, outcome, plan, running, settled
+from tests.unit.ledger.rig import Rig, budget, call, empty_postgres, fresh_postgres, outcome, plan, running, settled
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'nearhit.db'}"
-    return await fresh_postgres(request.getfixturevalue("postgres_url"))
+    return await empty_postgres(request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_a_stale_schema_is_refused(url: str) -> None:
 
 async def test_workers_that_start_together_upgrade_once(postgres_url: str) -> None:
     """N workers start at the same moment; one migrates, the others wait and find it done."""
-    url = await fresh_postgres(postgres_url)
+    url = await empty_postgres(postgres_url)
     databases = [Database(url) for _ in range(4)]
     await asyncio.gather(*(database.start() for database in databases))
     assert await migrate.current(url) == migrate.head()
