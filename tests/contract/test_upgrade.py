@@ -15,7 +15,7 @@ from gateway.ledger.closing import Months
 from policies.budget import Budget, period, window_id
 from policies.months import month_of
 from tests.clock import FrozenClock
-from tests.unit.ledger.rig import PRICE, Rig, budget, fresh_postgres
+from tests.unit.ledger.rig import PRICE, Rig, budget, empty_postgres
 
 BEFORE = "0002"
 DAY = 86_400.0
@@ -25,7 +25,7 @@ DAY = 86_400.0
 async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'nearhit.db'}"
-    return await fresh_postgres(request.getfixturevalue("postgres_url"))
+    return await empty_postgres(request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture

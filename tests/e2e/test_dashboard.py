@@ -199,7 +199,7 @@ def test_the_audit_page_tells_and_verifies(visit: tuple[Page, Watch], site: Site
     """Who changed what can be found by its beginning, and the chain is checked with one click."""
     page, watch = visit
     sign_in(page)
-    page.goto("/ui/audit?action=key.")
+    page.goto("/ui/audit?action=key.create")
     expect(page.locator("tbody tr").first).to_contain_text("key.create")
     page.get_by_role("button", name="Verify the chain").click()
     expect(page.get_by_role("status")).to_contain_text("follow from one another")
