@@ -44,6 +44,7 @@ class Deployment:
         self._ttft, self._tpot = Samples(), Samples()
         self._speed = (UNKNOWN,) * 4
         self._measured = 0.0
+        self._unread = False  # something was measured since
         self.places: list[Place] = []
 
     def attach(self, place: Place) -> None:
@@ -62,7 +63,8 @@ class Deployment:
         self.queued_tokens -= prompt
         self.circuit.succeeded(now)
         self._ttft.add(ttft * 1e3, now)
-        self._measure(now)
+        self._unread = True
+        self._tell()
 
     def ended(self, told: Told, now: float, *, prompt: int = 0, patience: float | None = None) -> None:
         """It is over, and what that says about the place. `prompt`: where it never began."""
@@ -82,6 +84,7 @@ class Deployment:
         """So many tokens after the first took that long."""
         if tokens > 0:
             self._tpot.add(seconds * 1e3 / tokens, now)
+            self._unread = True
 
     def loaded(self, load: Load) -> None:
         self.load = load
@@ -90,15 +93,20 @@ class Deployment:
     def allows(self, now: float) -> bool:
         return now >= self.patient_until and self.circuit.allows(now)
 
-    def refresh(self, now: float) -> None:
-        """Every second: what is old falls out of what was measured, and a probe that was lost is given up."""
+    def refresh(self, now: float, *, speed: bool = True) -> None:
+        """Every second: what is old falls out of what was measured, and a probe that was lost is given up.
+
+        `speed`: somebody is about to look at how fast it is, which is sorted out then and not for every answer.
+        """
         if now - self._measured >= 1.0:
             if self.circuit.probe_since and not self.circuit.is_probing(now):
                 self.circuit.unknown()
             self._measure(now)
+        elif speed and self._unread:
+            self._measure(now)
 
     def _measure(self, now: float) -> None:
-        self._measured = now
+        self._measured, self._unread = now, False
         ttft, slow_ttft = self._ttft.percentiles(now, 0.5, 0.9)
         tpot, slow_tpot = self._tpot.percentiles(now, 0.5, 0.9)
         self._speed = (ttft, slow_ttft, tpot, slow_tpot)

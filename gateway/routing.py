@@ -15,7 +15,7 @@ from gateway.catalog import Route, Target
 from gateway.deployments import Deployment, Deployments
 from gateway.errors import GatewayError, InvalidRequest, Overloaded, UpstreamRefused, wait_headers
 from gateway.estimate import asked_output
-from gateway.model_settings import ModelSettings, RouteEntry
+from gateway.model_settings import RouteEntry
 from gateway.price_table import context_window
 from gateway.upstreams import Upstreams
 from policies.money import Price
@@ -39,6 +39,7 @@ _BYTES_PER_TOKEN = 4  # of a usual prompt; only compared and told, never charged
 _USUAL_OUTPUT, _LONG_OUTPUT = 256, 2_048  # tokens of an answer whose length nobody named, and the most that counts
 _MOST_PLANS = 2_048
 _OF_SEVERAL = ("cascade", "ensemble")
+_BY_SPEED = ("fastest", "slo")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -68,6 +69,7 @@ class _Plan:
         self.deployments = [deployment for _, deployment in rows]
         self.targets = {id(place): deployment.target for place, deployment in rows}
         self.generation = generation
+        self.lacking = any(place.lacks for place in self.places)
         self.priced: tuple[str, int, int] | None = None
 
     def leave(self) -> None:
@@ -102,9 +104,9 @@ class Router:
         now, plan, chosen = self._monotonic(), self._plan(route), route.chosen
         name = "cheapest" if cheapest else chosen.strategy
         name = "ordered" if name in _OF_SEVERAL else name
-        asked = self._asked(call, chosen, now)
+        asked = self._asked(call, plan, now)
         for deployment in plan.deployments:
-            deployment.refresh(now)
+            deployment.refresh(now, speed=name in _BY_SPEED)
         if name in ("cheapest", "slo"):
             self._set_prices(plan, call, route)
         keys = self._match(plan, call, now) if name == "prefix_affine" else []
@@ -153,12 +155,13 @@ class Router:
         lacks = sum(CAPABILITIES[name] for name in entry.lacks)
         return Place(name=target.told, number=number, weight=entry.weight, context=context, lacks=lacks)
 
-    def _asked(self, call: Call, chosen: ModelSettings, now: float) -> Asked:
+    def _asked(self, call: Call, plan: _Plan, now: float) -> Asked:
+        chosen = plan.route.chosen
         draw = int(self._random() * (1 << 53)) << 11
         return Asked(
             prompt=max(1, _text_bytes(call) // _BYTES_PER_TOKEN),
             output=min(_LONG_OUTPUT, asked_output(call, _USUAL_OUTPUT)),
-            needs=_needs(call.body) if call.operation == "chat" else 0,
+            needs=_needs(call.body) if plan.lacking and call.operation == "chat" else 0,
             draw=draw,
             session=_session(call, chosen.sticky),
             ttft_ms=chosen.slo.ttft * 1e3,

@@ -10,8 +10,9 @@ from litestar.types import HTTPScope, Receive
 from gateway.call import Body, Call
 from gateway.connection import Connection
 from gateway.dialects.passed import FILES, Passed
+from gateway.directives import directives
 from gateway.errors import InvalidRequest
-from gateway.routes.openai import Edge, Endpoint, Endpoints
+from gateway.routes.openai import Edge, Endpoint, Endpoints, Read
 from gateway.upload import Form, Reader
 
 _LARGEST_AUDIO = 25 << 20
@@ -35,7 +36,8 @@ class Transcribing(Endpoint):
 
         form = await Reader(headers, keep, limit=_LARGEST_AUDIO).read(receive, self._edge.server.body_timeout)
         given = _given(form, b"".join(pieces))
-        return await self._made(request_id, principal, scope, (given, received, form.size + form.extra))
+        read = Read(given, directives(headers), received, form.size + form.extra)
+        return await self._made(request_id, principal, scope, read)
 
 
 def _given(form: Form, data: bytes) -> Body:

@@ -7,14 +7,14 @@ from litestar import route
 from litestar.enums import MediaType
 from litestar.types import HTTPScope, Send
 
-from gateway.call import Body, Call, Native, Principal
+from gateway.call import Call, Native, Principal
 from gateway.connection import Connection
 from gateway.dialects import Dialect
 from gateway.dialects.messages import Messages
 from gateway.dialects.messages_request import apart
 from gateway.headers import JSON, always, pairs
 from gateway.prompt_tokens import Counter
-from gateway.routes.openai import Edge, Endpoint, Endpoints, send_whole
+from gateway.routes.openai import Edge, Endpoint, Endpoints, Read, send_whole
 
 _encode = msgspec.json.Encoder().encode
 _OURS = (b"anthropic-beta", b"anthropic-version")
@@ -23,13 +23,11 @@ _OURS = (b"anthropic-beta", b"anthropic-version")
 class Natively(Endpoint):
     """Anthropic's Messages: an upstream that speaks them too is sent the request as it came."""
 
-    async def _made(
-        self, request_id: str, principal: Principal, scope: HTTPScope, read: tuple[Body, float, int]
-    ) -> Call:
+    async def _made(self, request_id: str, principal: Principal, scope: HTTPScope, read: Read) -> Call:
         call = await super()._made(request_id, principal, scope, read)
         given: Any = scope["headers"]
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in given if name in _OURS}
-        native = Native(dialect=self._dialect.name, body=read[0], headers=headers, apart=apart(read[0]))
+        native = Native(dialect=self._dialect.name, body=read.body, headers=headers, apart=apart(read.body))
         return msgspec.structs.replace(call, native=native)
 
 

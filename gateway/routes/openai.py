@@ -7,7 +7,7 @@ dialect of the path. Does not know: the dialects (`gateway.dialects`), what happ
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import structlog
@@ -18,7 +18,7 @@ from msgspec import Struct
 from cache.types import Query
 from gateway.auth import Keyring
 from gateway.body import decode_object, read_body
-from gateway.call import PASSED, Body, Call, Operation, Principal
+from gateway.call import PASSED, Body, Call, Directives, Operation, Principal
 from gateway.connection import Connection
 from gateway.dialects import Asked, Dialect
 from gateway.dialects.plain import Plain
@@ -66,6 +66,15 @@ class Edge(Struct, frozen=True, kw_only=True):
     refused: Callable[[str, int], None]
     now: Callable[[], float]
     monotonic: Callable[[], float]
+
+
+class Read(NamedTuple):
+    """A request as it was read: its body, what its headers ask for, when it came, its length in bytes."""
+
+    body: Body
+    directives: Directives
+    received: float
+    size: int
 
 
 class Endpoint:
@@ -178,7 +187,7 @@ class Endpoint:
         if repeat is not None:
             return self._again(request_id, principal, repeat, received, len(raw))
         connection.raw = raw
-        return await self._made(request_id, principal, scope, (decode_object(raw), received, len(raw)))
+        return await self._made(request_id, principal, scope, Read(decode_object(raw), directed, received, len(raw)))
 
     async def _principal(self, scope: HTTPScope) -> Principal:
         """Who asks. Raises MethodNotAllowed, Unauthorized, NotAllowed."""
@@ -187,13 +196,9 @@ class Endpoint:
         headers: Any = scope["headers"]
         return await asker(self._edge.keyring, headers)
 
-    async def _made(
-        self, request_id: str, principal: Principal, scope: HTTPScope, read: tuple[Body, float, int]
-    ) -> Call:
-        """The call of a body that was `read`: with when its request came, and its length in bytes."""
-        edge, (given, received, size) = self._edge, read
-        headers: Any = scope["headers"]
-        directed = directives(headers)
+    async def _made(self, request_id: str, principal: Principal, scope: HTTPScope, read: "Read") -> Call:  # noqa: ARG002 - other dialects look at its headers
+        """The call of what was read."""
+        edge, (given, directed, received, size) = self._edge, read
         inner = await self._understood(given, principal)
         return Call(
             id=request_id,
