@@ -68,7 +68,7 @@ class BedrockProvider(NativeProvider):
         method = "converse-stream" if sending.stream else "converse"
         url = f"{self._base}/model/{quote(sending.model, safe='')}/{method}"
         content = _encode(translated(sending))
-        headers = {**self._headers, "x-request-id": sending.id}
+        headers = {**self._headers, **sending.headers}
         if self._signer is not None:
             signed = {"Content-Type": self._headers["Content-Type"]}
             headers |= self._signer.sign("POST", url, signed, content, self._now())

@@ -7,7 +7,6 @@ Source: Anthropic's API reference, messages (2023-06-01), and their notes on Ope
 
 import base64
 import re
-from collections.abc import Callable, Mapping
 from typing import cast
 
 from gateway.call import Body
@@ -15,7 +14,7 @@ from gateway.errors import InvalidRequest
 from gateway.providers import Sending
 from gateway.upstream.fields import (
     Check,
-    arguments,
+    at_most_one,
     choice_of_tools,
     data_of,
     function_tools,
@@ -24,15 +23,18 @@ from gateway.upstream.fields import (
     never,
     objects,
     one_choice,
+    one_of,
     output_limit,
     passed_on,
     refuse,
     refuse_unsupported,
+    schema_or_text,
     stops,
     text_only,
     usual_verbosity,
     words,
 )
+from gateway.upstream.turns import Turns, earlier_calls, refuse_old_forms
 
 _DEFAULT_OUTPUT = 4_096
 _LEAST_THINKING = 1_024
@@ -87,33 +89,18 @@ def translated(sending: Sending) -> Body:
     return made
 
 
-class _Turns:
-    """The conversation as it grows. Turns of one role in a row become one: results must stand in one turn."""
+class _Turns(Turns):
+    def _instruction(self, message: Body) -> list[Body]:
+        return _marked(_texts(message.get("content")), message)
 
-    def __init__(self) -> None:
-        self.system: list[Body] = []
-        self.told: list[Body] = []
+    def _asked(self, message: Body, path: str) -> list[Body]:
+        return _marked(_shown(message.get("content"), path), message)
 
-    def add(self, message: Body, path: str) -> None:
-        role = message.get("role")
-        if role in ("system", "developer"):
-            self.system += _marked(_texts(message.get("content")), message)
-        elif role == "user":
-            self._say("user", _marked(_shown(message.get("content"), path), message))
-        elif role == "assistant":
-            self._say("assistant", _marked(_earlier(message, path), message))
-        elif role == "tool":
-            self._say("user", [_result(message)])
-        else:
-            refuse(f"{path}.role", "This model takes tool results by role 'tool' only.")
+    def _earlier(self, message: Body, path: str) -> list[Body]:
+        return _marked(_earlier(message, path), message)
 
-    def _say(self, role: str, blocks: list[Body]) -> None:
-        if not blocks:
-            return
-        if self.told and self.told[-1]["role"] == role:
-            cast("list[Body]", self.told[-1]["content"]).extend(blocks)
-        else:
-            self.told.append({"role": role, "content": blocks})
+    def _result(self, message: Body) -> list[Body]:
+        return [_result(message)]
 
 
 def _texts(content: object) -> list[Body]:
@@ -180,10 +167,7 @@ def _document(part: Body, path: str) -> Body:
 
 def _earlier(message: Body, path: str) -> list[Body]:
     """An earlier answer: its thinking as it was signed, its text, its calls."""
-    if message.get("function_call") is not None:
-        refuse(f"{path}.function_call", "This model takes tool_calls only.")
-    if message.get("audio") is not None:
-        refuse(f"{path}.audio", "This model does not support audio.")
+    refuse_old_forms(message, path)
     content = message.get("content")
     parts = objects(content)
     thinking = objects(message.get("thinking_blocks")) or [part for part in parts if part.get("type") == "thinking"]
@@ -191,12 +175,7 @@ def _earlier(message: Body, path: str) -> list[Body]:
     if not said and message.get("refusal"):
         said = _texts(message["refusal"])
     calls: list[Body] = []
-    for index, call in enumerate(objects(message.get("tool_calls"))):
-        where = f"{path}.tool_calls[{index}]"
-        if call.get("type", "function") != "function":
-            refuse(where, "This model's tools take JSON, not free text.")
-        name = words(mapping(call.get("function")).get("name"))
-        given = arguments(call, where)
+    for call, name, given in earlier_calls(message, path):
         calls += _marked([{"type": "tool_use", "id": _id(call.get("id")), "name": name, "input": given}], call)
     return [*thinking, *said, *calls]
 
@@ -270,29 +249,16 @@ def _add_thinking(made: Body, body: Body, model: str) -> None:
         made["output_config"] = {"effort": _EFFORTS[effort], **mapping(made.get("output_config"))}
 
 
-def _temperature(value: object) -> str:
-    return "This model's temperature is at most 1." if isinstance(value, int | float) and value > 1 else ""
-
-
-def _format(value: object) -> str:
-    kind = mapping(value).get("type")
-    return "" if kind in ("text", "json_schema") else "This model needs a schema: response_format of type json_schema."
-
-
-def _one_of(known: Mapping[str, object], what: str) -> Callable[[object], str]:
-    return lambda value: "" if value in known else f"This model knows these values of {what}: {', '.join(known)}."
-
-
 _UNSUPPORTED: dict[str, Check] = {
     "n": one_choice,
-    "temperature": _temperature,
+    "temperature": at_most_one,
     "seed": lambda _: "This model does not support seed.",
     "presence_penalty": never("penalties"),
     "frequency_penalty": never("penalties"),
     "logit_bias": never("logit_bias"),
     "logprobs": never("logprobs"),
     "top_logprobs": never("logprobs"),
-    "response_format": _format,
+    "response_format": schema_or_text,
     "functions": never("functions; it takes tools"),
     "function_call": lambda value: "" if value in ("none", "auto") else "This model takes tool_choice.",
     "modalities": text_only,
@@ -302,6 +268,6 @@ _UNSUPPORTED: dict[str, Check] = {
     "moderation": never("moderation"),
     "store": never("stored answers"),
     "verbosity": usual_verbosity,
-    "reasoning_effort": _one_of({"none": 0, **_EFFORTS}, "reasoning_effort"),
-    "service_tier": _one_of(_TIERS, "service_tier"),
+    "reasoning_effort": one_of({"none": 0, **_EFFORTS}, "reasoning_effort"),
+    "service_tier": one_of(_TIERS, "service_tier"),
 }

@@ -14,7 +14,7 @@ from gateway.call import Body
 from gateway.providers import Sending
 from gateway.upstream.fields import (
     Check,
-    arguments,
+    at_most_one,
     choice_of_tools,
     data_of,
     function_tools,
@@ -26,11 +26,13 @@ from gateway.upstream.fields import (
     passed_on,
     refuse,
     refuse_unsupported,
+    schema_or_text,
     stops,
     text_only,
     usual_verbosity,
     words,
 )
+from gateway.upstream.turns import Turns, earlier_calls, refuse_old_forms
 
 _DEFAULT_OUTPUT = 4_096
 _NOT_IN_AN_ID = re.compile(r"[^a-zA-Z0-9_-]")
@@ -94,54 +96,33 @@ def translated(sending: Sending) -> Body:
     return made
 
 
-class _Turns:
-    """The conversation as it grows. Turns of one role in a row become one: results must stand in one turn."""
+class _Turns(Turns):
+    """`called`: tools were called in it."""
 
     def __init__(self) -> None:
-        self.system: list[Body] = []
-        self.told: list[Body] = []
+        super().__init__()
         self.called = False
 
-    def add(self, message: Body, path: str) -> None:
-        role = message.get("role")
-        if role in ("system", "developer"):
-            self.system += _marked(_texts(message.get("content")), message)
-        elif role == "user":
-            self._say("user", _marked(_shown(message.get("content"), path), message))
-        elif role == "assistant":
-            self._say("assistant", _marked(self._earlier(message, path), message))
-        elif role == "tool":
-            self._say("user", _marked([_result(message)], message))
-        else:
-            refuse(f"{path}.role", "This model takes tool results by role 'tool' only.")
+    def _instruction(self, message: Body) -> list[Body]:
+        return _marked(_texts(message.get("content")), message)
 
-    def _say(self, role: str, blocks: list[Body]) -> None:
-        if not blocks:
-            return
-        if self.told and self.told[-1]["role"] == role:
-            cast("list[Body]", self.told[-1]["content"]).extend(blocks)
-        else:
-            self.told.append({"role": role, "content": blocks})
+    def _asked(self, message: Body, path: str) -> list[Body]:
+        return _marked(_shown(message.get("content"), path), message)
 
     def _earlier(self, message: Body, path: str) -> list[Body]:
-        if message.get("function_call") is not None:
-            refuse(f"{path}.function_call", "This model takes tool_calls only.")
-        if message.get("audio") is not None:
-            refuse(f"{path}.audio", "This model does not support audio.")
+        refuse_old_forms(message, path)
         found = [_thought(block) for block in objects(message.get("thinking_blocks"))]
         said = _texts(message.get("content"))
         if not said and message.get("refusal"):
             said = _texts(message["refusal"])
         found += said
-        for index, call in enumerate(objects(message.get("tool_calls"))):
-            where = f"{path}.tool_calls[{index}]"
-            if call.get("type", "function") != "function":
-                refuse(where, "This model's tools take JSON, not free text.")
+        for call, name, given in earlier_calls(message, path):
             self.called = True
-            name = words(mapping(call.get("function")).get("name"))
-            used: Body = {"toolUseId": _id(call.get("id")), "name": name, "input": arguments(call, where)}
-            found.append({"toolUse": used})
-        return found
+            found.append({"toolUse": {"toolUseId": _id(call.get("id")), "name": name, "input": given}})
+        return _marked(found, message)
+
+    def _result(self, message: Body) -> list[Body]:
+        return _marked([_result(message)], message)
 
 
 def _thought(block: Body) -> Body:
@@ -256,29 +237,20 @@ def _add_format(made: Body, body: Body) -> None:
     made["outputConfig"] = {"textFormat": {"type": "json_schema", "structure": structure}}
 
 
-def _temperature(value: object) -> str:
-    return "This model's temperature is at most 1." if isinstance(value, int | float) and value > 1 else ""
-
-
-def _format(value: object) -> str:
-    kind = mapping(value).get("type")
-    return "" if kind in ("text", "json_schema") else "This model needs a schema: response_format of type json_schema."
-
-
 def _tier(value: object) -> str:
     return "" if value in ("auto", *_TIERS) else f"This model knows these service tiers: auto, {', '.join(_TIERS)}."
 
 
 _UNSUPPORTED: dict[str, Check] = {
     "n": one_choice,
-    "temperature": _temperature,
+    "temperature": at_most_one,
     "seed": lambda _: "This model does not support seed.",
     "presence_penalty": never("penalties"),
     "frequency_penalty": never("penalties"),
     "logit_bias": never("logit_bias"),
     "logprobs": never("logprobs"),
     "top_logprobs": never("logprobs"),
-    "response_format": _format,
+    "response_format": schema_or_text,
     "functions": never("functions; it takes tools"),
     "function_call": lambda value: "" if value in ("none", "auto") else "This model takes tool_choice.",
     "modalities": text_only,

@@ -6,7 +6,7 @@ Knows: which fields OpenAI defines, so that all others can be passed on. Does no
 import base64
 import binascii
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, NoReturn, cast
 
 import msgspec
@@ -50,6 +50,21 @@ def refuse_unsupported(body: Body, checks: Mapping[str, Check]) -> None:
 def never(what: str) -> Check:
     """The field asks for something whenever it is neither empty, false nor zero."""
     return lambda value: f"This model does not support {what}." if value else ""
+
+
+def one_of(known: Collection[str], what: str) -> Check:
+    return lambda value: "" if value in known else f"This model knows these values of {what}: {', '.join(known)}."
+
+
+def at_most_one(value: object) -> str:
+    """Of temperatures."""
+    return "This model's temperature is at most 1." if isinstance(value, int | float) and value > 1 else ""
+
+
+def schema_or_text(value: object) -> str:
+    """Of response formats, where JSON without a schema cannot be asked for."""
+    kind = mapping(value).get("type")
+    return "" if kind in ("text", "json_schema") else "This model needs a schema: response_format of type json_schema."
 
 
 def passed_on(body: Body) -> Body:

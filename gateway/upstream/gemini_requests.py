@@ -7,7 +7,6 @@ Source: Google's Gemini API reference (v1beta, generateContent), function callin
 
 import mimetypes
 import re
-from collections.abc import Callable, Collection
 from typing import cast
 
 import msgspec
@@ -16,7 +15,6 @@ from gateway.call import Body
 from gateway.providers import Sending
 from gateway.upstream.fields import (
     Check,
-    arguments,
     choice_of_tools,
     data_of,
     function_tools,
@@ -24,6 +22,7 @@ from gateway.upstream.fields import (
     mapping,
     never,
     objects,
+    one_of,
     output_limit,
     passed_on,
     refuse,
@@ -34,6 +33,7 @@ from gateway.upstream.fields import (
     whole_number,
     words,
 )
+from gateway.upstream.turns import Turns, earlier_calls, refuse_old_forms
 
 _DEFAULT_OUTPUT = 4_096
 _MOST_CHOICES = 8
@@ -88,62 +88,41 @@ def translated(sending: Sending) -> Body:
     return made
 
 
-class _Contents:
-    """The conversation as it grows. Turns of one role in a row become one, as results must stand together."""
+class _Contents(Turns):
+    blocks = "parts"
+    model = "model"
 
     def __init__(self, model: str) -> None:
-        self.system: list[Body] = []
-        self.told: list[Body] = []
+        super().__init__()
         self._signed = _SIGNED.search(model) is not None
         self._names: dict[str, str] = {}
 
-    def add(self, message: Body, path: str) -> None:
-        role = message.get("role")
-        if role in ("system", "developer"):
-            self.system += _texts(message.get("content"))
-        elif role == "user":
-            self._say("user", _shown(message.get("content"), path))
-        elif role == "assistant":
-            self._say("model", self._earlier(message, path))
-        elif role == "tool":
-            self._say("user", [self._result(message)])
-        else:
-            refuse(f"{path}.role", "This model takes tool results by role 'tool' only.")
+    def _instruction(self, message: Body) -> list[Body]:
+        return _texts(message.get("content"))
 
-    def _say(self, role: str, parts: list[Body]) -> None:
-        if not parts:
-            return
-        if self.told and self.told[-1]["role"] == role:
-            cast("list[Body]", self.told[-1]["parts"]).extend(parts)
-        else:
-            self.told.append({"role": role, "parts": parts})
+    def _asked(self, message: Body, path: str) -> list[Body]:
+        return _shown(message.get("content"), path)
 
     def _earlier(self, message: Body, path: str) -> list[Body]:
-        if message.get("function_call") is not None:
-            refuse(f"{path}.function_call", "This model takes tool_calls only.")
-        if message.get("audio") is not None:
-            refuse(f"{path}.audio", "This model does not support earlier audio.")
+        refuse_old_forms(message, path, audio="earlier audio")
         parts = _texts(message.get("content"))
         if not parts and message.get("refusal"):
             parts = _texts(message["refusal"])
-        for index, call in enumerate(objects(message.get("tool_calls"))):
-            where = f"{path}.tool_calls[{index}]"
-            if call.get("type", "function") != "function":
-                refuse(where, "This model's tools take JSON, not free text.")
-            name, call_id = words(mapping(call.get("function")).get("name")), words(call.get("id"))
+        for index, (call, name, given) in enumerate(earlier_calls(message, path)):
+            call_id = words(call.get("id"))
             self._names[call_id] = name
-            part: Body = {"functionCall": {"id": call_id, "name": name, "args": arguments(call, where)}}
+            part: Body = {"functionCall": {"id": call_id, "name": name, "args": given}}
             signature = mapping(mapping(call.get("extra_content")).get("google")).get("thought_signature")
             if signature or (self._signed and index == 0):
                 part["thoughtSignature"] = signature or _UNSIGNED
             parts.append(part)
         return parts
 
-    def _result(self, message: Body) -> Body:
+    def _result(self, message: Body) -> list[Body]:
         call_id = words(message.get("tool_call_id"))
         text = "".join(words(part.get("text")) for part in _texts(message.get("content")))
         made: Body = {"id": call_id, "name": self._names.get(call_id, ""), "response": _response(text)}
-        return {"functionResponse": made}
+        return [{"functionResponse": made}]
 
 
 def _response(text: str) -> object:
@@ -251,10 +230,6 @@ def _choices(value: object) -> str:
     return "" if count is not None and count <= _MOST_CHOICES else f"This model gives at most {_MOST_CHOICES} answers."
 
 
-def _one_of(known: Collection[str], what: str) -> Callable[[object], str]:
-    return lambda value: "" if value in known else f"This model knows these values of {what}: {', '.join(known)}."
-
-
 _UNSUPPORTED: dict[str, Check] = {
     "n": _choices,
     "logit_bias": never("logit_bias"),
@@ -269,6 +244,6 @@ _UNSUPPORTED: dict[str, Check] = {
     "moderation": never("moderation"),
     "store": never("stored answers"),
     "verbosity": usual_verbosity,
-    "reasoning_effort": _one_of(tuple(_BUDGETS), "reasoning_effort"),
-    "service_tier": _one_of(("auto", "default"), "service_tier"),
+    "reasoning_effort": one_of(tuple(_BUDGETS), "reasoning_effort"),
+    "service_tier": one_of(("auto", "default"), "service_tier"),
 }
