@@ -41,7 +41,7 @@ def _sanitized(_: Scale, rows: Rows) -> None:
         command = [tool, "--tool", check, "--error-exitcode", "9", sys.executable, "-m", "engine.device_bench", "sane"]
         # Every allocation of its own, so that a read beyond one is seen.
         environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # noqa: TID251  (of the child)
-        told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
+        told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603  (ours)
         summary = [line for line in told.stdout.splitlines() if "SUMMARY" in line][-1:]
         rows.add(f"compute-sanitizer {check}", ok=told.returncode == 0, summary=summary, exit_code=told.returncode)
 

@@ -85,12 +85,12 @@ def poisson(scale: Scale, rows: Rows, model: str, rates: tuple[float, ...], seco
     warm(core, scale)
     prompt, out = scale.count(512, 20), scale.count(128, 4)
     for rate in rates:
-        source = random.Random(int(rate * 10))  # noqa: S311
+        source = random.Random(int(rate * 10))  # noqa: S311  (a workload)
         requests = _arrivals(source, core, rate, seconds, (prompt, out), [])
         took = serve(core, requests)
         figures = latencies(requests, took)
         rows.add(f"serving, {model}, {rate:g} requests/s of {prompt}/{out}", requests=len(requests), **figures)
-    source = random.Random(5)  # noqa: S311
+    source = random.Random(5)  # noqa: S311  (a workload)
     shared = _ids(source, core, scale.count(2048, 64))
     hits = core.pool.hit
     requests = _arrivals(source, core, rates[1], seconds, (scale.count(128, 8), out), shared)
@@ -118,7 +118,7 @@ def long_prompts(scale: Scale, rows: Rows, model: str) -> None:
     for chunk in (512, 2048):
         core = make_core(scale, make_decoder(scale, model), chunk=chunk)
         warm(core, scale)
-        source = random.Random(2)  # noqa: S311
+        source = random.Random(2)  # noqa: S311  (a workload)
         decoders = [Request(_ids(source, core, 64), scale.count(600, 40), 0.0) for _ in range(scale.count(16, 4))]
         late = Request(_ids(source, core, scale.count(8192, 300)), 4, scale.count(1000, 20) / 1000)
         serve(core, [*decoders, late])
@@ -145,7 +145,7 @@ def first_token(scale: Scale, rows: Rows, model: str) -> None:
     prompt = scale.count(1024, 50)
     times: list[float] = []
     for seed in range(scale.count(12, 3)):
-        tokens = _ids(random.Random(100 + seed), core, prompt)  # noqa: S311
+        tokens = _ids(random.Random(100 + seed), core, prompt)  # noqa: S311  (a workload)
         core.submit(seed, submit(tokens, SamplingParams(max_tokens=1)))
         began = time.perf_counter()
         drain(core)

@@ -42,7 +42,7 @@ def drain(core: EngineCore) -> int:
 
 def warm(core: EngineCore, scale: Scale) -> None:
     """Kernels are compiled, every size of decode step is recorded, prompts of several lengths were computed."""
-    source = random.Random(9)  # noqa: S311
+    source = random.Random(9)  # noqa: S311  (a workload)
     vocabulary = core.info().vocabulary
     for at in range(scale.sequences):  # each ends one step after the one before
         tokens = [source.randrange(vocabulary) for _ in range(8 + at % 7)]
@@ -75,7 +75,7 @@ def _named(options: dict[str, Any]) -> str:
 
 
 def _alone(core: EngineCore, prompt: int, out: int, seed: int) -> float:
-    source = random.Random(seed)  # noqa: S311
+    source = random.Random(seed)  # noqa: S311  (a workload)
     tokens = [source.randrange(core.info().vocabulary) for _ in range(prompt)]
     core.submit(("alone", seed), submit(tokens, SamplingParams(max_tokens=out, temperature=0.0)))
     came: list[tuple[float, int]] = []
@@ -89,7 +89,7 @@ def _alone(core: EngineCore, prompt: int, out: int, seed: int) -> float:
 
 def nano_sizes(scale: Scale) -> tuple[list[list[int]], list[int]]:
     """nano-vllm's benchmark with seed 0: 256 prompts of 100 to 1,024 random ids, as many tokens out."""
-    source = random.Random(0)  # noqa: S311
+    source = random.Random(0)  # noqa: S311  (a workload)
     count, low, high = scale.count(256, 8), scale.count(100, 5), scale.count(1024, 12)
     top = min(10_000, scale.config("Qwen3-0.6B")["vocab_size"] - 1)
     prompts = [[source.randint(0, top) for _ in range(source.randint(low, high))] for _ in range(count)]
@@ -128,7 +128,7 @@ def guesses(scale: Scale, rows: Rows, model: str) -> None:
         for speculating in (False, True):
             speculation = Speculation(NGram(always=True), 4) if speculating else None
             core = make_core(scale, decoder, speculation=speculation, blocks=scale.count(1024, 64))
-            source = random.Random(1)  # noqa: S311
+            source = random.Random(1)  # noqa: S311  (a workload)
             phrase = [source.randrange(core.info().vocabulary) for _ in range(24)]
             tokens = phrase * scale.count(20, 2) if repeated else phrase
             core.submit("warm", submit(tokens, SamplingParams(max_tokens=8, temperature=0.0)))
@@ -153,7 +153,7 @@ def profile(scale: Scale, rows: Rows, model: str) -> None:
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if scale.device == "cuda" else [])]
     for size in (1, scale.count(64, 4)):
         for at in range(size):
-            source = random.Random(at)  # noqa: S311
+            source = random.Random(at)  # noqa: S311  (a workload)
             tokens = [source.randrange(core.info().vocabulary) for _ in range(scale.count(500, 10))]
             core.submit(("profile", at), submit(tokens, SamplingParams(max_tokens=scale.count(60, 4), temperature=0.0)))
         for _ in range(scale.count(40, 1)):

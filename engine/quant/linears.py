@@ -68,12 +68,11 @@ class Quantized(ABC):
         self.multiple = Dense.multiple if exact else 1
 
 
-class Int8(Quantized):
-    """int8 per output channel. Also a table: a tied head is the embedding too."""
+class _PerChannel(Quantized):
+    """A weight [out, in] in fewer bits and a scale for each output channel."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        super().__init__(bias)
-        self.weight, self.scale = round_int8(weight)
+    weight: Tensor
+    scale: Tensor
 
     @property
     def bytes(self) -> int:
@@ -83,6 +82,14 @@ class Int8(Quantized):
     def shape(self) -> tuple[int, int]:
         rows, columns = self.weight.shape
         return rows, columns
+
+
+class Int8(_PerChannel):
+    """int8 per output channel. Also a table: a tied head is the embedding too."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        super().__init__(bias)
+        self.weight, self.scale = round_int8(weight)
 
     def widened(self) -> Tensor:
         return self.weight.float() * self.scale.float()[:, None]
@@ -152,7 +159,7 @@ class Int4(Quantized):
         return f"{self._shape[0]} outputs are no multiple of 16" if self._shape[0] % 16 else None
 
 
-class Fp8(Quantized):
+class Fp8(_PerChannel):
     """float8 e4m3 per output channel; activations are rounded to it too, each token by its own scale (dynamic)."""
 
     tolerance: ClassVar[float] = 0.15
@@ -160,15 +167,6 @@ class Fp8(Quantized):
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__(bias)
         self.weight, self.scale = round_fp8(weight)
-
-    @property
-    def bytes(self) -> int:
-        return self.weight.nbytes + self.scale.nbytes
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        rows, columns = self.weight.shape
-        return rows, columns
 
     def widened(self) -> Tensor:
         return self.weight.float() * self.scale[:, None]

@@ -10,7 +10,6 @@ The last line of standard output is one JSON object.
 
 import argparse
 import asyncio
-import datetime as dt
 import sys
 import tempfile
 import time
@@ -19,14 +18,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
-import msgspec
 import uvloop
 from msgspec import Struct
 
 from gateway.bench.asks import Target, chat, fresh
 from gateway.bench.load import Connection
 from gateway.bench.processes import BenchError, memory_mb
-from gateway.bench.report import Machine, machine
+from gateway.bench.report import Machine, kept
 from gateway.bench.stage import alone
 
 UPSTREAM_MS = 200.0
@@ -214,13 +212,7 @@ def run(seconds: float, calm: float, save: Path | None) -> int:
         except (BenchError, OSError, httpx.HTTPError) as error:
             sys.stdout.write(f"bench overload: {error}\n")
             return 1
-    result.date = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")  # noqa: TID251 - dates the result
-    result.machine = machine()
-    line = msgspec.json.encode(result)
-    if save is not None:
-        save.mkdir(parents=True, exist_ok=True)
-        (save / f"overload-{result.date[:10]}.json").write_bytes(msgspec.json.format(line, indent=2) + b"\n")
-    sys.stdout.write(f"{line.decode()}\n")
+    sys.stdout.write(f"{kept(result, 'overload', save)}\n")
     return 0
 
 

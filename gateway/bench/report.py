@@ -8,7 +8,9 @@ import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
+from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from gateway.bench.cases import Case, Figures, spread
@@ -137,3 +139,21 @@ def _cpu_model() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()
+
+
+class Dated(Protocol):
+    """A result that says when and where it was had."""
+
+    date: str
+    machine: Machine | None
+
+
+def kept(result: Dated, name: str, folder: Path | None) -> str:
+    """The result as one line of JSON, dated; in `folder` also as a file."""
+    result.date = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")  # noqa: TID251 - dates the result
+    result.machine = machine()
+    line = msgspec.json.encode(result)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}-{result.date[:10]}.json").write_bytes(msgspec.json.format(line, indent=2) + b"\n")
+    return line.decode()

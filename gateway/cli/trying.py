@@ -110,7 +110,7 @@ def base_url(settings: Settings) -> str:
     if noted.exists():
         port = int(noted.read_text("ascii").strip() or port)
     host = settings.server.host
-    shown = "127.0.0.1" if host in ("0.0.0.0", "", "::") else f"[{host}]" if ":" in host else host  # noqa: S104
+    shown = "127.0.0.1" if host in ("0.0.0.0", "", "::") else f"[{host}]" if ":" in host else host  # noqa: S104 - shown, not bound
     return f"http://{shown}:{port}"
 
 
