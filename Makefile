@@ -15,6 +15,10 @@ BENCH_SCRATCH ?= $(VENV)/bench-cache
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
+# Hundreds of tests start a process of ours: what was compiled for one is kept for the next.
+export PYTHONDONTWRITEBYTECODE :=
+# Tests wait for processes, sockets and clocks half of their time, so one more than there are cores.
+TEST_PROCESSES ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev serve test lint types imports docs fmt bench bench-cache proof h200-dry containers clean bench-overload soak constraints release bench-engine
@@ -45,7 +49,7 @@ serve: install ## start the gateway on 127.0.0.1:$(PORT)
 	@NEARHIT_SERVER__PORT=$${NEARHIT_SERVER__PORT:-$(PORT)} exec $(BIN)/nearhit serve
 
 test: install-dev lint types imports ## everything that must pass; 11 minutes on 2 cores
-	$(BIN)/python -m pytest -q -m "not proof" -n auto --maxprocesses 4 --dist worksteal
+	$(BIN)/python -m pytest -q -m "not proof" -n $(TEST_PROCESSES) --dist worksteal
 
 lint: install-dev ## ruff, spelling, the compose file
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell

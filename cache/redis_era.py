@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from redis.exceptions import WatchError
 
 from cache.redis_batch import Keys, read_metas
-from cache.redis_link import LOOKUP_BUDGET, WRITE_BUDGET, Link
+from cache.redis_link import WRITE_BUDGET, Link
 from cache.store import Selection, StoreDown
 from cache.types import Entry, Group
 
@@ -95,7 +95,7 @@ class Era:
     async def read(self, budget: float = WRITE_BUDGET) -> None:
         """What is true now."""
         before = self._mark
-        client = self._link.fast if budget <= LOOKUP_BUDGET else self._link.slow
+        client = self._link.fast if budget <= self._link.lookup else self._link.slow
         self._adopt(*await self._link.ask(lambda: self._read(client), budget))
         if before is not None and before.generation == self.mark.generation and self.mark.cut < before.cut:
             # The number was lost to memory pressure: what it cut off must not come again.

@@ -33,10 +33,14 @@ class StoreFull(StoreDown):
 
 
 class Link:
-    """`fast` for look-ups, `slow` for all else and for reading the change stream."""
+    """`fast` for look-ups, which have `lookup` seconds, `slow` for all else and for reading the change stream.
 
-    def __init__(self, url: str, *, monotonic: Callable[[], float]) -> None:
-        self.fast = _client(url, LOOKUP_BUDGET)
+    `monotonic`: for the breaker.
+    """
+
+    def __init__(self, url: str, *, monotonic: Callable[[], float], lookup: float = LOOKUP_BUDGET) -> None:
+        self.lookup = lookup
+        self.fast = _client(url, lookup)
         self.slow = _client(url, _SLOW_TIMEOUT)
         self._places = asyncio.Semaphore(_CONNECTIONS)
         self._breaker = Breaker(monotonic=monotonic)

@@ -50,12 +50,13 @@ def build_store(settings: Settings, unreadable: Callable[[str], None] | None = N
     if kind == "auto":
         kind = "redis" if settings.redis else "sqlite"
     if kind == "redis":
+        from cache.redis_link import Link
         from cache.store.redis import RedisStore
 
         if settings.redis is None:
             raise ValueError("cache.store: redis needs redis: redis://host:6379/0")
         codec = build_codec(settings, unreadable)
-        return RedisStore(settings.redis, now=time.time, monotonic=time.monotonic, max_entries=most, codec=codec)
+        return RedisStore(Link(settings.redis, monotonic=time.monotonic), now=time.time, max_entries=most, codec=codec)
     if kind == "sqlite":
         from cache.store.sqlite import SqliteStore
 

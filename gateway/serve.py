@@ -6,7 +6,6 @@ Knows which processes there are and in which order they end. Does not know what 
 
 import contextlib
 import http.client
-import math
 import os
 import select
 import signal
@@ -319,10 +318,11 @@ class Supervisor:
     def _end(self, children: list[Child], seconds: float) -> None:
         for child in children:
             child.stop()
-        until, signals = self._monotonic() + seconds, self._signals
+        until, killed = self._monotonic() + seconds, False
         while any(not child.ended() for child in children):
-            if self._monotonic() >= until or self._signals > signals:
-                until, signals = math.inf, sys.maxsize
+            # Counted from the start: two quick ones may both be there before the first was acted on.
+            if not killed and (self._monotonic() >= until or self._signals > 1):
+                killed = True
                 for child in children:
                     child.stop(signal.SIGKILL)
             self._sleep(0.05)

@@ -29,7 +29,7 @@ class FaultProxy:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._started.wait(10)
+        assert self._started.wait(60)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -37,7 +37,7 @@ class FaultProxy:
 
     def become(self, state: State) -> None:
         """From now on; connections that are open are cut when it refuses, and stand still when it hangs."""
-        asyncio.run_coroutine_threadsafe(self._become(state), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._become(state), self._loop).result(60)
 
     async def _become(self, state: State) -> None:
         self._state = state

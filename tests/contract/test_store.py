@@ -6,13 +6,14 @@ import signal
 import sqlite3
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from redis.asyncio import Redis
 
+from cache.redis_link import Link
 from cache.store import Change, Selection, Store, Stored, StoreDown, known, load
 from cache.store.memory import MemoryStore
 from cache.store.redis import RedisStore
@@ -21,8 +22,14 @@ from cache.types import Entry, Group
 from cache.vectors import pack, unpack
 from tests.clock import FrozenClock
 from tests.services import redis_server
+from tests.waiting import until
 
 SCOPE = b"s" * 32
+
+
+def linked(url: str) -> Link:
+    """A look-up may take as long as a write: how fast this machine is just now is not what is tested here."""
+    return Link(url, monotonic=time.monotonic, lookup=10.0)
 
 
 def entry(number: int, clock: FrozenClock, **fields: object) -> Entry:
@@ -70,22 +77,12 @@ async def opened(request: pytest.FixtureRequest, clock: FrozenClock, tmp_path: P
     else:
         url, prefix = request.getfixturevalue("redis_url"), f"test:{uuid.uuid4().hex}:"
         make = lambda: RedisStore(  # noqa: E731 - one of two
-            url, now=clock.now, monotonic=time.monotonic, max_entries=50, prefix=prefix
+            linked(url), now=clock.now, max_entries=50, prefix=prefix
         )
         opened = Opened(make(), make)
     await opened.store.start(opened.told.append)
     yield opened
     await opened.store.close()
-
-
-async def eventually(holds: Callable[[], Awaitable[bool]] | Callable[[], bool], patience: float = 5.0) -> None:
-    until = time.monotonic() + patience
-    while time.monotonic() < until:
-        found = holds()
-        if found if isinstance(found, bool) else await found:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came true")
 
 
 def test_stores_are_found_by_name() -> None:
@@ -211,7 +208,7 @@ async def test_a_full_store_lets_the_least_worthy_go(opened: Opened, clock: Froz
 
 async def test_listeners_hear_of_every_change(opened: Opened, clock: FrozenClock) -> None:
     """Indexes and the front live by these words alone."""
-    await eventually(lambda: opened.told == [] or opened.told[0].kind == "reset")
+    await until(lambda: opened.told == [] or opened.told[0].kind == "reset")
     await opened.store.put(entry(1, clock))
     await opened.store.put(entry(2, clock, exact=entry(1, clock).exact))
     await opened.store.drop(2)
@@ -342,15 +339,13 @@ class Pair:
 
     def __init__(self, url: str, clock: FrozenClock) -> None:
         prefix = f"test:{uuid.uuid4().hex}:"
-        self.stores = [
-            RedisStore(url, now=clock.now, monotonic=time.monotonic, prefix=prefix, max_entries=5_000) for _ in "ab"
-        ]
+        self.stores = [RedisStore(linked(url), now=clock.now, prefix=prefix, max_entries=5_000) for _ in "ab"]
         self.told: list[list[Change]] = [[], []]
 
     async def __aenter__(self) -> "Pair":
         for store, told in zip(self.stores, self.told, strict=True):
             await store.start(told.append)
-        await eventually(lambda: all(told and told[0].kind == "reset" for told in self.told))
+        await until(lambda: all(told and told[0].kind == "reset" for told in self.told))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -363,12 +358,12 @@ async def test_redis_tells_other_workers(redis_url: str, clock: FrozenClock) -> 
     async with Pair(redis_url, clock) as pair:
         kept = entry(1, clock)
         await pair.stores[0].put(kept)
-        await eventually(lambda: len(pair.told[1]) == 2)
+        await until(lambda: len(pair.told[1]) == 2)
         change = pair.told[1][-1]
         assert (change.kind, change.scope, change.encoder) == ("add", SCOPE, "hash-8")
         assert (change.row.entry_id, change.row.exact, change.row.vector) == (1, kept.exact, kept.vector)
         await pair.stores[1].drop(1)
-        await eventually(lambda: len(pair.told[0]) == 3)
+        await until(lambda: len(pair.told[0]) == 3)
         assert (pair.told[0][-1].kind, pair.told[0][-1].row.entry_id) == ("drop", 1)
         assert await pair.stores[0].get(kept.exact) is None
 
@@ -377,13 +372,13 @@ async def test_redis_says_reset_when_the_stream_is_gone(redis_url: str, clock: F
     """After FLUSHALL, or a trimmed stream, what a worker remembers may be wrong in every part."""
     async with Pair(redis_url, clock) as pair:
         await pair.stores[0].put(entry(1, clock))
-        await eventually(lambda: len(pair.told[1]) == 2)
+        await until(lambda: len(pair.told[1]) == 2)
         other = Redis.from_url(redis_url)
         await other.delete(pair.stores[0]._keys.feed)
         await other.aclose()
-        await eventually(lambda: pair.told[1][-1].kind == "reset")
+        await until(lambda: pair.told[1][-1].kind == "reset")
         await pair.stores[0].put(entry(2, clock))
-        await eventually(lambda: pair.told[1][-1].row.entry_id == 2)
+        await until(lambda: pair.told[1][-1].row.entry_id == 2)
 
 
 async def test_redis_purges_thousands_with_one_word(redis_url: str, clock: FrozenClock) -> None:
@@ -392,7 +387,7 @@ async def test_redis_purges_thousands_with_one_word(redis_url: str, clock: Froze
         for number in range(1, 1_102):
             await pair.stores[0].put(entry(number, clock))
         assert await pair.stores[0].purge(Selection()) == 1_101
-        await eventually(lambda: pair.told[1][-1].kind == "reset")
+        await until(lambda: pair.told[1][-1].kind == "reset")
         assert await pair.stores[1].counts() == {}
         assert await pair.stores[1].vectors(SCOPE, "hash-8") == []
 
@@ -417,7 +412,7 @@ async def test_redis_that_refuses_costs_next_to_nothing(clock: FrozenClock) -> N
     """Hidden retries of a client once made every request wait for seconds while Redis was away."""
     ticks = FrozenClock()
     with redis_server() as url:
-        store = RedisStore(url, now=clock.now, monotonic=ticks.monotonic)
+        store = RedisStore(Link(url, monotonic=ticks.monotonic, lookup=10.0), now=clock.now)
         await store.start(lambda _: None)
         await store.put(entry(1, clock))
     for _ in range(3):
@@ -440,7 +435,7 @@ async def test_redis_that_hangs_is_left_alone(clock: FrozenClock) -> None:
     """A stopped Redis accepts and never answers; only our own budget ends the wait."""
     ticks = FrozenClock()
     with redis_server() as url:
-        store = RedisStore(url, now=clock.now, monotonic=ticks.monotonic)
+        store = RedisStore(Link(url, monotonic=ticks.monotonic, lookup=0.5), now=clock.now)
         await store.start(lambda _: None)
         await store.put(entry(1, clock))
         other = Redis.from_url(url)

@@ -54,13 +54,13 @@ class Process:
     def stop(self) -> int:
         """SIGTERM, and what it ended with."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def kill(self) -> None:
         """SIGKILL to the process and every child it started: a power cut as far as they can tell."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another `nearhit` command against the same home."""

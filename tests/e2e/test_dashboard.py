@@ -73,7 +73,7 @@ def worker(home: Path) -> Generator[str, None, None]:
             yield url
         finally:
             child.terminate()
-            child.wait(30)
+            child.wait(60)
 
 
 def await_answer(url: str, child: subprocess.Popen[bytes], log: Path) -> None:

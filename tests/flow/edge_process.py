@@ -51,7 +51,7 @@ def ending(process: subprocess.Popen[str]) -> Generator[subprocess.Popen[str], N
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
                 try:
-                    process.wait(20)
+                    process.wait(60)
                 except subprocess.TimeoutExpired:
                     process.kill()
 

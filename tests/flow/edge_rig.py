@@ -150,7 +150,7 @@ class Client:
 
     async def answer(self) -> Answer:
         """The next answer on this connection, its body by length, by chunks or up to the end."""
-        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)).decode("latin-1")
+        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 60)).decode("latin-1")
         first, *lines = head.strip().split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         if "content-length" in headers:
@@ -158,7 +158,7 @@ class Client:
         elif headers.get("transfer-encoding") == "chunked":
             body = await self._chunks()
         else:
-            body = await asyncio.wait_for(self.reader.read(), 10)
+            body = await asyncio.wait_for(self.reader.read(), 60)
         return Answer(int(first.split(" ")[1]), headers, body)
 
     async def _chunks(self) -> bytes:
@@ -169,7 +169,7 @@ class Client:
         await self.reader.readline()
         return body
 
-    async def closed(self, within: float = 5.0) -> bytes:
+    async def closed(self, within: float = 60.0) -> bytes:
         """What still comes until the server closes. Raises TimeoutError when it does not."""
         try:
             return await asyncio.wait_for(self.reader.read(), within)

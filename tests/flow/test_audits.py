@@ -12,6 +12,7 @@ from gateway.routes.cache_admin import FeedbackWanted, judge
 from policies.budget import Budget
 from tests.flow.hash_encoder import hash_encoder
 from tests.live import Live, Told, decode, live, settings
+from tests.waiting import until
 
 ASKED = "how do i bake bread at home"
 SIMILAR = "how do i bake good bread at home"
@@ -43,11 +44,13 @@ async def say(gateway: Live, text: str, **more: Any) -> Told:
 
 async def eventually(gateway: Live, holds: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for _ in range(100):
-        rows = await gateway.rows()
-        if holds(rows):
-            return rows
-    raise AssertionError([(row["cache"], row["status"], row["error"]) for row in rows])
+
+    async def held() -> bool:
+        rows[:] = await gateway.rows()
+        return holds(rows)
+
+    await until(held)
+    return rows
 
 
 def audits(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

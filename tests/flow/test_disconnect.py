@@ -8,6 +8,7 @@ import pytest
 
 from gateway.providers.scripted import ScriptedProvider
 from tests.live import PROMPT, Live, live, settings
+from tests.waiting import until
 
 SLOW = {"ttft_ms": 100, "tpot_ms": 20, "tokens": 40}
 
@@ -33,13 +34,22 @@ async def _leave_after(gateway: Live, events: int, *, stream: bool = True) -> No
     writer.transport.abort()
 
 
+async def _booked(gateway: Live) -> None:
+    """The request's row and its charge are written."""
+
+    async def written() -> bool:
+        return bool(await gateway.rows()) and bool(await gateway.entries())
+
+    await until(written)
+
+
 @pytest.mark.parametrize("events", [0, 1, 5])
 @pytest.mark.parametrize("billing", ["stops-on-close", "bills-anyway"])
 async def test_a_stream_that_is_left_is_still_charged(tmp_path: Path, events: int, billing: str) -> None:
     """Closing early must not be a way to use a model for nothing, at whatever moment it happens."""
     async with live(settings(tmp_path, upstream={**SLOW, "billing": billing})) as gateway:
         await _leave_after(gateway, events)
-        await asyncio.sleep(1.6)
+        await _booked(gateway)
         (row,), (entry,) = await gateway.rows(), await gateway.entries()
         assert row["client_gone"] or row["error"] == "client_gone", row
         assert row["cost_nano"] == entry["amount_nano"] > 0
@@ -49,9 +59,16 @@ async def test_an_upstream_that_bills_anyway_is_read_to_its_end_and_its_answer_k
     """What is paid for is worth keeping: the next identical request is a hit, and the charge is the provider's own."""
     async with live(settings(tmp_path, upstream={**SLOW, "billing": "bills-anyway"})) as gateway:
         await _leave_after(gateway, 3)
-        await asyncio.sleep(1.6)
+        await _booked(gateway)
         (entry,) = await gateway.entries()
         assert entry["source"] == "provider"
+        cache = gateway.services.cache
+        assert cache is not None
+
+        async def kept() -> bool:
+            return bool(await cache.entries(1))
+
+        await until(kept)
         assert (await gateway.chat()).headers["x-nearhit-cache"] == "hit-exact"
 
 
@@ -59,7 +76,7 @@ async def test_an_upstream_that_stops_on_close_is_closed_and_nothing_is_kept(tmp
     """Where closing saves money it must happen at once, and half an answer must never be served to anyone."""
     async with live(settings(tmp_path, upstream={**SLOW, "billing": "stops-on-close"})) as gateway:
         await _leave_after(gateway, 3)
-        await asyncio.sleep(0.4)
+        await _booked(gateway)
         (entry,) = await gateway.entries()
         assert entry["source"] == "estimated"
         assert (await gateway.chat(stream=False)).headers["x-nearhit-cache"] == "miss"
@@ -69,5 +86,5 @@ async def test_a_client_that_leaves_before_a_whole_reply_is_noticed(tmp_path: Pa
     """Servers do not cancel handlers of replies that are not streamed; we must notice by ourselves."""
     async with live(settings(tmp_path, upstream={**SLOW, "billing": "stops-on-close", "ttft_ms": 1_000})) as gateway:
         await _leave_after(gateway, 0, stream=False)
-        await asyncio.sleep(0.3)
+        await _booked(gateway)
         assert len(await gateway.entries()) == 1

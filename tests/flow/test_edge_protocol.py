@@ -10,6 +10,7 @@ import pytest
 
 from gateway.server_protocol import Limits
 from tests.flow.edge_rig import MAX_BODY, Client, Server, ask, connected, decode, post, serving
+from tests.waiting import until
 
 QUICK = Limits(header_timeout=0.3, body_timeout=0.5, write_timeout=0.5)
 
@@ -107,7 +108,7 @@ async def test_half_sent_headers_are_cut_off(server: Server) -> None:
         answer = await client.answer()
         dripping.cancel()
         assert answer.status == 408
-        assert asyncio.get_running_loop().time() - began < 3
+        assert asyncio.get_running_loop().time() - began < 30
         client.writer.close()
 
 
@@ -147,8 +148,7 @@ async def test_a_body_nobody_reads_ends_too(server: Server) -> None:
         await client.reader.readuntil(b"data: 0\n\n")
         waiting = [each for each in server.connections if each.cycle is not None]
         assert len(waiting) == 1
-        await asyncio.sleep(0.7)
-        assert waiting[0].cycle.keep_alive is False
+        await until(lambda: waiting[0].cycle.keep_alive is False)
 
 
 async def test_a_client_that_stops_reading_is_cut_off(server: Server) -> None:
@@ -156,11 +156,7 @@ async def test_a_client_that_stops_reading_is_cut_off(server: Server) -> None:
     async with connected(server.port) as client:
         client.writer.transport.pause_reading()  # pyright: ignore[reportAttributeAccessIssue] - a read transport
         await client.send(b"GET /stream?10000,0,10000 HTTP/1.1\r\nhost: t\r\n\r\n")
-        for _ in range(100):
-            await asyncio.sleep(0.05)
-            if not server.connections:
-                break
-        assert not server.connections
+        await until(lambda: not server.connections)
     await alive(server)
 
 

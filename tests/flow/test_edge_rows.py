@@ -120,7 +120,7 @@ async def test_bodies(gateway: Gateway, body: bytes, expected: set[int]) -> None
     began = time.monotonic()
     answer = await gateway.chat(body)
     assert answer.status in expected, answer.body[:500]
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert "x-request-id" in answer.headers
     assert "x-evil" not in answer.headers
     if answer.status != 200:

@@ -62,10 +62,10 @@ async def test_sigterm_finishes_what_was_begun(running: Running) -> None:
         await client.send(b"GET /stream?20,0.05,1 HTTP/1.1\r\nhost: t\r\n\r\n")
         await client.reader.readuntil(b"data: 1\n\n")
         running.process.send_signal(signal.SIGTERM)
-        rest = await client.closed(10)
+        rest = await client.closed()
         assert b"data: 19" in rest
         assert b"[DONE]" in rest
-    assert await asyncio.to_thread(running.process.wait, 20) == 0
+    assert await asyncio.to_thread(running.process.wait, 60) == 0
     assert not running.admin.exists()
 
 
@@ -77,10 +77,10 @@ async def test_what_outlasts_the_drain_is_cut_without_an_end_mark(tmp_path: Path
             await client.send(b"GET /stream?1000,0.05,1 HTTP/1.1\r\nhost: t\r\n\r\n")
             await client.reader.readuntil(b"data: 1\n\n")
             process.send_signal(signal.SIGTERM)
-            rest = await client.closed(10)
+            rest = await client.closed()
             assert b"[DONE]" not in rest
             assert not rest.endswith(b"0\r\n\r\n")
-        assert await asyncio.to_thread(process.wait, 20) == 0
+        assert await asyncio.to_thread(process.wait, 60) == 0
 
 
 async def test_a_client_that_leaves_does_not_hold_up_the_end(running: Running) -> None:
@@ -89,8 +89,8 @@ async def test_a_client_that_leaves_does_not_hold_up_the_end(running: Running) -
         await client.send(post())
         await client.answer()
         running.process.send_signal(signal.SIGTERM)
-        assert await client.closed(10) == b""
-    assert await asyncio.to_thread(running.process.wait, 20) == 0
+        assert await client.closed() == b""
+    assert await asyncio.to_thread(running.process.wait, 60) == 0
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from gateway.tasks import Tasks
 from gateway.transport.direct import DirectTransport
 from gateway.upstreams import Upstreams
 from tests.live import Live, live, settings
+from tests.waiting import until
 from tests.wire_upstream import Answer, Manner, Request, wire_upstream
 
 PLAIN: dict[str, Any] = {"cache": {"mode": "off"}, "ledger": {"durability": "off"}}
@@ -70,16 +71,16 @@ async def test_a_pair_answers_and_the_prompt_is_billed_once(tmp_path: Path, prot
         assert first.calls == second.calls == 1
 
 
-async def _leave_early(gateway: Live) -> None:
+async def _leave_early(gateway: Live, under_way: Callable[[], bool]) -> None:
     body = msgspec.json.encode(
         {"model": "pd/m", "stream": True, "messages": [{"role": "user", "content": "hello there"}]}
     )
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rsplit(":", 1)[1]))
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\nauthorization: Bearer {gateway.key}\r\n"
         writer.write(f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
         await writer.drain()
-        await asyncio.sleep(0.15)
+        await until(under_way)
         writer.transport.abort()
         del reader
 
@@ -89,8 +90,8 @@ async def test_a_client_that_leaves_ends_both_calls(tmp_path: Path, protocol: st
     """A prefill nobody waits for would go on computing; the toy proxies of both engines let it."""
     slow = Options(role="prefill", ttft_ms=20_000), Options(role="decode", ttft_ms=20_000)
     async with pair(tmp_path, protocol, *slow) as (gateway, first, second):
-        await _leave_early(gateway)
-        async with asyncio.timeout(5):
+        await _leave_early(gateway, lambda: (first.in_flight, second.in_flight) == closed)
+        async with asyncio.timeout(60):
             while first.in_flight or second.in_flight:  # noqa: ASYNC110 - the other side is watched from outside
                 await asyncio.sleep(0.01)
         assert (first.closed_early, second.closed_early) == closed

@@ -101,7 +101,7 @@ async def test_the_signal_reloads_too(tmp_path: Path) -> None:
     async with live(written.read(), Rereading(written.read)) as gateway:
         written.values |= {"models": {**_model("up/scripted"), "more": {"route": ["up/scripted"]}}}
         os.kill(os.getpid(), signal.SIGHUP)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (await gateway.chat(model="more")).status != 200:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.02)
         asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)

@@ -22,15 +22,9 @@ from cache.semantic import SemanticCache
 from cache.store.memory import MemoryStore
 from cache.types import CacheConfig, Hit, Kept, Miss, Query
 from policies.reuse.guarded import Policy
+from tests.waiting import until
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-async def until(holds: Callable[[], bool], patience: float = 5.0) -> None:
-    end = time.monotonic() + patience
-    while not holds():
-        assert time.monotonic() < end, "it never came true"
-        await asyncio.sleep(0.01)
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dimension: int = 4) -> None:
@@ -284,7 +278,7 @@ async def test_the_real_encoder(tmp_path: Path) -> None:
     client = EncoderClient(path, monotonic=time.monotonic)
     try:
         await client.start()
-        await until(lambda: client.status() is None, patience=90.0)
+        await until(lambda: client.status() is None)
         assert client.name.startswith("all-MiniLM-L6-v2:53aa51172d14:plain-")
         assert (client.dimension, client.window) == (384, 256)
         assert path.stat().st_mode & 0o077 == 0
@@ -295,7 +289,7 @@ async def test_the_real_encoder(tmp_path: Path) -> None:
     finally:
         await client.close()
         process.send_signal(signal.SIGTERM)
-        _, errors = await asyncio.wait_for(process.communicate(), 20)
+        _, errors = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0, errors.decode()
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from cache.embedder import HashEncoder
 from cache.folded import FRESH_FOR, Folded
 from cache.judging import Judgement, Pair
 from cache.learning import MOST_SPOTS, Counted, Judged, Record, Scope, ScopeForm, learning, shut
+from cache.redis_link import Link
 from cache.semantic import SemanticCache
 from cache.store import Stored, StoreDown
 from cache.store.memory import MemoryStore
@@ -28,6 +29,7 @@ from policies.reuse import Evidence, Outcome, Regenerate, learned
 from policies.reuse.threshold import Params, Policy
 from tests.clock import FrozenClock
 from tests.unit.cache.test_semantic_cache import SIMILAR, query
+from tests.waiting import until
 
 OTHER = "how do i bake nice bread at home"
 
@@ -520,7 +522,7 @@ async def pair(redis_url: str, clock: FrozenClock) -> AsyncGenerator[tuple[Seman
     prefix, opened = f"test:{uuid.uuid4().hex}:", list[SemanticCache]()
     for _ in range(2):
         rig = Rig(clock, audit_share=1.0)
-        rig.store = RedisStore(redis_url, now=time.time, monotonic=time.monotonic, prefix=prefix)
+        rig.store = RedisStore(Link(redis_url, monotonic=time.monotonic, lookup=10.0), now=time.time, prefix=prefix)
         rig.config = CacheConfig(audit_share=1.0)
         cache = SemanticCache(
             rig.store,
@@ -537,13 +539,6 @@ async def pair(redis_url: str, clock: FrozenClock) -> AsyncGenerator[tuple[Seman
     yield opened[0], opened[1]
     for cache in opened:
         await cache.close()
-
-
-async def until(holds: Callable[[], Awaitable[bool]], patience: float = 3.0) -> None:
-    end = time.monotonic() + patience
-    while not await holds():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.05)
 
 
 async def test_what_one_worker_learns_binds_the_other_within_a_moment(

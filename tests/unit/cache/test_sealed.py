@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from cache.codec import PLAIN, SEALED, Codec, read_keys
+from cache.redis_link import Link
 from cache.store import Selection, Store
 from cache.store.redis import RedisStore
 from cache.store.sqlite import SqliteStore
@@ -47,7 +48,8 @@ class Kind:
             store = SqliteStore(self.place, now=self.clock.now, codec=codec)
         else:
             url, prefix = self.place
-            store = RedisStore(url, now=self.clock.now, monotonic=time.monotonic, prefix=prefix, codec=codec)
+            now = self.clock.now
+            store = RedisStore(Link(url, monotonic=time.monotonic, lookup=10.0), now=now, prefix=prefix, codec=codec)
         await store.start(lambda _: None)
         return store
 

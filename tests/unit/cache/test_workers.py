@@ -5,7 +5,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 
 import pytest
 from redis.asyncio import Redis
@@ -18,6 +18,7 @@ from cache.types import CacheConfig, Hit, Kept, Miss
 from policies.reuse.threshold import Params, Policy
 from tests.services import redis_server
 from tests.unit.cache.asking import query
+from tests.waiting import until
 
 Workers = tuple[SemanticCache, SemanticCache]
 ASKED = "how do i bake bread at home"
@@ -61,13 +62,6 @@ async def workers(redis_url: str) -> AsyncGenerator[Workers]:
         await one.close()
 
 
-async def eventually(holds: Callable[[], Awaitable[bool]], patience: float = 5.0) -> None:
-    until = time.monotonic() + patience
-    while not await holds():
-        assert time.monotonic() < until, "it never came true"
-        await asyncio.sleep(0.005)
-
-
 async def hits(cache: SemanticCache, text: str) -> bool:
     return isinstance(await cache.find(query(text)), Hit)
 
@@ -78,7 +72,7 @@ async def test_one_keeps_the_other_serves(workers: Workers) -> None:
     assert not await hits(other, SIMILAR)
     await one.keep(query(ASKED), Kept(answer=b"{}"))
     assert await hits(other, ASKED)
-    await eventually(lambda: hits(other, SIMILAR))
+    await until(lambda: hits(other, SIMILAR))
 
 
 async def test_one_takes_back_the_other_refuses(workers: Workers) -> None:
@@ -94,7 +88,7 @@ async def test_one_takes_back_the_other_refuses(workers: Workers) -> None:
     async def gone() -> bool:
         return not await hits(one, ASKED)
 
-    await eventually(gone)
+    await until(gone)
 
 
 async def test_a_replaced_answer_reaches_the_other(workers: Workers) -> None:
@@ -108,7 +102,7 @@ async def test_a_replaced_answer_reaches_the_other(workers: Workers) -> None:
         found = await other.find(query(ASKED))
         return isinstance(found, Hit) and found.entry.answer == b"new"
 
-    await eventually(renewed)
+    await until(renewed)
 
 
 async def test_a_purge_reaches_the_other(workers: Workers) -> None:
@@ -122,7 +116,7 @@ async def test_a_purge_reaches_the_other(workers: Workers) -> None:
     async def gone() -> bool:
         return not await hits(other, f"{ASKED} number 3") and not await hits(other, f"{ASKED} the number 4")
 
-    await eventually(gone)
+    await until(gone)
 
 
 async def test_workers_that_write_at_once_agree(workers: Workers) -> None:
@@ -156,8 +150,8 @@ async def test_redis_away_and_back() -> None:
             assert one.status() == {"store": "unreachable"}
         finally:
             os.kill(pid, signal.SIGCONT)
-        await eventually(lambda: hits(one, SIMILAR), patience=10)
+        await until(lambda: hits(one, SIMILAR))
         await one.keep(query("where do i find good flour for bread"), Kept(answer=b"{}"))
-        await eventually(lambda: hits(other, "where do i find very good flour for bread"), patience=10)
+        await until(lambda: hits(other, "where do i find very good flour for bread"))
         await one.close()
         await other.close()

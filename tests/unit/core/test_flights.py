@@ -108,7 +108,7 @@ async def test_a_slow_reader_makes_the_upstream_wait() -> None:
     await asyncio.sleep(0)
     assert not blocked.done()  # taken is not delivered
     assert len(await flight.after(60)) == 240
-    await asyncio.wait_for(blocked, 1)
+    await asyncio.wait_for(blocked, 60)
 
 
 async def test_room_is_free_when_the_last_reader_has_left() -> None:
@@ -120,7 +120,7 @@ async def test_room_is_free_when_the_last_reader_has_left() -> None:
     blocked = asyncio.get_running_loop().create_task(flight.room())
     await asyncio.sleep(0)
     flight.leave()
-    await asyncio.wait_for(blocked, 1)
+    await asyncio.wait_for(blocked, 60)
 
 
 async def test_identical_keys_share_until_the_flight_lands() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from msgspec import json
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine.demo.card import WEIGHTS, Card, data_counts, data_digest, sha256
 from engine.demo.corpus import load_material
@@ -30,12 +29,16 @@ TRICKY_TEXTS = [
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     """The tokenizer as any Hugging Face program loads it."""
+    from transformers import AutoTokenizer  # it takes seconds to import
+
     return AutoTokenizer.from_pretrained(FOLDER)
 
 
 @pytest.fixture(scope="module")
 def model() -> Any:
     """The weights as any Hugging Face program loads them, in float32."""
+    from transformers import AutoModelForCausalLM
+
     return AutoModelForCausalLM.from_pretrained(FOLDER, dtype="float32").eval()
 
 

@@ -404,10 +404,10 @@ async def test_two_who_close_a_month_at_once_do_not_take_its_lines_away(database
     first, second = asyncio.Event(), asyncio.Event()
     shared.at = [("_finish", first), ("_write", second)]
     one = tasks.spawn(months(shared).close("2026-10", "ann"), "one")
-    await asyncio.wait_for(shared.reached.wait(), 10)
+    await asyncio.wait_for(shared.reached.wait(), 60)
     shared.reached.clear()
     two = tasks.spawn(months(shared).close("2026-10", "bob"), "two")
-    await asyncio.wait_for(shared.reached.wait(), 10)
+    await asyncio.wait_for(shared.reached.wait(), 60)
     first.set()
     await asyncio.wait([one])
     second.set()
