@@ -23,7 +23,7 @@ from gateway.ledger import Ledger
 from gateway.parts import build_store
 from gateway.prices import PriceBook
 from gateway.routes.access import EXCEPTION_HANDLERS, admin_socket
-from gateway.routes.admin import control_plane
+from gateway.routes.admin import programs_plane
 from gateway.serve_home import CannotServe, lock, prepare
 from gateway.services import Services
 from gateway.settings import Settings
@@ -43,7 +43,7 @@ async def offline_app(settings: Settings) -> AsyncGenerator[ASGIApp, None]:
             raise Wrong(str(error)) from error
         services = await _services(settings, stack)
         app = Litestar(
-            control_plane(),
+            programs_plane(),
             state=State({"services": services}),
             exception_handlers=EXCEPTION_HANDLERS,
             openapi_config=None,

@@ -149,6 +149,11 @@ def route_handlers() -> list[ControllerRouterHandler]:
 
 def control_plane() -> list[ControllerRouterHandler]:
     """Every handler of the control plane and the dashboard, for `Litestar(route_handlers=…)`."""
+    return [*programs_plane(), *(handler for page in _PAGES for handler in page.route_handlers())]
+
+
+def programs_plane() -> list[ControllerRouterHandler]:
+    """What programs ask, without the pages for people."""
     cache = (cache_admin, cache_tune, cache_warm)
     modules = (
         sys_module.route_handlers()
@@ -173,8 +178,7 @@ def control_plane() -> list[ControllerRouterHandler]:
             invoices,
         )
     )
-    pages = [handler for page in _PAGES for handler in page.route_handlers()]
-    return [*route_handlers(), *(handler for handlers in modules for handler in handlers), *pages]
+    return [*route_handlers(), *(handler for handlers in modules for handler in handlers)]
 
 
 def undeclared(handlers: list[HTTPRouteHandler]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ ADMIN_KEY = "operator-chosen-admin-key"
 class House:
     """Services, the app over them, and shorthands for asking it."""
 
-    def __init__(self, services: Services, app: Litestar, clock: FrozenClock) -> None:
+    def __init__(self, services: Services, app: "Plane", clock: FrozenClock) -> None:
         self.services = services
         self.app = app
         self.clock = clock
@@ -81,14 +82,30 @@ async def house(tmp_path: Path, clock: FrozenClock, **changes: Any) -> AsyncGene
             models=lambda: ["chat", "embed", "smart"],
             **parts,
         )
-        yield House(services, app_of(services), clock)
+        yield House(services, Plane(services), clock)
 
 
-def app_of(services: Services) -> Litestar:
-    """The control plane and the dashboard alone."""
+class Plane:
+    """The control plane and the dashboard alone, over these services. Its routes are registered once per process."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    @property
+    def routes(self) -> list[Any]:
+        return list(_registered().routes)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        app = _registered()
+        app.state["services"] = self._services  # a test asks one house at a time
+        await app(scope, receive, send)
+
+
+@cache
+def _registered() -> Litestar:
     return Litestar(
         control_plane(),
-        state=State({"services": services}),
+        state=State({}),
         exception_handlers=EXCEPTION_HANDLERS,
         openapi_config=openapi_config(),
         logging_config=None,

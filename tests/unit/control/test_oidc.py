@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from gateway.oidc import SignOn
 from gateway.oidc_settings import OidcSettings
 from tests.clock import FrozenClock
-from tests.unit.control.house import House, app_of, happened, house, request_row
+from tests.unit.control.house import House, happened, house, request_row
 from tests.unit.control.oidc_provider import CLIENT, SECRET, Provider, provider
 
 ROLES = {"platform": "admin", "ops": "operator@acme", "money": "finance"}
@@ -34,7 +34,6 @@ async def home(tmp_path: Path, clock: FrozenClock, idp: Provider) -> AsyncGenera
     idp.now = clock.now
     async with house(tmp_path, clock) as found:
         found.services.sign_on = SignOn(settings(idp), b"s" * 32, now=clock.now)
-        found.app = app_of(found.services)
         yield found
 
 
