@@ -11,6 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from cache.embedder import HashEncoder
+from cache.redis_link import Link
 from cache.semantic import SemanticCache
 from cache.store import Change
 from cache.store.redis import RedisStore
@@ -36,13 +37,13 @@ class Listening(RedisStore):
             heard.set()
 
         await super().start(note)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await heard.wait()
 
 
 def worker(url: str, prefix: str) -> SemanticCache:
     return SemanticCache(
-        Listening(url, now=time.time, monotonic=time.monotonic, prefix=prefix),
+        Listening(Link(url, monotonic=time.monotonic, lookup=10.0), now=time.time, prefix=prefix),
         HashEncoder(),
         Policy(Params(similarity=0.9)),
         config=CacheConfig(),
