@@ -138,6 +138,7 @@ class Outcome(Struct, kw_only=True):
     cost_status: CostStatus = "exact"
     saved_nano: int = 0
     discount_nano: int = 0
+    routed_nano: int = 0
     similarity: float | None = None
     confidence: float | None = None
     ttft_ms: float | None = None

@@ -18,6 +18,7 @@ from gateway.catalog import Route, Target
 from gateway.deployments import Deployments
 from gateway.flights import Ended, Landing
 from gateway.ledger import Ledger
+from gateway.routed import routed_nano
 from gateway.routing import Choice, Router
 from gateway.tasks import Tasks
 from gateway.unwanted import look_over
@@ -79,6 +80,10 @@ class Dispatcher:
     def settle(self, live: Live, usage: Usage | None, ended: Ended, received: Usage, provider_id: str) -> int:
         """Post what a begun answer cost. `usage` is the provider's own count; without it, what was `received`."""
         return self._attempts.settle(live, usage, ended, received, provider_id)
+
+    def routed(self, call: Call, route: Route, landing: Landing) -> int:
+        """What choosing among the places of the route saved on this answer, nano-USD; negative where it cost more."""
+        return routed_nano(route, landing, lambda target: self._attempts.price(call, route, target))
 
     def _saving(self, call: Call, route: Route) -> bool:
         """Whether so much of a budget is used that the price decides."""

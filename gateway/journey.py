@@ -132,6 +132,7 @@ def _note(journey: Journey, landing: Landing) -> None:
         outcome.attempts = len(landing.steps)
         outcome.cost_nano, outcome.cost_status = landing.cost_nano, landing.cost_status
         outcome.discount_nano = _discount(landing)
+        outcome.routed_nano = landing.routed_nano
         journey.timings.attempts = [_attempt(step, landing.computed) for step in landing.steps]
         if landing.steps:
             journey.timings.dispatched = landing.steps[0].held_at

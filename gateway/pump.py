@@ -75,6 +75,7 @@ class Pumps:
                 flight.landing.consumed = await live.provider.consumed(live.plan.id)
         finally:
             self._close_books(flight, live)
+            flight.landing.routed_nano = self._dispatcher.routed(call, route, flight.landing)
             flight.end(error if ended or error is not None else _given_up())
 
     async def _carry(self, flight: Flight, live: Live) -> errors.GatewayError | None:

@@ -54,6 +54,7 @@ class Several:
         self._tasks = tasks
         self.quote = dispatcher.quote
         self.settle = dispatcher.settle
+        self.routed = dispatcher.routed
         self._singles: dict[tuple[str, Target], tuple[Route, Route]] = {}
 
     async def begin(self, call: Call, route: Route, landing: Landing) -> Live:

@@ -11,8 +11,7 @@ from msgspec import Struct
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.db.clean import clean
-from gateway.db.models import RequestRow, Setting, UsageDay, UsageHour, UsageWho
+from gateway.db.models import RequestRow, Setting, UsageDay, UsageHour
 from gateway.db.session import Dialect
 from gateway.db.sums import DAY, DAYS_TO, HOUR, ROWS_FROM, TAG, USER
 from gateway.db.usage import LABELLED_BY, conditions, matching
@@ -20,8 +19,7 @@ from gateway.db.usage import LABELLED_BY, conditions, matching
 PAGE = 500
 """Rows read at once: few enough that other requests need not wait for them."""
 
-_MOST_SPANS = 32  # days or hours read at once
-_MOST_KEYS = 100  # of a user's or tag's on one day; with more, all rows of the day are looked at
+_MOST_SPANS = 32  # hours read at once
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -33,32 +31,35 @@ class Wanted(Struct, frozen=True, kw_only=True):
     failed: bool
 
     @property
-    def in_order(self) -> bool:
-        """Whether an index has these rows in order: all of them, or a key's."""
-        return not self.failed and set(self.where) <= {"key"}
+    def any(self) -> bool:
+        """Whether every row matches, so that the index of time has them in order."""
+        return not self.failed and not self.where
 
 
 async def newest(connection: AsyncConnection, dialect: Dialect, wanted: Wanted) -> list[Any]:
     """Rows as mappings, newest first.
 
-    Where no index has them in order, the sums tell the days and hours that have any, and only those are read, newest
-    first, until there are enough: a rare filter does not read every row.
+    The sums tell the days and hours that have any that match, and only those are read, newest first, until there are
+    enough: a rare filter does not read every row.
     """
     row = RequestRow
-    rows = select(row).order_by(row.at.desc(), row.id.desc())
+    rows = select(row)
     last = await _before(connection, wanted.before)
     if wanted.before is not None:
         rows = rows.where(row.at <= last, or_(row.at < last, row.id < wanted.before))
     if wanted.failed:
         rows = rows.where(RequestRow.status >= 400)
-    if wanted.in_order:
-        named = [RequestRow.key_id == clean(value) for value in wanted.where.values()]
-        return list((await connection.execute(rows.where(*named).limit(wanted.limit))).mappings())
+    if wanted.any:
+        in_order = rows.order_by(row.at.desc(), row.id.desc()).limit(wanted.limit)
+        return list((await connection.execute(in_order)).mappings())
     rows = rows.where(*conditions(dialect, wanted.where))
     found: list[Any] = []
-    async for spans in _growing(_spans(connection, wanted, int(last))):
-        inside = rows.where(or_(*(_within(span) for span in spans)))
-        found += (await connection.execute(inside.limit(wanted.limit - len(found)))).mappings()
+    async for some in _growing(_spans(connection, wanted, int(last))):
+        # Apart from the order that is wanted: else PostgreSQL walks the index of time and looks at every row of it.
+        inside = rows.where(or_(*(_within(span) for span in some))).cte("inside").prefix_with("MATERIALIZED")
+        columns = [column.label(str(column.name)) for column in inside.columns]  # "user" is a name of another kind here
+        newest_first = select(*columns).order_by(inside.c.at.desc(), inside.c.id.desc())
+        found += (await connection.execute(newest_first.limit(wanted.limit - len(found)))).mappings()
         if len(found) >= wanted.limit:
             break
     return found
@@ -78,20 +79,18 @@ async def _growing(spans: "AsyncGenerator[_Span, None]") -> "AsyncGenerator[list
 
 
 def _within(span: "_Span") -> ColumnElement[bool]:
-    inside = and_(RequestRow.at >= span.start, RequestRow.at < span.end)
-    return and_(inside, RequestRow.key_id.in_(span.keys)) if span.keys else inside
+    return and_(RequestRow.at >= span.start, RequestRow.at < span.end)
 
 
 class _Span(NamedTuple):
-    """Seconds since the epoch. `keys`: all requests that are sought there used one of these; empty: any."""
+    """Seconds since the epoch."""
 
     start: int
     end: int
-    keys: Sequence[str] = ()
 
 
 async def _spans(connection: AsyncConnection, wanted: Wanted, last: int) -> AsyncGenerator[_Span, None]:
-    """Hours, or days by user and tag, that may have such requests, newest first."""
+    """Hours that may have such requests, newest first."""
     named = {name: value for name, value in wanted.where.items() if value}
     plain = {name: value for name, value in named.items() if name != USER and not name.startswith(TAG)}
     label = next((name for name in named if name not in plain), None)
@@ -105,12 +104,12 @@ async def _spans(connection: AsyncConnection, wanted: Wanted, last: int) -> Asyn
     if label is not None:
         shared = {name: value for name, value in plain.items() if name in LABELLED_BY}
         by_day = _Sought(UsageDay, label, {**shared, label: named[label]}, wanted.failed)
-    days = await _starts(connection, by_day, (first // DAY, min(last // DAY, made - 1)))
-    keys = await _keys(connection, by_day, days) if label is not None and days else {}
-    for day in days:
-        if label is not None:
-            yield _Span(day * DAY, (day + 1) * DAY, keys.get(day, ()))
-            continue
+    days = (first // DAY, min(last // DAY, made - 1))
+    if label is not None:
+        for hour in await _hours(connection, by_day, days):
+            yield _Span(hour * HOUR, (hour + 1) * HOUR)
+        return
+    for day in await _starts(connection, by_day, days):
         for hour in await _starts(connection, by_hour, (day * 24, min(last // HOUR, day * 24 + 23))):
             yield _Span(hour * HOUR, (hour + 1) * HOUR)
 
@@ -142,14 +141,17 @@ async def _starts(connection: AsyncConnection, sought: _Sought, span: tuple[int,
     return (await connection.execute(found)).scalars().all()
 
 
-async def _keys(connection: AsyncConnection, sought: _Sought, days: Sequence[int]) -> dict[int, list[str]]:
-    """The keys that a user or tag went by on each day: an index has the rows of a key in order."""
-    of, found = sought.of, dict[int, list[str]]()
-    both: Any = select(of.starts, UsageWho.key_id)
+async def _hours(connection: AsyncConnection, sought: _Sought, days: tuple[int, int]) -> Sequence[int]:
+    """The hours of these days, newest first, that may have any of a user or tag."""
+    of, found = UsageDay, set[int]()
+    both: Any = select(of.starts, of.hours)
     wanted = matching(both.select_from(of), of, sought.facet, sought.where)
-    for row in await connection.execute(wanted.where(of.starts.in_(days)).distinct()):
-        found.setdefault(row.starts, []).append(row.key_id)
-    return {day: keys for day, keys in found.items() if len(keys) <= _MOST_KEYS}
+    wanted = wanted.where(of.starts >= days[0], of.starts <= days[1])
+    if sought.failed:
+        wanted = wanted.where(of.errors + of.audits > 0)
+    for row in await connection.execute(wanted.distinct()):
+        found.update(row.starts * 24 + hour for hour in range(24) if row.hours >> hour & 1)
+    return sorted(found, reverse=True)
 
 
 async def page(

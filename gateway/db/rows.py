@@ -11,11 +11,11 @@ class UsageRow(Struct, frozen=True, kw_only=True):
 
     They are read off a histogram: the request of that rank lies in the same bucket, whose edges are a factor of 1.41
     apart (of 2 below 64 ms), so they are off by less than that; above 262 s only that is known.
-    `estimated_nano` is the part of `cost_nano` that rests on no provider's count. `hits` were answered from the cache.
-    `estimated` counts the requests behind it. `discount_nano`: what providers' own prompt caches took off `cost_nano`
-    (negative where writing to them cost more). `audit_nano` is the part of `cost_nano` that was spent to check hits
-    (`audits` requests, which are not counted in `requests`);
-    `corrected_nano` is what feedback took back of `saved_nano` (0 or less).
+    `estimated_nano` is the part of `cost_nano` that rests on no provider's count; `estimated` counts the requests
+    behind it. `hits` were answered from the cache. `discount_nano`: what providers' own prompt caches took off
+    `cost_nano`, `routed_nano`: what choosing among the places of a route did (negative where they cost more).
+    `audit_nano` is the part of `cost_nano` that was spent to check hits (`audits` requests, which are not counted in
+    `requests`); `corrected_nano` is what feedback took back of `saved_nano` (0 or less).
     """
 
     group: dict[str, str]
@@ -38,6 +38,7 @@ class UsageRow(Struct, frozen=True, kw_only=True):
     audits: int = 0
     estimated: int = 0
     discount_nano: int = 0
+    routed_nano: int = 0
 
     @property
     def net_saved_nano(self) -> int:

@@ -54,13 +54,15 @@ MEASURES = (
     "discount_nano",
     "saved_nano",
     "corrected_nano",
+    "routed_nano",
 )
 BUCKETS = tuple(f"h{i:02}" for i in range(len(EDGES) + 1))
 SUMMED = (*MEASURES, *BUCKETS)
+HOURS = "hours"
 HITS = ("exact", "semantic", "shared")
 _N = len(MEASURES)
 _CORRECTED = MEASURES.index("corrected_nano")
-_ZEROS = [0] * len(SUMMED)
+_ZEROS = [0] * (len(SUMMED) + 1)
 _NO_LABEL = ("",)
 _NOT_KEPT = ("", "", "", "", "", 0)  # provider to status
 _encode = msgspec.json.Encoder().encode
@@ -87,15 +89,16 @@ Row = tuple[Any, ...]
 Key = tuple[str, int, tuple[Any, ...]]
 """Facet, whole hours or days since the epoch, and the dimensions as `Who` names them."""
 Sums = dict[Key, list[int]]
-"""The numbers of `SUMMED` by key."""
+"""The numbers of `SUMMED` by key, and last a bit for each hour of the day that they are of."""
 
 COLUMNS = tuple(column.name for column in cast("Table", RequestRow.__table__).columns)
 _AT = {name: place for place, name in enumerate(COLUMNS)}
 _SUMS_COLUMNS = tuple(column.name for column in cast("Table", UsageDay.__table__).columns)
-assert ("facet", "starts", "who", *SUMMED) == _SUMS_COLUMNS, "the tables of sums follow MEASURES and EDGES"
+assert ("facet", "starts", "who", *SUMMED, HOURS) == _SUMS_COLUMNS, "the tables of sums follow MEASURES and EDGES"
 _ID, _TIME, _USER, _SOURCE, _CACHE, _TAGS = (_AT[name] for name in ("id", "at", "user", "source", "cache", "tags"))
 _STATUS, _PROMPT, _COST, _COST_STATUS = (_AT[name] for name in ("status", "prompt", "cost_nano", "cost_status"))
-_SAVED, _DISCOUNT, _FIRST_MS, _TOTAL_MS = (_AT[name] for name in ("saved_nano", "discount_nano", "ttft_ms", "total_ms"))
+_SAVED, _DISCOUNT, _ROUTED = (_AT[name] for name in ("saved_nano", "discount_nano", "routed_nano"))
+_FIRST_MS, _TOTAL_MS = (_AT[name] for name in ("ttft_ms", "total_ms"))
 _who = itemgetter(*(_AT[name] for name in Who._fields[:-1]))
 _owner = itemgetter(*(_AT[name] for name in ("team", "project", "key_id", "model")))
 _asked = itemgetter(_AT["team"], _AT["model"])
@@ -118,6 +121,7 @@ def by_hour(rows: Iterable[Row], corrected: Mapping[str, int] | None = None) -> 
             if timed is None:
                 timed = sums[key] = _ZEROS.copy()
             timed[_N + bisect_right(EDGES, row[_FIRST_MS])] += 1
+            timed[-1] |= 1 << hour % 24
     return sums
 
 
@@ -146,6 +150,7 @@ def correction(row: Row, amount: int) -> tuple[Sums, Sums]:
     hour = int(row[_TIME]) // HOUR
     sums = _ZEROS.copy()
     sums[_CORRECTED] = amount
+    sums[-1] = 1 << hour % 24
     labels: Sums = {(facet, hour // 24, (*_owner(row), *_NOT_KEPT, label)): sums for facet, label in _labels(row)}
     return {("", hour, _who(row) + _NO_LABEL): sums}, labels
 
@@ -154,7 +159,11 @@ def merge(into: Sums, more: Sums) -> None:
     """Add `more` to `into`."""
     for key, sums in more.items():
         held = into.get(key)
-        into[key] = sums if held is None else [a + b for a, b in zip(held, sums, strict=True)]
+        if held is not None:
+            hours = held[-1] | sums[-1]
+            sums = [a + b for a, b in zip(held, sums, strict=True)]
+            sums[-1] = hours
+        into[key] = sums
 
 
 def _labels(row: Row) -> list[tuple[str, str]]:
@@ -170,6 +179,7 @@ def _add(sums: Sums, key: Key, row: Row, own: bool) -> list[int]:
     held = sums.get(key)
     if held is None:
         held = sums[key] = _ZEROS.copy()
+    held[-1] |= 1 << int(row[_TIME]) // HOUR % 24
     cost = row[_COST]
     if own:
         held[3] += 1
@@ -191,6 +201,7 @@ def _add(sums: Sums, key: Key, row: Row, own: bool) -> list[int]:
         held[11] += cost
     held[13] += row[_DISCOUNT]
     held[14] += row[_SAVED]
+    held[16] += row[_ROUTED]
     return held
 
 

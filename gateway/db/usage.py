@@ -327,9 +327,8 @@ def _equals(column: ColumnElement[Any], name: str, value: str) -> ColumnElement[
 
 
 def _of_rows(dialect: Dialect, name: str) -> ColumnElement[Any]:
-    if name in ("team", "key", "user"):
-        # SQLite would rather go through the index of a team or key than through the hour that is asked for.
-        return func.coalesce(_COLUMNS[name], "")
+    if name == "user":
+        return func.coalesce(RequestRow.user, "")
     if name in _COLUMNS:
         return cast("ColumnElement[Any]", _COLUMNS[name])
     second = sql_cast(RequestRow.at if dialect == "sqlite" else func.floor(RequestRow.at), BigInteger)
@@ -349,9 +348,9 @@ def _month(dialect: Dialect, second: Any) -> ColumnElement[str]:
     return func.to_char(func.timezone("UTC", func.to_timestamp(second)), "YYYY-MM")
 
 
-def _spans(dialect: Dialect, ranges: Sequence[Range], kind: str) -> FromClause:
+def _spans(dialect: Dialect, those: Sequence[Range], kind: str) -> FromClause:
     """Buckets as a table that both databases can join; one parameter, however many there are."""
-    sent = bindparam(f"ranges_{kind}_{len(ranges)}", _encode(ranges).decode(), Text, unique=True)
+    sent = bindparam(f"ranges_{kind}_{len(those)}", _encode(those).decode(), Text, unique=True)
     if dialect == "sqlite":
         each = func.json_each(sent).table_valued("value")
         fields = [func.json_extract(each.c.value, f"$[{i}]") for i in range(3)]

@@ -25,11 +25,16 @@ class Repeated(Exception):
 
 
 class Inserts:
-    """Puts rows, in the order of the table's columns, where none of the same key is; or `adding` to what is there."""
+    """Puts rows, in the order of the table's columns, where none of the same key is; or adds to what is there.
 
-    def __init__(self, dialect: Dialect, model: type[Base], adding: Sequence[str] = ()) -> None:
+    `adding`: columns that are summed; `uniting`: whose bits are put together.
+    """
+
+    def __init__(
+        self, dialect: Dialect, model: type[Base], adding: Sequence[str] = (), uniting: Sequence[str] = ()
+    ) -> None:
         self._dialect: Dialect = dialect
-        self._text = _statement(dialect, model, adding)
+        self._text = _statement(dialect, model, [*((name, "+") for name in adding), *((name, "|") for name in uniting)])
         self._key = next(iter(table(model).primary_key)).name
 
     def put(self, connection: Connection, rows: Sequence[Row]) -> None:
@@ -58,12 +63,12 @@ def _columns(rows: Sequence[Row]) -> tuple[list[Any], ...]:
     return tuple(map(list, zip(*rows, strict=True)))
 
 
-def _statement(dialect: Dialect, model: type[Base], adding: Sequence[str]) -> str:
+def _statement(dialect: Dialect, model: type[Base], joined: Sequence[tuple[str, str]]) -> str:
     name, columns = table(model).name, table(model).columns
     names = ", ".join(f'"{column.name}"' for column in columns)
     keys = ", ".join(column.name for column in table(model).primary_key)
-    sums = ", ".join(f"{column} = {name}.{column} + excluded.{column}" for column in adding)
-    then = f"ON CONFLICT ({keys}) DO UPDATE SET {sums}" if adding else f"ON CONFLICT ({keys}) DO NOTHING"
+    sums = ", ".join(f"{column} = {name}.{column} {how} excluded.{column}" for column, how in joined)
+    then = f"ON CONFLICT ({keys}) DO UPDATE SET {sums}" if joined else f"ON CONFLICT ({keys}) DO NOTHING"
     if dialect == "sqlite":
         return f"INSERT INTO {name} ({names}) VALUES ({', '.join('?' * len(columns))}) {then}"  # noqa: S608 - names of our own tables
     kinds = [_array_of(column.type) for column in columns]

@@ -7,6 +7,7 @@ When the database is away for long the newest rows are dropped and counted; a st
 
 import asyncio
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from gateway.call import Outcome
 from gateway.db.clean import clean, cleaned
 from gateway.db.models import Explain
+from gateway.db.models.happened import LARGEST_COUNT
 from gateway.db.session import UNREACHABLE, Database
 from gateway.db.sums import COLUMNS
 from gateway.ledger.balances import insert_once
@@ -38,6 +40,7 @@ _LARGEST_EXPLANATION = 64_000
 _MOST_LATER = 5_000
 _TRIES = 20
 _encode = msgspec.json.Encoder().encode
+_tokens = attrgetter("prompt", "cached", "cache_write", "completion", "reasoning")
 
 
 class _More(Struct):
@@ -184,14 +187,11 @@ def request_row(outcome: Outcome) -> tuple[Any, ...]:
         outcome.cache,
         outcome.status,
         cleaned(outcome.error, _LONGEST_ERROR),
-        usage.prompt,
-        usage.cached,
-        usage.cache_write,
-        usage.completion,
-        usage.reasoning,
+        *(min(count, LARGEST_COUNT) for count in _tokens(usage)),
         outcome.cost_nano,
         outcome.saved_nano,
         outcome.discount_nano,
+        outcome.routed_nano,
         outcome.cost_status,
         outcome.similarity,
         outcome.confidence,
@@ -207,4 +207,4 @@ def request_row(outcome: Outcome) -> tuple[Any, ...]:
     )
 
 
-assert len(COLUMNS) == 35, "request_row follows the table's columns"
+assert len(COLUMNS) == 36, "request_row follows the table's columns"

@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection
 
 from gateway.call import AUDIT_SCOPE
 from gateway.db.models import Entry, RequestRow
+from gateway.db.models.happened import LARGEST_COUNT
 from gateway.db.session import Database
 from gateway.db.sums import COLUMNS, Row
 from gateway.ledger import segments
@@ -164,10 +165,11 @@ def _lost_request(record: Dispatch, entries: list[Any]) -> Row:
         "cache": "audit" if any(name.startswith(AUDIT_SCOPE) for name in record.windows) else "miss",
         "status": 500,
         "error": "the process that served this request died",
-        **{name: sum(entry[name] for entry in entries) for name in _TOKENS},
+        **{name: min(sum(entry[name] for entry in entries), LARGEST_COUNT) for name in _TOKENS},
         "cost_nano": sum(entry["amount_nano"] for entry in entries),
         "saved_nano": 0,
         "discount_nano": 0,
+        "routed_nano": 0,
         "cost_status": "estimated" if estimated else "exact",
         "total_ms": 0.0,
         "attempts": len(entries),

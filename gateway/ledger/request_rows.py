@@ -1,7 +1,7 @@
 """Rows of requests and their sums, in one transaction: what is counted is what was really inserted.
 
-Knows: SQL of both dialects and the order of locks: rows of requests, then combinations, then hours, then days, each in
-order of its key; so writers that count the same hour at once wait for each other and never in a circle.
+Knows: SQL of both dialects and the order of locks: rows of requests, combinations, hours, days, keys, each in order of
+its key; so writers that count the same hour at once wait for each other and never in a circle.
 Does not know: when anything is written, how requests add up (`gateway.db.sums`), who reads.
 
 Everything here is blocking code that runs inside `Database.transact`.
@@ -12,12 +12,25 @@ from typing import Any
 
 import msgspec
 import structlog
-from sqlalchemy import delete, insert, select
+from sqlalchemy import bindparam, delete, func, insert, select, update
 from sqlalchemy.engine import Connection
 
-from gateway.db.models import RequestRow, SavingCorrection, UsageDay, UsageHour, UsageWho
+from gateway.db.models import ApiKey, RequestRow, SavingCorrection, UsageDay, UsageHour, UsageWho
 from gateway.db.session import Dialect
-from gateway.db.sums import DAY, DAYS_TO, ROWS_FROM, SUMMED, Row, Sums, by_day, by_hour, by_label, who_id
+from gateway.db.sums import (
+    COLUMNS,
+    DAY,
+    DAYS_TO,
+    HOURS,
+    ROWS_FROM,
+    SUMMED,
+    Row,
+    Sums,
+    by_day,
+    by_hour,
+    by_label,
+    who_id,
+)
 from gateway.db.sums import correction as corrected
 from gateway.ledger.balances import chunks, parameters, table
 from gateway.ledger.inserts import Inserts
@@ -26,10 +39,17 @@ log = structlog.get_logger("nearhit.ledger")
 
 _MOST_KNOWN = 50_000
 _MOST_ROWS = 500
+_USED_SECONDS = 60.0
+_KEY = COLUMNS.index("key_id")
 _THERE = "SELECT id FROM request WHERE id IN (SELECT value FROM json_each(?))"
 _NAMED = select(*table(UsageWho).columns).where(UsageWho.id.in_(parameters("names")))
 _FLOOR = f"SELECT value FROM setting WHERE name = '{ROWS_FROM}'"  # noqa: S608 - a name of our own
 _MADE = f"SELECT value FROM setting WHERE name = '{DAYS_TO}'"  # noqa: S608 - the same
+_USE = (
+    update(ApiKey)
+    .where(ApiKey.id == bindparam("key"), func.coalesce(ApiKey.last_used, 0.0) < bindparam("used"))
+    .values(last_used=bindparam("used"))
+)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -40,10 +60,12 @@ class RequestRows:
         self._dialect: Dialect = "sqlite" if dialect == "sqlite" else "postgresql"
         self._known: dict[tuple[Any, ...], int] = {}
         self._fresh: dict[tuple[Any, ...], int] = {}
+        self._used: dict[str, float] = {}
+        self._just_used: dict[str, float] = {}
         self._requests = Inserts(self._dialect, RequestRow)
         self._combinations = Inserts(self._dialect, UsageWho)
         self._hours = Inserts(self._dialect, UsageHour, SUMMED)
-        self._days = Inserts(self._dialect, UsageDay, SUMMED)
+        self._days = Inserts(self._dialect, UsageDay, SUMMED, (HOURS,))
 
     def add(self, connection: Connection, rows: Sequence[Row], *, new: bool = False) -> int:
         """Insert the rows that are not there yet and count exactly those; answers how many. At most 500 at once.
@@ -52,7 +74,7 @@ class RequestRows:
         transaction to be taken back, if somebody has.
         """
         assert len(rows) <= _MOST_ROWS
-        self._fresh = {}  # of a transaction that was taken back
+        self._fresh, self._just_used = {}, {}  # of a transaction that was taken back
         by_id: dict[str, Row] = {}
         for row in rows:
             by_id.setdefault(row[0], row)
@@ -60,6 +82,7 @@ class RequestRows:
         kept = self._kept(connection, [row for name, row in by_id.items() if name in names])
         if kept:
             self._count(connection, by_hour(kept), lambda day: by_label(row for row in kept if row[1] < day * DAY))
+            self._use(connection, kept)
         return len(kept)
 
     def correct(self, connection: Connection, request_id: str, correction: dict[str, Any]) -> None:
@@ -89,22 +112,35 @@ class RequestRows:
 
     def put(self, connection: Connection, of: type[UsageHour] | type[UsageDay], sums: Sums) -> None:
         """Add to the stored sums, in order of their keys."""
-        known = self._known
+        known, by_hour = self._known, of is UsageHour
         missing = {key[2] for key in sums if key[2] not in known}
         made = self._made(connection, missing) if missing else {}
         lines = [
-            (facet, starts, known[who] if who in known else made[who], *numbers)
+            (facet, starts, known[who] if who in known else made[who], *(numbers[:-1] if by_hour else numbers))
             for (facet, starts, who), numbers in sums.items()
         ]
         lines.sort()
-        (self._hours if of is UsageHour else self._days).put(connection, lines)
+        (self._hours if by_hour else self._days).put(connection, lines)
 
     def committed(self) -> None:
         """The last transaction holds: the combinations that it made need not be looked up again."""
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
+        if len(self._used) > _MOST_KNOWN:
+            self._used.clear()
         self._known |= self._fresh
-        self._fresh = {}
+        self._used |= self._just_used
+        self._fresh, self._just_used = {}, {}
+
+    def _use(self, connection: Connection, rows: list[Row]) -> None:
+        """When each key was last used, to a minute: knowing more is not worth a write in every batch."""
+        newest: dict[str, float] = {}
+        for row in rows:
+            newest[row[_KEY]] = max(row[1], newest.get(row[_KEY], row[1]))
+        due = {key: at for key, at in newest.items() if at >= self._used.get(key, 0.0) + _USED_SECONDS}
+        if due:
+            connection.execute(_USE, [{"key": key, "used": at} for key, at in sorted(due.items())])
+            self._just_used = due
 
     def _kept(self, connection: Connection, new: list[Row]) -> list[Row]:
         """Without those of a time whose rows were pruned: nobody could tell whether they were counted before.

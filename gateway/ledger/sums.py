@@ -18,6 +18,7 @@ from gateway.db.sums import (
     DAY,
     DAYS_TO,
     FIRST,
+    HOURS,
     HOURS_FROM,
     SUMMED,
     Key,
@@ -119,7 +120,7 @@ def _put_day(connection: Connection, day: int, hours: Sums, labels: Sums) -> Non
     sums = [func.coalesce(func.sum(table(UsageHour).c[name]), 0) for name in SUMMED]
     inside = (UsageHour.facet == "", UsageHour.starts >= day * 24, UsageHour.starts < day * 24 + 24)
     stored = [int(value) for value in connection.execute(select(*sums).where(*inside)).one()]
-    counted = [line for (facet, _, _), line in hours.items() if facet == ""]
+    counted = [line[:-1] for (facet, _, _), line in hours.items() if facet == ""]
     if stored != [sum(column) for column in zip([0] * len(SUMMED), *counted, strict=True)]:
         raise _Changed
     connection.execute(update(Setting).where(Setting.name == DAYS_TO).values(value=str(day + 1)))
@@ -235,10 +236,15 @@ def _wrong_in(connection: Connection, day: int) -> list[str]:
 def _stored(connection: Connection, of: type[UsageHour] | type[UsageDay], span: range) -> Sums:
     facets = connection.execute(select(of.facet).distinct()).scalars().all()
     who, columns = table(UsageWho).columns, table(of).columns
-    wanted = select(of.facet, of.starts, *(who[name] for name in Who._fields), *(columns[name] for name in SUMMED))
+    numbers = SUMMED if of is UsageHour else (*SUMMED, HOURS)
+    wanted = select(of.facet, of.starts, *(who[name] for name in Who._fields), *(columns[name] for name in numbers))
     wanted = wanted.outerjoin(UsageWho, UsageWho.id == of.who)
     mine = wanted.where(of.facet.in_(facets), of.starts >= span.start, of.starts < span.stop)
-    return {_key(row): list(row[2 + len(Who._fields) :]) for row in connection.execute(mine)}
+    found = {_key(row): list(row[2 + len(Who._fields) :]) for row in connection.execute(mine)}
+    if of is UsageHour:
+        for (_, hour, _), numbers in found.items():
+            numbers.append(1 << hour % 24)
+    return found
 
 
 def _key(row: Any) -> Key:
@@ -246,11 +252,12 @@ def _key(row: Any) -> Key:
 
 
 def _compared(kind: str, stored: Sums, right: Sums) -> Iterator[str]:
-    none = [0] * len(SUMMED)
+    none = [0] * (len(SUMMED) + 1)
     for key in sorted(stored.keys() | right.keys(), key=repr):
         have, want = stored.get(key, none), right.get(key, none)
+        have[-1] &= want[-1]  # hours too many only cost a look
         if have != want:
-            pairs = zip(SUMMED, have, want, strict=True)
+            pairs = zip((*SUMMED, HOURS), have, want, strict=True)
             wrong = [f"{name} is {a} and should be {b}" for name, a, b in pairs if a != b]
             facet, starts, who = key
             yield f"the sum of {kind} {starts} ({facet or 'all'}, {'/'.join(map(str, who))}): {', '.join(wrong[:4])}"

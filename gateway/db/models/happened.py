@@ -1,10 +1,13 @@
 """What happened: a row per request, corrections of savings, explanations that are kept for a few days."""
 
-from sqlalchemy import Index, Integer, String
+from sqlalchemy import Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import JSON
 
 from gateway.db.models.base import Base
+
+LARGEST_COUNT = 2**31 - 1
+"""Of tokens in one row: what a provider says beyond is no count (`gateway.ledger.plan` charges the bound then)."""
 
 
 class RequestRow(Base):
@@ -12,10 +15,13 @@ class RequestRow(Base):
 
     `model` is the name asked for, `model_used` what answered. Durations in milliseconds. `discount_nano`: what the
     provider's own prompt cache took off the cost; negative where writing to it cost more than reading it saved.
+    `routed_nano`: what choosing among the places of its route took off (`gateway.routed`); negative where it cost more.
+
+    Every byte here is paid a million times: tokens are four bytes, and no index but that of time is kept up, for the
+    sums tell in which hours the rows of a key, team or model are.
     """
 
     __tablename__ = "request"
-    __table_args__ = (Index("ix_request_key_id_at", "key_id", "at"),)
     id: Mapped[str] = mapped_column(primary_key=True)
     at: Mapped[float] = mapped_column(index=True)
     key_id: Mapped[str]
@@ -31,14 +37,15 @@ class RequestRow(Base):
     cache: Mapped[str]
     status: Mapped[int] = mapped_column(Integer)
     error: Mapped[str | None]
-    prompt: Mapped[int]
-    cached: Mapped[int]
-    cache_write: Mapped[int]
-    completion: Mapped[int]
-    reasoning: Mapped[int]
+    prompt: Mapped[int] = mapped_column(Integer)
+    cached: Mapped[int] = mapped_column(Integer)
+    cache_write: Mapped[int] = mapped_column(Integer)
+    completion: Mapped[int] = mapped_column(Integer)
+    reasoning: Mapped[int] = mapped_column(Integer)
     cost_nano: Mapped[int]
     saved_nano: Mapped[int]
     discount_nano: Mapped[int] = mapped_column(server_default="0")
+    routed_nano: Mapped[int] = mapped_column(server_default="0")
     cost_status: Mapped[str] = mapped_column(String(16))
     similarity: Mapped[float | None]
     confidence: Mapped[float | None]

@@ -8,6 +8,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from gateway.db.models.base import Base
 
+EVERY_HOUR = (1 << 24) - 1
+
 
 class UsageWho(Base):
     """One combination of dimensions, by a digest of it, so that a sum repeats eight bytes and not ten words.
@@ -37,7 +39,8 @@ class _Sums:
     "user" and "tag:<name>": of the requests that have one.
 
     The gateway's own requests (audits) count in no column but `audits` and the tokens and amounts. `estimated`:
-    requests whose cost rests on an estimate. `discount_nano`: what providers' own prompt caches took off the cost.
+    requests whose cost rests on an estimate. `discount_nano`: what providers' own prompt caches took off the cost,
+    `routed_nano`: what choosing among places took off.
     `h00` … `h31` count durations between the edges of `gateway.db.sums.EDGES`.
     """
 
@@ -61,6 +64,7 @@ class _Sums:
     discount_nano: Mapped[int]
     saved_nano: Mapped[int]
     corrected_nano: Mapped[int]
+    routed_nano: Mapped[int] = mapped_column(server_default="0")
     h00: Mapped[int] = mapped_column(Integer)
     h01: Mapped[int] = mapped_column(Integer)
     h02: Mapped[int] = mapped_column(Integer)
@@ -102,6 +106,9 @@ class UsageHour(_Sums, Base):
 
 
 class UsageDay(_Sums, Base):
-    """`starts`: whole days since the epoch, UTC."""
+    """`starts`: whole days since the epoch, UTC. `hours`: a bit for each hour of it that may have any (all of them in
+    days of before this was noted), so that rows of a user or tag are found though hours are not kept by them.
+    """
 
     __tablename__ = "usage_day"
+    hours: Mapped[int] = mapped_column(Integer, server_default=str(EVERY_HOUR), sort_order=1)
