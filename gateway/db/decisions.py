@@ -5,21 +5,21 @@ pass the team), budgets, how anything is shown. Reads in pages, so that a long l
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from msgspec import Struct
-from sqlalchemy import BigInteger, ColumnElement, Text, func, select
+from sqlalchemy import ColumnElement, Text, select
 from sqlalchemy import cast as sql_cast
 
 from gateway.db.models import Audit, Explain, RequestRow
+from gateway.db.queries import Queries
 from gateway.db.session import Database
+from gateway.db.sums import HOUR
 from policies.tuning import Seen
 
 FEEDBACK = "cache.feedback"
 MOST_DECISIONS = 20_000
-_DAY = 86_400
 _PAGE = 500
 _MOST_VERDICTS = 50_000
 _ASKED = ("hit-exact", "hit-semantic", "miss", "shared")
@@ -119,25 +119,11 @@ class AuditDay(Struct, frozen=True, kw_only=True):
     cost_nano: int
 
 
-async def audits_by_day(database: Database, start: float, team: str | None = None) -> dict[str, AuditDay]:
-    """Days with any, by name."""
-    conditions = [RequestRow.at >= start, RequestRow.cache == "audit"]
-    if team is not None:
-        conditions.append(RequestRow.team == team)
-    days = RequestRow.at / _DAY
-    # SQLite's cast rounds down, PostgreSQL's to the nearest.
-    day = sql_cast(days if database.dialect == "sqlite" else func.floor(days), BigInteger)
-    wanted = select(day.label("day"), func.count().label("audits"), func.sum(RequestRow.cost_nano).label("cost"))
-    async with database.read() as connection:
-        rows = (await connection.execute(wanted.where(*conditions).group_by(day))).all()
-    found = [
-        AuditDay(
-            day=datetime.fromtimestamp(int(row.day) * _DAY, UTC).strftime("%Y-%m-%d"),
-            audits=row.audits,
-            cost_nano=int(row.cost or 0),
-        )
-        for row in rows
-    ]
+async def audits_by_day(database: Database, start: float, end: float, team: str | None = None) -> dict[str, AuditDay]:
+    """Days of `[start, end)` with any, by name; from the sums."""
+    where = {"cache": "audit"} if team is None else {"cache": "audit", "team": team}
+    rows = await Queries(database).usage(["day"], start, end, where, latencies=False)
+    found = [AuditDay(day=row.group["day"], audits=row.audits, cost_nano=row.audit_nano) for row in rows]
     return {one.day: one for one in found}
 
 
@@ -148,8 +134,9 @@ async def decisions(
     conditions = [RequestRow.at >= start, RequestRow.status < 400, RequestRow.cache.in_(_ASKED)]
     if team is not None:
         conditions.append(RequestRow.team == team)
-    async with database.read() as connection:
-        requests = await connection.scalar(select(func.count()).select_from(RequestRow).where(*conditions)) or 0
+    where = {} if team is None else {"team": team}
+    rows = await Queries(database).usage(["cache", "status"], start // HOUR * HOUR, 1e11, where, latencies=False)
+    requests = sum(row.requests for row in rows if row.group["cache"] in _ASKED and int(row.group["status"]) < 400)
     if reason is not None:
         conditions.append(Explain.data["reason"].as_string() == reason)
     people = await verdicts(database)

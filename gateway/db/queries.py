@@ -6,6 +6,7 @@ that limits the answer), formatting, writing. Nothing here writes.
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar, cast
 from zoneinfo import ZoneInfo
@@ -97,12 +98,12 @@ class Queries:
     async def _totals(self, asked: Asked) -> list[list[UsageRow]]:
         async with self._database.read(patience=_PATIENCE) as connection:
             asked = await _placed(connection, asked)
-            found = (await connection.execute(statement(self._database.dialect, asked))).mappings().all()
+            found = (await connection.execute(statement(self._database.dialect, asked))).all()
         totals: list[list[UsageRow]] = [[] for _ in asked.buckets]
         for line in found:
             row = usage_row(line, asked)
             if row is not None:
-                totals[int(line["bucket"])].append(row)
+                totals[int(line[0])].append(row)
         if any(name in SPANS or name == "month" for name in asked.group_by):
             for rows in totals:
                 rows.sort(key=lambda row: list(row.group.values()))
@@ -203,21 +204,29 @@ def _day(instant: int) -> str:
     return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d")
 
 
-def usage_row(line: Any, asked: Asked) -> UsageRow | None:
-    """None for a group in which nothing happened, unless there is only the one."""
-    numbers = {name: int(line[name]) for name in MEASURES}
-    if (asked.group_by or len(asked.buckets) > 1) and not any(numbers.values()):
+def usage_row(line: Sequence[Any], asked: Asked) -> UsageRow | None:
+    """None for a group in which nothing happened, unless there is only the one. By place: there may be thousands."""
+    grouped, measured = 1 + len(asked.group_by), 1 + len(asked.group_by) + len(MEASURES)
+    numbers = line[grouped:measured]
+    if (asked.group_by or len(asked.buckets) > 1) and not any(numbers):
         return None
-    group = {name: _shown(name, line[f"g{i}"]) for i, name in enumerate(asked.group_by)}
-    counts = [int(line[name]) for name in BUCKETS] if asked.durations else []
-    p50, p95, p99 = (percentile(counts, share) for share in (50, 95, 99))
-    return UsageRow(group=group, p50_ms=p50, p95_ms=p95, p99_ms=p99, **numbers)
+    group = {name: _shown(name, value) for name, value in zip(asked.group_by, line[1:grouped], strict=True)}
+    row = UsageRow(group=group, **dict(zip(MEASURES, numbers, strict=True)))
+    if asked.durations:
+        p50, p95, p99 = (percentile(line[measured:], share) for share in (50, 95, 99))
+        return replace(row, p50_ms=p50, p95_ms=p95, p99_ms=p99)
+    return row
 
 
 def _shown(name: str, value: Any) -> str:
     if name in SPANS:
-        return datetime.fromtimestamp(int(value) * SPANS[name], UTC).strftime(_FORMS[name])
+        return _instant(name, int(value))
     return "" if value is None else str(value)
+
+
+@lru_cache(maxsize=4_096)
+def _instant(name: str, number: int) -> str:
+    return datetime.fromtimestamp(number * SPANS[name], UTC).strftime(_FORMS[name])
 
 
 def _line(kind: type[T], row: Any) -> T:

@@ -171,7 +171,7 @@ def statement(dialect: Dialect, asked: Asked) -> Select[Any]:
             chosen += parts.rows(rows)
     together = union_all(*chosen).subquery()
     keys = [together.c[name] for name in ("bucket", *parts.names)]
-    sums = {name: func.coalesce(func.sum(together.c[name]), 0).label(name) for name in parts.summed}
+    sums = {name: func.coalesce(_total(together.c[name]), 0).label(name) for name in parts.summed}
     wanted = (
         select(*keys, *sums.values())
         if parts.bucketed or asked.group_by
@@ -301,7 +301,13 @@ class _Parts:
 
 def _summed(value: Any, ranges: Sequence[Range]) -> ColumnElement[Any]:
     """All of `ranges` are added, or all are taken away."""
-    return -func.sum(value) if ranges and ranges[0].less else func.sum(value)
+    found = _total(value)
+    return -found if ranges and ranges[0].less else found
+
+
+def _total(value: Any) -> ColumnElement[Any]:
+    """PostgreSQL sums whole numbers to a decimal, which is dear to add up again and to send."""
+    return sql_cast(func.sum(value), BigInteger)
 
 
 def matching(

@@ -118,7 +118,9 @@ async def tune_page(
 
 async def _audits(visitor: Visitor, start: float, days: list[str]) -> list[AuditDay]:
     """One for each of these days, those without any too."""
-    found = await audits_by_day(visitor.services.database, start, reach(visitor.principal).get("team"))
+    found = await audits_by_day(
+        visitor.services.database, start, visitor.services.now() + 1, reach(visitor.principal).get("team")
+    )
     return [found.get(day, AuditDay(day=day, audits=0, cost_nano=0)) for day in days]
 
 

@@ -34,18 +34,28 @@ class Part(Struct, frozen=True, kw_only=True):
 
 
 class Day(Struct, frozen=True, kw_only=True):
-    """What each source saved on one day, nano-USD, in the order of the page."""
+    """What each source saved on one day, nano-USD, in the order of the page; `discount`, `routed` as in `Savings`."""
 
     label: str
     amounts: list[int]
+    discount: int
+    routed: int
+
+    @property
+    def saved(self) -> list[int]:
+        return [*self.amounts, self.discount, self.routed]
 
 
 class Savings(Struct, frozen=True, kw_only=True):
-    """`parts` add up to `net`, what reuse saved as every page says it; `discount`: providers' own, beside it."""
+    """`parts` add up to `net`, what reuse saved as every page says it; `discount`: providers' own, beside it.
+
+    `routed`: what choosing among the places of a route saved, also beside it; negative where it cost more.
+    """
 
     parts: list[Part]
     net: int
     discount: int
+    routed: int
     spent: int
     days: list[Day]
 
@@ -77,11 +87,17 @@ async def savings(queries: Queries, view: View, where: dict[str, str]) -> Saving
     starts = starts_of(view)
     found = await queries.series([*(at for _, at in starts), end], ["source"], where)
     days = [
-        Day(label=label, amounts=[_saved(groups, key) for key, _, _ in _SOURCES])
+        Day(
+            label=label,
+            amounts=[_saved(groups, key) for key, _, _ in _SOURCES],
+            discount=sum(row.discount_nano for row in groups),
+            routed=sum(row.routed_nano for row in groups),
+        )
         for (label, _), groups in zip(starts, found, strict=True)
     ]
     net = sum(part.amount for part in parts)
-    return Savings(parts=parts, net=net, discount=total.discount_nano, spent=total.cost_nano, days=days)
+    beside = {"discount": total.discount_nano, "routed": total.routed_nano}
+    return Savings(parts=parts, net=net, spent=total.cost_nano, days=days, **beside)
 
 
 def _part(row: UsageRow | None, name: str, meaning: str) -> Part:
@@ -119,8 +135,8 @@ async def savings_page(visitor: VisitorDep) -> Response[bytes]:
 async def savings_csv(visitor: VisitorDep) -> Response[bytes]:
     """The days of this view."""
     view, found = await _seen(visitor)
-    columns = ["day", *(f"{key}_usd" for key, _, _ in _SOURCES)]
-    rows: list[list[Cell]] = [[day.label, *map(dollars, day.amounts)] for day in found.days]
+    columns = ["day", *(f"{key}_usd" for key, _, _ in _SOURCES), "provider_cache_usd", "routing_usd"]
+    rows: list[list[Cell]] = [[day.label, *map(dollars, day.saved)] for day in found.days]
     return spreadsheet(columns, rows, f"savings-{view.first}-{view.last}")
 
 

@@ -40,6 +40,7 @@ _COLUMNS = (
     "cost_usd",
     "estimated_usd",
     "provider_cache_usd",
+    "routing_usd",
     "audits",
     "audit_usd",
     "saved_usd",
@@ -134,6 +135,7 @@ def shown(row: UsageRow) -> Row:
         "cost_usd": usd(row.cost_nano),
         "estimated_usd": usd(row.estimated_nano),
         "provider_cache_usd": usd(row.discount_nano),
+        "routing_usd": usd(row.routed_nano),
         "audits": row.audits,
         "audit_usd": usd(row.audit_nano),
         "saved_usd": usd(row.saved_nano),
@@ -172,8 +174,9 @@ async def usage(
 
     `net_saved_usd` is what hits would have cost (`saved_usd`), less what feedback took back (`corrected_usd`) and what
     checking hits has cost (`audit_usd`, a part of `cost_usd`; those `audits` are not counted in `requests`).
-    `provider_cache_usd` is what providers' own prompt caches took off `cost_usd`. Percentiles are read off a histogram
-    and off by less than 41 % (a factor of 2 below 64 ms). A span may begin and end anywhere; before
+    `provider_cache_usd` is what providers' own prompt caches took off `cost_usd`, `routing_usd` what the same
+    tokens would have cost at the place asked without a strategy, less what was paid. Percentiles are read off a
+    histogram and off by less than 41 % (a factor of 2 below 64 ms). A span may begin and end anywhere; before
     `retention.requests` days ago it must be whole hours (UTC), by user or tag whole days.
     Filters: `team`, `project`, `key`, `user`, `model`, `model_used`, `provider`, `operation`, `source`, `cache`.
     """

@@ -213,13 +213,18 @@ async def test_a_teams_viewer_sees_its_own_team_only(home: House) -> None:
 async def test_savings_are_the_sum_of_their_parts(home: House) -> None:
     """Net of what is taken off: the number finance quotes, the same on every page; providers' discounts beside it."""
     await _filled(home)
-    await happened(home.services.database, [request_row(home.clock, number=7, id="d", discount_nano=500_000_000)])
+    beside = {"discount_nano": 500_000_000, "routed_nano": 40_000_000}
+    await happened(home.services.database, [request_row(home.clock, number=7, id="d", **beside)])
     text = (await _page(home, "/ui/savings?from=2026-08-01&to=2026-09-30")).text
     parts = text[text.index("<tbody>") : text.index("<tfoot>")]
     assert sum(Decimal(amount) for amount in re.findall(r"exactly \$(-?[\d.]+) USD", parts)) == Decimal("1.2")
     assert re.search(r'id="net-saved"><span class="money" title="exactly \$1.2 USD"', text)
-    assert re.search(r'id="saved-in-all"><span class="money" title="exactly \$1.7 USD"', text)
+    assert re.search(r'id="saved-in-all"><span class="money" title="exactly \$1.74 USD"', text)
+    assert re.search(r'id="saved-by-routing"><span class="money" title="exactly \$0.04 USD"', text)
     assert "Embedding" in text
+    days = _csv((await _page(home, "/ui/savings.csv?from=2026-08-01&to=2026-09-30")).text)
+    assert sum(Decimal(day["routing_usd"]) for day in days) == Decimal("0.04")
+    assert sum(Decimal(day["provider_cache_usd"]) for day in days) == Decimal("0.5")
     spend = (await _page(home, "/ui/spend?from=2026-08-01&to=2026-09-30")).text
     assert "exactly $1.2 USD" in spend[spend.index("Saved, net") :][:200]
 

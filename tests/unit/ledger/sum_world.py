@@ -42,6 +42,7 @@ REQUEST = st.fixed_dictionaries(
         "cost_nano": AMOUNT,
         "saved_nano": AMOUNT,
         "discount_nano": _some([-4, 0, 9]),
+        "routed_nano": _some([-3, 0, 11]),
         "cost_status": _some(["exact", "estimated"]),
         "ttft_ms": _some([None, 0.5, 300.0]),
         "total_ms": _some([0.0, 0.99, 1.0, 63.0, 90.5, 5_000.0, 1e6]),
@@ -125,6 +126,7 @@ _RULES: dict[str, Callable[[Told], int]] = {
     "audit_nano": lambda one: one["cost_nano"] if _audit(one) else 0,
     "discount_nano": lambda one: one["discount_nano"],
     "saved_nano": lambda one: one["saved_nano"],
+    "routed_nano": lambda one: one["routed_nano"],
     "corrected_nano": lambda one: 0,
 }
 
