@@ -192,17 +192,18 @@ class Attempts:
             first = await anext(chunks)
         except errors.GatewayError as problem:
             step.result, step.ended_at = problem.code or "failed", self._monotonic()
+            step.settled = errors.in_doubt(problem)
             step.cost_nano = self._close(hold, plan, problem)
             told, patience = self._verdict(problem, sending, step)
             report.end(told, step.ended_at, patience)
             raise
         except asyncio.CancelledError:
-            step.result, step.ended_at = "cancelled", self._monotonic()
+            step.result, step.ended_at, step.settled = "cancelled", self._monotonic(), True
             step.cost_nano = self._ledger.settle(hold, self._given_up(plan))
             report.end("nothing", step.ended_at)
             raise
         except (StopAsyncIteration, Partial):
-            step.result, step.ended_at = "empty", self._monotonic()
+            step.result, step.ended_at, step.settled = "empty", self._monotonic(), True
             step.cost_nano = self._ledger.settle(hold, self._doubtful(plan))
             report.end("failed", step.ended_at)
             raise errors.UpstreamFailed(f"{plan.provider} ended its answer before it began.") from None
@@ -270,9 +271,7 @@ class Attempts:
 
     def _close(self, hold: Hold, plan: AttemptPlan, problem: errors.GatewayError) -> int:
         """End the money of an attempt that never answered: nothing where it provably cost nothing, else the bound."""
-        if isinstance(problem, errors.UpstreamTimeout) or (
-            isinstance(problem, errors.UpstreamFailed) and problem.doubtful
-        ):
+        if errors.in_doubt(problem):
             return self._ledger.settle(hold, self._doubtful(plan))
         self._ledger.void(hold, problem.code or "failed")
         return 0
@@ -300,7 +299,7 @@ class Attempts:
         settlement = Settlement(usage=usage, source=source, ended=ended, provider_id=provider_id)
         step = live.step
         step.cost_nano = self._ledger.settle(live.hold, settlement)
-        step.result, step.ended_at = ended, self._monotonic()
+        step.result, step.ended_at, step.settled = ended, self._monotonic(), True
         if ended == "complete":
             live.deployment.wrote(usage.completion - 1, step.ended_at - step.first_chunk_at, step.ended_at)
         told: Told = "succeeded" if ended == "complete" else "failed" if ended == "cut" else "nothing"

@@ -19,8 +19,8 @@ Passed = Literal["moderation", "image", "speech", "transcription"]  # on as they
 Operation = Literal["chat", "completion", "embedding"] | Passed
 PASSED: tuple[Passed, ...] = ("moderation", "image", "speech", "transcription")
 Role = Literal["app", "viewer", "finance", "operator", "admin"]
-Source = Literal["exact", "semantic", "shared", "upstream", "none"]
-CacheMark = Literal["hit-exact", "hit-semantic", "miss", "bypass", "refresh", "shared", "audit"]
+Source = Literal["exact", "semantic", "shared", "upstream", "replayed", "none"]
+CacheMark = Literal["hit-exact", "hit-semantic", "miss", "bypass", "refresh", "shared", "audit", "replayed"]
 CostStatus = Literal["exact", "estimated", "unpriced"]
 Body = dict[str, object]
 # What marks a request that the gateway makes for itself, to check its cache; clients cannot send such a tag.

@@ -33,13 +33,17 @@ def wait_headers(seconds: float) -> tuple[tuple[str, str], ...]:
 
 
 class GatewayError(Exception):
-    """Base. `headers` are extra response headers (lower case names)."""
+    """Base. `headers` are extra response headers (lower case names).
+
+    `spent`: an attempt on the way here may have cost something, whatever the last one said.
+    """
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     code: str | None = None
     retryable: ClassVar[bool] = False
     level: ClassVar[Level] = "error"
+    spent: bool = False
 
     def __init__(
         self,
@@ -213,3 +217,8 @@ class UpstreamRefused(UpstreamFailed):
     def detail(self) -> dict[str, str | None]:
         found = {k: self.upstream_error.get(k) for k in ("message", "type", "param", "code")}
         return {k: None if v is None else str(v)[:_LONGEST_MESSAGE] for k, v in found.items()}
+
+
+def in_doubt(error: GatewayError) -> bool:
+    """Whether an upstream may have done, and may bill, the work of what ended like this."""
+    return error.spent or isinstance(error, UpstreamTimeout) or (isinstance(error, UpstreamFailed) and error.doubtful)

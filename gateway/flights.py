@@ -20,7 +20,10 @@ Ended = Literal["complete", "cut", "cancelled", "failed"]
 
 
 class Step(Struct, kw_only=True):
-    """What became of one attempt. Instants are monotonic seconds, 0.0: not reached. `why`: hedge, rung, vote, …"""
+    """What became of one attempt. Instants are monotonic seconds, 0.0: not reached. `why`: hedge, rung, vote, …
+
+    `settled`: it is paid for, or may have to be; else it provably cost nothing.
+    """
 
     id: str
     provider: str
@@ -31,6 +34,7 @@ class Step(Struct, kw_only=True):
     ended_at: float = 0.0
     result: str = "begun"
     cost_nano: int = 0
+    settled: bool = False
     replica: str = ""
     why: str = ""
 

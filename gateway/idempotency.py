@@ -4,10 +4,10 @@
     join    who comes while it is being made hears the same from the beginning
     replay  who comes within 24 hours gets it again, after a restart and at another worker too
 
-Kept is what may have cost something: an answer, whole or broken off, and a failure in which the upstream may have done
-the work. Every other failure gives the key free. So no key is ever charged twice. Bounded: answers beyond 16 MiB, and
-the oldest of a caller with more than 10,000 keys, are not kept. Knows: keys, fingerprints, rows. Does not know:
-dialects, money, how an answer is made.
+Kept is what may have cost something: an answer, whole or broken off, and a failure on whose way an upstream may have
+done the work, also where the next one refused. Every other failure gives the key free. So no key is ever charged twice.
+Bounded: answers beyond 16 MiB, and the oldest of a caller with more than 10,000 keys, are not kept. Knows: keys,
+fingerprints, rows. Does not know: dialects, money, how an answer is made.
 """
 
 import asyncio
@@ -78,8 +78,10 @@ class Idempotency:
         self._add = insert_once(database.dialect, OnceAnswer)
         self._fresh = 0
 
-    async def answer(self, wanted: Asked, make: Make, send: Send) -> None:
+    async def answer(self, wanted: Asked, make: Make, send: Send) -> int | None:
         """Send the answer of this key. Where nobody has made it `make` does, and says whether it is to be kept.
+
+        Answers the status of an answer that was told again, None of one that was made for this request.
 
         Raises Conflict (the key was used for something else, or its answer is lost), Overloaded (the database is away).
         """
@@ -88,7 +90,7 @@ class Idempotency:
             if (recording := self._making.get(wanted.id)) is not None:
                 _check(recording.fingerprint, wanted)
                 if not recording.passing and await recording.play(send, again=wanted.request_id):
-                    return
+                    return recording.status
                 await recording.ended()
                 continue
             found = await self._claimed(wanted)
@@ -96,10 +98,10 @@ class Idempotency:
                 self._tasks.spawn(self._make(wanted, found, make), f"once {wanted.request_id}")
                 if not await found.play(send):
                     raise Overloaded("The gateway is stopping.", headers=(("retry-after", "1"),))
-                return
+                return None
             if found is not None:
                 await self._replay(found, wanted, send)
-                return
+                return found.status
             if asyncio.get_running_loop().time() >= deadline:
                 why = "The first request with this Idempotency-Key is still being answered."
                 raise Conflict(why, param="Idempotency-Key", code="idempotency_key_in_use")

@@ -36,6 +36,7 @@ class Journey(Struct, kw_only=True):
     """`query`: as the cache sees the request. `flight`: the answer it reads, once it has joined one.
 
     `degraded`: another model is asked than the client named. `told`: what else its explanation says.
+    `spent`: an attempt for the model that was asked first may have cost something.
     """
 
     call: Call
@@ -49,6 +50,7 @@ class Journey(Struct, kw_only=True):
     recorded: bool = False
     degraded: Degraded | None = None
     told: dict[str, object] = msgspec.field(default_factory=dict[str, object])
+    spent: bool = False
 
 
 class Answer(Struct, kw_only=True):

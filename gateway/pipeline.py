@@ -48,6 +48,7 @@ class Pipeline:
                 self._parts.audits.check(journey)
             return kept
         except GatewayError as error:
+            error.spent = error.spent or journey.spent
             journey.outcome.status, journey.outcome.error = error.http_status, error.code or error.type
             self._parts.recorder.record(journey)
             raise
@@ -55,6 +56,15 @@ class Pipeline:
             journey.outcome.client_gone = True
             self._parts.recorder.record(journey)
             raise
+
+    def repeated(self, call: Call, status: int) -> None:
+        """Note that `call` was told an answer made before under its idempotency key: it costs and saves nothing."""
+        self._parts.telemetry.entered()
+        journey = begin(call)
+        outcome = journey.outcome
+        outcome.source = outcome.cache = "replayed"
+        outcome.status, outcome.complete = status, True
+        self._parts.recorder.record(journey)
 
     async def rehearse(self, call: Call) -> dict[str, object]:
         """What would become of `call`: where from, at what cost at worst. Nothing is sent, held, kept or recorded."""
@@ -114,6 +124,7 @@ class Pipeline:
             try:
                 return await self._fetching.fetch(journey, watch)
             except BudgetExhausted as refusal:
+                journey.spent = journey.spent or refusal.spent
                 if journey.outcome.source == "shared":
                     continue  # refused was the one who led; this one has budgets of its own
                 less = self._parts.cheaper.instead(journey, refusal)

@@ -76,6 +76,8 @@ class Pumps:
         finally:
             self._close_books(flight, live)
             flight.landing.routed_nano = self._dispatcher.routed(call, route, flight.landing)
+            if error is not None and any(step.settled for step in flight.landing.steps):
+                error.spent = True
             flight.end(error if ended or error is not None else _given_up())
 
     async def _carry(self, flight: Flight, live: Live) -> errors.GatewayError | None:

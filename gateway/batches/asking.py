@@ -15,7 +15,7 @@ from gateway.call import Body, Call, Directives, Principal
 from gateway.dialects import Dialect
 from gateway.dialects.plain import Plain
 from gateway.dialects.responses import Responses
-from gateway.errors import GatewayError, Internal, InvalidRequest, Overloaded, RateLimited, UpstreamFailed
+from gateway.errors import GatewayError, Internal, InvalidRequest, Overloaded, RateLimited, UpstreamFailed, in_doubt
 from gateway.pipeline import Pipeline
 
 log = structlog.get_logger("nearhit.batches")
@@ -112,10 +112,12 @@ def _plain(body: Body) -> Body:
 
 def _pause(error: GatewayError) -> float | None:
     """Only what surely cost nothing is tried again; how long to wait at least."""
+    if in_doubt(error):
+        return None
     told = dict(error.headers).get("retry-after-ms")
     if isinstance(error, RateLimited | Overloaded):
         return int(told) / 1_000 if told else 1.0
-    if isinstance(error, UpstreamFailed) and not error.doubtful and error.http_status in _LATER:
+    if isinstance(error, UpstreamFailed) and error.http_status in _LATER:
         wait: object = getattr(error, "retry_after", None)
         return wait if isinstance(wait, float) else 1.0
     return None

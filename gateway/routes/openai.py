@@ -23,7 +23,7 @@ from gateway.connection import Connection
 from gateway.dialects import Asked, Dialect
 from gateway.dialects.plain import Plain
 from gateway.directives import NONE, directives
-from gateway.errors import GatewayError, Internal, MethodNotAllowed, UpstreamFailed, UpstreamTimeout
+from gateway.errors import GatewayError, Internal, MethodNotAllowed, in_doubt
 from gateway.foreign_replies import mirrored
 from gateway.gate import Gate
 from gateway.headers import EVENTS, JSON, Pairs, always, of_answer, of_cost, pairs, printable
@@ -119,7 +119,9 @@ class Endpoint:
             patience = call.deadline - self._edge.monotonic()
             what = (self._dialect.name, decode_object(connection.raw) if connection.raw else call.body)
             wanted = asked(call.principal.key_id, call.directives.idempotency_key, what, call.id, patience)
-            await self._edge.idempotency.answer(wanted, lambda recording: self._record(call, recording), send)
+            again = await self._edge.idempotency.answer(wanted, lambda recording: self._record(call, recording), send)
+            if again is not None:
+                self._edge.pipeline.repeated(call, again)
         else:
             await self._answer(call, send, connection)
 
@@ -129,7 +131,7 @@ class Endpoint:
         try:
             await self._answer(call, recording.send, nobody)
         except GatewayError as error:
-            doubtful = isinstance(error, UpstreamTimeout) or (isinstance(error, UpstreamFailed) and error.doubtful)
+            doubtful = in_doubt(error)
             recording.passing = not doubtful
             await self._respond(recording.send, error, call.id, self._edge.rates.told(call))
             return doubtful

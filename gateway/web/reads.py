@@ -43,7 +43,7 @@ class FirstPiece(Struct, frozen=True):
     p95: float | None
 
 
-_KINDS = {"exact": "exact", "semantic": "semantic", "shared": "shared", "upstream": "fresh"}
+_KINDS = {"exact": "exact", "semantic": "semantic", "shared": "shared", "replayed": "shared", "upstream": "fresh"}
 
 
 async def series(queries: Queries, start: float, end: float, where: dict[str, str]) -> list[Bucket]:

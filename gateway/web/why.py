@@ -45,6 +45,7 @@ _MARKS = {
     "shared": "An identical request was already under way; this one waited for the same answer.",
     "bypass": "The cache was not asked.",
     "audit": "The gateway asked by itself, to check a hit or to judge two answers; no client waited for it.",
+    "replayed": "The answer made before under the same idempotency key was told again; nothing was asked or charged.",
     "refresh": "The client asked for a fresh answer instead of a kept one.",
     "miss": "No kept answer could be served, so a fresh one was fetched.",
 }
@@ -55,7 +56,7 @@ def sentence(mark: str | None, reason: str | None, bar: str | None, *, known: bo
     if mark is None:
         return "Not known: this request has no row yet."
     said = _MARKS.get(mark, f"The cache marked it “{mark}”.")
-    if mark.startswith("hit") or mark == "shared":
+    if mark.startswith("hit") or mark in ("shared", "replayed"):
         return said
     if not known:
         return f"{said} The details were kept for a few days only and are gone."

@@ -18,6 +18,7 @@ MARKS = {
     "shared": ("shared", "An identical request was already under way; both were given its one answer."),
     "miss": ("miss", "Nothing kept could be served, so a fresh answer was fetched."),
     "bypass": ("bypass", "The cache was not asked."),
+    "replayed": ("replayed", "The answer made before under the same idempotency key was told again."),
     "refresh": ("refresh", "The client asked for a fresh answer, which replaced the kept one."),
 }
 

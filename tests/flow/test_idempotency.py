@@ -37,6 +37,7 @@ async def test_the_same_answer_comes_again_and_costs_nothing(tmp_path: Path, str
         async with live(behind(tmp_path, upstream.url)) as gateway:
             third = await gateway.post("/v1/chat/completions", body, key, KEY)
             assert len(await gateway.entries()) == 1
+            rows = {row["id"]: row for row in await gateway.rows()}
         assert first.raw == second.raw == third.raw
         assert len(script.sent) == 1
         assert "idempotent-replayed" not in first.headers
@@ -45,6 +46,10 @@ async def test_the_same_answer_comes_again_and_costs_nothing(tmp_path: Path, str
             assert told.headers["x-nearhit-cost-usd"] == "0"
             assert told.headers["content-type"] == first.headers["content-type"]
             assert told.headers["x-request-id"] != first.headers["x-request-id"]
+            row = rows[told.headers["x-request-id"]]
+            assert (row["source"], row["cache"], row["status"]) == ("replayed", "replayed", 200)
+            assert (row["cost_nano"], row["saved_nano"], row["attempts"], row["prompt"]) == (0, 0, 0, 0)
+        assert len(rows) == 3
 
 
 async def test_who_comes_while_it_is_being_made_joins(tmp_path: Path) -> None:
@@ -95,6 +100,36 @@ async def test_what_cost_nothing_is_not_kept(tmp_path: Path) -> None:
         assert (await gateway.post("/v1/chat/completions", ASKED, headers=KEY)).status == 422
         script.refuses = None
         assert (await gateway.post("/v1/chat/completions", ASKED, headers=KEY)).status == 200
+
+
+async def test_a_key_is_held_where_an_attempt_on_the_way_is_in_doubt(tmp_path: Path) -> None:
+    """The first place may bill what it read before it hung up, however cleanly the next one refuses."""
+    heard = 0
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal heard
+        await reader.readuntil(b"\r\n\r\n")
+        heard += 1
+        writer.close()
+
+    lost = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{lost.sockets[0].getsockname()[1]}/v1"
+    async with lost, scripted() as (script, upstream):
+        chosen = behind(tmp_path, upstream.url, models={"smart": {"route": ["lost/m", "lab/m"]}})
+        providers = {**chosen.providers, "lost": chosen.providers["lab"].model_copy(update={"base_url": url})}
+        async with live(chosen.model_copy(update={"providers": providers})) as gateway:
+            await priced(gateway)
+            await gateway.services.prices.set(
+                "lost/m", input_usd="1.00", output_usd="2.00", actor="test", effective_from=0.0
+            )
+            script.refuses = ("422 Unprocessable Entity", {"message": "no", "type": "invalid_request_error"})
+            first = await gateway.post("/v1/chat/completions", {**ASKED, "model": "smart"}, headers=KEY)
+            asked, script.refuses = heard, None
+            second = await gateway.post("/v1/chat/completions", {**ASKED, "model": "smart"}, headers=KEY)
+            assert (first.status, second.status, second.raw) == (422, 422, first.raw)
+            assert second.headers["idempotent-replayed"] == "true"
+            assert (heard, len(script.sent)) == (asked, 1)
+            assert any(entry["source"] == "upper_bound" for entry in await gateway.entries())
 
 
 async def test_an_answer_that_broke_off_is_not_asked_for_twice(tmp_path: Path) -> None:

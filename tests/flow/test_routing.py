@@ -42,6 +42,19 @@ async def test_the_cheapest_is_asked_and_the_explanation_tells_both_costs(tmp_pa
         assert routing["candidates"][0]["cost"] < routing["candidates"][1]["cost"]
 
 
+async def test_what_routing_saved_is_in_the_row(tmp_path: Path) -> None:
+    """Finance reads it as the same tokens at the first place of the route, less what was paid."""
+    prices = {"a": ("9.00", "9.00")}
+    async with stage(tmp_path, {"a": QUICK, "b": QUICK}, {"strategy": "cheapest"}, prices=prices) as found:
+        await found.ask()
+        (row,) = await found.gateway.rows()
+        dear = 9_000 * (row["prompt"] + row["completion"])
+        assert row["cost_nano"] == 1_000 * row["prompt"] + 2_000 * row["completion"]
+        assert row["routed_nano"] == dear - row["cost_nano"]
+        await found.ask(1, model="a/m")
+        assert [row["routed_nano"] for row in await found.gateway.rows()].count(0) == 1  # nothing was to choose
+
+
 @pytest.mark.parametrize("strategy", ["fastest", "slo"])
 async def test_the_quicker_one_is_found_by_measuring(tmp_path: Path, strategy: str) -> None:
     """Nobody writes down how fast an upstream is; it is measured, and each is measured at least once."""

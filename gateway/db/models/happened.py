@@ -11,7 +11,8 @@ LARGEST_COUNT = 2**31 - 1
 
 
 class RequestRow(Base):
-    """One row per request, answered, refused or broken off. `source` is upstream, exact, semantic, shared or none.
+    """One row per request, answered, refused or broken off. `source` is upstream, exact, semantic,
+    shared, none, or replayed (told again under an idempotency key).
 
     `model` is the name asked for, `model_used` what answered. Durations in milliseconds. `discount_nano`: what the
     provider's own prompt cache took off the cost; negative where writing to it cost more than reading it saved.
