@@ -127,14 +127,18 @@ class SqliteFile:
                 self.db.executemany(
                     sqlite_schema.TOUCH, [(used.at, used.times, exact) for exact, used in touched.items()]
                 )
+            rows: list[tuple[object, ...]] = []
             for entry, body, replaces in gathered:
-                if replaces:
+                if replaces:  # it may be one of those just gathered
+                    sqlite_schema.insert(self.db, rows)
+                    rows.clear()
                     changes += self._delete("exact = ?", (entry.exact,))
                 text = "" if self._codec.is_sealed else entry.text
                 size = sqlite_schema.size_of(entry, body, text)
-                self.db.execute(sqlite_schema.INSERT, sqlite_schema.columns(entry, body, text, size, now))
+                rows.append(sqlite_schema.columns(entry, body, text, size, now))
                 self._held += 1
                 self._held_bytes += size
+            sqlite_schema.insert(self.db, rows)
             before, self._writes = self._writes, self._writes + len(gathered)
             if before // _SWEEP_EVERY != self._writes // _SWEEP_EVERY or self._surplus():
                 changes += self._delete(_EXPIRED, (now, PAGE))

@@ -6,6 +6,7 @@ Does not know threads, listeners or what a state means.
 
 import sqlite3
 from collections.abc import Container, Sequence
+from itertools import chain
 from pathlib import Path
 
 from cache.codec import SEALED, Codec
@@ -51,10 +52,13 @@ ALTER TABLE entry ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
 UPDATE entry SET rank = rank / {eviction.HALF_LIFE}, bytes = length(body) + length(vector) + length(text);
 CREATE INDEX entry_rank ON entry (rank, bytes);
 """  # noqa: S608 - a number of ours
-INSERT = (
+_INSERT = (
     "INSERT INTO entry (id, exact, scope, encoder, team, project, model, text, created, expires, answer, vector, body,"
-    " bytes, worth, rank) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " bytes, worth, rank) VALUES "
 )
+_VALUES = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_TOGETHER = 32  # rows in a statement: the driver lets go of the interpreter, and has to get it back, for each of them
+_INSERT_ONE, _INSERT_MANY = _INSERT + _VALUES, _INSERT + ", ".join([_VALUES] * _TOGETHER)
 TOUCH = "UPDATE entry SET rank = again(rank, worth, ?, ?) WHERE exact = ?"
 
 
@@ -85,8 +89,17 @@ def size_of(entry: Entry, body: bytes, text: str) -> int:
     return len(body) + len(entry.vector) + len(text.encode("utf-8", "surrogatepass"))
 
 
+def insert(database: sqlite3.Connection, rows: list[tuple[object, ...]]) -> None:
+    """Rows as `columns` makes them."""
+    left = len(rows) % _TOGETHER
+    for start in range(0, len(rows) - left, _TOGETHER):
+        database.execute(_INSERT_MANY, tuple(chain.from_iterable(rows[start : start + _TOGETHER])))
+    if left:
+        database.executemany(_INSERT_ONE, rows[-left:])
+
+
 def columns(entry: Entry, body: bytes, text: str, size: int, now: float) -> tuple[object, ...]:
-    """What INSERT wants. `text`: empty where prompts may stand in no column."""
+    """An entry's row. `text`: empty where prompts may stand in no column."""
     worth = eviction.worth(entry.cost_nano, entry.latency_ms, size)
     return (
         *(entry.id, entry.exact, entry.scope, entry.encoder, entry.team, entry.project, entry.model),

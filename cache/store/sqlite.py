@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 _FLUSH_AFTER = 256
 # Entries taken without waiting are written together: within so many seconds, or with whatever else is asked for first.
-_GATHER_SECONDS = 0.02
+_GATHER_SECONDS = 0.05
 _MOST_GATHERED = 256
 
 

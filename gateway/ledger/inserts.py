@@ -2,11 +2,14 @@
 
 Knows: one statement per table and dialect, how a batch travels. Does not know: what rows mean, transactions.
 
-SQLite takes a batch row by row inside its driver; PostgreSQL as one statement over arrays, so that it answers which
-rows were new, and takes its locks in the order of the batch. Blocking code inside `Database.transact`.
+SQLite takes many rows in a statement: its driver lets go of the interpreter for each one it runs, and a thread that
+writes row by row changes places with the event loop at every row. PostgreSQL takes a batch as one statement over
+arrays, so that it answers which rows were new, and takes its locks in the order of the batch. Blocking code inside
+`Database.transact`.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import BigInteger, Double, Integer, String, Text
@@ -18,6 +21,7 @@ from gateway.db.session import Dialect
 from gateway.ledger.balances import table
 
 Row = tuple[Any, ...]
+TOGETHER = 50  # rows in one statement of SQLite's; what is left of a batch goes row by row
 
 
 class Repeated(Exception):
@@ -34,14 +38,16 @@ class Inserts:
         self, dialect: Dialect, model: type[Base], adding: Sequence[str] = (), uniting: Sequence[str] = ()
     ) -> None:
         self._dialect: Dialect = dialect
-        self._text = _statement(dialect, model, [*((name, "+") for name in adding), *((name, "|") for name in uniting)])
+        joined = [*((name, "+") for name in adding), *((name, "|") for name in uniting)]
+        self._text = _statement(dialect, model, joined)
+        self._texts = _statement(dialect, model, joined, rows=TOGETHER)
         self._key = next(iter(table(model).primary_key)).name
 
     def put(self, connection: Connection, rows: Sequence[Row]) -> None:
         if not rows:
             return
         if self._dialect == "sqlite":
-            connection.exec_driver_sql(self._text, list(rows))
+            self._by_many(connection, rows)
         else:
             connection.exec_driver_sql(self._text, _columns(rows))
 
@@ -53,24 +59,35 @@ class Inserts:
         if not rows:
             return set()
         if self._dialect == "sqlite":
-            if connection.exec_driver_sql(self._text, list(rows)).rowcount != len(rows):
+            if self._by_many(connection, rows) != len(rows):
                 raise Repeated
             return {row[0] for row in rows}
         return {row[0] for row in connection.exec_driver_sql(f"{self._text} RETURNING {self._key}", _columns(rows))}
+
+    def _by_many(self, connection: Connection, rows: Sequence[Row]) -> int:
+        """SQLite; answers how many rows there are more or other than before."""
+        changed, left = 0, len(rows) % TOGETHER
+        for start in range(0, len(rows) - left, TOGETHER):
+            values = tuple(chain.from_iterable(rows[start : start + TOGETHER]))
+            changed += connection.exec_driver_sql(self._texts, values).rowcount
+        if left:
+            changed += connection.exec_driver_sql(self._text, list(rows[-left:])).rowcount
+        return changed
 
 
 def _columns(rows: Sequence[Row]) -> tuple[list[Any], ...]:
     return tuple(map(list, zip(*rows, strict=True)))
 
 
-def _statement(dialect: Dialect, model: type[Base], joined: Sequence[tuple[str, str]]) -> str:
+def _statement(dialect: Dialect, model: type[Base], joined: Sequence[tuple[str, str]], rows: int = 1) -> str:
     name, columns = table(model).name, table(model).columns
     names = ", ".join(f'"{column.name}"' for column in columns)
     keys = ", ".join(column.name for column in table(model).primary_key)
     sums = ", ".join(f"{column} = {name}.{column} {how} excluded.{column}" for column, how in joined)
     then = f"ON CONFLICT ({keys}) DO UPDATE SET {sums}" if joined else f"ON CONFLICT ({keys}) DO NOTHING"
     if dialect == "sqlite":
-        return f"INSERT INTO {name} ({names}) VALUES ({', '.join('?' * len(columns))}) {then}"  # noqa: S608 - names of our own tables
+        values = ", ".join([f"({', '.join('?' * len(columns))})"] * rows)
+        return f"INSERT INTO {name} ({names}) VALUES {values} {then}"  # noqa: S608 - names of our own tables
     kinds = [_array_of(column.type) for column in columns]
     arrays = ", ".join(f"${i}::{kind}[]" for i, kind in enumerate(kinds, 1))
     read = (f't."{column.name}"{"::json" * (type(column.type) is JSON)}' for column in columns)

@@ -14,7 +14,6 @@ import msgspec
 import structlog
 from msgspec import Struct
 from sqlalchemy import select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DataError, IntegrityError
 
@@ -24,8 +23,7 @@ from gateway.db.models import Explain
 from gateway.db.models.happened import LARGEST_COUNT
 from gateway.db.session import UNREACHABLE, Database
 from gateway.db.sums import COLUMNS
-from gateway.ledger.balances import insert_once
-from gateway.ledger.inserts import Repeated
+from gateway.ledger.inserts import Inserts, Repeated
 from gateway.ledger.request_rows import RequestRows
 from gateway.ledger.shipper import set_within
 
@@ -62,7 +60,7 @@ class Recorder:
         self._more: dict[str, _More] = {}
         self._turn = asyncio.Lock()
         self._request_rows = RequestRows(database.dialect)
-        self._insert_told = _statement(database)
+        self._explanations = Inserts(database.dialect, Explain)
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -131,8 +129,7 @@ class Recorder:
     ) -> None:
         if rows:
             self._request_rows.add(connection, rows, new=new)
-        if told:
-            connection.exec_driver_sql(self._insert_told, told)
+        self._explanations.put(connection, told)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Write every moment, waiting longer after each failure."""
@@ -145,13 +142,6 @@ class Recorder:
                 pause = min(_LONGEST_PAUSE, pause * 2)
                 told = {"pending": len(self._rows), "dropped": self.dropped, "error": repr(error)[:300]}
                 log.warning("request rows wait for the database", **told)
-
-
-def _statement(database: Database) -> str:
-    """The text of the insert for the driver itself: a row costs a fifth of what it does through the compiler."""
-    dialect = sqlite.dialect() if database.dialect == "sqlite" else postgresql.asyncpg.dialect()
-    compiled = insert_once(database.dialect, Explain).compile(dialect=dialect)
-    return str(compiled)
 
 
 def _explanation(explain: dict[str, object]) -> str | None:
