@@ -12,6 +12,8 @@ from cache.vectors import Vector, pack
 
 # Ids fit a JavaScript number, for pages and clients that read JSON with one.
 _ID_BITS = 53
+# So many ids follow one another from a place that is drawn: a store puts their rows on the same pages of its file.
+_RUN_BITS = 10
 # What is kept of a prompt, for pages and purges; by meaning only far shorter ones are matched.
 _LONGEST_TEXT = 16_384
 
@@ -25,6 +27,7 @@ class Maker:
         self._now = now
         # Seeded by the system once; ids must not collide, nobody needs to be unable to guess them.
         self._draw = Random(secrets.randbits(128)).getrandbits  # noqa: S311 - see above
+        self._ids = iter(range(0))
 
     def entry(self, query: Query, kept: Kept, embedding: Vector | None, ttl: float | None) -> Entry | None:
         """What would be kept; None when it must not be. `ttl` in seconds can only shorten the configured life."""
@@ -33,7 +36,7 @@ class Maker:
             return None
         now = self._now()
         return Entry(
-            id=self._draw(_ID_BITS),
+            id=self._next_id(),
             scope=query.scope,
             exact=query.exact,
             text=query.text[:_LONGEST_TEXT],
@@ -51,3 +54,11 @@ class Maker:
             vector=b"" if embedding is None else pack(embedding),
             encoder="" if embedding is None else self._encoder(),
         )
+
+    def _next_id(self) -> int:
+        found = next(self._ids, None)
+        if found is None:
+            begins = self._draw(_ID_BITS - _RUN_BITS) << _RUN_BITS
+            self._ids = iter(range(begins + 1, begins + (1 << _RUN_BITS)))  # none is 0, which stands for no id
+            found = next(self._ids)
+        return found
