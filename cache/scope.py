@@ -79,13 +79,14 @@ class Row(Struct, frozen=True):
     """One line of the table: `read` gives what must be equal, None where there is nothing to compare.
 
     `fields`: the body's fields it accounts for. `reads`: what it depends on; rows about the asker are digested once per
-    asker, rows about fields only where one of these fields is there, the others for every request.
+    asker, rows about fields only where one of these fields is there, rows about messages before the last turn only
+    where there are such, the others for every request.
     """
 
     name: str
     read: Callable[[_Seen], object]
     fields: tuple[str, ...] = ()
-    reads: Literal["asker", "fields", "request"] = "request"
+    reads: Literal["asker", "fields", "before", "request"] = "request"
 
 
 def _asker(name: str, read: Callable[[_Seen], object], *fields: str) -> Row:
@@ -123,8 +124,8 @@ ROWS: tuple[Row, ...] = (
     _asker("operation", lambda seen: seen.operation),
     _asker("model", lambda seen: [seen.model, seen.body.get("model")], "model"),
     _asker("encoder", lambda seen: seen.encoder),
-    Row("system", lambda seen: [item for item in seen.before if _is_system(item[1])] or None),
-    Row("history", lambda seen: [item for item in seen.before if not _is_system(item[1])] or None),
+    Row("system", lambda seen: [item for item in seen.before if _is_system(item[1])] or None, reads="before"),
+    Row("history", lambda seen: [item for item in seen.before if not _is_system(item[1])] or None, reads="before"),
     Row("turn", lambda seen: seen.turn.rest, ("messages", "prompt", "input")),
     _fields("tools", "tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"),
     _fields("format", "response_format", "modalities", "audio", "verbosity", "encoding_format", "dimensions"),
@@ -149,7 +150,7 @@ class _Digests:
         self.rows = rows
         self.version = version
         self._askers: dict[object, Any] = {}
-        self._plans: dict[tuple[str, ...], list[Row]] = {}
+        self._plans: dict[tuple[bool, tuple[str, ...]], list[Row]] = {}
 
     def scope(self, secret: bytes, seen: _Seen) -> bytes:
         """The digest of every row. Raises what a body that is not JSON makes the encoder raise."""
@@ -158,22 +159,24 @@ class _Digests:
         if begun is None:
             told = {row.name: row.read(seen) for row in self.rows if row.reads == "asker"}
             begun = _bounded(self._askers)[asker] = _begin(secret, b"scope", _canonical.encode(told))
-        names = tuple(seen.body)
-        plan = self._plans.get(names)
+        shape = bool(seen.before), tuple(seen.body)
+        plan = self._plans.get(shape)
         if plan is None:
-            plan = _bounded(self._plans)[names] = self._plan(frozenset(names))
+            plan = _bounded(self._plans)[shape] = self._plan(*shape)
         told = {row.name: value for row in plan if (value := row.read(seen)) is not None}
         digest = begun.copy()
         digest.update(_framed(_canonical.encode(told)))
         return digest.digest()
 
-    def _plan(self, names: frozenset[str]) -> list[Row]:
-        """The rows that can have something to say about a body with these fields."""
+    def _plan(self, before: bool, fields: tuple[str, ...]) -> list[Row]:
+        """The rows that can have something to say about a body with these fields, and messages `before` the last."""
+        names = frozenset(fields)
         unknown = not names <= _ACCOUNTED
         return [
             row
             for row in self.rows
             if row.reads == "request"
+            or (row.reads == "before" and before)
             or (row.reads == "fields" and (not names.isdisjoint(row.fields) or (unknown and not row.fields)))
         ]
 
@@ -245,10 +248,9 @@ def scope_query(  # noqa: PLR0913 - a request, who asks, and what the operator s
 
 def _is_known(identity: Identity) -> bool:
     """Fail closed: the level's own name must be there, and so must every wider one that isolates tenants."""
-    needed = {"org": [], "team": [], "project": [], "key": [identity.key], "user": [identity.user]}[identity.scope]
-    if identity.scope != "org":
-        needed.append(identity.team)
-    return all((identity.org, *needed))
+    scope = identity.scope
+    own = identity.key if scope == "key" else identity.user if scope == "user" else scope
+    return bool(identity.org and own and (identity.team or scope == "org"))
 
 
 def _bar(body: Json, operation: Operation, turn: _Turn, text: str) -> str | None:
@@ -285,11 +287,11 @@ def _take_apart(body: Json, operation: Operation) -> tuple[_Turn, list[tuple[int
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         return _Turn([], messages, "no-text"), []
-    items = list(enumerate(cast("list[object]", messages)))
-    last = items[-1][1]
+    items = cast("list[object]", messages)
+    last = items[-1]
     if not isinstance(last, dict) or cast("Json", last).get("role") != "user":
-        return _Turn([], None, "last-turn-not-user"), items
-    return _read_turn(cast("Json", last)), items[:-1]
+        return _Turn([], None, "last-turn-not-user"), list(enumerate(items))
+    return _read_turn(cast("Json", last)), list(enumerate(items[:-1]))
 
 
 def _read_turn(message: Json) -> _Turn:

@@ -57,7 +57,8 @@ class Dispatcher:
     async def begin(self, call: Call, route: Route, landing: Landing, why: str = "") -> Live:
         """The first candidate that starts to answer. Raises the last GatewayError when none does."""
         choice = self._router.choose(call, route, cheapest=self._saving(call, route))
-        landing.told.append(lambda: {"routing": choice.ranking.told()})
+        if choice.ranking.weighed:
+            landing.told.append(lambda: {"routing": choice.ranking.told()})
         self._retries.began()
         try:
             live = await self._walk(call, route, choice, landing, why)

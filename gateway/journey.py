@@ -21,6 +21,13 @@ from gateway.telemetry import Telemetry
 from policies.money import cost_nano
 
 _SCOPE_SHOWN = 12
+# What an explanation leaves out where there is nothing to say; a rehearsal says so.
+UNSAID: dict[str, object] = {
+    **dict.fromkeys(("reason", "semantic_bar", "entry", "lookup_ms", "scope", "ticket")),
+    "looked": [],
+    "headroom": {},
+    "attempts": [],
+}
 
 
 class Degraded(Struct, frozen=True, kw_only=True):
@@ -168,78 +175,84 @@ def _attempt(step: Step, computed: Computed | None) -> Attempt:
 
 
 def explanation(journey: Journey) -> dict[str, object]:
-    """Why this was a hit or a miss and which way it went: numbers and names, never content, and bounded in size."""
-    query, found = journey.query, journey.hit or journey.miss
-    sight = found.sight if found else None
-    reason = query.reason if isinstance(query, Uncacheable) else journey.miss.reason if journey.miss else None
-    started = journey.timings.received
-    return {
-        "route": [str(target) for target in journey.route.targets],
-        "reason": reason,
-        "semantic_bar": None if isinstance(query, Uncacheable) else query.semantic_bar,
-        "entry": journey.hit.entry.id if journey.hit else None,
-        "lookup_ms": found.lookup_ms if found else None,
-        "scope": None if isinstance(query, Uncacheable) else query.scope.hex()[:_SCOPE_SHOWN],
-        "looked": [_candidate(one) for one in (found.looked if found else ())],
-        "headroom": sight.headroom if sight else {},
-        "ticket": ticket(query, journey.hit) if journey.hit and isinstance(query, Query) else None,
-        "attempts": [
-            {
-                "id": step.id,
-                "provider": step.provider,
-                "model": step.model,
-                "result": step.result,
-                "start_ms": (step.held_at - started) * 1e3,
-                "sent_ms": (step.sent_at - started) * 1e3 if step.sent_at else None,
-                "first_chunk_ms": (step.first_chunk_at - started) * 1e3 if step.first_chunk_at else None,
-                "end_ms": (step.ended_at - started) * 1e3 if step.ended_at else None,
-                "cost_nano": step.cost_nano,
-                **({"replica": step.replica} if step.replica else {}),
-                **({"why": step.why} if step.why else {}),
-            }
-            for step in (journey.flight.landing.steps if journey.flight else ())
-        ],
-        **_marks(journey, started),
-        **_shortened(journey),
-        **_routed(journey),
-        **journey.told,
-    }
+    """Why this was a hit or a miss and which way it went: numbers and names, never content, and bounded in size.
+
+    Only what there is to say: it is made, written and kept for every request.
+    """
+    told: dict[str, object] = {"route": [str(target) for target in journey.route.targets], **_looked(journey)}
+    told["marks"] = _marks(journey)
+    if journey.flight is not None:
+        landing, started = journey.flight.landing, journey.timings.received
+        told["attempts"] = [_tried(step, started) for step in landing.steps]
+        if landing.short:  # a budget left room for a shorter answer only
+            told["max_tokens"] = {"limited_by": "budget", "budget": landing.short, "max_tokens": landing.capped}
+        for say in landing.told:
+            told |= say()
+    return told | journey.told
 
 
-def _marks(journey: Journey, started: float) -> dict[str, object]:
-    """When the steps were done, in ms; with the attempts this is all that the waterfall of a request is drawn from."""
-    timings, landing = journey.timings, journey.flight.landing if journey.flight else None
-    marks = {
-        name: (mark - started) * 1e3
-        for name, mark in (
-            ("admitted", timings.admitted),
-            ("looked_up", timings.looked_up),
-            ("first_chunk", timings.first_chunk),
-            ("ended", timings.ended),
-        )
-        if mark
-    }
-    if timings.embedded is not None:
-        marks["embed_start"], marks["embed_end"] = ((mark - started) * 1e3 for mark in timings.embedded)
-    if landing is not None and landing.computed is not None:
-        marks["queue"], marks["prefill"] = landing.computed
-    return {"marks": marks}
-
-
-def _routed(journey: Journey) -> dict[str, object]:
-    """How the candidates were weighed; only for who led the answer."""
-    told: dict[str, object] = {}
-    for say in journey.flight.landing.told if journey.flight else ():
-        told |= say()
+def _looked(journey: Journey) -> dict[str, object]:
+    """What the cache made of it."""
+    query, hit = journey.query, journey.hit
+    if isinstance(query, Uncacheable):
+        return {"reason": query.reason}
+    told: dict[str, object] = {"scope": query.scope.hex()[:_SCOPE_SHOWN]}
+    if query.semantic_bar is not None:
+        told["semantic_bar"] = query.semantic_bar
+    if hit is not None:
+        told["entry"], told["ticket"] = hit.entry.id, ticket(query, hit)
+    elif journey.miss is not None:
+        told["reason"] = journey.miss.reason
+    if (found := hit or journey.miss) is not None:
+        told["lookup_ms"] = found.lookup_ms
+        if found.looked:
+            told["looked"] = [_candidate(one) for one in found.looked]
+        if found.sight is not None:
+            told["headroom"] = found.sight.headroom
     return told
 
 
-def _shortened(journey: Journey) -> dict[str, object]:
-    """Where a budget left room for a shorter answer only."""
-    landing = journey.flight.landing if journey.flight else None
-    if landing is None or not landing.short:
-        return {}
-    return {"max_tokens": {"limited_by": "budget", "budget": landing.short, "max_tokens": landing.capped}}
+def _tried(step: Step, started: float) -> dict[str, object]:
+    """One attempt; instants in ms since the request came."""
+    told: dict[str, object] = {
+        "id": step.id,
+        "provider": step.provider,
+        "model": step.model,
+        "result": step.result,
+        "start_ms": (step.held_at - started) * 1e3,
+        "cost_nano": step.cost_nano,
+    }
+    if step.sent_at:
+        told["sent_ms"] = (step.sent_at - started) * 1e3
+    if step.first_chunk_at:
+        told["first_chunk_ms"] = (step.first_chunk_at - started) * 1e3
+    if step.ended_at:
+        told["end_ms"] = (step.ended_at - started) * 1e3
+    if step.replica:
+        told["replica"] = step.replica
+    if step.why:
+        told["why"] = step.why
+    return told
+
+
+def _marks(journey: Journey) -> dict[str, float]:
+    """When the steps were done, in ms; with the attempts this is all that the waterfall of a request is drawn from."""
+    timings, started = journey.timings, journey.timings.received
+    marks: dict[str, float] = {}
+    if timings.admitted:
+        marks["admitted"] = (timings.admitted - started) * 1e3
+    if timings.looked_up:
+        marks["looked_up"] = (timings.looked_up - started) * 1e3
+    if timings.embedded is not None:
+        marks["embed_start"], marks["embed_end"] = ((mark - started) * 1e3 for mark in timings.embedded)
+    if timings.first_chunk:
+        marks["first_chunk"] = (timings.first_chunk - started) * 1e3
+    if timings.ended:
+        marks["ended"] = (timings.ended - started) * 1e3
+    computed = journey.flight.landing.computed if journey.flight is not None else None
+    if computed is not None:
+        marks["queue"], marks["prefill"] = computed
+    return marks
 
 
 def _candidate(one: Looked) -> dict[str, object]:

@@ -13,7 +13,7 @@ from cache.types import Hit, Query
 from gateway.call import Call
 from gateway.errors import BudgetExhausted, CacheMissed, GatewayError, NotAllowed
 from gateway.fetching import Fetching, Parts
-from gateway.journey import Answer, Degraded, Journey, begin, explanation, serve
+from gateway.journey import UNSAID, Answer, Degraded, Journey, begin, explanation, serve
 from gateway.keeping import replayed
 
 _TRIES = 3  # flights whose leader may be refused before this request leads one itself
@@ -77,7 +77,7 @@ class Pipeline:
             "source": source,
             "cache": journey.outcome.cache,
             **self._parts.pumps.quote(call, journey.route),
-            "why": explanation(journey),
+            "why": UNSAID | explanation(journey),
         }
 
     def _admit(self, journey: Journey) -> None:

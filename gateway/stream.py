@@ -33,6 +33,7 @@ DONE = b"data: [DONE]\n\n"
 DONE_DATA = b"[DONE]"
 # More tokens than any model takes or gives; a larger count is a broken upstream, not a bill.
 _MOST_TOKENS = 1 << 40
+_TOTALS = frozenset(("prompt_tokens", "completion_tokens", "total_tokens"))
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -84,6 +85,8 @@ def read_usage(body: Body) -> Usage | None:
     completion = _count(usage.get("completion_tokens", 0))
     if prompt is None or completion is None:
         return None
+    if not usage.keys() - _TOTALS:  # all that most servers tell
+        return Usage(prompt=prompt, completion=completion)
     details = usage.get("prompt_tokens_details")
     cached = _part(details, "cached_tokens", prompt)
     if not cached:

@@ -24,7 +24,7 @@ from gateway.gate import Load
 from gateway.metrics import CONTENT_TYPE, Metrics
 from gateway.settings import TelemetrySettings
 from gateway.steps import Attempt, Timings
-from gateway.traces import Reason, Trace, build_trace, head_sampled
+from gateway.traces import Reason, Trace, build_trace, identity_of
 
 __all__ = ["CONTENT_TYPE", "Attempt", "Exporter", "Telemetry", "Timings", "Trace", "otlp_exporter"]
 
@@ -172,7 +172,7 @@ class Telemetry:
             return "error"
         if outcome.total_ms >= self._slow_ms:
             return "slow"
-        return "sampled" if head_sampled(outcome.call, self._share) else None
+        return "sampled" if identity_of(outcome.call, self._share)[1] else None
 
     def _pour_later(self) -> None:
         """Arm the next pouring; at once where no loop runs."""

@@ -83,18 +83,16 @@ def parent_of(traceparent: str | None) -> Parent | None:
     return Parent(found[1], found[2], bool(int(found[3], 16) & 1))
 
 
-def trace_id_of(call: Call) -> str:
-    """The caller's trace id, else the request id itself: a UUIDv7 ends in 62 random bits, enough for sampling."""
-    parent = parent_of(call.directives.traceparent)
-    return parent.trace_id if parent else call.id.replace("-", "")
+def identity_of(call: Call, share: float) -> tuple[str, bool]:
+    """The trace's id and whether it is kept: the caller's where it says so, every part of a trace decides alike.
 
-
-def head_sampled(call: Call, share: float) -> bool:
-    """Decided when a request comes in, by the caller if it says so: every part of a trace decides alike."""
+    Else the id is the request's own: a UUIDv7 ends in 62 random bits, enough to draw `share` of all requests by.
+    """
     parent = parent_of(call.directives.traceparent)
     if parent is not None:
-        return parent.sampled
-    return int(trace_id_of(call)[-14:], 16) < int(share * (1 << _RANDOM_BITS))
+        return parent.trace_id, parent.sampled
+    trace_id = call.id.replace("-", "")
+    return trace_id, int(trace_id[-14:], 16) < int(share * (1 << _RANDOM_BITS))
 
 
 def attempt_span_id(attempt: str) -> str:
@@ -104,7 +102,8 @@ def attempt_span_id(attempt: str) -> str:
 
 def traceparent_for(call: Call, attempt: str, share: float) -> str:
     """What an upstream is sent (W3C Trace Context), so that its own spans hang under this attempt."""
-    return f"00-{trace_id_of(call)}-{attempt_span_id(attempt)}-{int(head_sampled(call, share)):02x}"
+    trace_id, sampled = identity_of(call, share)
+    return f"00-{trace_id}-{attempt_span_id(attempt)}-{'01' if sampled else '00'}"
 
 
 def draw_span_id() -> str:
@@ -155,7 +154,7 @@ def build_trace(
                 error=_part_error(part, outcome),
             )
         )
-    return Trace(id=trace_id_of(call), request_id=call.id, reason=reason, spans=tuple(spans))
+    return Trace(id=identity_of(call, 0.0)[0], request_id=call.id, reason=reason, spans=tuple(spans))
 
 
 def _attempts(outcome: Outcome, timings: Timings) -> list[Attempt]:

@@ -96,6 +96,11 @@ class Ranking(Struct, frozen=True, kw_only=True):
     left_out: list[tuple[Place, str]]
     first: str = ""
 
+    @property
+    def weighed(self) -> bool:
+        """Whether there was anything to choose."""
+        return len(self.order) + len(self.left_out) > 1 or bool(self.first)
+
     def told(self, most: int = 16) -> dict[str, object]:
         """For people: every candidate with the parts of its cost, and why the others were left out."""
         unit, parts = self.strategy.unit, self.strategy.parts
