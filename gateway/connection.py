@@ -61,13 +61,12 @@ class Connection:
         return self._direct is not None and self._direct.answered(lines, payload)
 
     @property
-    def pushes(self) -> bool:
-        """Whether `push` can be used."""
-        return self._direct is not None
+    def push(self) -> Callable[[bytes], bool] | None:
+        """Writes a further piece of a body that has begun; False when the client is slow: then wait for `send`.
 
-    def push(self, piece: bytes) -> bool:
-        """Write a further piece of a body that has begun; False when the client is slow: then wait for `send`."""
-        return self._direct is not None and self._direct.pushed(piece)
+        None where there is nothing but `send`.
+        """
+        return None if self._direct is None else self._direct.pushed
 
     def watch(self) -> None:
         """From now on a disconnect cancels the task that made this object."""

@@ -103,9 +103,14 @@ class Flight:
         if self._waiting:
             self._wake()
 
+    @property
+    def full(self) -> bool:
+        """Whether even the quickest reader is far behind."""
+        return len(self.chunks) - self._furthest > _LAG and self.readers > 0
+
     async def room(self) -> None:
-        """Wait while even the quickest reader is far behind, so that a slow client slows its upstream down."""
-        while self.readers and len(self.chunks) - self._furthest > _LAG:
+        """Wait while it is full, so that a slow client slows its upstream down."""
+        while self.full:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
 

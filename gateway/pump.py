@@ -91,7 +91,8 @@ class Pumps:
                     self._note(flight, chunk)
                     if len(flight.chunks) > _LARGEST_ANSWER:
                         return errors.UpstreamFailed("The answer grew beyond every bound and was cut off.")
-                    await flight.room()
+                    if flight.full:
+                        await flight.room()
             except Partial as broken:
                 flight.landing.consumed = broken.usage
                 return errors.UpstreamFailed(f"The answer broke off: {broken}", code="upstream_disconnected")

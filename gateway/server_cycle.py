@@ -78,7 +78,10 @@ class Cycle(RequestResponseCycle):
     def pushed(self, piece: bytes) -> bool:
         """Write a piece of a body that has begun; False when the client is slow. One that has gone gets nothing."""
         if not self.disconnected:
-            self._continue({"body": piece, "type": "http.response.body", "more_body": True})
+            if self.chunked_encoding and not self._head:
+                self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            else:
+                self._continue({"body": piece, "type": "http.response.body", "more_body": True})
         return not self.flow.write_paused
 
     def when_gone(self, act: Callable[[], None] | None) -> None:

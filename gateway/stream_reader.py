@@ -97,7 +97,11 @@ class ChunkReader:
                         raise StreamGarbage("said [DONE] before every choice had finished")
                     self._done = True
                     break
-                chunks += self._told(self._chunk(parse(data)))
+                chunk = self._chunk(parse(data))
+                if chunk.usage is None or chunk.finish is None:
+                    chunks.append(chunk)
+                else:
+                    chunks += _apart(chunk)
         except StreamGarbage as error:
             self._failure = error
         return chunks
@@ -117,15 +121,6 @@ class ChunkReader:
         if usage is not None:
             self._usage = usage
         return Chunk(body, usage, finish)
-
-    @staticmethod
-    def _told(chunk: Chunk) -> list[Chunk]:
-        """Usage stands in an event of its own, after the finish; some send it with the finish."""
-        if chunk.usage is None or chunk.finish is None:
-            return [chunk]
-        first = {name: value for name, value in chunk.data.items() if name != "usage"}
-        last: Body = {**first, "choices": [], "usage": chunk.data["usage"]}
-        return [Chunk(first, None, chunk.finish), Chunk(last, chunk.usage)]
 
     def _note(self, choice: Body) -> str | None:
         index = choice.get("index", 0)
@@ -160,3 +155,10 @@ class ChunkReader:
     def _broken(self, what: str) -> Exception:
         message = f"{self._rules.name} {what}"
         return Partial(message, self._usage) if self._begun else in_doubt(message)
+
+
+def _apart(chunk: Chunk) -> list[Chunk]:
+    """Usage stands in an event of its own, after the finish; some send it with the finish."""
+    first = {name: value for name, value in chunk.data.items() if name != "usage"}
+    last: Body = {**first, "choices": [], "usage": chunk.data["usage"]}
+    return [Chunk(first, None, chunk.finish), Chunk(last, chunk.usage)]

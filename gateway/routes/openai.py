@@ -279,12 +279,12 @@ class Endpoint:
         if answer.journey.hit is not None:
             lines += of_cost(answer)
         await send({"type": "http.response.start", "status": 200, "headers": pairs(lines)})
-        voice = answer.journey.call.voice
+        voice, push = answer.journey.call.voice, connection.push
         try:
             while events := await answer.reading.events():
                 await send({"type": "http.response.body", "body": events, "more_body": True})
-                if connection.pushes:
-                    await answer.reading.follow(connection.push)
+                if push is not None:
+                    await answer.reading.follow(push)
             await self._kept(answer.journey.call, b"")
             last = DONE if voice is None else voice.end()
         except GatewayError as error:
