@@ -4,14 +4,16 @@ Knows: tensors, slots, tiles, the types keys and values are kept in. Does not kn
 where blocks come from.
 
 An answer must not depend on who else is in the batch, on how its prompt was cut into chunks, or on what was found in
-the prefix cache: a cached answer stands for a fresh one only then. So every row is always computed in the same company.
-Each sequence attends alone (measured faster on CPUs than padded batches, too); rows of the prompt attend in tiles of
-one block, aligned to it; generated rows attend one by one, also when they are computed again after a preemption.
+the prefix cache: a cached answer stands for a fresh one only then. So a row is always computed over the same shape:
+rows of the prompt attend in tiles of one block, aligned to it; generated rows attend one by one, also when they are
+computed again after a preemption; and the keys of a tile are padded to a length that follows from its position alone.
+Tiles of equal shape share one call, which computes each of them by itself.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -21,6 +23,9 @@ from engine.scheduler import Work
 
 _PLAIN = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _SCALED = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, 448.0)}  # type, largest value
+_NOWHERE = BLOCK - 1  # the last slot of block 0, which nobody writes: what keys are padded with
+_LEAST = 64  # keys that are read at least
+_AT_ONCE = 4096  # keys that one call reads at most, unless one tile alone needs more: they are copied into caches
 
 
 class Tile(NamedTuple):
@@ -33,10 +38,22 @@ class Tile(NamedTuple):
 
 @dataclass(slots=True)
 class Span:
-    """One sequence's part in a batch. `where`: slots of all its tokens so far, a slice if its blocks are neighbours."""
+    """One sequence's part in a batch: the `blocks` that hold its tokens so far, the rows that attend to them."""
 
-    where: slice | Tensor
+    blocks: list[int]
     tiles: list[Tile]
+
+
+class Group(NamedTuple):
+    """n tiles of r rows each, whose keys are padded to P.
+
+    `rows`: rows of the batch [n * r], None when they are all there are. `slots` [n * P]: where their keys are. `mask`
+    [n, 1, r, P]: 0 where a row sees a key, else minus infinity.
+    """
+
+    rows: Tensor | None
+    slots: Tensor
+    mask: Tensor
 
 
 @dataclass(slots=True)
@@ -52,6 +69,14 @@ class Batch:
     rows: Tensor
     spans: list[Span]
     length: int
+    _groups: dict[int, list[Group]] = field(default_factory=dict[int, list[Group]])
+
+    def groups(self, window: int) -> list[Group]:
+        """The tiles of layers that look `window` tokens back (0: all), alike ones together."""
+        found = self._groups.get(window)
+        if found is None:
+            found = self._groups[window] = _group(self.spans, window, self.ids)
+        return found
 
 
 class Look(NamedTuple):
@@ -115,30 +140,39 @@ class KVCache:
             kept.index_copy_(0, slots, given)
 
     def attend(self, layer: int, query: Tensor, batch: Batch, look: Look) -> Tensor:
-        tokens, heads, head = query.shape
-        out = query.new_zeros(tokens, heads, head)
-        for span in batch.spans:
-            first = max(0, span.tiles[0].position + 1 - look.window) if look.window else 0
-            keys, values = self._read(layer, span.where, first)
-            for tile in span.tiles:
-                _attend(query, keys, values, tile._replace(position=tile.position - first), look, out)
-        return out.view(tokens, heads * head)
+        groups = batch.groups(look.window)
+        if len(groups) == 1 and groups[0].rows is None:
+            return self._attend(layer, query, groups[0], look)
+        out = query.new_zeros(query.shape[0], query.shape[1] * query.shape[2])
+        for group in groups:
+            assert group.rows is not None
+            out.index_copy_(0, group.rows, self._attend(layer, query.index_select(0, group.rows), group, look))
+        return out
 
-    def _read(self, layer: int, where: slice | Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [G, length - first, D] in float32."""
-
-        def part(of: Tensor) -> Tensor:
-            if isinstance(where, slice):
-                return of[:, where.start + first : where.stop]
-            return of.index_select(1, where[first:])
-
-        if not self.scales:
-            both = part(self.layers[layer]).float()
+    def _attend(self, layer: int, query: Tensor, group: Group, look: Look) -> Tensor:
+        """The tiles of a group: `query` [n * r, H, D], and the result as rows of H * D."""
+        (count, _, rows, length), (_, heads, head) = group.mask.shape, query.shape
+        both = self._read(layer, group.slots)
+        keys, values = both.view(2, count, length, *both.shape[2:]).transpose(2, 3).unbind(0)
+        if rows == 1:  # the heads that share keys are so many queries to them
+            queries = query.view(count, keys.shape[1], -1, head)
         else:
-            both = part(_bytes(self.layers[layer])).view(self.layers[layer].dtype).float()
-            both = both * part(self.scales[layer])[..., None]
-        keys, values = both.transpose(1, 2).unbind(0)
-        return keys, values
+            queries = query.view(count, rows, heads, head).transpose(1, 2)
+        if look.softcap:
+            result = _softcapped(queries, keys, values, group.mask, look)
+        else:
+            result = functional.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=group.mask, scale=look.scale, enable_gqa=rows > 1
+            )
+        return (result if rows == 1 else result.transpose(1, 2)).reshape(count * rows, heads * head)
+
+    def _read(self, layer: int, slots: Tensor) -> Tensor:
+        """Keys and values [2, slots, G, D] in float32."""
+        kept = self.layers[layer]
+        if not self.scales:
+            return kept.index_select(1, slots).float()
+        found = _bytes(kept).index_select(1, slots).view(kept.dtype).float()
+        return found * self.scales[layer].index_select(1, slots)[..., None]
 
 
 def _bytes(tensor: Tensor) -> Tensor:
@@ -146,50 +180,68 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.view(torch.int8)
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, tile: Tile, look: Look, out: Tensor) -> None:
-    """One tile of one sequence; the result goes to the same rows of `out`. Its position counts from the first key."""
-    start, rows, position = tile
-    groups, (_, heads, head) = keys.shape[0], query.shape
-    first = max(0, position + 1 - look.window) if look.window else 0
-    end = position + rows
-    keys, values = keys[None, :, first:end], values[None, :, first:end]
-    mask = None if rows == 1 else _mask(position, rows, first, look.window)
-    if rows == 1 and not look.softcap:  # the heads of a group are independent queries to the same keys
-        queries = query[start].view(1, groups, heads // groups, head)
-        result = functional.scaled_dot_product_attention(queries, keys, values, scale=look.scale)
-        out[start] = result.view(heads, head)
-        return
-    queries = query[start : start + rows].transpose(0, 1)[None]
-    if look.softcap:
-        result = _softcapped(queries, keys, values, mask, look)
-    else:
-        result = functional.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=mask, scale=look.scale, enable_gqa=heads != groups
-        )
-    out[start : start + rows] = result[0].transpose(0, 1)
+def _softcapped(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, look: Look) -> Tensor:
+    """Attention whose scores are bent to stay within the cap (Gemma 2, arXiv 2408.00118): as `queries`.
+
+    Tile by tile: a batched product does not promise that each matrix comes out as it would alone.
+    """
+    groups, head, rows = keys.shape[1], queries.shape[3], mask.shape[2]
+    results: list[Tensor] = []
+    for tile, key, value, hidden in zip(queries, keys, values, mask, strict=True):
+        scores = tile.reshape(groups, -1, head) @ key.transpose(1, 2)
+        bent = torch.tanh(scores * (look.scale / look.softcap)) * look.softcap
+        seen = (bent.view(-1, rows, key.shape[1]) + hidden).view(bent.shape)
+        results.append((seen.softmax(-1) @ value).view(tile.shape))
+    return torch.stack(results)
 
 
-def _softcapped(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, look: Look) -> Tensor:
-    """Attention whose scores are bent to stay within the cap (Gemma 2, arXiv 2408.00118): [1, H, rows, D]."""
-    _, heads, rows, head = queries.shape
-    groups = keys.shape[1]
-    grouped = queries.reshape(1, groups, heads // groups * rows, head)
-    scores = torch.tanh(grouped @ keys.transpose(-1, -2) * (look.scale / look.softcap)) * look.softcap
-    if mask is not None:
-        scores = scores.view(1, groups, -1, rows, mask.shape[-1]).masked_fill(~mask, float("-inf"))
-        scores = scores.view(1, groups, -1, mask.shape[-1])
-    return (scores.softmax(-1) @ values).view(1, heads, rows, head)
+def _group(spans: list[Span], window: int, ids: Tensor) -> list[Group]:
+    """Tiles of equal shape together, on the device of `ids` [T]."""
+    alike: dict[tuple[int, int], list[tuple[Span, Tile]]] = {}
+    for span in spans:
+        for tile in span.tiles:
+            seen = tile.position + tile.rows
+            padded = _padded(min(seen, window + tile.rows - 1) if window else seen)
+            alike.setdefault((tile.rows, padded), []).append((span, tile))
+    groups: list[Group] = []
+    for (rows, padded), tiles in alike.items():
+        most = max(1, _AT_ONCE // padded)
+        groups += [_made(tiles[at : at + most], rows, padded, window) for at in range(0, len(tiles), most)]
+    whole = len(groups) == 1 and groups[0].mask.shape[0] * groups[0].mask.shape[2] == len(ids)
+    return [
+        Group(None if whole or rows is None else rows.to(ids.device), slots.to(ids.device), mask.to(ids.device))
+        for rows, slots, mask in groups
+    ]
 
 
-def _mask(position: int, rows: int, first: int, window: int) -> Tensor:
-    """Which keys, from `first` on, each row sees [rows, position + rows - first]."""
-    at = torch.arange(position, position + rows)[:, None]
-    keys = torch.arange(first, position + rows)
-    return (keys <= at) & (keys > at - window) if window else keys <= at
+def _padded(keys: int) -> int:
+    """Up to a multiple of 64, and of an eighth of the power of two below: few shapes, little waste."""
+    step = max(_LEAST, (1 << keys.bit_length()) >> 4)
+    return -(-keys // step) * step
+
+
+def _made(tiles: list[tuple[Span, Tile]], rows: int, padded: int, window: int) -> Group:
+    starts = np.array([tile.start for _, tile in tiles])
+    positions = np.array([tile.position for _, tile in tiles])[:, None] + np.arange(rows)  # [n, r]
+    first = np.maximum(positions[:, :1] + 1 - window, 0) if window else np.zeros_like(positions[:, :1])
+    keys = first + np.arange(padded)  # positions of keys [n, P]
+    held = [span.blocks for span, _ in tiles]
+    table = np.zeros((len(tiles), max(map(len, held)) + padded // BLOCK + 1), dtype=np.int64)
+    for at, blocks in enumerate(held):
+        table[at, : len(blocks)] = blocks
+    slots = np.take_along_axis(table, keys // BLOCK, 1) * BLOCK + keys % BLOCK
+    slots[keys > positions[:, -1:]] = _NOWHERE
+    hidden = keys[:, None] > positions[:, :, None]
+    if window:
+        hidden |= keys[:, None] <= positions[:, :, None] - window
+    mask = np.where(hidden, np.float32("-inf"), np.float32(0))[:, None]
+    flat = (starts[:, None] + np.arange(rows)).ravel(), slots.ravel(), mask
+    return Group(*map(torch.from_numpy, flat))
 
 
 def pack(plan: list[Work], multiple: int = 4) -> Batch:
     """The tensors of one step. T is padded to a `multiple` (the decoder's); padding writes to block 0, never read."""
+    assert multiple <= _NOWHERE
     ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
@@ -197,7 +249,7 @@ def pack(plan: list[Work], multiple: int = 4) -> Batch:
     spans: list[Span] = []
     for work in plan:
         sequence, begin, end = work.sequence, work.begin, work.end
-        spans.append(Span(_where(sequence.blocks, end), _tiles(len(ids), begin, end, sequence.prompt)))
+        spans.append(Span(sequence.blocks[: blocks_for(end)], _tiles(len(ids), begin, end, sequence.prompt)))
         ids += work.ids()
         positions += range(begin, end)
         slots += [sequence.blocks[at // BLOCK] * BLOCK + at % BLOCK for at in range(begin, end)]
@@ -221,12 +273,3 @@ def _tiles(start: int, begin: int, end: int, prompt: int) -> list[Tile]:
         tiles.append(Tile(start + at - begin, stop - at, at))
         at = stop
     return tiles
-
-
-def _where(blocks: list[int], length: int) -> slice | Tensor:
-    used = blocks[: blocks_for(length)]
-    first = used[0]
-    if all(block == first + at for at, block in enumerate(used)):
-        return slice(first * BLOCK, first * BLOCK + length)
-    slots = torch.tensor(used)[:, None] * BLOCK + torch.arange(BLOCK)
-    return slots.flatten()[:length]

@@ -17,7 +17,7 @@ from engine.grammar import Vocabulary
 from engine.locate import locate
 from engine.models import loader
 from engine.models.decoder import Decoder
-from engine.models.spec import UnsupportedModel
+from engine.models.spec import UnsupportedModel, read_spec
 from engine.options import Options
 from engine.parallel import Leader, lead
 from engine.runner import EagerRunner, Runner
@@ -54,13 +54,12 @@ def load(model: str, options: Options, *, monotonic: Callable[[], float]) -> Loa
     """The weights. Raises EngineError."""
     began, device = monotonic(), device_of(options)
     source = locate(model)
+    torch.set_num_threads(_threads(options, read_spec(loader.read_config(source)).parameters))
     if options.tensor_parallel > 1:
         decoder = lead(model, options)
     else:
         dtype = "bfloat16" if device == "cuda" and options.dtype == "auto" else options.dtype
         decoder = loader.load(source, dtype, options.context, options.quant, device=device)
-    threads = options.threads or (1 if decoder.spec.parameters < _SMALL else len(os.sched_getaffinity(0)))
-    torch.set_num_threads(threads)
     tokenizer = load_tokenizer(source)
     loaded = Loaded(
         model,
@@ -71,7 +70,8 @@ def load(model: str, options: Options, *, monotonic: Callable[[], float]) -> Loa
     )
     _log.info(
         "%s: %s, %.1f M parameters, %s, %d threads, loaded after %.2f s",
-        *(model, decoder.spec.family, decoder.spec.parameters / 1e6, decoder.dtype, threads, monotonic() - began),
+        *(model, decoder.spec.family, decoder.spec.parameters / 1e6, decoder.dtype, torch.get_num_threads()),
+        monotonic() - began,
     )
     return loaded
 
@@ -98,6 +98,10 @@ def build(loaded: Loaded, options: Options, *, monotonic: Callable[[], float], w
         kept = (info.kv_capacity_tokens, kv_dtype_of(options))
         _log.info("%s: window %d, %d tokens of cache in %s", loaded.model, core.context, *kept)
     return core
+
+
+def _threads(options: Options, parameters: int) -> int:
+    return options.threads or (1 if parameters < _SMALL else len(os.sched_getaffinity(0)))
 
 
 def device_of(options: Options) -> str:

@@ -110,13 +110,13 @@ class _Cache(Struct, tag="cache"):
 
 
 class _Pass(Struct, tag="pass"):
-    """One forward pass. `spans`: for each sequence its slots (or first and end of a run) and its tiles."""
+    """One forward pass. `spans`: for each sequence its blocks and its tiles."""
 
     ids: list[int]
     positions: list[int]
     slots: list[int]
     rows: list[int]
-    spans: list[tuple[list[int], bool, list[Tile]]]
+    spans: list[tuple[list[int], list[Tile]]]
     length: int
 
 
@@ -222,20 +222,14 @@ def _told() -> _Word:
 
 
 def _pass_of(batch: Batch) -> _Pass:
-    spans: list[tuple[list[int], bool, list[Tile]]] = []
-    for span in batch.spans:
-        run = isinstance(span.where, slice)
-        where = [span.where.start, span.where.stop] if isinstance(span.where, slice) else span.where.tolist()
-        spans.append((where, run, span.tiles))
     columns = (batch.ids, batch.positions, batch.slots, batch.rows)
     ids, positions, slots, rows = (column.tolist() for column in columns)
+    spans = [(span.blocks, span.tiles) for span in batch.spans]
     return _Pass(ids, positions, slots, rows, spans, batch.length)
 
 
 def _batch_of(word: _Pass, device: torch.device) -> Batch:
-    spans = [
-        Span(slice(*where) if run else torch.tensor(where, device=device), tiles) for where, run, tiles in word.spans
-    ]
+    spans = [Span(blocks, tiles) for blocks, tiles in word.spans]
     columns = (word.ids, word.positions, word.slots, word.rows)
     ids, positions, slots, rows = (torch.tensor(column, dtype=torch.int64, device=device) for column in columns)
     return Batch(ids, positions, slots, rows, spans, word.length)

@@ -18,6 +18,7 @@ from engine.models.checkpoint import BadCheckpoint, Checked, open_folder
 from engine.models.decoder import Decoder, Layer
 from engine.models.layout import EMBED, HEAD, NORM, LayerLayout, Stack, layer_layout
 from engine.models.linear import DenseFactory, Linear, LinearFactory
+from engine.models.packed import packing
 from engine.models.spec import Config, Spec, UnsupportedModel, read_spec
 from engine.quant.factory import quantizing
 
@@ -58,7 +59,7 @@ def load(
         spec = replace(spec, context=min(context, spec.context))
     where = torch.device(device)
     chosen = _DTYPES[choose_dtype(spec, where) if dtype == "auto" else dtype]
-    factory = quantizing(quant, DenseFactory(chosen, where))
+    factory = quantizing(quant, packing(chosen, where))
     if source.folder is None:
         return build(spec, tiny.tensors(spec, source.seed), factory, wrap)
     with open_folder(source.folder) as tensors:

@@ -14,8 +14,8 @@ from engine.blocks import BlockPool
 from engine.core import EngineCore
 from engine.models import tiny
 from engine.models.decoder import Decoder
-from engine.models.linear import DenseFactory
 from engine.models.loader import build
+from engine.models.packed import packing
 from engine.models.spec import read_spec
 from engine.scheduler import Scheduler, Work
 from engine.sequence import Sequence
@@ -30,7 +30,7 @@ GROUPS = 10  # so that a failure names a part, and two workers can share
 def small(seed: int, layers: int) -> Decoder:
     shape = {"hidden": 32, "heads": 2, "kv_heads": 1, "head": 16, "feed_forward": 48, "layers": layers}
     spec = msgspec.structs.replace(read_spec(tiny.config("qwen3")), windows=(0,) * layers, **shape)
-    return build(spec, tiny.tensors(spec, seed), DenseFactory(torch.float32, torch.device("cpu")))
+    return build(spec, tiny.tensors(spec, seed), packing(torch.float32, torch.device("cpu")))
 
 
 @pytest.fixture(scope="module")
