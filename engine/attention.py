@@ -114,6 +114,7 @@ class KVCache:
         self.dtype = dtype
         kind = _PLAIN.get(dtype) or _SCALED[dtype][0]
         self.layers = [torch.zeros(2, slots, kv_heads, head, dtype=kind, device=device) for _ in range(layers)]
+        self._halves = [(_bytes(both) if dtype in _SCALED else both).unbind(0) for both in self.layers]
         scaled = layers if dtype in _SCALED else 0
         self.scales = [torch.zeros(2, slots, kv_heads, device=device) for _ in range(scaled)]
 
@@ -129,15 +130,14 @@ class KVCache:
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         for at, given in enumerate((key, value)):
-            kept = self.layers[layer][at]
+            kept = self._halves[layer][at]
             if self.scales:
                 kind, largest = _SCALED[self.dtype]
                 scale = given.abs().amax(-1) / largest
                 self.scales[layer][at].index_copy_(0, slots, scale)
                 steps = given / scale.masked_fill(scale == 0, 1)[..., None]
-                given = (steps.round() if kind == torch.int8 else steps).to(kind)
-            kept, given = (_bytes(kept), _bytes(given)) if self.scales else (kept, given.to(kept.dtype))
-            kept.index_copy_(0, slots, given)
+                given = _bytes((steps.round() if kind == torch.int8 else steps).to(kind))
+            kept.index_copy_(0, slots, given if given.dtype == kept.dtype else given.to(kept.dtype))
 
     def attend(self, layer: int, query: Tensor, batch: Batch, look: Look) -> Tensor:
         groups = batch.groups(look.window)

@@ -8,8 +8,11 @@ stream and norms are float32, on CPUs attention and the cache too (bfloat16 atte
 linears may be less. Sources: RMSNorm (arXiv 1910.07467), gated feed-forward (2002.05202), and those of `spec`.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +41,33 @@ class Layer:
     gate_up: Linear
     down: Linear
     norm_fed: Tensor | None
+
+
+class _Norm:
+    """RMSNorm over the last dimension: `weight` [..., D], or None for a norm that changes nothing.
+
+    The root of a mean of squares and epsilon is the hypotenuse of the vector's length and a constant, both scaled: four
+    operations, where torch's own takes nine on a processor.
+    """
+
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
+        size = weight.shape[-1]
+        self._weight = weight * math.sqrt(size)
+        self._floor = torch.tensor(math.sqrt(size * epsilon), device=weight.device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(x, 2, -1, True)
+        return x / torch.hypot(length, self._floor) * self._weight
+
+
+class _Norms(NamedTuple):
+    """Of one layer, ready for use; those it has."""
+
+    attention: _Norm
+    mlp: _Norm
+    qk: _Norm | None
+    attended: _Norm | None
+    fed: _Norm | None
 
 
 class Decoder:
@@ -78,36 +108,55 @@ class Decoder:
             x = x * torch.tensor(spec.embed_scale, dtype=x.dtype)  # rounded as in training
         x = x.float()
         for index, layer in enumerate(self.layers):
-            normed = self._normalise(x, layer.norm_attention)
-            rope = spec.ropes[index]
-            query, key, value = self._project(layer, normed, None if rope is None else (*turns[rope], rope.rotary))
+            norms, rope = self._norms[index], spec.ropes[index]
+            rotation = None if rope is None else (*turns[rope], rope.rotary)
+            query, key, value = self._project(layer.qkv(norms.attention(x)), norms.qk, rotation)
             cache.write(index, batch.slots, key, value)
             attended = layer.out(cache.attend(index, query, batch, self._looks[index]))
-            x = x + self._normalise(attended, layer.norm_attended)
-            gate, up = layer.gate_up(self._normalise(x, layer.norm_mlp)).chunk(2, -1)
-            x = x + self._normalise(layer.down(self._gate(gate) * up), layer.norm_fed)
+            x = x + (attended if norms.attended is None else norms.attended(attended))
+            gate, up = layer.gate_up(norms.mlp(x)).chunk(2, -1)
+            fed = layer.down(self._gate(gate) * up)
+            x = x + (fed if norms.fed is None else norms.fed(fed))
         return self.logits(x[batch.rows])
 
     def logits(self, x: Tensor) -> Tensor:
         """From the stream [rows, hidden] after the last layer to logits [rows, V] in float32."""
-        logits = self.head(self._normalise(x, self.norm)).float()
+        logits = self.head(self._last(x)).float()
         cap = self.spec.logit_softcap
         return torch.tanh(logits / cap) * cap if cap else logits
 
-    def _normalise(self, x: Tensor, weight: Tensor | None) -> Tensor:
-        """As it is without a weight."""
-        return x if weight is None else functional.rms_norm(x, (self.spec.hidden,), weight, self.spec.epsilon)
+    @cached_property
+    def _last(self) -> _Norm:
+        return _Norm(self.norm, self.spec.epsilon)
 
-    def _project(self, layer: Layer, x: Tensor, rotation: tuple[Tensor, Tensor, int] | None) -> tuple[Tensor, ...]:
+    @cached_property
+    def _norms(self) -> list[_Norms]:
+        def made(weight: Tensor | None) -> _Norm | None:
+            return None if weight is None else _Norm(weight, self.spec.epsilon)
+
+        return [
+            _Norms(
+                attention=_Norm(layer.norm_attention, self.spec.epsilon),
+                mlp=_Norm(layer.norm_mlp, self.spec.epsilon),
+                qk=made(layer.qk_norm),
+                attended=made(layer.norm_attended),
+                fed=made(layer.norm_fed),
+            )
+            for layer in self.layers
+        ]
+
+    def _project(
+        self, qkv: Tensor, norm: _Norm | None, rotation: tuple[Tensor, Tensor, int] | None
+    ) -> tuple[Tensor, ...]:
         """Rotated queries [T, H, D], rotated keys and plain values [T, G, D]."""
-        spec = self.spec
-        both = layer.qkv(x).view(x.shape[0], spec.heads + 2 * spec.kv_heads, spec.head)
-        mixed, value = both[:, : -spec.kv_heads], both[:, -spec.kv_heads :]
-        if layer.qk_norm is not None:
-            mixed = functional.rms_norm(mixed, (spec.head,), None, spec.epsilon) * layer.qk_norm
+        heads, groups, head = self.spec.heads, self.spec.kv_heads, self.spec.head
+        mixed, value = qkv.view(-1, heads + 2 * groups, head).split((heads + groups, groups), 1)
+        if norm is not None:
+            mixed = norm(mixed)
         if rotation is not None:
             mixed = turn(mixed, *rotation)
-        return mixed[:, : spec.heads], mixed[:, spec.heads :], value
+        query, key = mixed.split((heads, groups), 1)
+        return query, key, value
 
 
 def _gelu(x: Tensor) -> Tensor:

@@ -93,12 +93,17 @@ class Rotary:
 
     def at(self, positions: Tensor) -> dict[Rope | None, tuple[Tensor, Tensor]]:
         """Cosines and signed sines [T, 1, D] of `positions` [T] for every kind of layer."""
-        return {rope: (cos[positions, None], sin[positions, None]) for rope, (cos, sin) in self._tables.items()}
+        return {
+            rope: (cos.index_select(0, positions)[:, None], sin.index_select(0, positions)[:, None])
+            for rope, (cos, sin) in self._tables.items()
+        }
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor, rotary: int) -> Tensor:
     """Rotate the first `rotary` channels of `x` [T, heads, D]: rotate_half(x) is x with its halves exchanged, the first
     negated; `sin` carries that sign."""
     half = rotary // 2
+    if rotary == x.shape[-1]:
+        return torch.addcmul(x * cos, x.roll(half, -1), sin)
     exchanged = torch.cat([x[..., half:rotary], x[..., :half], x[..., rotary:]], -1)
     return torch.addcmul(x * cos, exchanged, sin)

@@ -136,7 +136,7 @@ def _answers(decoder: Decoder, runner: CudaRunner | None, samplings: list[dict[s
 @pytest.mark.parametrize("kinds", [1, 2, 4])
 def test_the_core_says_the_same_on_either_runner(kinds: int) -> None:
     """Plain rows are drawn by the device, others by the sampler, recorded or not: nobody can tell from the tokens."""
-    decoder = loader.load(locate("tiny-random:qwen3?seed=3"), "float32")
+    decoder = make("qwen3")
     samplings: list[dict[str, Any]] = [
         {"temperature": 0.0},
         {"temperature": 0.8},
