@@ -59,6 +59,7 @@ def services_of(worker: "Worker") -> Services:
         sign_on=_sign_on(worker.settings),
         gauges=Gauges(worker.telemetry.exposition, monotonic=time.monotonic),
         models=worker.catalog.names,
+        deployments=worker.deployments,
     )
 
 

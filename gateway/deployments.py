@@ -13,7 +13,7 @@ from msgspec import Struct
 from gateway.catalog import Target
 from policies.routing import UNKNOWN, Place
 from policies.routing.affinity import PrefixIndex
-from policies.routing.circuit import Circuit
+from policies.routing.circuit import Circuit, State
 from policies.routing.samples import Samples
 
 _MOST = 4_096
@@ -28,6 +28,32 @@ class Load(Struct, frozen=True, kw_only=True):
     running: float
     waiting: float
     kv_used: float = 0.0
+
+
+class Doing(Struct, frozen=True, kw_only=True):
+    """How a place does at this moment; None where nothing was measured of late.
+
+    `open_for_s`: seconds until it may be asked again; `patient_for_s`: the part of them that it asked for itself;
+    `running`, `waiting`, `kv_used`: as it says of itself.
+    """
+
+    target: str
+    server: str
+    circuit: State
+    open_for_s: float
+    patient_for_s: float
+    probing: bool
+    failed_in_a_row: int
+    in_flight: int
+    running: float
+    waiting: float
+    kv_used: float
+    ttft_ms: float | None
+    ttft_p90_ms: float | None
+    ttft_p95_ms: float | None
+    tpot_ms: float | None
+    tpot_p90_ms: float | None
+    tpot_p95_ms: float | None
 
 
 class Deployment:
@@ -118,20 +144,32 @@ class Deployment:
         (slow,) = self._ttft.percentiles(self._measured, 0.95)
         return slow / 1e3
 
-    def told(self, now: float) -> dict[str, object]:
+    def told(self, now: float) -> Doing:
         """For people."""
-        ttft, slow_ttft, tpot, _ = (None if value < 0 else round(value, 1) for value in self._speed)
-        return {
-            "target": str(self.target),
-            "circuit": self.circuit.state(now),
-            "open_for_s": round(max(0.0, self.circuit.open_until - now, self.patient_until - now), 1),
-            "in_flight": self.in_flight,
-            "running": self.load.running,
-            "waiting": self.load.waiting,
-            "ttft_ms": ttft,
-            "ttft_p90_ms": slow_ttft,
-            "tpot_ms": tpot,
-        }
+        ttft = self._ttft.percentiles(now, 0.5, 0.9, 0.95)
+        tpot = self._tpot.percentiles(now, 0.5, 0.9, 0.95)
+        ttft_ms, ttft_p90_ms, ttft_p95_ms, tpot_ms, tpot_p90_ms, tpot_p95_ms = (
+            None if value < 0 else round(value, 1) for value in (*ttft, *tpot)
+        )
+        return Doing(
+            target=str(self.target),
+            server=self.target.replica,
+            circuit=self.circuit.state(now),
+            open_for_s=round(max(0.0, self.circuit.open_until - now, self.patient_until - now), 1),
+            patient_for_s=round(max(0.0, self.patient_until - now), 1),
+            probing=self.circuit.is_probing(now),
+            failed_in_a_row=self.circuit.in_a_row,
+            in_flight=self.in_flight,
+            running=self.load.running,
+            waiting=self.load.waiting,
+            kv_used=self.load.kv_used,
+            ttft_ms=ttft_ms,
+            ttft_p90_ms=ttft_p90_ms,
+            ttft_p95_ms=ttft_p95_ms,
+            tpot_ms=tpot_ms,
+            tpot_p90_ms=tpot_p90_ms,
+            tpot_p95_ms=tpot_p95_ms,
+        )
 
     def _tell(self) -> None:
         """Bring every route's view of it up to date."""
@@ -171,7 +209,7 @@ class Deployments:
         for deployment in self._known.values():
             deployment.places.clear()
 
-    def told(self) -> list[dict[str, object]]:
+    def told(self) -> list[Doing]:
         """For people: every place that has been used, and how it does."""
         now = self._monotonic()
         for deployment in self._known.values():

@@ -11,7 +11,9 @@ from contextlib import aclosing
 from urllib.parse import urlsplit
 
 import structlog
+from msgspec.structs import replace
 
+from gateway.allowance import Account, Accounted
 from gateway.call import Chunk
 from gateway.errors import UpstreamFailed
 from gateway.providers import Billing, Provider, Sending
@@ -98,6 +100,15 @@ class Fleet:
 
     async def models(self) -> list[str]:
         return await self._any().models()
+
+    def accounts(self) -> list[Account]:
+        """Those of every server."""
+        return [
+            replace(account, name=f"{label} {account.name}".rstrip())
+            for label, member in self._members.items()
+            if isinstance(member, Accounted)
+            for account in member.accounts()
+        ]
 
     def ready(self) -> str | None:
         return None if self._members else "no servers known"

@@ -9,7 +9,9 @@ from contextlib import aclosing
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
+from gateway.allowance import Account, Accounted
 from gateway.call import Body, Chunk
 from gateway.errors import UpstreamRefused
 from gateway.providers import Billing, Provider, Sending
@@ -96,6 +98,19 @@ class KeyPool:
     def ready(self) -> str | None:
         resting = sum(self._monotonic() < key.until for key in self._keys)
         return f"all {resting} keys rest" if resting == len(self._keys) else self._keys[0].provider.ready()
+
+    def accounts(self) -> list[Account]:
+        """One for each key, which is told by its number only."""
+        now = self._monotonic()
+        return [
+            replace(
+                key.provider.accounts()[0] if isinstance(key.provider, Accounted) else Account(),
+                name=f"key {key.number}",
+                in_flight=key.in_flight,
+                rests=max(0.0, key.until - now),
+            )
+            for key in self._keys
+        ]
 
     async def close(self) -> None:
         for key in self._keys:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # heavy or optional parts; routes only ever call them
     from engine.api import Engine
     from gateway.auth import Keyring
     from gateway.db.session import Database
+    from gateway.deployments import Deployments
     from gateway.gauges import Gauges
     from gateway.ledger import Ledger
     from gateway.oidc import SignOn
@@ -25,9 +26,8 @@ if TYPE_CHECKING:  # heavy or optional parts; routes only ever call them
 
 
 class Services:
-    """`cache` is None where nothing is cached; `telemetry`, `gauges`, `planter`, `rates`, `reloader` in short-lived
-    processes;
-    `sign_on` where only keys sign in.
+    """`cache` is None where nothing is cached; `telemetry`, `gauges`, `planter`, `rates`, `reloader`,
+    `deployments` in short-lived processes; `sign_on` where only keys sign in.
 
     `now`: wall-clock seconds. `models` answers the names clients may ask for.
     A plain class: Litestar would take a dataclass apart to check it.
@@ -52,6 +52,7 @@ class Services:
         gauges: "Gauges | None" = None,
         models: Callable[[], list[str]] = list,
         reloader: "Reloader | None" = None,
+        deployments: "Deployments | None" = None,
     ) -> None:
         self.settings = settings
         self.database = database
@@ -61,7 +62,7 @@ class Services:
         self.now = now
         self.cache = cache
         self.engines = engines or {}
-        self.providers = providers or {}
+        self.providers: Mapping[str, Provider] = {} if providers is None else providers
         self.telemetry = telemetry
         self.planter = planter
         self.rates = rates
@@ -69,3 +70,4 @@ class Services:
         self.gauges = gauges
         self.models = models
         self.reloader = reloader
+        self.deployments = deployments

@@ -34,13 +34,16 @@ class Upstreams:
         self, providers: Mapping[str, Provider], settings: Settings, prices_read: Callable[[], int] = lambda: 0
     ) -> None:
         self.prices_read = prices_read
+        self.providers: dict[str, Provider] = {}
         self._generation = 0
         self._gates: dict[str, tuple[int, asyncio.Semaphore]] = {}
         self.put(providers, settings)
 
     def put(self, providers: Mapping[str, Provider], settings: Settings) -> None:
         """These from now on. Who is at a gate stays there unless its width has changed."""
-        self.providers = dict(providers)
+        fresh = dict(providers)
+        self.providers.clear()  # the same dict, so that everyone who holds it sees the new ones
+        self.providers.update(fresh)
         self.settings = settings
         self._fleets = [provider for provider in providers.values() if isinstance(provider, Replicated)]
         self._generation += 1

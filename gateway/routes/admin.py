@@ -56,6 +56,7 @@ from gateway.routes import (
     sso,
     statements,
     statements_page,
+    upstreams_page,
     usage,
     whatif_page,
 )
@@ -70,6 +71,7 @@ _PAGES = (
     dashboard,
     sso,
     live_page,
+    upstreams_page,
     console,
     spend_page,
     savings_page,

@@ -6,6 +6,7 @@ from typing import Any
 
 from litestar import Response, get
 from litestar.status_codes import HTTP_200_OK, HTTP_503_SERVICE_UNAVAILABLE
+from msgspec.structs import replace
 
 from gateway.deployments import Deployments
 from gateway.telemetry import CONTENT_TYPE, Telemetry
@@ -31,7 +32,9 @@ def route_handlers(missing: Missing, upstreams: Upstreams, deployments: Deployme
     def of_upstreams() -> dict[str, object]:
         states = {name: provider.ready() or "ready" for name, provider in upstreams.providers.items()}
         places = deployments.told()
-        good = set(states.values()) <= {"ready"} and all(place["circuit"] == "closed" for place in places)
+        good = set(states.values()) <= {"ready"} and all(place.circuit == "closed" for place in places)
+        # Open to everyone: which servers these are, and what their limits leave, is told on the Upstreams page.
+        places = [replace(place, server="") for place in places]
         return {"status": "ok" if good else "degraded", "upstreams": states, "deployments": places}
 
     @get("/metrics")

@@ -1,10 +1,9 @@
-"""`/ui/live`, `/ui/upstreams`, `/ui/engine`: what happens now, renewed every two seconds while a page is open.
+"""`/ui/live`, `/ui/engine`: what happens now, renewed every two seconds while a page is open.
 
 Knows: which numbers each shows and who may see them. Does not know: SQL, arithmetic (`gateway.web.moment`), who counts.
 A reader bound to a team sees its own requests only; figures of the whole machine are for those of every team.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,12 +15,10 @@ from gateway.auth import ORG_WIDE
 from gateway.db.lately import MOST, lately
 from gateway.routes.visitor import Visitor, VisitorDep, html, page_router
 from gateway.services import Services
-from gateway.web.moment import Moment, Target, Upstream, moment
+from gateway.web.moment import Moment, Target, moment
 from gateway.web.pages import render
 
 _WINDOW = 60.0
-_LONGER = 900.0
-_MOST_RESULTS = 12
 _FIGURES: dict[str, tuple[str, str]] = {
     "running": ("Running", "sequences in the batch of this step"),
     "waiting": ("Waiting", "requests in the queue"),
@@ -37,17 +34,6 @@ _FIGURES: dict[str, tuple[str, str]] = {
 _SHARES = ("kv_used", "prefix_hit_rate", "acceptance")
 
 
-class UpstreamLine(Struct, kw_only=True):
-    """A provider with what is known of it beside its requests. `missing`: None when it serves."""
-
-    name: str
-    kind: str
-    missing: str | None
-    lately: Upstream | None
-    attempts: list[tuple[str, int]]
-    routes: list[str]
-
-
 class EngineLine(Struct, kw_only=True):
     """An engine and its figures: name, value as text, meaning."""
 
@@ -60,7 +46,8 @@ class EngineLine(Struct, kw_only=True):
     kv_used: float
 
 
-async def _now(visitor: Visitor, window: float = _WINDOW) -> Moment:
+async def happening(visitor: Visitor, window: float = _WINDOW) -> Moment:
+    """What ended in the last `window` seconds and may be seen by this reader."""
     services, principal = visitor.services, visitor.principal
     now = services.now()
     team = None if principal.team == ORG_WIDE else principal.team
@@ -75,43 +62,6 @@ async def _in_flight(visitor: Visitor) -> int | None:
     if visitor.services.gauges is None or visitor.principal.team != ORG_WIDE:
         return None
     return int(await visitor.services.gauges.total("nearhit_in_flight"))
-
-
-async def _attempts(visitor: Visitor) -> Mapping[str, list[tuple[str, int]]]:
-    """Attempts by provider and result since the start, the most frequent first; nothing for readers of one team."""
-    if visitor.services.gauges is None or visitor.principal.team != ORG_WIDE:
-        return {}
-    found: dict[str, list[tuple[str, int]]] = {}
-    for labels, value in (await visitor.services.gauges.samples()).get("nearhit_upstream_attempts_total", ()):
-        found.setdefault(labels["provider"], []).append((labels["result"], int(value)))
-    return {name: sorted(own, key=lambda one: -one[1])[:_MOST_RESULTS] for name, own in found.items()}
-
-
-def _routes(services: Services, provider: str) -> list[str]:
-    """`name (strategy, place n of m)` for every configured model that leads there."""
-    found: list[str] = []
-    for name, model in services.settings.models.items():
-        for place, entry in enumerate(model.route, 1):
-            if entry.to.split("/", 1)[0] == provider:
-                found.append(f"{name} ({model.strategy}, {place} of {len(model.route)}: {entry.to})")
-    return found
-
-
-async def _upstream_lines(visitor: Visitor, seen: Moment) -> list[UpstreamLine]:
-    services = visitor.services
-    by_name = {one.name: one for one in seen.upstreams}
-    attempts = await _attempts(visitor)
-    return [
-        UpstreamLine(
-            name=name,
-            kind=services.settings.providers[name].kind if name in services.settings.providers else "engine",
-            missing=provider.ready(),
-            lately=by_name.get(name),
-            attempts=attempts.get(name, []),
-            routes=_routes(services, name),
-        )
-        for name, provider in services.providers.items()
-    ]
 
 
 def _engine_lines(services: Services) -> list[EngineLine]:
@@ -151,7 +101,7 @@ def _written(figure: str, value: object) -> str:
 
 
 async def _live(visitor: Visitor) -> dict[str, Any]:
-    seen = await _now(visitor)
+    seen = await happening(visitor)
     goal = visitor.services.settings.telemetry
     return {
         "seen": seen,
@@ -173,20 +123,6 @@ async def live_part(visitor: VisitorDep) -> Response[bytes]:
     return html(render("live_part.html", **await _live(visitor)))
 
 
-@get("/upstreams", opt={"role": "viewer"})
-async def upstreams_page(visitor: VisitorDep) -> Response[bytes]:
-    """Every provider: whether it serves, how fast, what failed, which models lead there."""
-    seen = await _now(visitor, _LONGER)
-    return visitor.page("upstreams.html", seen=seen, lines=await _upstream_lines(visitor, seen))
-
-
-@get("/parts/upstreams", opt={"role": "viewer"})
-async def upstreams_part(visitor: VisitorDep) -> Response[bytes]:
-    """The same again."""
-    seen = await _now(visitor, _LONGER)
-    return html(render("upstreams_part.html", seen=seen, lines=await _upstream_lines(visitor, seen)))
-
-
 @get("/engine", opt={"role": "viewer"})
 async def engine_page(visitor: VisitorDep) -> Response[bytes]:
     """What the bundled engines are doing."""
@@ -203,8 +139,6 @@ def route_handlers() -> list[ControllerRouterHandler]:
     pages: list[ControllerRouterHandler] = [
         live_page,
         live_part,
-        upstreams_page,
-        upstreams_part,
         engine_page,
         engine_part,
     ]

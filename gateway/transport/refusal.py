@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import cast
 
+from gateway.allowance import seconds_of
 from gateway.call import Body
 from gateway.errors import UpstreamFailed, UpstreamRefused
 from gateway.stream import StreamGarbage, parse
@@ -15,8 +16,6 @@ from gateway.stream import StreamGarbage, parse
 LARGEST_ERROR = 64 << 10
 _LONGEST_MESSAGE = 2_000
 _LONGEST_WAIT = 86_400.0
-_STEP = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)?")
-_UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _TOO_LONG = re.compile(
     r"maximum context length|context[ _]length|exceeds? the (?:available )?context size|too large for model with"
     r"|must be <= \d+\. Given|prompt is too long",
@@ -73,13 +72,12 @@ def is_too_long(status: int, error: Body, message: str) -> bool:
 
 def _until_reset(headers: Mapping[str, str]) -> float | None:
     """Seconds until what is used up is given out again, from the headers that OpenAI and its imitators send."""
-    waits: list[float] = []
-    for what in ("requests", "tokens"):
-        if headers.get(f"x-ratelimit-remaining-{what}") in ("0", "0.0"):
-            found = _STEP.findall(headers.get(f"x-ratelimit-reset-{what}", ""))
-            waits.append(sum(float(number) * _UNITS[unit] for number, unit in found))
-    known = [wait for wait in waits if wait > 0]
-    return min(max(known), _LONGEST_WAIT) if known else None
+    waits = [
+        seconds_of(headers.get(f"x-ratelimit-reset-{what}", ""))
+        for what in ("requests", "tokens")
+        if headers.get(f"x-ratelimit-remaining-{what}") in ("0", "0.0")
+    ]
+    return max(waits, default=0.0) or None
 
 
 def in_band_message(body: Body) -> str:

@@ -13,6 +13,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.allowance import Account, Heard
 from gateway.call import Body, Chunk
 from gateway.errors import GatewayError, InvalidRequest, UpstreamFailed, UpstreamTimeout
 from gateway.providers import Billing, Sending
@@ -88,6 +89,7 @@ class Upstream(ABC):
         self._tasks = means.tasks
         self._monotonic = means.monotonic
         self._now = means.now
+        self._heard = Heard()
         check_secrecy(name, base, credential, config.headers, config.plain_http)
         self._headers = {
             **config.headers,
@@ -126,8 +128,11 @@ class Upstream(ABC):
         asked = self._asked(sending)
         if sending.traceparent is not None:
             asked = replace(asked, headers={**asked.headers, "traceparent": sending.traceparent})
-        deadline = self._monotonic() + sending.timeout
+        begun = self._monotonic()
+        deadline = begun + sending.timeout
         exchange = await opened(self._transport, self.name, asked, sending.timeout)
+        if exchange.status >= 400 or self._heard.is_due(begun):
+            self._heard.note(exchange.headers, begun, self._now())
         whole = False
         try:
             if not 200 <= exchange.status < 300:
@@ -170,6 +175,10 @@ class Upstream(ABC):
 
     def ready(self) -> str | None:
         return None
+
+    def accounts(self) -> list[Account]:
+        """What it last said is left (`gateway.allowance.Accounted`)."""
+        return [self._heard.account(self._monotonic())]
 
     async def close(self) -> None:  # noqa: B027 - nothing to do is the right thing for all of them
         """The transport is shared and closed by who made it."""

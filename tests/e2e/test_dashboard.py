@@ -62,6 +62,8 @@ def worker(home: Path) -> Generator[str, None, None]:
         "NEARHIT_CACHE__MODE": "exact",
         "NEARHIT_CACHE__STORE": "memory",
         "NEARHIT_LEDGER__DURABILITY": "write",
+        "NEARHIT_PROVIDERS": '{"gone": {"kind": "openai", "base_url": "http://127.0.0.1:9/v1", "api_key": "none"}}',
+        "NEARHIT_MODELS": '{"lost": {"route": ["gone/m"], "free": true}}',
     }
     with socket.create_server(("127.0.0.1", 0)) as listening, (home / "log").open("wb") as log:
         listening.set_inheritable(True)
@@ -192,6 +194,28 @@ def test_the_live_page_renews_itself_keeps_the_focus_and_stands_still_when_asked
     page.on("request", lambda request: asked.append(request.url))
     page.wait_for_timeout(2_500)
     assert asked == []
+    watch.clean()
+
+
+def test_the_upstreams_page_tells_of_a_place_that_is_left_alone_by_itself(
+    visit: tuple[Page, Watch], site: Site
+) -> None:
+    """Whoever is on call has it open: the circuit is told where it opens, aloud, and the reader's place stays."""
+    page, watch = visit
+    sign_in(page)
+    page.goto("/ui/upstreams")
+    row = page.locator("#places tr", has_text="local/sim")
+    expect(row).to_contain_text("closed")
+    expect(row.locator("td").nth(3)).to_have_text(re.compile(r"ms|s$"))
+    pause = page.get_by_role("button", name="Pause")
+    pause.focus()
+    while (answer := site.ask(f"anyone? {time.monotonic()}", model="lost")).status_code != 503:
+        assert answer.status_code == 502, answer.text
+    failed = page.locator("#places tr", has_text="gone/m")
+    expect(failed.locator(".status")).to_have_text(re.compile("open"), timeout=30_000)
+    expect(failed).to_contain_text("lost: weight 1")
+    expect(page.get_by_role("status")).to_contain_text("gone/m")
+    expect(pause).to_be_focused()
     watch.clean()
 
 
