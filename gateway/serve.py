@@ -26,6 +26,7 @@ from gateway.firstrun import ensure_admin_key, installation_secret
 from gateway.serve_child import Child, Plan, how_it_ended, module_command, spawn
 from gateway.serve_engines import engine_plans
 from gateway.serve_home import CannotServe, forget_gauges, fresh_folder, listen, lock, prepare, take_first_key
+from gateway.serve_rolling import Rolling
 from gateway.settings import Settings, environment, load
 
 CONFIGURATION_ERROR = 78  # what a worker answers when starting it again cannot help
@@ -54,6 +55,7 @@ class Started(NamedTuple):
     sockets: list[socket.socket]
     lock: int
     admin_key: str | None
+    born: tuple[int, int]  # a pipe: read here, written by every worker once it serves
 
     @property
     def port(self) -> int:
@@ -93,7 +95,7 @@ def _set_up(config: Path | None, chosen: dict[str, Any]) -> Started:
     sockets = listen(settings.server.host, settings.server.port)
     _write_port(run_folder / "port", sockets[0].getsockname()[1])
     installation_secret(settings)
-    return Started(settings, config, sockets, held, ensure_admin_key(settings).key)
+    return Started(settings, config, sockets, held, ensure_admin_key(settings).key, os.pipe())
 
 
 def _write_port(path: Path, port: int) -> None:
@@ -125,13 +127,13 @@ def plans_for(started: Started, chosen: dict[str, Any]) -> list[Plan]:
 def _worker(started: Started, index: int, variables: dict[str, str]) -> Plan:
     fds = tuple(sock.fileno() for sock in started.sockets)
     command = module_command("gateway.server", *(part for fd in fds for part in ("--fd", str(fd))))
-    command += ["--supervisor", str(os.getpid())]
+    command += ["--supervisor", str(os.getpid()), "--born", str(started.born[1])]
     if started.config is not None:
         command += ["--config", str(started.config)]
     if index == 0:
         command += ["--admin", str(started.settings.home / "run" / "admin.sock")]
     # Workers write to the home, so they hold its lock too: it is free when the last of them has ended.
-    held = (*fds, started.lock)
+    held = (*fds, started.lock, started.born[1])
     return Plan(name=f"worker {index}", kind="worker", command=command, environment=variables, fds=held)
 
 
@@ -192,6 +194,9 @@ class Supervisor:
         self._say = say
         self._signals = 0
         self._reload = False
+        self._roll = False
+        longest = started.settings.server.drain_timeout + AFTER_DRAIN
+        self._rolling = Rolling(self._workers(), started.born[0], longest=longest)
         self._at_terminal = os.isatty(0)
         self._fatal: str | None = None
         self._announced = False
@@ -211,6 +216,7 @@ class Supervisor:
             self._sleep()
             self._look_after_children()
             self._pass_on_reload()
+            self._restart_workers()
             self._announce()
         self._drain()
         if self._fatal is not None:
@@ -221,7 +227,7 @@ class Supervisor:
     # Waking up
 
     def _catch_signals(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup asks to outlive the terminal
                 signal.signal(number, self._on_signal)
         signal.signal(signal.SIGCHLD, _woken)
@@ -229,7 +235,9 @@ class Supervisor:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if number == signal.SIGHUP and not (self._at_terminal and not os.isatty(0)):
+        if number == signal.SIGUSR2:
+            self._roll = True
+        elif number == signal.SIGHUP and not (self._at_terminal and not os.isatty(0)):
             self._reload = True
         else:  # SIGHUP too, when it says that the terminal we were started from is gone
             self._signals += 1
@@ -268,13 +276,30 @@ class Supervisor:
         if self._reload:
             self._reload = False
             self._tell("nearhit: the workers read the configuration again")
-            for child in self._children:
-                if child.plan.kind == "worker":
-                    child.signal(signal.SIGHUP)
+            for child in self._workers():
+                child.signal(signal.SIGHUP)
+
+    def _restart_workers(self) -> None:
+        """One after another, where the configuration they will read is one."""
+        if self._roll:
+            self._roll = False
+            try:
+                load(self._started.config)
+            except ValueError as error:
+                self._tell(f"nearhit: no worker is started anew: {error}")
+            else:
+                if self._rolling.begin():
+                    self._tell("nearhit: every worker is started anew, one after another")
+        if (told := self._rolling.step(self._monotonic())) is not None:
+            self._tell(f"nearhit: {told}")
+
+    def _workers(self) -> list[Child]:
+        return [child for child in self._children if child.plan.kind == "worker"]
 
     def _hopeless(self, worker: Child, status: int) -> bool:
         if status == CONFIGURATION_ERROR:
-            return True
+            # Later on the others go on with what they read when it still was a configuration.
+            return not (self._readiness.answered and any(other.pid for other in self._workers()))
         return not self._readiness.answered and worker.failures >= FIRST_TRIES
 
     def _announce(self) -> None:
@@ -307,7 +332,7 @@ class Supervisor:
         self._readiness.stop()
         for sock in self._started.sockets:
             sock.close()
-        workers = [child for child in self._children if child.plan.kind == "worker"]
+        workers = self._workers()
         others = [child for child in self._children if child.plan.kind != "worker"]
         if self._fatal is None:
             self._tell("nearhit: finishing what was begun")

@@ -69,6 +69,7 @@ class Child:
         self._process: Process | None = None
         self._began = 0.0
         self._stopping = False
+        self._replacing = False
 
     @property
     def pid(self) -> int | None:
@@ -90,6 +91,9 @@ class Child:
             return None
         self._process = None
         now = self._monotonic()
+        if self._replacing:
+            self._replacing, self.failures, self.due = False, 0, now
+            return status
         self.failures = 1 if now - self._began >= STEADY else self.failures + 1
         longest = LONGEST_WORKER_DELAY if self.plan.kind == "worker" else LONGEST_DELAY
         self.due = now + min(longest, FIRST_DELAY * 2 ** min(self.failures - 1, 16))
@@ -101,6 +105,12 @@ class Child:
         self.due = None
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(sig)
+
+    def replace(self) -> None:
+        """Ask it to end; it is started again as soon as it has."""
+        self._replacing = self._process is not None
+        self.failures = 0
+        self.signal(signal.SIGTERM)
 
     def signal(self, sig: int) -> None:
         """Tell it something, if it runs."""

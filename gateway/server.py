@@ -40,20 +40,32 @@ App = Callable[..., Any]
 
 
 class Listening(Struct, frozen=True, kw_only=True):
-    """Where a worker listens: inherited TCP sockets, and the file of the control plane's Unix socket in one worker."""
+    """Where a worker listens: inherited TCP sockets, and the file of the control plane's Unix socket in one worker.
+
+    `born`: a descriptor into which it writes its process id once it serves.
+    """
 
     sockets: list[socket.socket]
     admin: Path | None = None
+    born: int | None = None
 
 
 class Worker(uvicorn.Server):
     """uvicorn's server, except that a signal it has obeyed does not kill the process afterwards."""
+
+    born: int | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         del frame
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         self.should_exit = True
+
+    async def main_loop(self) -> None:
+        """Until it is to end."""
+        if self.born is not None:
+            os.write(self.born, b"%d\n" % os.getpid())
+        await super().main_loop()
 
 
 class GranianWorker(Worker):
@@ -93,6 +105,7 @@ def run(app: App, settings: Settings, listening: Listening) -> int:
     granian = settings.server.server == "granian"
     config = _config(app, settings)
     server = GranianWorker(config, app, settings, listening.sockets) if granian else Worker(config)
+    server.born = listening.born
     try:
         server.run(sockets=admin if granian else [*listening.sockets, *admin])
     except SystemExit as stopped:  # uvicorn's way of saying that the application did not start
@@ -172,6 +185,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m gateway.server", description=__doc__)
     parser.add_argument("--fd", type=int, action="append", required=True, help="a listening TCP socket, inherited")
     parser.add_argument("--admin", type=Path, help="where to put the control plane's Unix socket")
+    parser.add_argument("--born", type=int, help="a descriptor for the process id once this worker serves")
     parser.add_argument("--config", type=Path, help="nearhit.yaml")
     parser.add_argument("--supervisor", type=int, help="process to be told when every worker is to read its settings")
     parser.add_argument(
@@ -192,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     tune()
     sockets = [socket.socket(fileno=fd) for fd in asked.fd]
     with contextlib.suppress(KeyboardInterrupt):
-        return run(app, settings, Listening(sockets=sockets, admin=asked.admin))
+        return run(app, settings, Listening(sockets=sockets, admin=asked.admin, born=asked.born))
     return 130
 
 

@@ -5,12 +5,14 @@ import concurrent.futures
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Generator
 from decimal import Decimal
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from tests.contract.test_database import fresh_postgres
@@ -53,11 +55,17 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Genera
     """One for the module: starting it takes seconds."""
     home = tmp_path_factory.mktemp("fleet")
     database = asyncio.run(fresh_postgres(postgres_url)).replace("postgresql+asyncpg://", "postgresql://")
-    with redis_server() as redis, scripted(home / "lab", "--stop-on-close", "--tpot-ms", "2") as lab:
+    with (
+        redis_server() as redis,
+        scripted(home / "lab", "--stop-on-close", "--tpot-ms", "2") as lab,
+        scripted(home / "slow", "--tpot-ms", "50") as slow,
+    ):
         config = (
             f"database: {database}\nredis: {redis}\nserver: {{workers: 2}}\nengines: {{}}\ncache: {{mode: exact}}\n"
             "providers: {lab: {kind: openai, api_key: none, billing: stops-on-close, "
-            f"base_url: 'http://127.0.0.1:{lab.port}/v1'}}}}\n"
+            f"base_url: 'http://127.0.0.1:{lab.port}/v1'}}, "
+            f"slow: {{kind: openai, api_key: none, base_url: 'http://127.0.0.1:{slow.port}/v1'}}}}\n"
+            "models: {story: {route: [slow/scripted], free: true}}\n"
         )
         with serving(home / "gateway", config=config, ready="/health/live") as process:
             priced = process.run("prices", "set", "lab/scripted", "1", "2", "--effective-from", "2026-01-01")
@@ -104,6 +112,51 @@ def test_workers_together_never_overspend(fleet: Fleet) -> None:
     usage = httpx.get(f"{fleet.process.url}/api/v1/usage?group_by=team", headers=ADMIN, timeout=10).json()
     (spent,) = [Decimal(row["cost_usd"]) for row in usage["data"] if row["team"] == "thrifty"]
     assert 0 < spent <= Decimal(limit)
+
+
+def _streamed(fleet: Fleet, key: str, number: int, begun: threading.Barrier) -> tuple[str, list[str]]:
+    """The finish reason and the data lines of one long answer; `begun` is passed once its first line has come."""
+    body = {
+        "model": "story",
+        "messages": [{"role": "user", "content": f"a long story, number {number}"}],
+        "max_tokens": 80,
+        "stream": True,
+    }
+    with httpx.stream(
+        "POST",
+        f"{fleet.process.url}/v1/chat/completions",
+        json=body,
+        headers={"authorization": f"Bearer {key}"},
+        timeout=60,
+    ) as response:
+        assert response.status_code == 200, response.read()
+        lines = (line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: "))
+        told = [next(lines)]
+        begun.wait(60)
+        told += lines
+    return str(msgspec.json.decode(told[-2])["choices"][0]["finish_reason"]), told
+
+
+def test_a_rolling_restart_breaks_no_stream(fleet: Fleet) -> None:
+    """A new version or setting comes in at noon: every answer under way ends whole, every new one is taken."""
+    streams = 50
+    key, before, began = new_key(fleet.process), fleet.workers(), threading.Barrier(streams + 1)
+    with concurrent.futures.ThreadPoolExecutor(streams) as pool:
+        running = [pool.submit(_streamed, fleet, key, number, began) for number in range(streams)]
+        began.wait(60)
+        fleet.process.process.send_signal(signal.SIGUSR2)
+        assert not all(one.done() for one in running)
+        asked: list[int] = []
+        end = time.monotonic() + 60
+        while "every worker has been started anew" not in fleet.process.log.read_text():
+            assert time.monotonic() < end, fleet.process.log.read_text()
+            asked += [response.status_code for response in fleet.ask(key, [f"meanwhile {len(asked)}"])]
+        ended = [one.result(60) for one in running]
+    assert {finish for finish, _ in ended} <= {"stop", "length"}
+    assert {told[-1] for _, told in ended} == {"[DONE]"}
+    assert set(asked) == {200}
+    assert set(fleet.workers()).isdisjoint(before)
+    assert len(fleet.workers()) == 2
 
 
 def test_a_killed_worker_loses_nothing_and_is_replaced(fleet: Fleet) -> None:

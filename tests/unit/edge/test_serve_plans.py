@@ -24,7 +24,7 @@ def sock() -> Iterator[socket.socket]:
 
 def started(tmp_path: Path, sock: socket.socket, **fields: Any) -> Started:
     (tmp_path / "run").mkdir(exist_ok=True)
-    return Started(Settings(home=tmp_path, **fields), None, [sock], 99, None)
+    return Started(Settings(home=tmp_path, **fields), None, [sock], 99, None, (97, 98))
 
 
 def test_the_default_is_encoder_engine_and_one_worker(tmp_path: Path, sock: socket.socket) -> None:
@@ -34,9 +34,10 @@ def test_the_default_is_encoder_engine_and_one_worker(tmp_path: Path, sock: sock
     assert engine.command[4:] == ["engine.process", "--model", "demo", "--socket", f"{tmp_path}/run/engine-local.sock"]
     assert worker.command[4:] == [
         *("gateway.server", "--fd", str(sock.fileno()), "--supervisor", str(os.getpid())),
+        *("--born", "98"),
         *("--admin", f"{tmp_path}/run/admin.sock"),
     ]
-    assert worker.fds == (sock.fileno(), 99)
+    assert worker.fds == (sock.fileno(), 99, 98)
 
 
 def test_a_folder_of_somebody_elses_is_not_taken_for_our_package(

@@ -1,0 +1,65 @@
+"""Every worker anew, one after another, without a broken stream: what `SIGUSR2` to `nearhit serve` does.
+
+A worker is told to drain: it takes no new connection and finishes its answers, while the others, and the backlog of
+the socket they share, take what comes. Its successor is started when it has ended, and the next worker's turn comes
+when the successor serves. Knows: whose turn it is, who serves. Does not know: how a process is started or drained.
+"""
+
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+
+from gateway.serve_child import Child
+
+
+class Rolling:
+    """`born`: the reading end of the pipe into which every worker writes its process id once it serves.
+
+    `longest`: seconds a worker may take to end before it is killed.
+    """
+
+    def __init__(self, workers: Sequence[Child], born: int, *, longest: float) -> None:
+        os.set_blocking(born, False)
+        self._workers = list(workers)
+        self._born = born
+        self._longest = longest
+        self._serving: set[int] = set()
+        self._left: list[Child] = []
+        self._turn: Child | None = None
+        self._old: int | None = None
+        self._until = 0.0
+
+    def begin(self) -> bool:
+        """False where it is under way already."""
+        if self._turn is not None or self._left:
+            return False
+        self._left = list(self._workers)
+        return True
+
+    def step(self, now: float) -> str | None:
+        """To be called often, after the children were looked after; what there is to tell."""
+        self._hear()
+        turn = self._turn
+        if turn is None:
+            if self._left:
+                self._turn = turn = self._left.pop(0)
+                self._old, self._until = turn.pid, now + self._longest
+                turn.replace()
+            return None
+        if turn.failures:
+            self._left, self._turn = [], None
+            return f"the successor of {turn.plan.name} does not start; the others stay as they are"
+        if turn.pid == self._old and self._old is not None and now >= self._until:
+            turn.signal(signal.SIGKILL)
+        elif turn.pid in self._serving and turn.pid != self._old:
+            self._turn = None
+            return None if self._left else "every worker has been started anew"
+        return None
+
+    def _hear(self) -> None:
+        with suppress(BlockingIOError):
+            while told := os.read(self._born, 4_096):
+                self._serving |= {int(pid) for pid in told.split()}
+        if self._turn is None:  # process ids are used again
+            self._serving &= {worker.pid for worker in self._workers if worker.pid is not None}
