@@ -2,6 +2,8 @@
 
 Turned away are newcomers beyond `server.max_in_flight`, beyond the memory there is, and as many as keep the event loop
 from falling behind (`policies.overload`), those of the busiest keys and batch work first. What is under way goes on.
+One turn of the loop takes all that has come since the last, so a long turn makes the next one longer: under pressure
+nobody is let in any more once a turn has taken as long as requests may wait.
 Knows: the loop's lag, how many are in flight, whose keys were let in lately, memory. Does not know: what a key
 may do (its text only tells keys apart here, by a hash), bodies, dialects.
 """
@@ -17,9 +19,11 @@ from msgspec import Struct
 from gateway.errors import Overloaded
 from policies.overload import Pressure, Seen, chance, comes_back_in, let_in, level, memory_full, pressed
 
-PROBE = 0.02  # seconds between two looks at the loop
+PROBE = 0.01  # seconds between two looks at the loop
 WINDOW = 0.1  # the least lag in so long counts: one long garbage collection is no overload
-BEHIND = 1.5  # seconds the loop may be late before newcomers are turned away whatever the windows say
+BEHIND = 0.4  # seconds the loop may be late, after it was not, before newcomers are turned away: a burst
+AGAIN = 0.06  # the same where it was late already: an overload grows from turn to turn
+_LATE = 0.05  # seconds: twice in a row so late is a reason not to wait for the end of a window
 _LEAST_PROBES = 2
 _FEWEST = 4  # newcomers in a window below which turning them away could not help
 _MOST_KEYS = 4_096
@@ -77,6 +81,8 @@ class Gate:
         self._levels = (inf, inf)
         self._handle: asyncio.TimerHandle | None = None
         self._due = self._least = inf
+        self._last = 0.0  # the lag that was seen last
+        self._cut = False
         self._began = 0.0
         self._probes = self._windows = 0
 
@@ -89,10 +95,11 @@ class Gate:
             return self._refused("in-flight", "as many requests are being answered as one worker may")
         if self._full:
             return self._refused("memory", "its memory is nearly used up", ("connection", "close"))
-        if self._monotonic() - self._due > BEHIND:
-            return self._refused("behind", "too many came at once")
         if self._pressure.share > 0.0 and self._random() < self._chance(*_told(headers)):
             return self._refused("lag", "more came in than can be answered in time")
+        if self._monotonic() - self._due > self._longest():
+            self._cut = True
+            return self._refused("behind", "too many came at once")
         self._in_flight += 1
         self._let_in += 1
         return None
@@ -114,6 +121,12 @@ class Gate:
         wait = comes_back_in(self._pressure, self._random())
         headers = (("retry-after", str(max(1, round(wait)))), ("retry-after-ms", str(round(wait * 1_000))), *more)
         return Overloaded(f"Not now: {words}. Try again in {wait:.0f} s.", headers=headers)
+
+    def _longest(self) -> float:
+        """Seconds that a turn of the loop may take beyond the next look at it."""
+        if self._pressure.rate < inf:
+            return max(0.0, self._target - PROBE)
+        return AGAIN if self._last > _LATE else BEHIND
 
     def _chance(self, key: int, kind: int) -> float:
         """A key that was not seen in the last windows meets the average: inventing one is of no use."""
@@ -143,18 +156,26 @@ class Gate:
 
     def _probe(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
-        self._least = min(self._least, max(0.0, now - self._due))
+        before, self._last = self._last, max(0.0, now - self._due)
+        self._least = min(self._least, self._last)
         self._probes += 1
-        if self._probes >= _LEAST_PROBES and now - self._began >= WINDOW:
-            self.window(now - self._began, self._least)
-            self._began, self._probes, self._least = now, 0, inf
+        if self._pressure.rate == inf and (both := min(before, self._last)) > _LATE:
+            self._end_window(now, both)
+        elif self._probes >= _LEAST_PROBES and now - self._began >= WINDOW:
+            self._end_window(now, self._least)
         self._next(loop)
+
+    def _end_window(self, now: float, least: float) -> None:
+        self.window(now - self._began, least)
+        self._began, self._probes, self._least = now, 0, inf
 
     def window(self, seconds: float, least: float) -> None:
         """A stretch of `seconds` is over: what the least lag seen in it means."""
         delay = least if self._came >= _FEWEST * seconds / WINDOW else 0.0
-        self._pressure = pressed(self._pressure, Seen(seconds, delay, self._came, self._let_in), self._target)
+        seen = Seen(seconds, delay, self._came, self._let_in, self._cut)
+        self._pressure = pressed(self._pressure, seen, self._target)
         self._came = self._let_in = 0
+        self._cut = False
         self._divide()
         self._windows += 1
         if self._windows % _MEMORY_EVERY == 0:

@@ -13,15 +13,15 @@ from math import inf
 
 from msgspec import Struct
 
-_BURST = 1.0  # seconds: what is worked off in so long, and
-_LATE = 0.25  # delays nobody by more than so many seconds, is a burst and no overload
+_BURST = 0.5  # seconds: what is worked off in so long, and
+_LATE = 0.05  # delays nobody by more than so many seconds all the time, is a burst and no overload
 _DRAIN = 0.5  # seconds in which a backlog is to be worked off
 _HARDEST = 0.7  # of the capacity, at most so much is kept for a backlog at once
-_TRY_MORE = 1.03  # per update, while the delay is small
+_TRY_MORE = 1.05  # per update, while the delay is small
 _NEARLY = 0.95  # of the capacity is tried at once when it is
 _PLENTY = 3.0  # where the rate is so many times what comes, there is no overload any more
 _CLEAR = 0.3  # of a stretch must have gone into new work, or it says nothing about the capacity
-_TRUST = 0.3  # in one new measurement
+_TRUST_MORE, _TRUST_LESS = 0.5, 0.1  # in one new measurement that is higher, or lower: less was often let in than fits
 _MOST = 0.98  # some always come through, so that the end of an overload is noticed
 _LONGEST_WAIT = 30.0
 
@@ -41,12 +41,16 @@ class Pressure(Struct, frozen=True):
 
 
 class Seen(Struct, frozen=True):
-    """One stretch of `seconds`: the least delay seen in it, how many came, how many of them were let in."""
+    """One stretch of `seconds`: the least delay seen in it, how many came, how many of them were let in.
+
+    `cut`: more would have been let in, had there been time for them.
+    """
 
     seconds: float
     delay: float
     came: int
     let_in: int
+    cut: bool = False
 
 
 def pressed(before: Pressure, seen: Seen, target: float) -> Pressure:
@@ -56,9 +60,10 @@ def pressed(before: Pressure, seen: Seen, target: float) -> Pressure:
     standing = before.standing + seen.seconds if seen.delay > target else 0.0
     if rate == inf and seen.delay <= _LATE and standing < _BURST:
         return Pressure(delay=seen.delay, standing=standing)
-    if seen.delay > target:
+    if seen.delay > target or (seen.cut and rate < inf):
         capacity = _measured(before, seen)
-        rate = min(rate * _TRY_MORE, capacity * (1.0 - min(_HARDEST, (seen.delay - target) / _DRAIN)))
+        backlog = max(0.0, seen.delay - target) / _DRAIN
+        rate = min(rate * _TRY_MORE, capacity * (1.0 - min(_HARDEST, backlog)))
     elif rate < inf:
         rate = max(rate, _NEARLY * capacity) * _TRY_MORE
         if rate > _PLENTY * coming:
@@ -73,7 +78,9 @@ def _measured(before: Pressure, seen: Seen) -> float:
     if seen.let_in == 0 or took < _CLEAR * seen.seconds:
         return before.capacity if before.capacity < inf else max(1, seen.let_in) / seen.seconds
     fresh = seen.let_in / took
-    return fresh if before.capacity == inf else before.capacity + _TRUST * (fresh - before.capacity)
+    if before.capacity == inf:
+        return fresh
+    return before.capacity + (_TRUST_MORE if fresh > before.capacity else _TRUST_LESS) * (fresh - before.capacity)
 
 
 def level(asked: Iterable[float], rate: float) -> float:
