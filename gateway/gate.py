@@ -21,8 +21,10 @@ from policies.overload import Pressure, Seen, chance, comes_back_in, let_in, lev
 
 PROBE = 0.01  # seconds between two looks at the loop
 WINDOW = 0.1  # the least lag in so long counts: one long garbage collection is no overload
-BEHIND = 0.4  # seconds the loop may be late, after it was not, before newcomers are turned away: a burst
-AGAIN = 0.06  # the same where it was late already: an overload grows from turn to turn
+BURST = 1_000  # newcomers since the loop was last in time: so many at once are a burst, however slow the machine is
+LATEST = 1.5  # seconds the loop may be late in a burst before newcomers are turned away
+BEHIND = 0.4  # the same beyond a burst, where it was not late before
+AGAIN = 0.06  # and where it was late already: an overload grows from turn to turn
 _LATE = 0.05  # seconds: twice in a row so late is a reason not to wait for the end of a window
 _LEAST_PROBES = 2
 _FEWEST = 4  # newcomers in a window below which turning them away could not help
@@ -82,6 +84,7 @@ class Gate:
         self._handle: asyncio.TimerHandle | None = None
         self._due = self._least = inf
         self._last = 0.0  # the lag that was seen last
+        self._surge = 0  # newcomers since the loop was last in time
         self._cut = False
         self._began = 0.0
         self._probes = self._windows = 0
@@ -91,6 +94,7 @@ class Gate:
     def refusal(self, headers: Headers) -> Overloaded | None:
         """None to come in, and then `left` is due; else what to answer."""
         self._came += 1
+        self._surge += 1
         if self._in_flight >= self._most:
             return self._refused("in-flight", "as many requests are being answered as one worker may")
         if self._full:
@@ -126,6 +130,8 @@ class Gate:
         """Seconds that a turn of the loop may take beyond the next look at it."""
         if self._pressure.rate < inf:
             return max(0.0, self._target - PROBE)
+        if self._surge <= BURST:
+            return LATEST
         return AGAIN if self._last > _LATE else BEHIND
 
     def _chance(self, key: int, kind: int) -> float:
@@ -159,7 +165,9 @@ class Gate:
         before, self._last = self._last, max(0.0, now - self._due)
         self._least = min(self._least, self._last)
         self._probes += 1
-        if self._pressure.rate == inf and (both := min(before, self._last)) > _LATE:
+        if self._last <= _LATE:
+            self._surge = 0
+        if self._surge > BURST and self._pressure.rate == inf and (both := min(before, self._last)) > _LATE:
             self._end_window(now, both)
         elif self._probes >= _LEAST_PROBES and now - self._began >= WINDOW:
             self._end_window(now, self._least)
@@ -172,7 +180,7 @@ class Gate:
     def window(self, seconds: float, least: float) -> None:
         """A stretch of `seconds` is over: what the least lag seen in it means."""
         delay = least if self._came >= _FEWEST * seconds / WINDOW else 0.0
-        seen = Seen(seconds, delay, self._came, self._let_in, self._cut)
+        seen = Seen(seconds, delay, self._came, self._let_in, cut=self._cut, burst=self._surge <= BURST)
         self._pressure = pressed(self._pressure, seen, self._target)
         self._came = self._let_in = 0
         self._cut = False

@@ -13,8 +13,8 @@ from math import inf
 
 from msgspec import Struct
 
-_BURST = 0.5  # seconds: what is worked off in so long, and
-_LATE = 0.05  # delays nobody by more than so many seconds all the time, is a burst and no overload
+_BURST = 1.0  # seconds: what few are late for in so long is worked off instead of refused;
+_LONG, _LATE = 0.5, 0.05  # where many come: what takes so long, or delays by so much all the time, is an overload
 _DRAIN = 0.5  # seconds in which a backlog is to be worked off
 _HARDEST = 0.7  # of the capacity, at most so much is kept for a backlog at once
 _TRY_MORE = 1.05  # per update, while the delay is small
@@ -43,7 +43,8 @@ class Pressure(Struct, frozen=True):
 class Seen(Struct, frozen=True):
     """One stretch of `seconds`: the least delay seen in it, how many came, how many of them were let in.
 
-    `cut`: more would have been let in, had there been time for them.
+    `cut`: more would have been let in, had there been time for them. `burst`: so few came since there was last no delay
+    that they may be all.
     """
 
     seconds: float
@@ -51,6 +52,7 @@ class Seen(Struct, frozen=True):
     came: int
     let_in: int
     cut: bool = False
+    burst: bool = False
 
 
 def pressed(before: Pressure, seen: Seen, target: float) -> Pressure:
@@ -58,7 +60,8 @@ def pressed(before: Pressure, seen: Seen, target: float) -> Pressure:
     rate, capacity = before.rate, before.capacity
     coming = seen.came / seen.seconds
     standing = before.standing + seen.seconds if seen.delay > target else 0.0
-    if rate == inf and seen.delay <= _LATE and standing < _BURST:
+    calm = standing < _BURST if seen.burst else seen.delay <= _LATE and standing < _LONG
+    if rate == inf and calm:
         return Pressure(delay=seen.delay, standing=standing)
     if seen.delay > target or (seen.cut and rate < inf):
         capacity = _measured(before, seen)
