@@ -6,7 +6,7 @@ month.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, BinaryIO
 
@@ -47,10 +47,12 @@ async def write_focus(database: Database, wanted: Wanted, file: BinaryIO) -> int
     async with database.snapshot() as connection:
         dataset = Dataset(wanted.month, wanted.version, await _names(connection))
         its = span(wanted.month)
-        for start in range(its.start, its.end, DAY):
+        days = range(its.start, its.end, DAY)
+        hit = await _hit(database, wanted, [*days, its.end])
+        for start, sources in zip(days, hit, strict=True):
             scope = structs.replace(own(wanted.month, wanted.team), start=start, end=start + DAY)
             charges = await _charges(connection, wanted, dataset, scope)
-            hits = await _hits(database, wanted, dataset, start // DAY)
+            hits = await _hits(database, wanted, dataset, start // DAY, sources)
             count += await _write(into, chain(charges, hits))
         count += await _write(into, await _charges(connection, wanted, dataset, late(wanted.month, wanted.team)))
     await asyncio.to_thread(into.close)
@@ -82,10 +84,19 @@ def _charge(key: tuple[Any, ...], tags: bool, *, late: bool) -> Charge:
     )
 
 
-async def _hits(database: Database, wanted: Wanted, dataset: Dataset, day: int) -> Iterator[Any]:
+async def _hit(database: Database, wanted: Wanted, bounds: list[int]) -> list[list[str]]:
+    """Of each day the ways in which there were hits: a month has many days without."""
+    where = {} if wanted.team is None else {"team": wanted.team}
+    days = await Queries(database).series(bounds, ("source",), where)
+    return [[source for source in HITS if any(row.group["source"] == source for row in rows)] for rows in days]
+
+
+async def _hits(
+    database: Database, wanted: Wanted, dataset: Dataset, day: int, sources: Sequence[str]
+) -> Iterator[Any]:
     """The hits of one day. Raises TooMany when there are more combinations than one answer holds."""
     found: list[Hits] = []
-    for source in HITS:
+    for source in sources:
         where = {"source": source} | ({} if wanted.team is None else {"team": wanted.team})
         rows = await Queries(database).usage(_HIT_COLUMNS, day * DAY, (day + 1) * DAY, where, latencies=False)
         if len(rows) >= MOST_GROUPS:
