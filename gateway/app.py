@@ -29,6 +29,7 @@ from gateway.batches.office import Office
 from gateway.catalog import Catalog
 from gateway.cheaper import Cheaper
 from gateway.control_parts import reloader_of, services_of
+from gateway.control_plane import ControlPlane
 from gateway.data_plane import data_plane_of
 from gateway.db.session import Database
 from gateway.deployments import Deployments
@@ -66,7 +67,7 @@ from gateway.rates import Rates, configured, names_of
 from gateway.reloading import Rereading
 from gateway.responses import Responses
 from gateway.routes.access import EXCEPTION_HANDLERS
-from gateway.routes.admin import control_plane, openapi_config
+from gateway.routes.admin import openapi_config
 from gateway.routes.health import route_handlers as health_routes
 from gateway.routes.models import route_handlers as model_routes
 from gateway.routes.statements import statement_file
@@ -309,15 +310,20 @@ class App(Litestar):
     """Litestar with a short cut: requests for the data plane go to their endpoints before it looks at anything.
 
     The endpoints answer every failure themselves, so nothing that Litestar would add is lost; whatever else comes on
-    their paths (another method, `HEAD`) takes the usual way. `data_plane`: endpoints by path.
+    their paths (another method, `HEAD`) takes the usual way. `data_plane`: endpoints by path. `control`: what answers
+    on all paths of its own.
     """
 
     data_plane: Mapping[str, Callable[[Any, Any, Any], Awaitable[None]]]
+    control: ControlPlane
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """ASGI."""
-        endpoint = self.data_plane.get(scope["path"]) if scope.get("method") == "POST" else None
-        await (endpoint or super().__call__)(scope, receive, send)
+        path: str = scope.get("path", "")  # a lifespan has none
+        endpoint = self.data_plane.get(path) if scope.get("method") == "POST" else None
+        if endpoint is None:
+            endpoint = self.control if self.control.owns(path) else super().__call__
+        await endpoint(scope, receive, send)
 
 
 def create_app(settings: Settings, rereading: Rereading = _NEVER_AGAIN) -> App:
@@ -340,19 +346,19 @@ def create_app(settings: Settings, rereading: Rereading = _NEVER_AGAIN) -> App:
         finally:
             await worker.stop()
 
+    control = ControlPlane(services, largest=settings.server.max_body)
     app = App(
         route_handlers=[
             *plane.handlers,
             *model_routes(worker.catalog, worker.keyring, int(time.time())),
             *health_routes(worker.missing, worker.upstreams, worker.deployments, worker.telemetry),
-            *control_plane(),
         ],
         state=State({"services": services}),
         exception_handlers=EXCEPTION_HANDLERS,
-        openapi_config=openapi_config(),
+        openapi_config=openapi_config(beside=control.routed),
         lifespan=[lifespan],
         logging_config=None,
         request_max_body_size=settings.server.max_body,
     )
-    app.data_plane = plane.direct
+    app.data_plane, app.control = plane.direct, control
     return app

@@ -9,21 +9,19 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from litestar import Litestar
-from litestar.datastructures import State
 from litestar.types import ASGIApp
 
 from cache.semantic import SemanticCache
 from cache.types import CacheConfig
 from gateway.auth import Keyring
 from gateway.cli.wrong import Wrong
+from gateway.control_plane import ControlPlane
 from gateway.db.session import UNREACHABLE, Database
 from gateway.firstrun import AdminKey, installation_secret
 from gateway.ledger import Ledger
 from gateway.parts import build_store
 from gateway.prices import PriceBook
-from gateway.routes.access import EXCEPTION_HANDLERS, admin_socket
-from gateway.routes.admin import programs_plane
+from gateway.routes.access import admin_socket
 from gateway.serve_home import CannotServe, lock, prepare
 from gateway.services import Services
 from gateway.settings import Settings
@@ -42,15 +40,7 @@ async def offline_app(settings: Settings) -> AsyncGenerator[ASGIApp, None]:
         except (CannotServe, OSError) as error:
             raise Wrong(str(error)) from error
         services = await _services(settings, stack)
-        app = Litestar(
-            programs_plane(),
-            state=State({"services": services}),
-            exception_handlers=EXCEPTION_HANDLERS,
-            openapi_config=None,
-            logging_config=None,
-            request_max_body_size=None,
-        )
-        yield admin_socket(app)
+        yield admin_socket(ControlPlane(services, largest=None, pages=False))
 
 
 async def _services(settings: Settings, stack: AsyncExitStack) -> Services:

@@ -36,7 +36,7 @@ from gateway.services import Services
 Connection = ASGIConnection[Any, Any, Any, Any]
 AnyRequest = Request[Any, Any, Any]
 
-_SOCKET_MARK = "nearhit.admin_socket"
+_SOCKET_MARK, _SERVICES = "nearhit.admin_socket", "nearhit.services"
 _LONGEST_PROBLEMS = 5
 _FIELD = re.compile(r"field `([^`]{1,100})`")
 
@@ -58,9 +58,15 @@ def over_admin_socket(connection: Connection) -> bool:
     return cast("dict[str, object]", connection.scope).get(_SOCKET_MARK) is True
 
 
+def with_services(scope: Scope, services: Services) -> Scope:
+    """The scope of a request that is answered with these services."""
+    cast("dict[str, object]", scope)[_SERVICES] = services
+    return scope
+
+
 def services_of(connection: Connection) -> Services:
-    """What `create_app` built, from `app.state.services`."""
-    return cast("Services", connection.app.state["services"])
+    """What `with_services` put there."""
+    return cast("Services", cast("dict[str, object]", connection.scope)[_SERVICES])
 
 
 async def guard(connection: Connection, handler: BaseRouteHandler) -> None:

@@ -61,7 +61,7 @@ from gateway.routes import (
     whatif_page,
 )
 from gateway.routes.access import CallerDep, control_router
-from gateway.web.described import described
+from gateway.web.described import described, together
 from gateway.web.pages import HEADERS, render
 from gateway.web.reference import sections
 
@@ -212,27 +212,39 @@ def _roles(app: Litestar) -> dict[tuple[str, str], str]:
 
 
 class _Page(OpenAPIRenderPlugin):
-    """The description as one page without scripts from elsewhere."""
+    """The description as one page without scripts from elsewhere. `beside`: another application's routes are in it."""
+
+    def __init__(self, beside: Litestar | None) -> None:
+        super().__init__(path="/")
+        self._beside = beside
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        return render("docs.html", sections=sections(described(openapi_schema), _roles(request.app)))
+        schema, roles = openapi_schema, _roles(request.app)
+        if self._beside is not None:
+            schema, roles = together(schema, self._beside.openapi_schema.to_schema()), roles | _roles(self._beside)
+        return render("docs.html", sections=sections(described(schema), roles))
 
 
 class _Json(JsonRenderPlugin):
-    """The same as JSON, with the data plane's own addresses added."""
+    """The same as JSON."""
+
+    def __init__(self, beside: Litestar | None) -> None:
+        super().__init__(path="/openapi.json")
+        self._beside = beside
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002 - its signature
-        return encode_json(described(openapi_schema))
+        more = {} if self._beside is None else self._beside.openapi_schema.to_schema()
+        return encode_json(described(together(openapi_schema, more)))
 
 
-def openapi_config() -> OpenAPIConfig:
-    """`/docs` for people, `/docs/openapi.json` for machines."""
+def openapi_config(beside: Litestar | None = None) -> OpenAPIConfig:
+    """`/docs` for people, `/docs/openapi.json` for machines, with what another application answers `beside`."""
     return OpenAPIConfig(
         title="nearhit",
         version=__version__,
         description="A semantic-caching LLM gateway: OpenAI's API in front, a control plane beside it.",
         path="/docs",
         openapi_router=Router(path="/docs", route_handlers=[], response_headers=dict(HEADERS)),
-        render_plugins=[_Page(path="/"), _Json(path="/openapi.json")],
+        render_plugins=[_Page(beside), _Json(beside)],
         use_handler_docstrings=True,
     )

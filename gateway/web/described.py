@@ -113,6 +113,18 @@ _FILES = ("text/csv", "application/x-ndjson", "application/vnd.apache.parquet", 
 _OPEN = ("/health/live", "/health/ready", "/health/upstreams", "/metrics")
 
 
+def together(schema: Json, more: Json) -> Json:
+    """Two descriptions as one; where both name something it is the same thing."""
+    joined: Json = {**schema, "paths": {**_part(schema, "paths"), **_part(more, "paths")}}
+    ours, theirs = _part(schema, "components"), _part(more, "components")
+    joined["components"] = {name: {**_part(ours, name), **_part(theirs, name)} for name in {**ours, **theirs}}
+    return joined
+
+
+def _part(of: Json, name: str) -> Json:
+    return cast("Json", of.get(name) or {})
+
+
 def described(schema: Json) -> Json:
     """The document whole: the data plane added, and for every operation how it refuses and what key it takes."""
     told, components = _data_plane()

@@ -2,18 +2,16 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import httpx
-from litestar import Litestar
-from litestar.datastructures import State
 from litestar.types import ASGIApp
 from sqlalchemy import insert
 
 from gateway.auth import ADMIN, Keyring, NewKey
 from gateway.call import Role
+from gateway.control_plane import ControlPlane
 from gateway.db.models import Entry, Explain, PriceVersion
 from gateway.db.session import Database
 from gateway.db.sums import COLUMNS
@@ -21,8 +19,6 @@ from gateway.firstrun import AdminKey
 from gateway.ledger import Ledger
 from gateway.ledger.request_rows import RequestRows, plain
 from gateway.prices import PriceBook
-from gateway.routes.access import EXCEPTION_HANDLERS
-from gateway.routes.admin import control_plane, openapi_config
 from gateway.services import Services
 from gateway.settings import Settings
 from gateway.tasks import Tasks
@@ -34,7 +30,7 @@ ADMIN_KEY = "operator-chosen-admin-key"
 class House:
     """Services, the app over them, and shorthands for asking it."""
 
-    def __init__(self, services: Services, app: "Plane", clock: FrozenClock) -> None:
+    def __init__(self, services: Services, app: ControlPlane, clock: FrozenClock) -> None:
         self.services = services
         self.app = app
         self.clock = clock
@@ -82,34 +78,7 @@ async def house(tmp_path: Path, clock: FrozenClock, **changes: Any) -> AsyncGene
             models=lambda: ["chat", "embed", "smart"],
             **parts,
         )
-        yield House(services, Plane(services), clock)
-
-
-class Plane:
-    """The control plane and the dashboard alone, over these services. Its routes are registered once per process."""
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-
-    @property
-    def routes(self) -> list[Any]:
-        return list(_registered().routes)
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        app = _registered()
-        app.state["services"] = self._services  # a test asks one house at a time
-        await app(scope, receive, send)
-
-
-@cache
-def _registered() -> Litestar:
-    return Litestar(
-        control_plane(),
-        state=State({}),
-        exception_handlers=EXCEPTION_HANDLERS,
-        openapi_config=openapi_config(),
-        logging_config=None,
-    )
+        yield House(services, ControlPlane(services, largest=10_000_000), clock)
 
 
 def request_row(clock: FrozenClock, number: int, **changes: Any) -> dict[str, Any]:
