@@ -33,7 +33,7 @@ _BACKLOG = 2_048
 _MOST_FILES = 65_536
 _SPARE_FILES = 128
 # A thread that writes a batch may keep the interpreter for so many seconds while a request waits (Python's own: 0.005).
-_TURN = 0.001
+_TURN = 0.0005
 # Requests make many small objects and no cycles: look for some a tenth as often as Python would.
 _COLLECT_AFTER = (7_000, 20, 20)
 App = Callable[..., Any]
