@@ -8,7 +8,7 @@ message, and nobody without the secret can compute or recognise a scope.
 
 import hashlib
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -57,7 +57,7 @@ class Identity(Struct, frozen=True, kw_only=True):
     scope: Level = "project"
 
 
-class _Turn(NamedTuple):
+class _Turn(Struct, frozen=True):
     """The last user message, taken apart: `texts` may match by meaning, `rest` (its shape) must match exactly."""
 
     texts: list[str]
@@ -65,7 +65,7 @@ class _Turn(NamedTuple):
     bar: str | None
 
 
-class _Seen(NamedTuple):
+class _Seen(Struct, frozen=True):
     body: Json
     operation: Operation
     identity: Identity

@@ -65,11 +65,14 @@ class Quirks(Struct, frozen=True, kw_only=True):
     def asked(self, name: str, sending: Sending, body: Body) -> Body:
         """The request as this service takes it; `body` is not changed. Raises InvalidRequest for what it cannot do."""
         self.check_operation(name, sending)
-        self._check(name, body)
+        if self.refused or self.one_choice:
+            self._check(name, body)
         if self.dropped or self.renamed:
             body = {self.renamed.get(key, key): value for key, value in body.items() if key not in self.dropped}
+        if self.developer and self.names and not self.short_ids:
+            return body
         messages = body.get("messages")
-        if isinstance(messages, list) and not (self.developer and self.names and not self.short_ids):
+        if isinstance(messages, list):
             body = {**body, "messages": [self._message(message) for message in cast("list[object]", messages)]}
         return body
 
