@@ -77,7 +77,8 @@ def _check_headers(headers: Headers, limit: int) -> bytes | None:
     encoding = None
     for name, value in headers:
         if name == b"content-type":
-            _check_content_type(value)
+            if value != b"application/json":
+                _check_content_type(value)
         elif name == b"content-length":
             if value.isdigit() and int(value[:20]) > limit:
                 raise _too_large(limit)

@@ -181,8 +181,8 @@ class Dispatcher:
         self.settle(live, usage, ended, received, "")
 
     async def _one(self, trial: Trial, landing: Landing) -> Live:
-        live = await self._attempts.start(trial, landing)
-        return await look_over(live, trial.route.chosen.fallback_on, self.drop)
+        live, unwanted = await self._attempts.start(trial, landing), trial.route.chosen.fallback_on
+        return await look_over(live, unwanted, self.drop) if unwanted else live
 
     def _hedge_after(self, trial: Trial) -> float | None:
         """Seconds of silence after which another candidate is asked as well."""

@@ -32,8 +32,6 @@ _randomness = _Randomness()
 
 def uuid7() -> str:
     """Canonical text form, 48 bits of milliseconds, 74 random bits."""
-    value = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(_randomness.take(), "big")
-    value = value & ~(0xF << 76) | 0x7 << 76
-    value = value & ~(0x3 << 62) | 0x2 << 62
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    drawn = _randomness.take()
+    at, bits, variant = f"{time.time_ns() // 1_000_000:012x}", drawn.hex(), "89ab"[drawn[9] & 3]
+    return f"{at[:8]}-{at[8:]}-7{bits[:3]}-{variant}{bits[3:6]}-{bits[6:18]}"

@@ -23,7 +23,7 @@ _PREFIX = {"chat": "chatcmpl-", "completion": "cmpl-"}
 
 
 class Reading:
-    """Read by `whole` or by `events`, as the client asked; `aclose`, once or more often, ends it exactly once."""
+    """Read by `whole` or by `events`, as the client asked; `close`, once or more often, ends it exactly once."""
 
     def __init__(self, call: Call, flight: Flight, outcome: Outcome, ended: Callable[[], None]) -> None:
         self._call = call
@@ -101,7 +101,7 @@ class Reading:
         self._outcome.complete = True
         return self._unfolded(_decode(kept))
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         if self._ended is not None:
             ended, self._ended = self._ended, None
             self._flight.leave()

@@ -5,8 +5,8 @@ how one answer is begun (`gateway.dispatch`), how sure is sure enough and what a
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
-from typing import cast
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct, structs
@@ -57,14 +57,14 @@ class Several:
         self.routed = dispatcher.routed
         self._singles: dict[tuple[str, Target], tuple[Route, Route]] = {}
 
-    async def begin(self, call: Call, route: Route, landing: Landing) -> Live:
-        """The answer as it begins. Raises GatewayError."""
+    def begin(self, call: Call, route: Route, landing: Landing) -> Coroutine[Any, Any, Live]:
+        """The answer as it begins. Awaited, raises GatewayError."""
         if call.operation in ("chat", "completion"):
             if route.chosen.strategy == "cascade":
-                return await self._cascade(call, route, landing)
+                return self._cascade(call, route, landing)
             if route.chosen.strategy == "ensemble":
-                return await self._ensemble(call, route, landing)
-        return await self._dispatcher.begin(call, route, landing)
+                return self._ensemble(call, route, landing)
+        return self._dispatcher.begin(call, route, landing)
 
     # -- cascade -----------------------------------------------------------------------------------------------
 

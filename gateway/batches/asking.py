@@ -4,7 +4,7 @@ Knows: the dialect of each endpoint, which failures are worth another try. Does 
 """
 
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import closing
 
 import msgspec
 import structlog
@@ -69,7 +69,7 @@ class Asking:
                 raise Overloaded("People's requests go before batches.", headers=(("retry-after", "1"),))
             call = self._call(batch, dialect, principal, request_id, request)
             answer = await self._pipeline.complete(call, _nobody_leaves)
-            async with aclosing(answer.reading):
+            with closing(answer.reading):
                 return Told(status=200, body=await answer.reading.whole())
         except GatewayError as error:
             status, body = dialect.refusal(error, request_id)

@@ -6,7 +6,7 @@ dialect of the path. Does not know: the dialects (`gateway.dialects`), what happ
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import closing
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -96,9 +96,11 @@ class Endpoint:
         connection = Connection(receive, self._edge.tasks)
         call: Call | None = None
         try:
-            call = await self._call(request_id, scope, receive, connection)
+            call = await self._read(request_id, scope, receive, connection)
             await self._fulfil(call, send, connection)
         except GatewayError as error:
+            if call is None:
+                self._edge.refused(self._operation, error.http_status)
             await self._respond(send, error, request_id, self._edge.rates.told(call) if call is not None else ())
         except asyncio.CancelledError:
             if not connection.gone:
@@ -147,7 +149,7 @@ class Endpoint:
         answer = await self._edge.pipeline.complete(call, connection.watch)
         if call.voice is not None:
             answer.journey.told["dialect"] = self._dialect.name
-        async with aclosing(answer.reading):
+        with closing(answer.reading):
             await self._send(answer, send, connection)
         if call.repeat is None and self._dialect.repeats:
             self._remember(answer, connection.raw)
@@ -162,13 +164,6 @@ class Endpoint:
         told += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in (*error.headers, *more)]
         await send({"type": "http.response.start", "status": status, "headers": told})
         await send({"type": "http.response.body", "body": payload, "more_body": False})
-
-    async def _call(self, request_id: str, scope: HTTPScope, receive: Receive, connection: Connection) -> Call:
-        try:
-            return await self._read(request_id, scope, receive, connection)
-        except GatewayError as error:
-            self._edge.refused(self._operation, error.http_status)
-            raise
 
     async def _read(self, request_id: str, scope: HTTPScope, receive: Receive, connection: Connection) -> Call:
         """The request as a `Call`: identified, decoded once, checked."""

@@ -4,7 +4,7 @@ Knows: OpenAI's paths and shapes. Does not know: what is said there (`gateway.di
 """
 
 import asyncio
-from contextlib import aclosing
+from contextlib import closing
 from typing import Any, cast
 
 import msgspec
@@ -99,7 +99,7 @@ class Continuing(Endpoint):
         """The answer, for whoever comes for it. Never raises but for a cancellation."""
         try:
             answer = await self._edge.pipeline.complete(call, _nobody_leaves)
-            async with aclosing(answer.reading):
+            with closing(answer.reading):
                 await answer.reading.whole()
             told = voice.final()
         except GatewayError as error:

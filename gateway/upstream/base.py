@@ -198,7 +198,7 @@ class Upstream(ABC):
         """The one body of an answer that is not streamed; anything that is none is a failure, whatever its status."""
         try:
             raw = await exchange.whole(LARGEST_BODY, max(0.001, deadline - self._monotonic()))
-            return self._answer(raw, exchange.headers.get("content-type", ""), sending)
+            return self._answer(raw, exchange, sending)
         except TimedOut as error:
             raise UpstreamTimeout(f"{self.name} sent no whole answer within {sending.timeout:g} s") from error
         except Declined as error:
@@ -206,8 +206,8 @@ class Upstream(ABC):
         except (TransportError, StreamGarbage) as error:
             raise in_doubt(f"{self.name} sent no whole answer: {self._credential.redacted(str(error))}") from error
 
-    def _answer(self, raw: bytes, kind: str, sending: Sending) -> Chunk:  # noqa: ARG002 - for those that answer in others
-        """A whole answer as it came, JSON in nearly every case; `kind`: its content type. Raises StreamGarbage."""
+    def _answer(self, raw: bytes, exchange: Exchange, sending: Sending) -> Chunk:  # noqa: ARG002 - for those that answer in others
+        """A whole answer as it came, JSON in nearly every case. Raises StreamGarbage."""
         return self._told(parse(raw), sending)
 
     async def _refused(self, exchange: Exchange, deadline: float) -> GatewayError:

@@ -102,8 +102,10 @@ class OpenAISpeaker(Upstream):
         self.manner.quirks.check_operation(self.name, sending)
         return content_of(sending)
 
-    def _answer(self, raw: bytes, kind: str, sending: Sending) -> Chunk:
-        return answer_of(sending, kind, raw) if sending.operation in PASSED else super()._answer(raw, kind, sending)
+    def _answer(self, raw: bytes, exchange: Exchange, sending: Sending) -> Chunk:
+        if sending.operation in PASSED:
+            return answer_of(sending, exchange.headers.get("content-type", ""), raw)
+        return super()._answer(raw, exchange, sending)
 
     def _prepared(self, sending: Sending) -> Body:
         """The body as it goes out. The dispatcher has made it ready; what money depends on is made sure of here."""
