@@ -335,6 +335,20 @@ async def test_one_row_that_cannot_be_stored_costs_only_itself(rig: Rig) -> None
     assert (ledger._recorder.dropped, len(ledger._recorder)) == (1, 0)
 
 
+async def test_many_rows_travel_together_and_each_counts_once(rig: Rig) -> None:
+    """Rows go many to a statement: whole statements, what is left over, and all of it a second time."""
+    ledger = await rig.ledger()
+    for _ in range(120):
+        ledger.record(outcome(call(), explain={"reason": "not-kept"}))
+    again = list(ledger._recorder._rows)
+    await ledger.flush()
+    ledger._recorder._rows += again  # as after a reply that was lost
+    await ledger.flush()
+    assert len(await rig.rows("SELECT * FROM request")) == len(await rig.rows("SELECT * FROM explain")) == 120
+    assert (await Queries(rig.database).usage([]))[0].requests == 120
+    assert await ledger.verify() == []
+
+
 async def test_another_process_sets_a_price(rig: Rig, clock: FrozenClock) -> None:
     """A price set through one worker holds in all of them within moments."""
     here, there = (PriceBook(rig.database, settings=Settings(home=rig.home), now=clock.now) for _ in range(2))

@@ -1,4 +1,7 @@
-"""The small parts: the front, the breaker, entries as bytes, vectors as bytes, wording, counts."""
+"""The small parts: the front, the breaker, entries as bytes, vectors as bytes, wording, counts, ids, rows in a file."""
+
+from itertools import pairwise
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -9,8 +12,10 @@ from hypothesis import strategies as st
 from cache.breaker import Breaker
 from cache.codec import Codec
 from cache.front import Front
+from cache.making import Maker
+from cache.sqlite_file import Bounds, Gathered, SqliteFile
 from cache.tally import MAX_GROUPS, OTHERS, Tally
-from cache.types import Entry, Group, Query
+from cache.types import CacheConfig, Entry, Group, Kept, Query
 from cache.vectors import from_bytes, pack, to_bytes, unpack
 from cache.wording import is_time_sensitive
 from tests.clock import FrozenClock
@@ -208,3 +213,29 @@ def test_counts_are_bounded() -> None:
     assert others.lookups == 50
     assert [row.entries for row in rows if row.model == "m1"] == [7]
     assert all(row.entries is None for row in tally.rows(None))
+
+
+def test_ids_come_in_runs_and_never_twice() -> None:
+    """Neighbours in time are neighbours in a store's file, over the end of a run too, and 0 stands for no id."""
+    maker = Maker(CacheConfig(), lambda: "", lambda: 0.0)
+    query = Query(scope=b"s", exact=b"e", text="t", semantic_bar=None, max_ttl=None, team="t", project="p", model="m")
+    kept = Kept(answer=b"{}", prompt_tokens=1, completion_tokens=1, cost_nano=1, latency_ms=1.0, origin="")
+    made = [found.id for _ in range(5_000) if (found := maker.entry(query, kept, None, None)) is not None]
+    assert len(set(made)) == 5_000
+    assert all(0 < number < 1 << 53 for number in made)
+    assert sum(after - before == 1 for before, after in pairwise(made)) >= 4_990
+
+
+def test_many_entries_are_written_together_and_the_last_of_a_digest_counts(tmp_path: Path) -> None:
+    """Rows travel many to a statement; one that replaces another of the same batch must not meet it there."""
+    file = SqliteFile(tmp_path / "cache.db", codec, Bounds(1_000, 1 << 20))
+    file.open()
+    made = [entry(number, b"%d" % number) for number in range(1, 101)]
+    later = msgspec.structs.replace(made[69], id=1_000, answer=b"later")
+    batch = [Gathered(one, codec.encode(one), replaces=False) for one in made]
+    batch.insert(80, Gathered(later, codec.encode(later), replaces=True))
+    changes = file.write(batch, {}, 0.0)
+    assert [(change.kind, change.row.entry_id) for change in changes] == [("drop", 70)]
+    found = {one.id: one.answer for one in file.recent(1_000)}
+    assert found == {one.id: one.answer for one in made if one.id != 70} | {1_000: b"later"}
+    file.shut()
