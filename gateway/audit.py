@@ -1,20 +1,22 @@
 """Who changed what: one appended row per change, each chained to the one before it by a digest.
 
 A row that is altered or taken out breaks every digest after it; `verify` finds the first such place. That the newest
-rows were not cut off is seen by whoever noted an earlier `head`: it must still be in the chain.
+rows were not cut off is seen by whoever noted an earlier `head`: it must still be in the chain. A change of this
+database and its row are one transaction (`noted`).
 Does not know: what a change means. Secrets never come here: callers hand names and limits, not keys.
 """
 
 import asyncio
 import hashlib
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 from sqlalchemy import func, insert, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.engine import Connection
 
 from gateway.call import Principal
 from gateway.db.models import Audit
+from gateway.db.session import Also
 from gateway.services import Services
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -32,25 +34,38 @@ class Change(NamedTuple):
     after: dict[str, object] | None = None
 
 
+class Asking(Protocol):
+    """Who asks for a change, from where: a caller of the API or a visitor of the pages."""
+
+    services: Services
+    principal: Principal
+    ip: str | None
+
+
+def noted(asking: Asking, change: Change) -> Also:
+    """The row of a change, for the transaction that makes it: either both are kept or neither is."""
+    return said_by(asking.services, asking.principal, change, asking.ip)
+
+
+def said_by(services: Services, actor: Principal, change: Change, ip: str | None) -> Also:
+    """`noted`, of somebody who is not signed in yet."""
+    return lambda connection: _append(connection, services.now(), actor.key_id, change, ip)
+
+
 async def note(services: Services, actor: Principal, change: Change, *, ip: str | None = None) -> None:
-    """Append one row. Two writers at once cannot fork the chain: the insert happens in one write transaction."""
-    at = services.now()
-    async with services.database.begin() as connection:
-        await _exclusive(connection)
-        last = await connection.scalar(select(Audit.digest).order_by(Audit.id.desc()).limit(1))
-        digest = _digest(last or _START, at, actor.key_id, change, ip)
-        await connection.execute(
-            insert(Audit).values(
-                at=at,
-                actor=actor.key_id,
-                action=change.action,
-                target=change.target,
-                before=change.before,
-                after=change.after,
-                ip=ip,
-                digest=digest,
-            )
-        )
+    """The row of what is not a change of this database, or was made already."""
+    await services.database.transact(_append, services.now(), actor.key_id, change, ip)
+
+
+def _append(connection: Connection, at: float, actor: str, change: Change, ip: str | None) -> None:
+    """Two writers at once cannot fork the chain: whoever has read its last digest ends before another reads it.
+
+    It is the last thing of its transaction, so whoever waits here holds up nobody who has passed.
+    """
+    _exclusive(connection)
+    last = connection.scalar(select(Audit.digest).order_by(Audit.id.desc()).limit(1))
+    digest = _digest(last or _START, at, actor, change, ip)
+    connection.execute(insert(Audit).values(at=at, actor=actor, ip=ip, digest=digest, **change._asdict()))
 
 
 class Verdict(NamedTuple):
@@ -88,7 +103,7 @@ def _digest(previous: str, at: float, actor: str, change: Change, ip: str | None
     return hashlib.sha256(_encode([previous, at, actor, *change, ip])).hexdigest()
 
 
-async def _exclusive(connection: AsyncConnection) -> None:
+def _exclusive(connection: Connection) -> None:
     """SQLite has one writer anyway; on PostgreSQL take turns."""
     if connection.dialect.name == "postgresql":
-        await connection.execute(select(func.pg_advisory_xact_lock(_TURN)))
+        connection.execute(select(func.pg_advisory_xact_lock(_TURN)))

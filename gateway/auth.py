@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from gateway import keyform
 from gateway.call import Principal, Role
-from gateway.db.session import UNREACHABLE, Database
+from gateway.db.session import UNREACHABLE, Also, Database, nothing
 from gateway.errors import InvalidRequest, NotAllowed, NotFound, Overloaded, Unauthorized
 from gateway.keyrows import KeyRow, KeyRows
 
@@ -105,6 +105,11 @@ def grantable(creator: Principal, wanted: NewKey | KeyRow) -> str | None:
     if creator.models is not None and (wanted.models is None or not wanted.models <= creator.models):
         return "models beyond your own"
     return None
+
+
+def _nothing(_: KeyRow) -> Also:
+    """Nothing else belongs to a key that is made here."""
+    return nothing
 
 
 class Keyring:
@@ -219,8 +224,11 @@ class Keyring:
         self._digests.clear()
         self._known = {digest: known._replace(fresh_until=0.0) for digest, known in self._known.items()}
 
-    async def create(self, creator: Principal, wanted: NewKey) -> Created:
-        """Make a key. Raises NotAllowed when it would grant more than the creator holds, a longer life included."""
+    async def create(self, creator: Principal, wanted: NewKey, also: Callable[[KeyRow], Also] = _nothing) -> Created:
+        """Make a key, and in the same transaction what `also` says of it.
+
+        Raises NotAllowed when it would grant more than the creator holds, a longer life included.
+        """
         await self._within_own(creator, wanted)
         if wanted.expires is not None and wanted.expires <= self._now():
             raise InvalidRequest("`expires` lies in the past.", param="expires")
@@ -236,10 +244,12 @@ class Keyring:
             created=self._now(),
             expires=wanted.expires,
         )
-        await self._rows.add(row)
+        await self._rows.add(row, also(row))
         return Created(row, minted.key)
 
-    async def rotate(self, actor: Principal, key_id: str, *, overlap: float = 0.0) -> Created:
+    async def rotate(
+        self, actor: Principal, key_id: str, *, overlap: float = 0.0, also: Callable[[KeyRow], Also] = _nothing
+    ) -> Created:
         """A new secret under the same id, so that budgets and usage stay together.
 
         The old one works on for `overlap` seconds, 0 to `LONGEST_OVERLAP`; one that was still good from an earlier
@@ -258,15 +268,15 @@ class Keyring:
             old_hash=row.hash if overlap else None,
             old_until=self._now() + overlap if overlap else None,
         )
-        await self._rows.put_hash(fresh)
+        await self._rows.put_hash(fresh, also(fresh))
         self.forget_key(key_id)
         return Created(fresh, minted.key)
 
-    async def revoke(self, actor: Principal, key_id: str) -> KeyRow:
+    async def revoke(self, actor: Principal, key_id: str, also: Also = nothing) -> KeyRow:
         """Stop a key: at once in this process, within a second in others. Revoking twice changes nothing."""
         row = await self._own(actor, key_id)
         at = self._now() if row.revoked is None else row.revoked
-        await self._rows.revoke(key_id, at)
+        await self._rows.revoke(key_id, at, also)
         self.forget_key(key_id)
         return replace(row, revoked=at)
 

@@ -11,11 +11,12 @@ from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 
 from cache.semantic import SemanticCache
-from gateway.audit import Change, note
+from gateway.audit import Change, said_by
 from gateway.call import Principal
 from gateway.db.decisions import FEEDBACK
 from gateway.db.models import Audit, SavingCorrection
 from gateway.db.rows import RequestDetail, RequestLine
+from gateway.db.session import Also
 from gateway.ledger.request_rows import RequestRows
 from gateway.services import Services
 
@@ -34,8 +35,6 @@ async def judged(services: Services, actor: Principal, found: RequestDetail, ver
     assert isinstance(entry, int)
     before = await _last(services, row.id)
     evicted = await _tell(cache, entry, verdict, before, explain.get("ticket"))
-    if verdict != before:
-        await _correct(services, actor, row, verdict, before)
     after: dict[str, object] = {
         "verdict": verdict,
         "entry": entry,
@@ -43,7 +42,12 @@ async def judged(services: Services, actor: Principal, found: RequestDetail, ver
         "project": row.project,
         "model": row.model,
     }
-    await note(services, actor, Change(FEEDBACK, row.id, after=after), ip=ip)
+    said = said_by(services, actor, Change(FEEDBACK, row.id, after=after), ip)
+    amount = _correction(row, verdict, before)
+    known: dict[str, object] = {"request_id": row.id, "team": row.team, "project": row.project, "model": row.model}
+    why: dict[str, object] = {"reason": f"feedback: {verdict}", "actor": actor.key_id}
+    correction = known | why | {"at": services.now(), "amount_nano": amount} if amount else None
+    await services.database.transact(_insert, RequestRows(services.database.dialect), correction, said)
     return evicted
 
 
@@ -64,28 +68,19 @@ async def _last(services: Services, request_id: str) -> Verdict | None:
     return None if after is None else "wrong" if after.get("verdict") == "wrong" else "right"
 
 
-async def _correct(
-    services: Services, actor: Principal, row: RequestLine, verdict: Verdict, before: Verdict | None
-) -> None:
-    """A wrong hit saved nothing; taken back, it did. A hit that saved nothing needs no line."""
-    amount = -row.saved_nano if verdict == "wrong" else row.saved_nano if before == "wrong" else 0
-    if not amount:
-        return
-    rows = RequestRows(services.database.dialect)
-    known: dict[str, object] = {"request_id": row.id, "team": row.team, "project": row.project, "model": row.model}
-    said: dict[str, object] = {
-        "at": services.now(),
-        "amount_nano": amount,
-        "reason": f"feedback: {verdict}",
-        "actor": actor.key_id,
-    }
-    await services.database.transact(_insert, rows, known | said)
+def _correction(row: RequestLine, verdict: Verdict, before: Verdict | None) -> int:
+    """A wrong hit saved nothing; taken back, it did. A hit that saved nothing needs no line: 0."""
+    if verdict == before:
+        return 0
+    return -row.saved_nano if verdict == "wrong" else row.saved_nano if before == "wrong" else 0
 
 
-def _insert(connection: Connection, rows: RequestRows, correction: dict[str, object]) -> None:
-    """The next correction of its request, with the sums that follow."""
-    request_id = str(correction["request_id"])
-    held = select(func.count()).select_from(SavingCorrection).where(SavingCorrection.request_id == request_id)
-    number = (connection.scalar(held) or 0) + 1
-    with suppress(LookupError):  # its row was pruned since the verdict came in: there is no saving left to correct
-        rows.correct(connection, request_id, correction | {"id": f"{request_id}#{number}"})
+def _insert(connection: Connection, rows: RequestRows, correction: dict[str, object] | None, said: Also) -> None:
+    """The next correction of its request, with the sums that follow, and the verdict itself."""
+    if correction is not None:
+        request_id = str(correction["request_id"])
+        held = select(func.count()).select_from(SavingCorrection).where(SavingCorrection.request_id == request_id)
+        number = (connection.scalar(held) or 0) + 1
+        with suppress(LookupError):  # its row was pruned since the verdict came in: no saving is left to correct
+            rows.correct(connection, request_id, correction | {"id": f"{request_id}#{number}"})
+    said(connection)

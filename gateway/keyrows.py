@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway import keyform
 from gateway.call import Role
 from gateway.db.models import ApiKey, Project, Team
-from gateway.db.session import Database
+from gateway.db.session import Also, Database, nothing
 
 
 class KeyRow(Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class KeyRows:
         async with self._database.read() as connection:
             return await connection.scalar(select(ApiKey.id).limit(1)) is not None
 
-    async def add(self, row: KeyRow) -> None:
+    async def add(self, row: KeyRow, also: Also = nothing) -> None:
         """Insert the key, and its team and project when they are new."""
         async with self._database.begin() as connection:
             if row.team:
@@ -92,8 +92,9 @@ class KeyRows:
                     expires=row.expires,
                 )
             )
+            await connection.run_sync(also)
 
-    async def put_hash(self, row: KeyRow) -> None:
+    async def put_hash(self, row: KeyRow, also: Also = nothing) -> None:
         """The secrets of a key, the new one and the one before it."""
         values = {
             "hash": row.hash.hex(),
@@ -102,11 +103,13 @@ class KeyRows:
         }
         async with self._database.begin() as connection:
             await connection.execute(update(ApiKey).where(ApiKey.id == row.id).values(values))
+            await connection.run_sync(also)
 
-    async def revoke(self, key_id: str, at: float) -> None:
+    async def revoke(self, key_id: str, at: float, also: Also = nothing) -> None:
         wanted = update(ApiKey).where(ApiKey.id == key_id, ApiKey.revoked.is_(None)).values(revoked=at)
         async with self._database.begin() as connection:
             await connection.execute(wanted)
+            await connection.run_sync(also)
 
 
 async def _ensure_owner(connection: AsyncConnection, row: KeyRow) -> None:

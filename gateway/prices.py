@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 
 from gateway import price_table
 from gateway.db.models import PriceOverride
-from gateway.db.session import Database
+from gateway.db.session import Also, Database, nothing
 from gateway.engine_prices import Basis, engine_price, engine_speed, hour_usd
 from gateway.ids import uuid7
 from gateway.price_terms import Terms, at_percent, hours_of, named, percents, price_from
@@ -187,10 +187,13 @@ class PriceBook:
         terms = Terms(input_usd=input_usd, output_usd=output_usd, cached_usd=cached_usd)
         return await self.put(name, terms, PriceSetting(actor=actor, effective_from=effective_from))
 
-    async def put(self, name: str, terms: Terms, setting: PriceSetting) -> Override:
+    async def put(
+        self, name: str, terms: Terms, setting: PriceSetting, also: Callable[[Override], Also] | None = None
+    ) -> Override:
         """Set the price of `provider/model` (or `*/model`). Raises ValueError for terms that make no sense.
 
         All rates 0 mark the model as free. An earlier price keeps its charges: prices change from a date on.
+        `also`: what belongs to the change.
         """
         provider, _, model = name.partition("/")
         if not provider or not model:
@@ -200,7 +203,7 @@ class PriceBook:
             raise ValueError("a price must end after it begins (effective_until)")
         row = _row_of((provider, model), terms, setting, begins) | {"created": self._now()}
         try:
-            await self._database.transact(_add, row)
+            await self._database.transact(_add, row, nothing if also is None else also(_override(row)))
         except IntegrityError as error:  # another process was faster by an instant
             raise ValueError(_TAKEN.format(name)) from error
         await self.load()
@@ -286,7 +289,7 @@ def _stored_price(row: Any) -> Price:
     return named(made)
 
 
-def _add(connection: Connection, row: dict[str, Any]) -> None:
+def _add(connection: Connection, row: dict[str, Any], also: Also) -> None:
     """The same price again changes nothing.
 
     Raises ValueError when there is another one from that very instant, or when there are too many.
@@ -300,10 +303,12 @@ def _add(connection: Connection, row: dict[str, Any]) -> None:
     if known is not None:
         if structs.replace(_override(known), actor="") != structs.replace(_override(row), actor=""):
             raise ValueError(_TAKEN.format(f"{row['provider']}/{row['model']}"))
+        also(connection)
         return
     if (connection.scalar(select(func.count()).select_from(PriceOverride)) or 0) >= _MOST_OVERRIDES:
         raise ValueError(f"there are {_MOST_OVERRIDES} prices already")
     connection.execute(insert(PriceOverride).values(row))
+    also(connection)
 
 
 _SCRIPTED = named(

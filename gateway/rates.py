@@ -17,7 +17,7 @@ from msgspec import Struct
 from gateway.call import Call
 from gateway.catalog import Catalog
 from gateway.db import rates as stored
-from gateway.db.session import Database
+from gateway.db.session import Also, Database, nothing
 from gateway.errors import NotFound, RateLimited
 from gateway.estimate import asked_output
 from gateway.flights import Flight
@@ -96,9 +96,9 @@ class Rates:
                 await stored.put(self._database, wanted, actor="nearhit.yaml", now=self._now())
         await self.refresh()
 
-    async def set(self, rate: Rate, actor: str) -> Rate:
+    async def set(self, rate: Rate, actor: str, also: Also = nothing) -> Rate:
         """Put limits in force at once; both None takes them away. Raises ValueError when they make no sense."""
-        made = await stored.put(self._database, rate, actor=actor, now=self._now())
+        made = await stored.put(self._database, rate, actor=actor, now=self._now(), also=also)
         await self.refresh()
         return made
 

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.models import BudgetRow, BudgetVersion
 from gateway.db.queries import budget_of
-from gateway.db.session import Database
+from gateway.db.session import Also, Database, nothing
 from policies.budget import KINDS, Budget, check_scope, period, window_id
 
 Opened = Callable[[Connection, str], None]
@@ -62,11 +62,13 @@ async def stamp(database: Database) -> tuple[int, int]:
     return int(row[0]), int(row[1])
 
 
-async def put(database: Database, budget: Budget, opened: Opened, *, actor: str, now: float) -> Budget:
+async def put(
+    database: Database, budget: Budget, opened: Opened, *, actor: str, now: float, also: Also = nothing
+) -> Budget:
     """Set the budget of its scope; answers it with its new version. Raises ValueError when it makes no sense.
 
     `opened` sees to it that the running window is there, with this limit and with what was spent in it before the
-    budget was known.
+    budget was known. `also`: what else belongs to the change.
     """
     check(budget)
     async with database.begin() as connection:
@@ -91,10 +93,11 @@ async def put(database: Database, budget: Budget, opened: Opened, *, actor: str,
         await _remember(connection, budget, before + 1, actor, now)
         name = window_id(budget, period(budget.window, ZoneInfo(budget.timezone), now))
         await connection.run_sync(opened, name)
+        await connection.run_sync(also)
     return structs.replace(budget, alerts=tuple(sorted(budget.alerts)), version=before + 1)
 
 
-async def retire(database: Database, scope: str, *, actor: str, now: float) -> bool:
+async def retire(database: Database, scope: str, *, actor: str, now: float, also: Also = nothing) -> bool:
     """Take a budget out of force; its history stays. False when there is none."""
     async with database.begin() as connection:
         wanted = select(BudgetRow).where(BudgetRow.scope == scope, BudgetRow.retired.is_(None)).with_for_update()
@@ -108,6 +111,7 @@ async def retire(database: Database, scope: str, *, actor: str, now: float) -> b
             .values(retired=now, updated=now, actor=actor, version=version)
         )
         await _remember(connection, budget_of(found), version, actor, now, retired=True)
+        await connection.run_sync(also)
     return True
 
 

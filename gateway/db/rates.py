@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, func, insert, or_, select, text, update
 from sqlalchemy.engine import Connection
 
 from gateway.db.models import RateBucket, RateRow
-from gateway.db.session import Database
+from gateway.db.session import Also, Database, nothing
 from gateway.ledger.balances import chunks, insert_once, parameters
 from policies.budget import check_scope
 from policies.rate import Rate, filled, portion
@@ -57,17 +57,26 @@ async def stamp(database: Database) -> tuple[int, int]:
     return int(row[0]), int(row[1])
 
 
-async def put(database: Database, rate: Rate, *, actor: str, now: float) -> Rate:
+async def put(database: Database, rate: Rate, *, actor: str, now: float, also: Also = nothing) -> Rate:
     """Set the limits of a scope; answers them with their new version. Raises ValueError when they make no sense."""
+
+    def change(connection: Connection) -> Rate:
+        made = write(connection, rate, actor, now)
+        also(connection)
+        return made
+
+    return await database.transact(change)
+
+
+def write(connection: Connection, rate: Rate, actor: str, now: float) -> Rate:
+    """`put` inside a transaction."""
     check(rate)
-    async with database.begin() as connection:
-        wanted = select(RateRow.version).where(RateRow.scope == rate.scope).with_for_update()
-        before = await connection.scalar(wanted) or 0
-        values = {"rpm": rate.rpm, "tpm": rate.tpm, "version": before + 1, "actor": actor, "updated": now}
-        if before:
-            await connection.execute(update(RateRow).where(RateRow.scope == rate.scope).values(values))
-        elif rate.rpm is not None or rate.tpm is not None:
-            await connection.execute(insert(RateRow).values(values | {"scope": rate.scope}))
+    before = connection.scalar(select(RateRow.version).where(RateRow.scope == rate.scope).with_for_update()) or 0
+    values = {"rpm": rate.rpm, "tpm": rate.tpm, "version": before + 1, "actor": actor, "updated": now}
+    if before:
+        connection.execute(update(RateRow).where(RateRow.scope == rate.scope).values(values))
+    elif rate.rpm is not None or rate.tpm is not None:
+        connection.execute(insert(RateRow).values(values | {"scope": rate.scope}))
     return Rate(scope=rate.scope, rpm=rate.rpm, tpm=rate.tpm, version=before + 1, actor=actor, updated=now)
 
 

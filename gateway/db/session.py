@@ -26,6 +26,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, c
 from sqlalchemy.pool import AsyncAdaptedQueuePool, StaticPool
 
 Dialect = Literal["sqlite", "postgresql"]
+Also = Callable[[Connection], None]
+"""What belongs to a change and is written in its transaction, after it: the row of the audit log."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -66,6 +68,10 @@ def parse(url: str) -> URL:
     if kind == "postgresql":
         return found.set(drivername="postgresql+asyncpg")
     raise ValueError(f"unknown kind of database {kind!r}: use sqlite:///FILE or postgresql://USER@HOST/NAME")
+
+
+def nothing(_: Connection) -> None:
+    """Nothing else belongs to the change."""
 
 
 class Database:

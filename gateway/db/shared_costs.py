@@ -3,12 +3,14 @@
 Knows: their table. Does not know: how they are split (`policies.statements`), who may set them.
 """
 
+from collections.abc import Callable
+
 from msgspec import Struct, structs
 from sqlalchemy import delete, insert, select
 from sqlalchemy.engine import Connection
 
 from gateway.db.models import SharedCost
-from gateway.db.session import Database
+from gateway.db.session import Also, Database
 from policies.statements import Split
 
 _MOST = 1_000
@@ -35,20 +37,27 @@ async def load(database: Database) -> list[SharedCostRow]:
         return [SharedCostRow(**row) for row in (await connection.execute(wanted)).mappings()]
 
 
-async def put(database: Database, row: SharedCostRow) -> SharedCostRow | None:
-    """Set one; answers what it was before."""
-    return await database.transact(_put, row)
+async def put(database: Database, row: SharedCostRow, also: Callable[[SharedCostRow | None], Also]) -> None:
+    """Set one; `also`: what belongs to the change, by what it was before."""
+    await database.transact(_put, row, also)
 
 
-async def take_out(database: Database, name: str) -> SharedCostRow | None:
-    """Delete one; answers what it was, None when there was none."""
-    return await database.transact(_take_out, name)
+async def take_out(database: Database, name: str, also: Callable[[SharedCostRow], Also]) -> bool:
+    """Delete one; False when there was none. `also`: what belongs to the change, by what it was."""
+    return await database.transact(_without, name, also)
 
 
-def _put(connection: Connection, row: SharedCostRow) -> SharedCostRow | None:
+def _put(connection: Connection, row: SharedCostRow, also: Callable[[SharedCostRow | None], Also]) -> None:
     before = _take_out(connection, row.name)
     connection.execute(insert(SharedCost).values(structs.asdict(row)))
-    return before
+    also(before)(connection)
+
+
+def _without(connection: Connection, name: str, also: Callable[[SharedCostRow], Also]) -> bool:
+    before = _take_out(connection, name)
+    if before is not None:
+        also(before)(connection)
+    return before is not None
 
 
 def _take_out(connection: Connection, name: str) -> SharedCostRow | None:

@@ -4,6 +4,7 @@ Knows: how a correction is numbered, and that it moves the balances its entry ha
 (the finance role, checked where the request arrives), or why.
 """
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from sqlalchemy import ColumnElement, func, insert, select
 from sqlalchemy.engine import Connection
 
 from gateway.db.models import Entry
-from gateway.db.session import UNREACHABLE, Database
+from gateway.db.session import UNREACHABLE, Also, Database
 from gateway.ledger.alerting import Alerting, Moved
 from gateway.ledger.balances import Spending, Windows, spend, table
 from gateway.ledger.late import book as book_late
@@ -31,6 +32,7 @@ class Correction(Struct, frozen=True, kw_only=True):
     reason: str
     actor: str
     mark: str
+    also: Callable[[str], Also] | None = None
 
 
 async def adjust(database: Database, windows: Windows, alerting: Alerting, wanted: Correction, now: float) -> str:
@@ -82,6 +84,8 @@ def _adjust(connection: Connection, windows: Windows, alerting: Alerting, wanted
     spend(connection, "", sorted(changes))
     moved = [Moved(name, of.limit, of.spent, of.spent + delta) for name, of in balances.items()]
     alerting.moved(connection, moved, now)
+    if wanted.also is not None:
+        wanted.also(row["id"])(connection)
     return str(row["id"])
 
 

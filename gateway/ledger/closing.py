@@ -28,7 +28,7 @@ from gateway.db.models import (
     SharedCost,
 )
 from gateway.db.queries import Queries
-from gateway.db.session import Database
+from gateway.db.session import Also, Database, nothing
 from gateway.ledger.balances import CHUNK, chunks
 from gateway.ledger.grouping import TooMany
 from gateway.ledger.late import last_closed, take_turn
@@ -90,8 +90,10 @@ class Months:
         async with self._database.snapshot() as connection:
             return blockers(month, await _standing(connection, month), self._now(), _LOST_SECONDS)
 
-    async def close(self, month: str, actor: str, reason: str | None = None) -> Seal:
-        """Close a month; `reason`: why although something is open.
+    async def close(
+        self, month: str, actor: str, reason: str | None = None, also: Callable[[Totals, str], Also] | None = None
+    ) -> Seal:
+        """Close a month; `reason`: why although something is open. `also`: what belongs to it, by its sums and digest.
 
         Raises AlreadyClosed, NotClosable, TooMany, ValueError for what is no month, and what a database raises.
         """
@@ -107,7 +109,9 @@ class Months:
             await self._database.transact(_write, month, begun, some, place)
         made_of = await asyncio.to_thread(digest, begun.previous, month, lines, facts)
         sums = await asyncio.to_thread(totals, lines)
-        await self._database.transact(_finish, month, begun, sums, facts, made_of, self._now())
+        values = structs.asdict(sums) | {"facts": facts, "previous": begun.previous, "digest": made_of}
+        last = nothing if also is None else also(sums, made_of)
+        await self._database.transact(_finish, month, begun, values | {"sealed": self._now()}, last)
         made = await self.seal(month)
         assert made is not None, "it was written just now and cannot be taken out"
         return made
@@ -255,9 +259,8 @@ def _write(connection: Connection, month: str, begun: _Begun, lines: Sequence[Li
     connection.execute(insert(MonthLine), rows)
 
 
-def _finish(  # noqa: PLR0913 - everything a seal says
-    connection: Connection, month: str, begun: _Begun, sums: Totals, facts: dict[str, Any], made_of: str, now: float
-) -> None:
+def _finish(connection: Connection, month: str, begun: _Begun, values: dict[str, Any], also: Also) -> None:
+    """Everything a seal says."""
     _hold(connection, month, begun)
-    values = structs.asdict(sums) | {"facts": facts, "previous": begun.previous, "digest": made_of, "sealed": now}
     connection.execute(update(MonthSeal).where(MonthSeal.month == month).values(values))
+    also(connection)

@@ -23,7 +23,7 @@ from sqlalchemy.exc import IntegrityError
 from gateway.call import Call, Outcome, Principal
 from gateway.db import budgets as stored
 from gateway.db.clean import clean
-from gateway.db.session import UNREACHABLE, Database
+from gateway.db.session import UNREACHABLE, Also, Database, nothing
 from gateway.errors import InvalidRequest, Overloaded
 from gateway.ids import uuid7
 from gateway.ledger import checks, seals, sums
@@ -255,9 +255,10 @@ class Ledger:
 
     # -- budgets ---------------------------------------------------------------------------------------------------
 
-    async def set_budget(self, budget: Budget, actor: str) -> Budget:
+    async def set_budget(self, budget: Budget, actor: str, also: Also = nothing) -> Budget:
         """Put a budget in force at once. Raises ValueError when it makes no sense."""
-        made = await stored.put(self._database, budget, self._opened, actor=actor, now=self._pulse.instant())
+        now = self._pulse.instant()
+        made = await stored.put(self._database, budget, self._opened, actor=actor, now=now, also=also)
         await self.reload_budgets()
         return made
 
@@ -273,9 +274,9 @@ class Ledger:
         if self._database.dialect == "postgresql":
             self._tender.add(refresh)
 
-    async def remove_budget(self, scope: str, actor: str) -> bool:
+    async def remove_budget(self, scope: str, actor: str, also: Also = nothing) -> bool:
         """Take a budget out of force; False when there was none."""
-        found = await stored.retire(self._database, scope, actor=actor, now=self._now())
+        found = await stored.retire(self._database, scope, actor=actor, now=self._now(), also=also)
         await self.reload_budgets()
         return found
 
@@ -293,9 +294,14 @@ class Ledger:
             if pool is not None:
                 pool.balance(*balance, self._monotonic())
 
-    async def adjust(self, entry_id: str, delta_nano: int, *, reason: str, actor: str) -> str:
-        """Correct what an attempt cost by another entry; answers its id. Raises ValueError when it makes no sense."""
-        wanted = Correction(entry_id=entry_id, delta=delta_nano, reason=reason, actor=actor, mark=uuid7())
+    async def adjust(
+        self, entry_id: str, delta_nano: int, *, reason: str, actor: str, also: Callable[[str], Also] | None = None
+    ) -> str:
+        """Correct what an attempt cost by another entry; answers its id. Raises ValueError when it makes no sense.
+
+        `also`: what belongs to the entry of that id.
+        """
+        wanted = Correction(entry_id=entry_id, delta=delta_nano, reason=reason, actor=actor, mark=uuid7(), also=also)
         made = await adjust(self._database, self._windows, self._alerting, wanted, self._pulse.instant())
         await self._read_balances()
         return made

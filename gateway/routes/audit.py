@@ -11,10 +11,11 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 from sqlalchemy import select
 
-from gateway.audit import Change, note, verify
+from gateway.audit import Change, said_by, verify
 from gateway.auth import ORG_WIDE
 from gateway.call import Principal
 from gateway.db.models import Audit
+from gateway.db.session import Also
 from gateway.errors import NotAllowed
 from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
@@ -130,8 +131,13 @@ async def verify_audit(caller: CallerDep, noted: Digest = None) -> AuditVerdict:
 async def end_sessions(caller: CallerDep, actor: FromPath[str]) -> Ended:
     """`actor` as the audit log writes it: a key's id, or `oidc:` and a name. They may sign in again."""
     of_every_team(caller.principal)
-    ended = await Sessions(caller.services).close_all(actor)
-    await note(caller.services, caller.principal, Change("session.end", actor, after={"ended": ended}), ip=caller.ip)
+
+    def said(ended: int) -> Also:
+        return said_by(
+            caller.services, caller.principal, Change("session.end", actor, after={"ended": ended}), caller.ip
+        )
+
+    ended = await Sessions(caller.services).close_all(actor, said)
     return Ended(ended)
 
 

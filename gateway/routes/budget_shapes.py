@@ -244,7 +244,7 @@ def exhausted(degrade_to: str | None) -> str:
     return "refuse" if degrade_to is None else _DEGRADE + degrade_to
 
 
-def noted(state: BudgetState | None, rate: Rate | None) -> dict[str, object] | None:
+def told(state: BudgetState | Budget | None, rate: Rate | None) -> dict[str, object] | None:
     """For the audit log; None where there is no limit of any kind."""
     said: dict[str, object] = {}
     if state is not None:
@@ -253,7 +253,7 @@ def noted(state: BudgetState | None, rate: Rate | None) -> dict[str, object] | N
             "window": state.window,
             "timezone": state.timezone,
             "mode": state.mode,
-            "alerts": state.alerts,
+            "alerts": sorted(state.alerts),
             "on_exhausted": exhausted(state.degrade_to),
             "degrade_at": state.degrade_at,
         }

@@ -4,12 +4,15 @@ Knows: who may set which scope, what is left as it is. Does not know: how a limi
 `gateway.rates`), the JSON (`gateway.routes.budget_shapes`).
 """
 
+from typing import NamedTuple
+
 from litestar import delete, get, put
 from litestar.params import FromPath, JSONBody
 from litestar.types import ControllerRouterHandler
 from msgspec import UNSET, Struct, UnsetType, convert, structs
+from sqlalchemy.engine import Connection
 
-from gateway.audit import Change, note
+from gateway.audit import Asking, Change, noted
 from gateway.auth import ORG_WIDE, within
 from gateway.call import Principal
 from gateway.db import rates
@@ -24,8 +27,8 @@ from gateway.routes.budget_shapes import (
     BudgetWanted,
     Wanted,
     checked,
-    noted,
     rate_view,
+    told,
     view,
     wanted_budget,
 )
@@ -57,23 +60,19 @@ async def reachable(services: Services, principal: Principal, scope: str) -> boo
     return False
 
 
-async def set_limit(services: Services, principal: Principal, wanted: Wanted, ip: str | None) -> BudgetView:
+async def set_limit(asking: Asking, wanted: Wanted) -> BudgetView:
     """Write the limits, put them in force, note who did it; answers where they stand. Also used by the pages."""
+    services, principal = asking.services, asking.principal
     if not await reachable(services, principal, wanted.scope):
         raise NotAllowed("This budget is beyond your team.", code="beyond_team", param="scope")
     before, rate_before = await find(services, wanted.scope), await _rate(services, wanted.scope)
     budget = _next_budget(services, wanted, before)
     rate = wanted.rate(rate_before)
-    if budget is not UNSET:
-        if budget is not None:
-            await services.ledger.set_budget(budget, principal.key_id)
-        elif before is not None:
-            await services.ledger.remove_budget(wanted.scope, principal.key_id)
-    if rate is not None:
-        await _put_rate(services, rate, principal)
+    after = told(before if budget is UNSET else budget, rate_before if rate is None else rate)
+    change = Change("budget.set", wanted.scope, before=told(before, rate_before), after=after)
+    there = budget is not None or before is not None
+    await _put(asking, _Changes(wanted.scope, budget if there else UNSET, rate), change)
     state, rate_now = await find(services, wanted.scope), await _rate(services, wanted.scope)
-    change = Change("budget.set", wanted.scope, before=noted(before, rate_before), after=noted(state, rate_now))
-    await note(services, principal, change, ip=ip)
     if state is not None:
         return view(state, rate_now)
     return rate_view(rate_now or Rate(scope=wanted.scope), services.now(), principal.key_id)
@@ -124,25 +123,45 @@ def _budget_of(state: BudgetState) -> Budget:
     )
 
 
-async def _put_rate(services: Services, rate: Rate, principal: Principal) -> None:
-    if services.rates is not None:
-        await services.rates.set(rate, principal.key_id)
+class _Changes(NamedTuple):
+    """What is written of a scope: a limit in money, None to take it out, UNSET to leave it; limits per minute."""
+
+    scope: str
+    budget: Budget | UnsetType | None
+    rate: Rate | None
+
+
+async def _put(asking: Asking, changes: _Changes, change: Change) -> None:
+    """Both kinds of limit and the row of the audit log in one transaction, then in force."""
+    services, actor, rate = asking.services, asking.principal.key_id, changes.rate
+    said = noted(asking, change)
+
+    def last(connection: Connection) -> None:
+        if rate is not None:
+            rates.write(connection, rate, actor, services.now())
+        said(connection)
+
+    if changes.budget is UNSET:
+        await services.database.transact(last)
+    elif changes.budget is None:
+        if not await services.ledger.remove_budget(changes.scope, actor, last):  # somebody was faster
+            await services.database.transact(last)
     else:
-        await rates.put(services.database, rate, actor=principal.key_id, now=services.now())
+        await services.ledger.set_budget(changes.budget, actor, last)
+    if rate is not None and services.rates is not None:
+        await services.rates.refresh()
 
 
-async def retire_limit(services: Services, principal: Principal, scope: str, ip: str | None) -> None:
+async def retire_limit(asking: Asking, scope: str) -> None:
     """Take every limit of a scope out of force. Raises NotFound, also for one beyond the caller's team."""
+    services, principal = asking.services, asking.principal
     mine = await reachable(services, principal, scope)
     before = await find(services, scope) if mine else None
     rate = await _rate(services, scope) if mine else None
     if before is None and rate is None:
         raise NotFound(f"There is no budget {scope[:80]!r}.", code="budget_not_found")
-    if before is not None:
-        await services.ledger.remove_budget(scope, principal.key_id)
-    if rate is not None:
-        await _put_rate(services, Rate(scope=scope), principal)
-    await note(services, principal, Change("budget.retire", scope, before=noted(before, rate)), ip=ip)
+    changes = _Changes(scope, UNSET if before is None else None, None if rate is None else Rate(scope=scope))
+    await _put(asking, changes, Change("budget.retire", scope, before=told(before, rate)))
 
 
 async def visible(services: Services, principal: Principal) -> list[BudgetState]:
@@ -179,7 +198,7 @@ async def set_budget(caller: CallerDep, budget: FromPath[str], data: JSONBody[Bu
     spent before there was a budget.
     """
     wanted = wanted_budget(budget.removeprefix("/"), data)
-    return await set_limit(caller.services, caller.principal, wanted, caller.ip)
+    return await set_limit(caller, wanted)
 
 
 @get("/", opt={"role": "viewer"}, summary="List budgets")
@@ -206,7 +225,7 @@ async def read_budget(caller: CallerDep, budget: FromPath[str]) -> BudgetView:
 @delete("/{budget:path}", opt={"role": "admin"}, summary="Retire a budget", status_code=204)
 async def retire_budget(caller: CallerDep, budget: FromPath[str]) -> None:
     """It no longer limits anything; its history stays."""
-    await retire_limit(caller.services, caller.principal, budget.removeprefix("/"), caller.ip)
+    await retire_limit(caller, budget.removeprefix("/"))
 
 
 def route_handlers() -> list[ControllerRouterHandler]:

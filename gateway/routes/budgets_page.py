@@ -185,7 +185,7 @@ async def set_budget(visitor: VisitorDep) -> Response[bytes]:
     form = await visitor.form()
     scope = form.get("scope", "")
     try:
-        await set_limit(visitor.services, visitor.principal, wanted_budget(scope, wanted(form)), visitor.ip)
+        await set_limit(visitor, wanted_budget(scope, wanted(form)))
     except GatewayError as error:
         return await _page(visitor, problem=error.message, form={name: form.get(name, "") for name in _NEW})
     return visitor.go("/ui/budgets?" + urlencode({"done": scope}))
@@ -195,7 +195,7 @@ async def set_budget(visitor: VisitorDep) -> Response[bytes]:
 async def retire_budget(visitor: VisitorDep) -> Response[bytes]:
     """Take every limit of a scope out of force."""
     form = await visitor.form()
-    await retire_limit(visitor.services, visitor.principal, form.get("scope", ""), visitor.ip)
+    await retire_limit(visitor, form.get("scope", ""))
     return visitor.go("/ui/budgets")
 
 

@@ -12,7 +12,6 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
-from gateway.audit import Change, note
 from gateway.auth import ROLES, may
 from gateway.call import Role
 from gateway.db.queries import Queries
@@ -272,12 +271,9 @@ async def make_key(visitor: VisitorDep) -> Response[bytes]:
             ),
             visitor.services.now(),
         )
-        created = await visitor.services.keyring.create(visitor.principal, wanted)
+        shown = await key_routes.make(visitor, wanted)
     except GatewayError as error:
         return await _keys_page(visitor, problem=error.message, form=form)
-    shown = key_routes.made(created, visitor.services.now())
-    after: dict[str, object] = {"name": shown.name, "team": shown.team, "project": shown.project, "role": shown.role}
-    await note(visitor.services, visitor.principal, Change("key.create", shown.id, after=after), ip=visitor.ip)
     return await _keys_page(visitor, fresh=shown)
 
 
@@ -286,19 +282,14 @@ async def rotate_key(visitor: VisitorDep, key_id: FromPath[str]) -> Response[byt
     """Give a key a new secret and show it, once."""
     overlap = (await visitor.form()).get("overlap") or "0m"
     lasting = shapes.duration(overlap, param="overlap")
-    created = await visitor.services.keyring.rotate(visitor.principal, key_id, overlap=lasting)
-    shown = key_routes.made(created, visitor.services.now())
-    after: dict[str, object] = {"old_works_until": shown.old_works_until}
-    await note(visitor.services, visitor.principal, Change("key.rotate", key_id, after=after), ip=visitor.ip)
-    return await _keys_page(visitor, fresh=shown)
+    return await _keys_page(visitor, fresh=await key_routes.renew(visitor, key_id, lasting))
 
 
 @post("/keys/{key_id:str}/revoke", opt={"role": "admin"}, status_code=200)
 async def revoke_key(visitor: VisitorDep, key_id: FromPath[str]) -> Response[bytes]:
     """Stop a key."""
     await visitor.form()
-    await visitor.services.keyring.revoke(visitor.principal, key_id)
-    await note(visitor.services, visitor.principal, Change("key.revoke", key_id), ip=visitor.ip)
+    await key_routes.revoke(visitor, key_id)
     return moved(f"/ui/keys?revoked={key_id}")
 
 

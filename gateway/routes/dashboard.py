@@ -12,7 +12,7 @@ from litestar.params import FromPath, QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
-from gateway.audit import Change, note
+from gateway.audit import Change, noted, said_by
 from gateway.auth import may
 from gateway.db.queries import Queries
 from gateway.db.rows import UsageRow
@@ -151,8 +151,8 @@ async def login(request: AnyRequest) -> Response[bytes]:
     if not may(principal, "viewer"):
         problem = "This key is for applications; it has no role here."
         return sign_in_page(request, problem=problem, back=back, status=403)
-    token = await Sessions(services).open(principal)
-    await note(services, principal, Change("session.open", principal.key_id), ip=peer(request))
+    said = said_by(services, principal, Change("session.open", principal.key_id), peer(request))
+    token = await Sessions(services).open(principal, said)
     return Response(
         b"", status_code=303, headers={**HEADERS, "location": back}, cookies=[session_cookie(request, token)]
     )
@@ -174,8 +174,7 @@ async def logout(visitor: VisitorDep) -> Response[bytes]:
     """End the session on both sides."""
     await visitor.form()
     token = visitor.request.cookies.get(cookie_name(visitor.request), "")
-    await Sessions(visitor.services).close(token)
-    await note(visitor.services, visitor.principal, Change("session.close", visitor.principal.key_id), ip=visitor.ip)
+    await Sessions(visitor.services).close(token, noted(visitor, Change("session.close", visitor.principal.key_id)))
     gone = session_cookie(visitor.request, "")
     return Response(b"", status_code=303, headers={**HEADERS, "location": "/ui/login"}, cookies=[gone])
 

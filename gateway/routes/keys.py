@@ -10,9 +10,10 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Meta, Struct
 
-from gateway.audit import Change, note
+from gateway.audit import Asking, Change, note, noted
 from gateway.auth import ORG_WIDE, Created, NewKey
 from gateway.call import Principal, Role
+from gateway.db.session import Also
 from gateway.errors import InvalidRequest
 from gateway.firstrun import renew_admin_key
 from gateway.keyrows import KeyRow
@@ -110,11 +111,34 @@ def checked(data: KeyWanted, now: float) -> NewKey:
 @post("/", opt={"role": "admin"}, summary="Make a key", status_code=201)
 async def create_key(caller: CallerDep, data: JSONBody[KeyWanted]) -> KeyMade:
     """The answer holds the key; it is not shown again. A key never grants more than its maker has."""
-    created = await caller.services.keyring.create(caller.principal, checked(data, caller.services.now()))
-    shown = made(created, caller.services.now())
-    after: dict[str, object] = {"name": shown.name, "team": shown.team, "project": shown.project, "role": shown.role}
-    await note(caller.services, caller.principal, Change("key.create", created.row.id, after=after), ip=caller.ip)
-    return shown
+    return await make(caller, checked(data, caller.services.now()))
+
+
+async def make(asking: Asking, wanted: NewKey) -> KeyMade:
+    """Make a key and note it. Raises what the keyring raises."""
+
+    def said(row: KeyRow) -> Also:
+        after: dict[str, object] = {"name": row.name, "team": row.team, "project": row.project, "role": row.role}
+        return noted(asking, Change("key.create", row.id, after=after))
+
+    return made(await asking.services.keyring.create(asking.principal, wanted, said), asking.services.now())
+
+
+async def renew(asking: Asking, key_id: str, overlap: float) -> KeyMade:
+    """Give a key a new secret and note it. `overlap`: for how many seconds the old one works on."""
+    now = asking.services.now()
+
+    def said(row: KeyRow) -> Also:
+        after: dict[str, object] = {"old_works_until": view(row, now).old_works_until}
+        return noted(asking, Change("key.rotate", key_id, after=after))
+
+    return made(await asking.services.keyring.rotate(asking.principal, key_id, overlap=overlap, also=said), now)
+
+
+async def revoke(asking: Asking, key_id: str) -> KeyRow:
+    """Stop a key and note it."""
+    said = noted(asking, Change("key.revoke", key_id))
+    return await asking.services.keyring.revoke(asking.principal, key_id, said)
 
 
 @get("/", opt={"role": "operator"}, summary="List keys")
@@ -127,9 +151,7 @@ async def list_keys(caller: CallerDep) -> KeyList:
 @delete("/{key_id:str}", opt={"role": "admin"}, summary="Revoke a key", status_code=200)
 async def revoke_key(caller: CallerDep, key_id: FromPath[str]) -> KeyView:
     """Within a second in every worker, at once in this one. Revoking twice changes nothing."""
-    row = await caller.services.keyring.revoke(caller.principal, key_id)
-    await note(caller.services, caller.principal, Change("key.revoke", key_id), ip=caller.ip)
-    return view(row, caller.services.now())
+    return view(await revoke(caller, key_id), caller.services.now())
 
 
 @post("/{key_id:str}/rotate", opt={"role": "admin"}, summary="Give a key a new secret", status_code=200)
@@ -138,13 +160,10 @@ async def rotate_key(caller: CallerDep, key_id: FromPath[str], overlap: Overlap 
 
     `admin` renews the admin key, whose old text stops at once.
     """
+    if key_id != ADMIN_KEY_ID:
+        return await renew(caller, key_id, shapes.duration(overlap, param="overlap"))
     services = caller.services
-    if key_id == ADMIN_KEY_ID:
-        shown = _renewed(services, caller.principal)
-    else:
-        lasting = shapes.duration(overlap, param="overlap")
-        created = await services.keyring.rotate(caller.principal, key_id, overlap=lasting)
-        shown = made(created, services.now())
+    shown = _renewed(services, caller.principal)
     after: dict[str, object] = {"old_works_until": shown.old_works_until}
     await note(services, caller.principal, Change("key.rotate", key_id, after=after), ip=caller.ip)
     return shown

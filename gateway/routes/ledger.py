@@ -11,8 +11,9 @@ from litestar.params import JSONBody
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
-from gateway.audit import Change, note
+from gateway.audit import Change, note, noted
 from gateway.auth import ORG_WIDE
+from gateway.db.session import Also
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.ledger.statement import booked
 from gateway.routes.access import Caller, CallerDep, control_router
@@ -115,15 +116,18 @@ async def adjust(caller: CallerDep, data: JSONBody[AdjustWanted]) -> Adjusted:
         raise InvalidRequest(f"`delta_usd`: {error}.", param="delta_usd") from error
     if delta == 0 or not data.reason.strip():
         raise InvalidRequest("A correction needs an amount other than 0 and a reason.", param="reason")
+
+    def said(made: str) -> Also:
+        after: dict[str, object] = {"delta_usd": usd(delta), "reason": data.reason.strip()[:500], "id": made}
+        return noted(caller, Change("ledger.adjust", data.entry_id[:200], after=after))
+
     await services.ledger.flush()
     try:
         made = await services.ledger.adjust(
-            data.entry_id, delta, reason=data.reason.strip(), actor=caller.principal.key_id
+            data.entry_id, delta, reason=data.reason.strip(), actor=caller.principal.key_id, also=said
         )
     except ValueError as error:
         raise InvalidRequest(f"{error}.", param="entry_id") from error
-    after: dict[str, object] = {"delta_usd": usd(delta), "reason": data.reason.strip()[:500], "id": made}
-    await note(services, caller.principal, Change("ledger.adjust", data.entry_id[:200], after=after), ip=caller.ip)
     return Adjusted(id=made, month=await booked(services.database, made))
 
 

@@ -8,11 +8,12 @@ from litestar.params import FromPath, JSONBody
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
-from gateway.audit import Change, note
+from gateway.audit import Asking, Change, noted
 from gateway.auth import ORG_WIDE, require
 from gateway.call import Principal
+from gateway.db.session import Also
 from gateway.errors import Conflict, InvalidRequest, NotAllowed
-from gateway.ledger.closing import AlreadyClosed, Months, NotClosable
+from gateway.ledger.closing import AlreadyClosed, Months, NotClosable, Totals
 from gateway.ledger.grouping import TooMany
 from gateway.ledger.statement import Month, month, months
 from gateway.routes import shapes
@@ -124,6 +125,17 @@ async def read_month(caller: CallerDep, month_name: FromPath[str]) -> MonthDetai
     return await detail(caller, named(month_name))
 
 
+async def close(asking: Asking, name: str, reason: str | None) -> None:
+    """Close a month and note it. Raises what `Months.close` raises."""
+
+    def said(sums: Totals, digest: str) -> Also:
+        after: dict[str, object] = {"amount_usd": usd(sums.amount_nano), "digest": digest, "reason": reason}
+        return noted(asking, Change("month.close", name, after=after))
+
+    services = asking.services
+    await Months(services.database, now=services.now).close(name, asking.principal.key_id, reason, said)
+
+
 @post("/months/{month_name:str}/close", opt={"role": "finance"}, summary="Close a month", status_code=200)
 async def close_month(caller: CallerDep, month_name: FromPath[str], data: JSONBody[CloseWanted | None]) -> MonthDetail:
     """Seals the month's sums for good. Whatever is posted for it later stands in the first open month instead.
@@ -141,17 +153,13 @@ async def close_month(caller: CallerDep, month_name: FromPath[str], data: JSONBo
             raise InvalidRequest("`force` needs a `reason`; it is kept with the month.", param="reason")
     await services.ledger.report()
     try:
-        seal = await Months(services.database, now=services.now).close(
-            named(month_name), who.key_id, reason if wanted.force else None
-        )
+        await close(caller, named(month_name), reason if wanted.force else None)
     except NotClosable as error:
         raise Conflict(f"{month_name} cannot be closed: {error}.", code="month_not_closable") from error
     except AlreadyClosed as error:
         raise Conflict(f"{error}.", code="month_closed") from error
     except TooMany as error:
         raise InvalidRequest(f"{error}.") from error
-    after: dict[str, object] = {"amount_usd": usd(seal.amount_nano), "digest": seal.digest, "reason": seal.reason}
-    await note(services, who, Change("month.close", month_name, after=after), ip=caller.ip)
     return await detail(caller, month_name)
 
 

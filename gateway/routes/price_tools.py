@@ -172,7 +172,7 @@ async def price_engine(
         basis=basis,
     )
     wanted = PriceWanted(input_usd=per_million(found.input), output_usd=per_million(found.output))
-    return await put_price(caller, f"{engine}/{model}", wanted, setting)
+    return await put_price(caller, f"{engine}/{model}", wanted.terms, setting)
 
 
 @get("/break-even", opt={"role": "viewer"}, summary="From which load on an engine is cheaper")

@@ -11,12 +11,14 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Struct, structs, to_builtins
 
 from gateway import price_table
-from gateway.audit import Change, note
+from gateway.audit import Asking, Change, noted
 from gateway.auth import ORG_WIDE
 from gateway.call import Principal
 from gateway.db.queries import Queries
+from gateway.db.session import Also
 from gateway.errors import InvalidRequest, NotAllowed
-from gateway.prices import ANY, PriceSetting
+from gateway.price_terms import Terms
+from gateway.prices import ANY, Override, PriceSetting
 from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
 from gateway.routes.price_shapes import PriceLine, PriceWanted, TableLine, price_line
@@ -162,24 +164,29 @@ async def set_price(caller: CallerDep, model: FromPath[str], data: JSONBody[Pric
     begins = _instant(services, data.effective_from, "effective_from")
     ends = _instant(services, data.effective_until, "effective_until")
     setting = PriceSetting(actor=caller.principal.key_id, effective_from=begins, effective_until=ends)
-    return await put_price(caller, name, data, setting)
+    return await put_price(caller, name, data.terms, setting)
 
 
-async def put_price(caller: CallerDep, name: str, data: PriceWanted, setting: PriceSetting) -> PriceLine:
+async def put_price(asking: Asking, name: str, terms: Terms, setting: PriceSetting) -> PriceLine:
     """Set it and note in the audit log what changed. Raises InvalidRequest, NotAllowed."""
-    if caller.principal.team != ORG_WIDE:
+    if asking.principal.team != ORG_WIDE:
         raise NotAllowed("Prices hold for every team; this key is bound to one.", code="beyond_team")
-    services = caller.services
+    services = asking.services
     before = priced(services, name)
+
+    def said(row: Override) -> Also:
+        return noted(asking, Change("price.set", name, before=_noted(before), after=_noted(_line(name, row))))
+
     try:
-        row = await services.prices.put(name, data.terms, setting)
+        row = await services.prices.put(name, terms, setting, said)
     except ValueError as error:
         raise InvalidRequest(str(error), param="model" if "provider/model" in str(error) else None) from error
+    return _line(name, row)
+
+
+def _line(name: str, row: Override) -> PriceLine:
     begins = row.effective_from
-    after = price_line(name, row.source, row.charged(begins, ""), row, begins)
-    change = Change("price.set", name, before=_noted(before), after=_noted(after))
-    await note(services, caller.principal, change, ip=caller.ip)
-    return after
+    return price_line(name, row.source, row.charged(begins, ""), row, begins)
 
 
 def _instant(services: Services, value: str | int | float | None, param: str) -> float | None:

@@ -8,13 +8,12 @@ from urllib.parse import quote
 from litestar import Response, get, post
 from litestar.types import ControllerRouterHandler
 
-from gateway.audit import Change, note
 from gateway.auth import ORG_WIDE, may
-from gateway.errors import GatewayError, InvalidRequest, NotAllowed
+from gateway.errors import GatewayError
 from gateway.price_terms import Terms
 from gateway.prices import PriceSetting
 from gateway.routes import shapes
-from gateway.routes.prices import doubtful, in_use, priced
+from gateway.routes.prices import doubtful, in_use, priced, put_price
 from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
 from gateway.web.sheet import Cell
 
@@ -67,8 +66,6 @@ async def set_price(visitor: VisitorDep) -> Response[bytes]:
 
 async def _put(visitor: Visitor, fields: dict[str, str]) -> None:
     services, name = visitor.services, fields.get("model", "")
-    if visitor.principal.team != ORG_WIDE:
-        raise NotAllowed("Prices hold for every team; your key is bound to one.", code="beyond_team")
     begins = fields.get("effective_from") or None
     setting = PriceSetting(
         actor=visitor.principal.key_id,
@@ -79,17 +76,7 @@ async def _put(visitor: Visitor, fields: dict[str, str]) -> None:
         output_usd=fields.get("output_usd", ""),
         cached_usd=fields.get("cached_usd") or None,
     )
-    before = priced(services, name)
-    try:
-        row = await services.prices.put(name, terms, setting)
-    except ValueError as error:
-        raise InvalidRequest(str(error), param="model") from error
-    noted: list[dict[str, object]] = [
-        {"input_usd": line.input_usd, "output_usd": line.output_usd, "cached_usd": line.cached_usd}
-        for line in (before, priced(services, f"{row.provider}/{row.model}"))
-    ]
-    change = Change("price.set", name, before=noted[0], after=noted[1])
-    await note(services, visitor.principal, change, ip=visitor.ip)
+    await put_price(visitor, name, terms, setting)
 
 
 def route_handlers() -> list[ControllerRouterHandler]:

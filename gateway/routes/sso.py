@@ -8,7 +8,7 @@ from litestar import Response, get
 from litestar.datastructures import Cookie
 from litestar.types import ControllerRouterHandler
 
-from gateway.audit import Change, note
+from gateway.audit import Change, said_by
 from gateway.call import Principal
 from gateway.errors import GatewayError, NotFound
 from gateway.oidc import LIFETIME, Person, SignOn
@@ -71,9 +71,9 @@ async def _opened(request: AnyRequest, person: Person) -> Response[bytes]:
     is a page of ours that leads on by itself."""
     services = services_of(request)
     principal = Principal(key_id=person.actor, team=person.team, project="", role=person.role)
-    token = await Sessions(services).open(principal, person=True)
     after: dict[str, object] = {"role": person.role, "team": person.team or None}
-    await note(services, principal, Change("session.open", person.actor, after=after), ip=peer(request))
+    said = said_by(services, principal, Change("session.open", person.actor, after=after), peer(request))
+    token = await Sessions(services).open(principal, said, person=True)
     answer = html(render("signed_in.html", back=person.back))
     answer.cookies.extend([session_cookie(request, token), _login_cookie(request, "")])
     return answer

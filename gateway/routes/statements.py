@@ -4,17 +4,18 @@ Knows: JSON and CSV, who may see and do what. Does not know: how costs are split
 """
 
 from decimal import Decimal
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 from litestar import Response, delete, get, put
 from litestar.params import FromPath, JSONBody, QueryParameter
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct, field
 
-from gateway.audit import Change, note
+from gateway.audit import Asking, Change, noted
 from gateway.auth import ORG_WIDE
 from gateway.call import Principal
 from gateway.db import shared_costs as stored
+from gateway.db.session import Also
 from gateway.db.shared_costs import SharedCostRow
 from gateway.errors import InvalidRequest, NotAllowed, NotFound
 from gateway.ledger.statement import Statement, TeamStatement, statement
@@ -263,14 +264,6 @@ async def delete_shared(caller: CallerDep, name: FromPath[str]) -> None:
     await take_out_shared(caller, name)
 
 
-class Asking(Protocol):
-    """Who asks for a change, from where: a caller of the API or a visitor of the pages."""
-
-    services: Services
-    principal: Principal
-    ip: str | None
-
-
 async def shared_costs(services: Services, principal: Principal) -> list[SharedCostView]:
     """In order of name. Raises NotAllowed for a key of one team."""
     _everyone(principal)
@@ -281,20 +274,23 @@ async def set_shared(asking: Asking, name: str, data: SharedCostWanted) -> Share
     """Set one and note it. Raises InvalidRequest naming the field, NotAllowed for a key of one team."""
     _everyone(asking.principal)
     wanted = _wanted(shapes.name(name, param="name"), data, asking)
-    before = await stored.put(asking.services.database, wanted)
-    change = Change("shared_cost.set", wanted.name, before=_noted(before), after=_noted(wanted))
-    await note(asking.services, asking.principal, change, ip=asking.ip)
+
+    def said(before: SharedCostRow | None) -> Also:
+        return noted(asking, Change("shared_cost.set", wanted.name, before=_noted(before), after=_noted(wanted)))
+
+    await stored.put(asking.services.database, wanted, said)
     return _shown(wanted)
 
 
 async def take_out_shared(asking: Asking, name: str) -> None:
     """Take one out and note it. Raises NotFound, NotAllowed for a key of one team."""
     _everyone(asking.principal)
-    before = await stored.take_out(asking.services.database, name)
-    if before is None:
+
+    def said(before: SharedCostRow) -> Also:
+        return noted(asking, Change("shared_cost.delete", name, before=_noted(before)))
+
+    if not await stored.take_out(asking.services.database, name, said):
         raise NotFound(f"There is no shared cost {name[:80]!r}.", code="shared_cost_not_found")
-    change = Change("shared_cost.delete", name, before=_noted(before))
-    await note(asking.services, asking.principal, change, ip=asking.ip)
 
 
 def _everyone(principal: Principal) -> None:

@@ -7,16 +7,15 @@ from litestar import Response, get, post
 from litestar.params import FromPath
 from litestar.types import ControllerRouterHandler
 
-from gateway.audit import Change, note
 from gateway.auth import ORG_WIDE, may, require
 from gateway.errors import GatewayError, InvalidRequest, NotAllowed
 from gateway.ledger.closing import AlreadyClosed, Months, NotClosable
 from gateway.ledger.grouping import TooMany
 from gateway.ledger.statement import month, months, statement
+from gateway.routes import months as month_routes
 from gateway.routes.months import named, own_team, view
 from gateway.routes.statements import statement_csv, statement_view
 from gateway.routes.visitor import Visitor, VisitorDep, page_router
-from policies.money import usd
 
 _LONGEST_REASON = 500
 
@@ -88,14 +87,11 @@ async def close(visitor: VisitorDep, name: FromPath[str]) -> Response[bytes]:
 
 
 async def _close(visitor: Visitor, name: str, reason: str | None) -> None:
-    services, who = visitor.services, visitor.principal
-    await services.ledger.report()
+    await visitor.services.ledger.report()
     try:
-        seal = await Months(services.database, now=services.now).close(name, who.key_id, reason)
+        await month_routes.close(visitor, name, reason)
     except (NotClosable, AlreadyClosed, TooMany) as error:
         raise InvalidRequest(f"{name} cannot be closed: {error}.", code="month_not_closable") from error
-    after: dict[str, object] = {"amount_usd": usd(seal.amount_nano), "digest": seal.digest, "reason": seal.reason}
-    await note(services, who, Change("month.close", name, after=after), ip=visitor.ip)
 
 
 def route_handlers() -> list[ControllerRouterHandler]:

@@ -7,6 +7,7 @@ show it and the database cannot. Does not know: cookies' attributes, pages.
 import hashlib
 import hmac
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
@@ -15,6 +16,7 @@ from sqlalchemy import delete, insert, select, update
 from gateway.auth import may
 from gateway.call import Principal
 from gateway.db.models import LoginSession
+from gateway.db.session import Also, nothing
 from gateway.services import Services
 
 ABSOLUTE = 8 * 3_600.0
@@ -49,7 +51,7 @@ class Sessions:
         self._sign_on = services.sign_on
         self._now = services.now
 
-    async def open(self, principal: Principal, *, person: bool = False) -> str:
+    async def open(self, principal: Principal, also: Also = nothing, *, person: bool = False) -> str:
         """A new session's token, always a fresh one: a token from before the login never counts after it.
 
         `person`: signed in elsewhere, so that no key says what the session may do; the session itself does.
@@ -69,6 +71,7 @@ class Sessions:
                     team=principal.team if person else None,
                 )
             )
+            await connection.run_sync(also)
         return token
 
     async def find(self, token: str, *, used: bool = True) -> Opened | None:
@@ -99,15 +102,17 @@ class Sessions:
             return None
         return Principal(key_id=row.actor, team=row.team, project="", role=row.role)
 
-    async def close_all(self, actor: str) -> int:
+    async def close_all(self, actor: str, also: Callable[[int], Also] = lambda _: nothing) -> int:
         """End every session of a key or of a person; answers how many there were."""
         async with self._database.begin() as connection:
             gone = await connection.execute(delete(LoginSession).where(LoginSession.actor == actor))
+            await connection.run_sync(also(gone.rowcount))
         return gone.rowcount
 
-    async def close(self, token: str) -> None:
+    async def close(self, token: str, also: Also = nothing) -> None:
         async with self._database.begin() as connection:
             await connection.execute(delete(LoginSession).where(LoginSession.id == _digest(token)))
+            await connection.run_sync(also)
 
     async def _note(self, token: str, now: float) -> None:
         async with self._database.begin() as connection:
