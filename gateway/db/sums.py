@@ -34,9 +34,9 @@ Neighbours differ by a factor of 2 up to 64 ms and of the square root of 2 from 
 percentile can be off at most: a percentile is placed inside its bucket as if durations were spread evenly in it.
 """
 FIRST, USER, TAG = "first", "user", "tag:"
-ROWS_FROM, HOURS_FROM, DAYS_TO = "rows_from", "hours_from", "days_to"
+ROWS_FROM, HOURS_FROM, DAYS_TO, NAMES_GONE = "rows_from", "hours_from", "days_to", "names_gone"
 """Names of settings: the instants from which on rows and sums of hours are kept, older ones were pruned; the first day
-(days since the epoch) whose sums are not made yet."""
+(days since the epoch) whose sums are not made yet; how often combinations were pruned that no sum has any more."""
 MEASURES = (
     "requests",
     "hits",

@@ -22,6 +22,8 @@ from policies.money import usd
 
 _strings = msgspec.json.Decoder(list[str]).decode
 _LONGEST_REASON = 500
+Told = Callable[[str], Also]
+"""What belongs to the new entry of that id, in its transaction."""
 
 
 class Correction(Struct, frozen=True, kw_only=True):
@@ -32,7 +34,7 @@ class Correction(Struct, frozen=True, kw_only=True):
     reason: str
     actor: str
     mark: str
-    also: Callable[[str], Also] | None = None
+    also: Told | None = None
 
 
 async def adjust(database: Database, windows: Windows, alerting: Alerting, wanted: Correction, now: float) -> str:

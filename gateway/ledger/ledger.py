@@ -27,7 +27,7 @@ from gateway.db.session import UNREACHABLE, Also, Database, nothing
 from gateway.errors import InvalidRequest, Overloaded
 from gateway.ids import uuid7
 from gateway.ledger import checks, seals, sums
-from gateway.ledger.adjust import Correction, adjust
+from gateway.ledger.adjust import Correction, Told, adjust
 from gateway.ledger.alerting import Alerting
 from gateway.ledger.balances import Windows
 from gateway.ledger.book import Book, BootClosed
@@ -294,13 +294,8 @@ class Ledger:
             if pool is not None:
                 pool.balance(*balance, self._monotonic())
 
-    async def adjust(
-        self, entry_id: str, delta_nano: int, *, reason: str, actor: str, also: Callable[[str], Also] | None = None
-    ) -> str:
-        """Correct what an attempt cost by another entry; answers its id. Raises ValueError when it makes no sense.
-
-        `also`: what belongs to the entry of that id.
-        """
+    async def adjust(self, entry_id: str, delta_nano: int, *, reason: str, actor: str, also: Told | None = None) -> str:
+        """Correct what an attempt cost by another entry; answers its id, which `also` is told. Raises ValueError."""
         wanted = Correction(entry_id=entry_id, delta=delta_nano, reason=reason, actor=actor, mark=uuid7(), also=also)
         made = await adjust(self._database, self._windows, self._alerting, wanted, self._pulse.instant())
         await self._read_balances()

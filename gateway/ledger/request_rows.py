@@ -22,6 +22,7 @@ from gateway.db.sums import (
     DAY,
     DAYS_TO,
     HOURS,
+    NAMES_GONE,
     ROWS_FROM,
     SUMMED,
     Row,
@@ -50,6 +51,7 @@ _USE = (
     .where(ApiKey.id == bindparam("key"), func.coalesce(ApiKey.last_used, 0.0) < bindparam("used"))
     .values(last_used=bindparam("used"))
 )
+_GONE = f"SELECT value FROM setting WHERE name = '{NAMES_GONE}'"  # noqa: S608 - the same
 _encode = msgspec.json.Encoder().encode
 
 
@@ -60,6 +62,7 @@ class RequestRows:
         self._dialect: Dialect = "sqlite" if dialect == "sqlite" else "postgresql"
         self._known: dict[tuple[Any, ...], int] = {}
         self._fresh: dict[tuple[Any, ...], int] = {}
+        self._gone: str | None = None
         self._used: dict[str, float] = {}
         self._just_used: dict[str, float] = {}
         self._requests = Inserts(self._dialect, RequestRow)
@@ -112,15 +115,29 @@ class RequestRows:
 
     def put(self, connection: Connection, of: type[UsageHour] | type[UsageDay], sums: Sums) -> None:
         """Add to the stored sums, in order of their keys."""
+        if self._gone is None:
+            self._gone = _names_gone(connection)
         known, by_hour = self._known, of is UsageHour
         missing = {key[2] for key in sums if key[2] not in known}
         made = self._made(connection, missing) if missing else {}
+        named = {key[2]: known[key[2]] if key[2] in known else made[key[2]] for key in sums}
         lines = [
-            (facet, starts, known[who] if who in known else made[who], *(numbers[:-1] if by_hour else numbers))
+            (facet, starts, named[who], *(numbers[:-1] if by_hour else numbers))
             for (facet, starts, who), numbers in sums.items()
         ]
         lines.sort()
         (self._hours if by_hour else self._days).put(connection, lines)
+        if (gone := _names_gone(connection)) != self._gone:
+            self._gone = gone
+            self._name_again(connection, named)
+
+    def _name_again(self, connection: Connection, used: dict[tuple[Any, ...], int]) -> None:
+        """Some combination may have been pruned since it was looked up: those that were counted just now are put back.
+
+        Whoever prunes locks the sums first, so nobody does between the sums above and the end of this transaction.
+        """
+        self._combinations.put(connection, sorted((name, *who) for who, name in used.items()))
+        self._known.clear()
 
     def committed(self) -> None:
         """The last transaction holds: the combinations that it made need not be looked up again."""
@@ -178,6 +195,11 @@ class RequestRows:
             left, salt = [who for who in left if who not in stored], salt + 1
         self._fresh |= found
         return found
+
+
+def _names_gone(connection: Connection) -> str:
+    """Changes whenever combinations were pruned."""
+    return str(connection.exec_driver_sql(_GONE).scalar() or "")
 
 
 def rows_from(connection: Connection) -> float:

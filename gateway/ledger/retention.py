@@ -8,16 +8,16 @@ Money is never pruned: ledger entries, corrections and balances stay. A month wh
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Delete, Table, delete, select, tuple_, update
+from sqlalchemy import ColumnElement, Delete, Table, delete, select, text, tuple_, union, update
 from sqlalchemy.engine import Connection
 
-from gateway.db.models import Explain, RequestRow, Setting, UsageDay, UsageHour
+from gateway.db.models import Explain, RequestRow, Setting, UsageDay, UsageHour, UsageWho
 from gateway.db.session import UNREACHABLE, Database
-from gateway.db.sums import DAY, HOUR, HOURS_FROM, ROWS_FROM
+from gateway.db.sums import DAY, HOUR, HOURS_FROM, NAMES_GONE, ROWS_FROM
 from gateway.ledger.balances import insert_once, table
 from gateway.ledger.request_rows import days_to
 from gateway.ledger.shipper import set_within
@@ -31,6 +31,9 @@ log = structlog.get_logger("nearhit.ledger")
 _FIRST_SECONDS = 60.0
 _EVERY_SECONDS = 3_600.0
 _BATCH = 1_000
+_LOCKED_MS = 60_000
+_used = union(select(UsageHour.who), select(UsageDay.who)).subquery()
+_UNUSED = select(UsageWho.id).outerjoin(_used, _used.c.who == UsageWho.id).where(_used.c.who.is_(None)).limit(_BATCH)
 _PAUSE = 0.02  # between batches: whoever writes requests goes first
 
 
@@ -77,7 +80,7 @@ class Retention:
             gone += await self._prune_sums(table(UsageHour), floor // HOUR)
         if self._kept.days:
             gone += await self._prune_sums(table(UsageDay), self._first_day(self._kept.days) // DAY)
-        return gone
+        return gone + await self._prune_names()
 
     def _first_day(self, days: int) -> int:
         """The first instant that is kept: pruning takes whole days (UTC)."""
@@ -110,6 +113,12 @@ class Retention:
             gone += await self._repeat(delete(of).where(mine, tuple_(of.c.starts, of.c.who).in_(some)))
         return gone
 
+    async def _prune_names(self) -> int:
+        """Combinations that no sum has any more, some at a time; sought without a lock, then looked at again."""
+        async with self._database.read(patience=60.0) as connection:
+            names = list((await connection.execute(_UNUSED)).scalars())
+        return await self._database.transact(_forget_names, names, self._add_setting) if names else 0
+
     async def _repeat(self, statement: Delete) -> int:
         """Until a turn finds less than it could take."""
         gone = _BATCH
@@ -127,6 +136,22 @@ def kept(settings: "Settings") -> Kept:
     return Kept(
         requests=given.requests, hours=given.hours, days=given.days, explanations=settings.telemetry.explain_days
     )
+
+
+def _forget_names(connection: Connection, names: list[int], add_setting: Any) -> int:
+    """Nobody counts meanwhile; whoever remembers one of them puts it back (`RequestRows`), told by the setting."""
+    if connection.dialect.name == "postgresql":
+        for limit in ("statement_timeout", "lock_timeout"):
+            connection.execute(text(f"SET LOCAL {limit} = {_LOCKED_MS}"))
+        connection.execute(text("LOCK TABLE usage_hour, usage_day IN SHARE ROW EXCLUSIVE MODE"))
+    again: set[int] = set()
+    for of in (UsageHour, UsageDay):
+        again.update(connection.execute(select(of.who).where(of.who.in_(names)).distinct()).scalars())
+    gone = _gone(connection, delete(UsageWho).where(UsageWho.id.in_(set(names) - again)))
+    connection.execute(add_setting, {"name": NAMES_GONE, "value": "0"})
+    held = connection.execute(select(Setting.value).where(Setting.name == NAMES_GONE).with_for_update()).scalar_one()
+    connection.execute(update(Setting).where(Setting.name == NAMES_GONE).values(value=str(int(held) + 1)))
+    return gone
 
 
 def _gone(connection: Connection, statement: Delete) -> int:

@@ -191,6 +191,24 @@ async def test_pruning_keeps_what_was_summed(database: Database) -> None:
     await sums.make_days(database, SHAPE.end + 9 * DAY)
     await forgetting.prune()
     assert (await queries.usage())[0].requests == 0
+    async with database.read() as connection:
+        assert await connection.scalar(text("SELECT count(*) FROM usage_who")) == 0
+
+
+async def test_a_name_that_was_pruned_is_put_back_by_who_remembers_it(database: Database) -> None:
+    """A process runs for months: what it counts under a name that went meanwhile must not be lost from every page."""
+    writer, later = RequestRows(database.dialect), SHAPE.end + 9 * DAY
+    for moved in (0.0, later - BEGAN):
+        batch = [(f"{int(moved)}-{row[0]}"[:36], row[1] + moved, *row[2:]) for row in TRAFFIC[:50]]
+        await database.transact(writer.add, batch, new=True)
+        writer.committed()
+        if not moved:
+            await sums.make_days(database, later)
+            forgetting = Retention(database, Kept(requests=1, hours=1, days=1), now=lambda: later)
+            assert await forgetting.prune() > 0
+    audits = sum(row[COLUMNS.index("cache")] == "audit" for row in TRAFFIC[:50])
+    assert (await Queries(database).usage())[0].requests == 50 - audits
+    assert await sums.differences(database) == []
 
 
 async def test_requests_of_before_the_sums_are_added_up_at_the_first_start(

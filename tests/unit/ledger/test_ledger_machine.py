@@ -60,6 +60,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def tend(self, who: int, seconds: float, lose_reply: bool) -> None:
         self.world.tend(who, seconds, lose_reply)
 
+    @rule(who=NUMBER, times=st.integers(1, 3))
+    def hand_back(self, who: int, times: int) -> None:
+        self.world.hand_back(who, times)
+
     @rule(who=NUMBER, extra=st.integers(0, 8), power=st.booleans(), keep=st.sampled_from([0.0, 0.5, 1.0]))
     def kill(self, who: int, extra: int, power: bool, keep: float) -> None:
         self.world.kill(who, extra, power, keep)

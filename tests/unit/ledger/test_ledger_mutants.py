@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from gateway.ledger import book, journal, leases, ledger, pools, posts, recovery
+from gateway.ledger import balances, book, journal, leases, ledger, pools, posts, recovery
 from gateway.ledger.plan import Posting
 from policies.money import Usage
 from tests.unit.ledger.schedules import wander
+from tests.unit.ledger.world import World
 
 _MOST_SCHEDULES = 40
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -147,6 +148,18 @@ def windows_never_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pools.Pools, "drawn_on", remembered)
 
 
+def release_repeated(patch: pytest.MonkeyPatch) -> None:
+    """A hand-back whose reply was lost is done once more, out of what running requests rest on."""
+
+    def again(self: book.Book, connection: Any, boot: str, back: Sequence[book.Return]) -> Any:
+        held = balances.leases_of(connection, boot, [part.window for part in back])
+        mistaken = [structs.replace(part, granted=held[part.window].granted) for part in back]
+        return original(self, connection, boot, mistaken)
+
+    original = book.Book._release
+    patch.setattr(book.Book, "_release", again)
+
+
 _Settle = ledger.Settle
 MUTANTS: list[Patch] = [
     no_dedupe,
@@ -171,6 +184,29 @@ def test_the_world_notices(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> No
     mutant(monkeypatch)
     with pytest.raises((AssertionError, KeyError), match=r"^I\d|\|day\|"):
         _wander_far()
+
+
+def test_the_world_notices_a_release_that_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By chance the lost reply is nearly always another one's, so this schedule is written down; sound code passes."""
+    _hand_back_twice()
+    release_repeated(monkeypatch)
+    with pytest.raises(AssertionError, match=r"^I2"):
+        _hand_back_twice()
+
+
+def _hand_back_twice() -> None:
+    """One process has a request running while it hands the rest of its lease back, again; another one takes it."""
+    world = World()
+    try:
+        for _ in range(3):
+            world.admit(0, "k2", most=40, want=39, stops=False, refused=False)
+        world.hand_back(0, times=2)
+        for most in (40,) * 7 + (10,):  # 400 in all, and then one more
+            world.admit(1, "k2", most=most, want=most - 1, stops=False, refused=False)
+            world.check()
+        world.settle_down()
+    finally:
+        world.close()
 
 
 def _wander_far() -> None:

@@ -12,7 +12,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -24,6 +24,8 @@ from gateway.call import Principal
 from gateway.db.session import Database
 from gateway.errors import BudgetExhausted, Overloaded
 from gateway.ledger import Hold, Ledger
+from gateway.ledger.balances import Standing
+from gateway.ledger.book import Return
 from gateway.ledger.posts import Line
 from gateway.ledger.segments import Segment
 from policies.budget import parse_window_id
@@ -206,6 +208,22 @@ class World:
         self.clock.advance(seconds)
         self.database.lose_reply |= lose_reply
         self._try(self.ledgers[who % len(self.ledgers)]._tender.turn())
+
+    def hand_back(self, who: int, times: int) -> None:
+        """What is idle goes back; the reply to each time but the last is lost, so that it is done again."""
+        leases = self.ledgers[who % len(self.ledgers)]._leases
+        release = leases._book.release
+
+        async def unheard(boot: str, back: Sequence[Return]) -> list[Standing]:
+            await release(boot, back)
+            raise OperationalError("reply lost", None, ConnectionError("reply lost"))
+
+        self.clock.advance(30.0)
+        leases._book.release = unheard
+        for _ in range(times - 1):
+            self._try(leases.tend())
+        leases._book.release = release
+        self._try(leases.tend())
 
     def kill(self, who: int, extra: int, power: bool, keep: float) -> None:
         """kill -9, or a power cut that also takes what the disk had not been told to keep; then a new process."""
