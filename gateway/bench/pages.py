@@ -110,6 +110,8 @@ def cases(queries: Queries, shape: Shape) -> dict[str, Callable[[], Awaitable[ob
         "requests: failed of a key": lambda: recent(50, where={"key": "k0000031"}, failed=True),
         "requests: of a model and source": lambda: recent(50, where={"model": "legacy", "source": "shared"}),
         "requests: of a user who rarely asks": lambda: recent(50, where={"user": "user-30-31@example.com"}),
+        "requests: of a customer who rarely asks": lambda: recent(50, where={"tag:customer": "customer-5-of-31"}),
+        "cache: audits of a month by day": lambda: usage(("day",), start, now, {"cache": "audit"}, latencies=False),
         "requests: of a model nobody asked for": lambda: recent(50, where={"model": "none"}),
     }
     for name in ("team", "project", "key", "model", "model_used", "provider", "operation", "source", "cache", "status"):
