@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Delete, Table, delete, select, text, tuple_, union, update
+from sqlalchemy import ColumnElement, Delete, Table, delete, func, select, text, tuple_, union, update
 from sqlalchemy.engine import Connection
 
 from gateway.db.models import Explain, RequestRow, Setting, UsageDay, UsageHour, UsageWho
@@ -141,8 +141,8 @@ def kept(settings: "Settings") -> Kept:
 def _forget_names(connection: Connection, names: list[int], add_setting: Any) -> int:
     """Nobody counts meanwhile; whoever remembers one of them puts it back (`RequestRows`), told by the setting."""
     if connection.dialect.name == "postgresql":
-        for limit in ("statement_timeout", "lock_timeout"):
-            connection.execute(text(f"SET LOCAL {limit} = {_LOCKED_MS}"))
+        limits = [func.set_config(name, str(_LOCKED_MS), True) for name in ("statement_timeout", "lock_timeout")]
+        connection.execute(select(*limits))
         connection.execute(text("LOCK TABLE usage_hour, usage_day IN SHARE ROW EXCLUSIVE MODE"))
     again: set[int] = set()
     for of in (UsageHour, UsageDay):
