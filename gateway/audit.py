@@ -22,6 +22,7 @@ from gateway.services import Services
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _START = "0" * 64
 _PAGE = 1_000
+_WAIT_MS = "5000"  # for one's turn, which others have for the length of an insert
 _TURN = 7_236_583_492  # any fixed number: PostgreSQL's advisory lock for this chain
 
 
@@ -104,6 +105,8 @@ def _digest(previous: str, at: float, actor: str, change: Change, ip: str | None
 
 
 def _exclusive(connection: Connection) -> None:
-    """SQLite has one writer anyway; on PostgreSQL take turns."""
+    """SQLite has one writer anyway; on PostgreSQL take turns. A busy machine must not undo somebody's change."""
     if connection.dialect.name == "postgresql":
+        limits = [func.set_config(name, _WAIT_MS, True) for name in ("statement_timeout", "lock_timeout")]
+        connection.execute(select(*limits))
         connection.execute(select(func.pg_advisory_xact_lock(_TURN)))
