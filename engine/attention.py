@@ -24,7 +24,9 @@ from engine.scheduler import Work
 _PLAIN = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _SCALED = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, 448.0)}  # type, largest value
 _NOWHERE = BLOCK - 1  # the last slot of block 0, which nobody writes: what keys are padded with
+_NEVER, _ALWAYS = np.float32("-inf"), np.float32(0)
 _LEAST = 64  # keys that are read at least
+_LONG = 512  # keys from which on the tiles of one sequence read them together
 _AT_ONCE = 4096  # keys that one call reads at most, unless one tile alone needs more: they are copied into caches
 
 
@@ -47,8 +49,8 @@ class Span:
 class Group(NamedTuple):
     """n tiles of r rows each, whose keys are padded to P.
 
-    `rows`: rows of the batch [n * r], None when they are all there are. `slots` [n * P]: where their keys are. `mask`
-    [n, 1, r, P]: 0 where a row sees a key, else minus infinity.
+    `rows`: rows of the batch [n * r], None when they are all there are. `slots` [n * P]: where their keys are, [P] when
+    all tiles share them. `mask` [n, 1, r, P]: 0 where a row sees a key, else minus infinity.
     """
 
     rows: Tensor | None
@@ -153,7 +155,8 @@ class KVCache:
         """The tiles of a group: `query` [n * r, H, D], and the result as rows of H * D."""
         (count, _, rows, length), (_, heads, head) = group.mask.shape, query.shape
         both = self._read(layer, group.slots)
-        keys, values = both.view(2, count, length, *both.shape[2:]).transpose(2, 3).unbind(0)
+        both = both.view(2, -1, length, *both.shape[2:]).transpose(2, 3).expand(-1, count, -1, -1, -1)
+        keys, values = both.unbind(0)
         if rows == 1:  # the heads that share keys are so many queries to them
             queries = query.view(count, keys.shape[1], -1, head)
         else:
@@ -197,21 +200,27 @@ def _softcapped(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, loo
 
 def _group(spans: list[Span], window: int, ids: Tensor) -> list[Group]:
     """Tiles of equal shape together, on the device of `ids` [T]."""
-    alike: dict[tuple[int, int], list[tuple[Span, Tile]]] = {}
-    for span in spans:
+    alike: dict[tuple[int, int, int | None], list[tuple[Span, Tile]]] = {}
+    for number, span in enumerate(spans):
         for tile in span.tiles:
-            seen = tile.position + tile.rows
-            padded = _padded(min(seen, window + tile.rows - 1) if window else seen)
-            alike.setdefault((tile.rows, padded), []).append((span, tile))
+            padded = _padded(tile.position + tile.rows - _first(tile, window))
+            share = number if tile.rows > 1 and padded >= _LONG and not window else None
+            alike.setdefault((tile.rows, padded, share), []).append((span, tile))
     groups: list[Group] = []
-    for (rows, padded), tiles in alike.items():
-        most = max(1, _AT_ONCE // padded)
-        groups += [_made(tiles[at : at + most], rows, padded, window) for at in range(0, len(tiles), most)]
+    for (rows, padded, share), tiles in alike.items():
+        most = max(1, _AT_ONCE * (1 if share is None else BLOCK) // padded)
+        for at in range(0, len(tiles), most):
+            made = _made(tiles[at : at + most], rows, padded, window)
+            groups.append(made if share is None else made._replace(slots=made.slots[-padded:]))
+    if ids.is_cuda:
+        groups = [Group(*(part.to(ids.device) for part in group if part is not None)) for group in groups]
     whole = len(groups) == 1 and groups[0].mask.shape[0] * groups[0].mask.shape[2] == len(ids)
-    return [
-        Group(None if whole or rows is None else rows.to(ids.device), slots.to(ids.device), mask.to(ids.device))
-        for rows, slots, mask in groups
-    ]
+    return [groups[0]._replace(rows=None)] if whole else groups
+
+
+def _first(tile: Tile, window: int) -> int:
+    """Position of the first key that is read: where a block begins."""
+    return max(0, tile.position + 1 - window) // BLOCK * BLOCK if window else 0
 
 
 def _padded(keys: int) -> int:
@@ -221,22 +230,22 @@ def _padded(keys: int) -> int:
 
 
 def _made(tiles: list[tuple[Span, Tile]], rows: int, padded: int, window: int) -> Group:
-    starts = np.array([tile.start for _, tile in tiles])
-    positions = np.array([tile.position for _, tile in tiles])[:, None] + np.arange(rows)  # [n, r]
-    first = np.maximum(positions[:, :1] + 1 - window, 0) if window else np.zeros_like(positions[:, :1])
-    keys = first + np.arange(padded)  # positions of keys [n, P]
-    held = [span.blocks for span, _ in tiles]
-    table = np.zeros((len(tiles), max(map(len, held)) + padded // BLOCK + 1), dtype=np.int64)
-    for at, blocks in enumerate(held):
-        table[at, : len(blocks)] = blocks
-    slots = np.take_along_axis(table, keys // BLOCK, 1) * BLOCK + keys % BLOCK
+    count, pages = len(tiles), padded // BLOCK
+    table = np.zeros((count, pages), dtype=np.int64)
+    firsts = [_first(tile, window) for _, tile in tiles]
+    for at, (span, _) in enumerate(tiles):
+        held = span.blocks[firsts[at] // BLOCK :][:pages]
+        table[at, : len(held)] = held
+    keys = np.array(firsts)[:, None] + np.arange(padded)  # their positions [n, P]
+    begins = np.array([(tile.start, tile.position) for _, tile in tiles])
+    at, positions = (begins[:, :, None] + np.arange(rows)).transpose(1, 0, 2)  # [n, r] each
+    slots = (table[:, :, None] * BLOCK + np.arange(BLOCK)).reshape(count, padded)
     slots[keys > positions[:, -1:]] = _NOWHERE
     hidden = keys[:, None] > positions[:, :, None]
     if window:
         hidden |= keys[:, None] <= positions[:, :, None] - window
-    mask = np.where(hidden, np.float32("-inf"), np.float32(0))[:, None]
-    flat = (starts[:, None] + np.arange(rows)).ravel(), slots.ravel(), mask
-    return Group(*map(torch.from_numpy, flat))
+    mask = np.where(hidden, _NEVER, _ALWAYS)[:, None]
+    return Group(torch.from_numpy(at.ravel()), torch.from_numpy(slots.ravel()), torch.from_numpy(mask))
 
 
 def pack(plan: list[Work], multiple: int = 4) -> Batch:

@@ -57,7 +57,7 @@ class _Norm:
 
     def __call__(self, x: Tensor) -> Tensor:
         length = torch.linalg.vector_norm(x, 2, -1, True)
-        return x / torch.hypot(length, self._floor) * self._weight
+        return torch.div(x, torch.hypot(length, self._floor)).mul_(self._weight)
 
 
 class _Norms(NamedTuple):
@@ -106,17 +106,17 @@ class Decoder:
         x = self.embed.rows(batch.ids)
         if spec.embed_scale != 1.0:
             x = x * torch.tensor(spec.embed_scale, dtype=x.dtype)  # rounded as in training
-        x = x.float()
+        x = x.float()  # looked up, so nobody else's: what layers give is added in place
         for index, layer in enumerate(self.layers):
             norms, rope = self._norms[index], spec.ropes[index]
             rotation = None if rope is None else (*turns[rope], rope.rotary)
             query, key, value = self._project(layer.qkv(norms.attention(x)), norms.qk, rotation)
             cache.write(index, batch.slots, key, value)
             attended = layer.out(cache.attend(index, query, batch, self._looks[index]))
-            x = x + (attended if norms.attended is None else norms.attended(attended))
+            x = x.add_(attended if norms.attended is None else norms.attended(attended))
             gate, up = layer.gate_up(norms.mlp(x)).chunk(2, -1)
-            fed = layer.down(self._gate(gate) * up)
-            x = x + (fed if norms.fed is None else norms.fed(fed))
+            fed = layer.down(self._gate(gate).mul_(up))
+            x = x.add_(fed if norms.fed is None else norms.fed(fed))
         return self.logits(x[batch.rows])
 
     def logits(self, x: Tensor) -> Tensor:
