@@ -180,7 +180,8 @@ class EngineCore:
         if self._speculation is not None:
             self._speculation.prepare(self._scheduler.running)
         limits = self._scheduler.limits
-        asked = [ask(work) for work in self._scheduler.plan(now, self._pace.chunk(limits.chunk))]
+        chunk, alone = self._pace.chunk(limits.chunk), self._pace.alone(limits.step_tokens)
+        asked = [ask(work) for work in self._scheduler.plan(now, chunk, alone)]
         if not asked:
             return Flight(asked, None, now, ended)
         self._flying = {one.work.sequence.arrival for one in asked}

@@ -3,12 +3,16 @@
 Knows: measured seconds of steps. Does not know: clocks, sequences, blocks.
 
 A step that also reads a prompt lasts longer, and everybody who decodes in it waits. So the share of a step that a
-prompt gets follows from what was measured: a step may last `STRETCH` times a step that only decodes.
+prompt gets follows from what was measured: a step may last `STRETCH` times a step that only decodes. Where nobody
+decodes a step is bounded too, by `LONGEST`.
 """
 
 from engine.blocks import BLOCK
 
 STRETCH = 2.0
+LONGEST = (
+    0.5  # seconds of a step that only reads prompts: who comes meanwhile waits, and no step at all looks like death
+)
 _SMOOTH = 0.2
 _ASSUMED_PROMPT_S = 0.002  # seconds per prompt token, until something was measured
 _ASSUMED_DECODE_S = 0.02  # seconds per step that only decodes, likewise
@@ -41,6 +45,12 @@ class Pace:
             return most
         tokens = int((STRETCH - 1) * self._decode / self._prompt)
         return min(max(tokens // BLOCK * BLOCK, BLOCK), most)
+
+    def alone(self, most: int) -> int:
+        """Prompt tokens of a step in which nobody decodes: whole blocks, at least one, at most `most`."""
+        if not self._prompt:
+            return most
+        return min(max(int(LONGEST / self._prompt) // BLOCK * BLOCK, BLOCK), most)
 
     def backlog(self, prompt: int, output: int) -> float:
         """Seconds until `prompt` tokens are read and `output` tokens written, side by side as measured so far."""

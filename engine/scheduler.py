@@ -109,14 +109,16 @@ class Scheduler:
         """Sequences that waited past their deadline without ever being scheduled."""
         return [s for s in self.waiting if s.deadline is not None and s.scheduled is None and now >= s.deadline]
 
-    def plan(self, now: float, chunk: int | None = None) -> list[Work]:
+    def plan(self, now: float, chunk: int | None = None, alone: int | None = None) -> list[Work]:
         """The next step, in rank order. Every planned sequence has the blocks it needs. `now` in monotonic seconds.
 
-        `chunk`: tokens of a prompt while others decode; the limit's own when it is None.
+        `chunk`: tokens of a prompt while others decode; `alone`: of all prompts while nobody does. None: the limits' own.
         """
         self._displace()
         decoding = sum(sequence.pending == 1 for sequence in self.running)
         budget = self.limits.step_tokens - decoding  # what is left for prompts and guesses
+        if not decoding:
+            budget = min(alone or budget, budget)
         chunk = min(chunk or self.limits.chunk, self.limits.chunk) if decoding else budget
         plan: list[Work] = []
         preemptions, at = self.preemptions, 0

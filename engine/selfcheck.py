@@ -17,7 +17,10 @@ _PROMPT = 2 * BLOCK + 3
 
 
 def reproducible(decoder: Decoder, kv_dtype: str = "float32") -> bool:
-    """Whether a prompt's logits are the same to the bit: alone, in batches of several sizes, and in two parts."""
+    """Whether a prompt's logits are the same to the bit: alone, in batches of several sizes, and in two parts.
+
+    And those of a token that follows, alone and beside others' tokens.
+    """
     spec = decoder.spec
     cache = KVCache(spec.layers, 3 + max(_COMPANY), spec.kv_heads, spec.head, kv_dtype)
     me = _one(0, [at * 7 % spec.vocabulary for at in range(_PROMPT)], [1, 2, 3])
@@ -28,7 +31,16 @@ def reproducible(decoder: Decoder, kv_dtype: str = "float32") -> bool:
         if not torch.equal(alone, decoder.forward(pack([Work(me, _PROMPT), *company], decoder.multiple), cache)[0]):
             return False
     me.computed = BLOCK  # its first block is in the cache
-    return torch.equal(alone, decoder.forward(pack([Work(me, _PROMPT - BLOCK)], decoder.multiple), cache)[0])
+    if not torch.equal(alone, decoder.forward(pack([Work(me, _PROMPT - BLOCK)], decoder.multiple), cache)[0]):
+        return False
+    for one in (me, *others):
+        one.computed = len(one.tokens)
+        one.tokens.append(1)
+    alone = decoder.forward(pack([Work(me, 1)], decoder.multiple), cache)[0].clone()
+    plans = [[Work(one, 1) for one in (*others[:size], me)] for size in _COMPANY]
+    return all(
+        torch.equal(alone, decoder.forward(pack(plan, decoder.multiple), cache)[len(plan) - 1]) for plan in plans
+    )
 
 
 def _one(at: int, tokens: list[int], blocks: list[int]) -> Sequence:

@@ -12,7 +12,7 @@ from engine.blocks import BLOCK, BlockPool, blocks_for
 from engine.core import EngineCore
 from engine.fairness import Fairness
 from engine.models.decoder import Decoder
-from engine.pacing import STRETCH, Pace
+from engine.pacing import LONGEST, STRETCH, Pace
 from engine.scheduler import Limits, Scheduler, Work
 from engine.sequence import Sequence
 from tests.unit.engine.test_engine_scheduler import sequence
@@ -43,6 +43,20 @@ def test_the_gap_of_running_streams_is_bounded() -> None:
         pace.observe(16, chunk, seconds)
         read += chunk
     assert worst <= 3 * 0.005
+
+
+def test_a_step_of_prompts_alone_is_bounded() -> None:
+    """Half a thousand tokens at 10 ms each would be a step of five seconds: an engine that looks dead is killed."""
+    pace = Pace()
+    assert pace.alone(512) == 512  # nothing is known yet
+    pace.observe(0, 64, 0.64)
+    assert pace.alone(512) == int(LONGEST * 100) // BLOCK * BLOCK
+    pace.observe(0, 16, 160.0)
+    assert pace.alone(512) == BLOCK
+    scheduler = Scheduler(BlockPool(100), Limits())
+    for key in range(3):
+        scheduler.add(sequence(key, 200))
+    assert sum(work.tokens for work in scheduler.plan(0.0, 16, 48)) == 48
 
 
 def test_the_least_served_tenant_goes_first() -> None:

@@ -1,0 +1,104 @@
+"""Weights laid out for the processor, and rows that attend together: faster, and nothing else may change."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from engine.attention import BLOCK, KVCache, Look, Span, Tile, pack
+from engine.launch import launch
+from engine.models import packed
+from engine.models.linear import DenseFactory
+from engine.models.packed import Packed, PackedFactory, packing
+from engine.options import Options
+from engine.scheduler import Work
+from engine.selfcheck import _one
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(96, 64), (64, 160), (1, 32), (259, 48)])
+def test_a_packed_product_is_the_plain_one(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """Another order in memory, the same matrix: with its bias, and by row where it is an embedding too."""
+    weight, bias, x = torch.randn(shape), torch.randn(shape[0]), torch.randn(5, shape[1])
+    made = PackedFactory(dtype, CPU)
+    kept = weight.to(dtype)
+    wanted = functional.linear(x.to(dtype).float(), kept.float())
+    rtol = 1e-5 if dtype == torch.float32 else 0.02
+    torch.testing.assert_close(made.row("one", weight, bias)(x), wanted + bias, rtol=rtol, atol=10 * rtol)
+    table = made.table("two", weight)
+    torch.testing.assert_close(table(x), wanted, rtol=rtol, atol=10 * rtol)
+    assert torch.equal(table.rows(torch.tensor([0, shape[0] - 1])), kept[[0, -1]])
+
+
+@pytest.mark.parametrize("shape", [(96, 64), (64, 768), (256, 2048)])
+def test_rows_come_out_alike_in_the_multiple_that_was_measured(shape: tuple[int, int]) -> None:
+    """The promise batches are padded by: other weights and other rows than it was measured with."""
+    linear = Packed(torch.randn(shape))
+    x = torch.randn(40, shape[1])
+    whole = linear(x)
+    for size in range(linear.multiple, 40, linear.multiple):
+        assert torch.equal(linear(x[-size:]), whole[-size:])
+
+
+def test_where_torch_cannot_pack_nothing_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names are private to torch: when they go, the engine is slower and as right."""
+    monkeypatch.setattr(packed, "_mkldnn", object())
+    packed._works.cache_clear()
+    assert type(packing(torch.float32, CPU)) is DenseFactory
+    packed._works.cache_clear()
+
+
+@pytest.mark.parametrize("window", [0, 7, 40])
+@pytest.mark.parametrize("heads", [2, 6])
+def test_tiles_attend_as_each_would_alone(heads: int, window: int) -> None:
+    """Against the definition: scattered blocks, prompts and single rows of several lengths in one batch."""
+    cache = KVCache(1, 60, 2, 16)
+    cache.layers[0].copy_(torch.randn(cache.layers[0].shape))
+    cache.layers[0][:, :BLOCK] = 0
+    plan, first = [], 1
+    for length, prompt, computed in ((50, 50, 16), (33, 20, 32), (600, 580, 32), (70, 70, 69), (9, 3, 8)):
+        one = _one(first, list(range(length)), [])
+        one.prompt, one.computed = prompt, computed
+        one.blocks = torch.randperm(60)[: -(-length // BLOCK)].add(1).tolist()
+        plan.append(Work(one, length - computed))
+        first += 1
+    batch = pack(plan, 1)
+    query = torch.randn(len(batch.ids), heads, 16)
+    found = cache.attend(0, query, batch, Look(window, 0.25, 0.0)).view(query.shape)
+    at = 0
+    for work in plan:
+        blocks = torch.tensor(work.sequence.blocks)
+        slots = (blocks[:, None] * BLOCK + torch.arange(BLOCK)).flatten()
+        for position in range(work.begin, work.end):
+            seen = slots[max(0, position + 1 - window) if window else 0 : position + 1]
+            keys, values = cache.layers[0][:, seen].repeat_interleave(heads // 2, 2)
+            weights = torch.einsum("hd,khd->hk", query[at], keys).mul(0.25).softmax(-1)
+            torch.testing.assert_close(found[at], torch.einsum("hk,khd->hd", weights, values), rtol=1e-4, atol=1e-5)
+            at += 1
+
+
+def test_what_others_left_in_a_block_is_never_read() -> None:
+    """A broken request may leave numbers that are none; zero times those is no zero."""
+    cache = KVCache(1, 4, 1, 8)
+    cache.layers[0][:, BLOCK:] = float("nan")
+    one = _one(0, list(range(20)), [2, 3])
+    batch = pack([Work(one, 20)], 1)
+    cache.write(0, batch.slots, torch.randn(20, 1, 8), torch.randn(20, 1, 8))
+    assert bool(torch.isfinite(cache.attend(0, torch.randn(20, 2, 8), batch, Look(0, 1.0, 0.0))).all())
+
+
+def test_long_prompts_read_their_keys_once() -> None:
+    """32 tiles that each copied 8,000 keys took longer than what they computed."""
+    one = _one(0, list(range(2048)), list(range(1, 129)))
+    one.computed = 2048 - 64
+    (group,) = pack([Work(one, 64)], 1).groups(0)
+    assert group.mask.shape == (4, 1, BLOCK, 2048)
+    assert group.slots.shape == (2048,)
+    assert pack([Work(one, 64)], 1).spans == [Span(one.blocks, [Tile(at * 16, 16, 1984 + at * 16) for at in range(4)])]
+
+
+def test_the_demo_model_promises_the_same_tokens_in_every_company() -> None:
+    """The self-check at start, on the real path: packed weights, grouped attention."""
+    core = launch("tiny-random:qwen3", Options(threads=1, context=256, sequences=4), monotonic=lambda: 0.0)
+    assert "reproducible" in core.info().features
