@@ -112,7 +112,7 @@ class Scheduler:
     def plan(self, now: float, chunk: int | None = None, alone: int | None = None) -> list[Work]:
         """The next step, in rank order. Every planned sequence has the blocks it needs. `now` in monotonic seconds.
 
-        `chunk`: tokens of a prompt while others decode; `alone`: of all prompts while nobody does. None: the limits' own.
+        `chunk`: tokens of a prompt while others decode; `alone`: of all prompts else. None: the limits' own.
         """
         self._displace()
         decoding = sum(sequence.pending == 1 for sequence in self.running)

@@ -37,10 +37,11 @@ def reproducible(decoder: Decoder, kv_dtype: str = "float32") -> bool:
         one.computed = len(one.tokens)
         one.tokens.append(1)
     alone = decoder.forward(pack([Work(me, 1)], decoder.multiple), cache)[0].clone()
-    plans = [[Work(one, 1) for one in (*others[:size], me)] for size in _COMPANY]
-    return all(
-        torch.equal(alone, decoder.forward(pack(plan, decoder.multiple), cache)[len(plan) - 1]) for plan in plans
-    )
+    for size in _COMPANY:
+        company = [Work(one, 1) for one in (*others[:size], me)]
+        if not torch.equal(alone, decoder.forward(pack(company, decoder.multiple), cache)[size]):
+            return False
+    return True
 
 
 def _one(at: int, tokens: list[int], blocks: list[int]) -> Sequence:

@@ -98,7 +98,7 @@ def test_long_prompts_read_their_keys_once() -> None:
     assert pack([Work(one, 64)], 1).spans == [Span(one.blocks, [Tile(at * 16, 16, 1984 + at * 16) for at in range(4)])]
 
 
-def test_the_demo_model_promises_the_same_tokens_in_every_company() -> None:
+def test_a_model_promises_the_same_tokens_in_every_company() -> None:
     """The self-check at start, on the real path: packed weights, grouped attention."""
     core = launch("tiny-random:qwen3", Options(threads=1, context=256, sequences=4), monotonic=lambda: 0.0)
     assert "reproducible" in core.info().features
