@@ -10,9 +10,7 @@ decodes a step is bounded too, by `LONGEST`.
 from engine.blocks import BLOCK
 
 STRETCH = 2.0
-LONGEST = (
-    0.5  # seconds of a step that only reads prompts: who comes meanwhile waits, and no step at all looks like death
-)
+LONGEST = 0.5  # seconds of a step that only reads prompts: newcomers wait for it, and no step at all looks like death
 _SMOOTH = 0.2
 _ASSUMED_PROMPT_S = 0.002  # seconds per prompt token, until something was measured
 _ASSUMED_DECODE_S = 0.02  # seconds per step that only decodes, likewise
