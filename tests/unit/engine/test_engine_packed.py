@@ -32,12 +32,12 @@ def test_a_packed_product_is_the_plain_one(shape: tuple[int, int], dtype: torch.
 
 
 @pytest.mark.parametrize("shape", [(96, 64), (64, 768), (256, 2048)])
-def test_rows_come_out_alike_in_the_multiple_that_was_measured(shape: tuple[int, int]) -> None:
-    """The promise batches are padded by: other weights and other rows than it was measured with."""
+def test_rows_come_out_alike_however_many_there_are(shape: tuple[int, int]) -> None:
+    """With other weights and other rows than it was measured with; one of these shapes needs two rows for it here."""
     linear = Packed(torch.randn(shape))
     x = torch.randn(40, shape[1])
     whole = linear(x)
-    for size in range(linear.multiple, 40, linear.multiple):
+    for size in range(1, 40):
         assert torch.equal(linear(x[-size:]), whole[-size:])
 
 
