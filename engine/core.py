@@ -122,6 +122,7 @@ class EngineCore:
             raise EngineFailed("The model's first step failed: its weights are broken or do not fit its configuration.")
         self.pool.forget(range(1, self.pool.count + 1))
         self._rate = self._step_s = 0.0
+        self._pace.forget()
 
     @property
     def busy(self) -> bool:

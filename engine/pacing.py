@@ -20,6 +20,10 @@ class Pace:
     """Fed with every step by `observe`. All times are seconds; a step of no length says nothing."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """As new: what was measured while kernels were still being made says nothing about later steps."""
         self._decode = 0.0
         self._prompt = 0.0
         self._decodes = 1.0  # sequences that a decoding step serves
