@@ -72,6 +72,7 @@ from gateway.routes.health import route_handlers as health_routes
 from gateway.routes.models import route_handlers as model_routes
 from gateway.routes.statements import statement_file
 from gateway.serve_home import leave_first_key
+from gateway.server_protocol import Door
 from gateway.settings import Settings
 from gateway.shadows import Shadows
 from gateway.tasks import Tasks
@@ -310,11 +311,13 @@ class App(Litestar):
     """Litestar with a short cut: requests for the data plane go to their endpoints before it looks at anything.
 
     The endpoints answer every failure themselves, so nothing that Litestar would add is lost; whatever else comes on
-    their paths (another method, `HEAD`) takes the usual way. `data_plane`: endpoints by path. `control`: what answers
-    on all paths of its own.
+    their paths (another method, `HEAD`) takes the usual way. `data_plane`: endpoints by path. `doors`: who turns
+    newcomers away before that, for a server that asks (`gateway.server_protocol`). `control`: what answers on all paths
+    of its own.
     """
 
     data_plane: Mapping[str, Callable[[Any, Any, Any], Awaitable[None]]]
+    doors: Mapping[str, Door]
     control: ControlPlane
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -360,5 +363,5 @@ def create_app(settings: Settings, rereading: Rereading = _NEVER_AGAIN) -> App:
         logging_config=None,
         request_max_body_size=settings.server.max_body,
     )
-    app.data_plane, app.control = plane.direct, control
+    app.data_plane, app.doors, app.control = plane.direct, plane.doors, control
     return app

@@ -79,6 +79,7 @@ class Gate:
         self._in_flight = 0
         self._came = 0
         self._let_in = 0
+        self._outside = 0  # let in, and not entered yet
         self._asked: tuple[dict[int, float], dict[int, float]] = ({}, {})  # of people, of batches: faded counts
         self._levels = (inf, inf)
         self._handle: asyncio.TimerHandle | None = None
@@ -93,20 +94,45 @@ class Gate:
 
     def refusal(self, headers: Headers) -> Overloaded | None:
         """None to come in, and then `left` is due; else what to answer."""
+        return self.knock(headers) or self.enter()
+
+    def knock(self, headers: Headers) -> Overloaded | None:
+        """None for one that may `enter`. To be asked once for each newcomer."""
         self._came += 1
         self._surge += 1
         if self._in_flight >= self._most:
-            return self._refused("in-flight", "as many requests are being answered as one worker may")
+            return self._crowded()
         if self._full:
-            return self._refused("memory", "its memory is nearly used up", ("connection", "close"))
+            return self._refused("memory", "its memory is nearly used up")
         if self._pressure.share > 0.0 and self._random() < self._chance(*_told(headers)):
             return self._refused("lag", "more came in than can be answered in time")
-        if self._monotonic() - self._due > self._longest():
-            self._cut = True
-            return self._refused("behind", "too many came at once")
+        if self._is_behind():
+            return self._late()
+        self._outside += 1
+        return None
+
+    def enter(self) -> Overloaded | None:
+        """None, and then `left` is due; else what to answer."""
+        self._outside -= 1
+        if self._in_flight >= self._most:
+            return self._crowded()
+        if self._is_behind():
+            return self._late()
         self._in_flight += 1
         self._let_in += 1
         return None
+
+    def _is_behind(self) -> bool:
+        """Whether one more would make this turn of the loop too long, with those that were let in and did not start."""
+        waiting = max(0, self._outside) / self._pressure.capacity  # nothing where no capacity has been measured
+        return self._monotonic() - self._due + waiting > self._longest()
+
+    def _late(self) -> Overloaded:
+        self._cut = True
+        return self._refused("behind", "too many came at once")
+
+    def _crowded(self) -> Overloaded:
+        return self._refused("in-flight", "as many requests are being answered as one worker may")
 
     def left(self) -> None:
         """A request that was let in has been answered, or its client has gone."""
@@ -120,10 +146,10 @@ class Gate:
     def load(self) -> Load:
         return Load(self._in_flight, self._pressure.delay, self._pressure.share, self._full)
 
-    def _refused(self, reason: str, words: str, *more: tuple[str, str]) -> Overloaded:
+    def _refused(self, reason: str, words: str) -> Overloaded:
         self._turned_away(reason)
         wait = comes_back_in(self._pressure, self._random())
-        headers = (("retry-after", str(max(1, round(wait)))), ("retry-after-ms", str(round(wait * 1_000))), *more)
+        headers = (("retry-after", str(max(1, round(wait)))), ("retry-after-ms", str(round(wait * 1_000))))
         return Overloaded(f"Not now: {words}. Try again in {wait:.0f} s.", headers=headers)
 
     def _longest(self) -> float:
@@ -182,7 +208,7 @@ class Gate:
         delay = least if self._came >= _FEWEST * seconds / WINDOW else 0.0
         seen = Seen(seconds, delay, self._came, self._let_in, cut=self._cut, burst=self._surge <= BURST)
         self._pressure = pressed(self._pressure, seen, self._target)
-        self._came = self._let_in = 0
+        self._came = self._let_in = self._outside = 0  # one that went away before it entered is forgotten with it
         self._cut = False
         self._divide()
         self._windows += 1

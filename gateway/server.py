@@ -126,7 +126,7 @@ def _config(app: App, settings: Settings) -> uvicorn.Config:
     )
     return uvicorn.Config(
         app,
-        http=protocol(limits),
+        http=protocol(limits, getattr(app, "doors", None)),
         ws="none",
         lifespan="on",
         interface="asgi3",

@@ -6,7 +6,7 @@ in chunks to HTTP/1.0, never without an `x-request-id`. Does not know connection
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, STATUS_LINE, RequestResponseCycle
 
@@ -38,6 +38,15 @@ class UriTooLong(InvalidRequest):
 
     status = 414
     code = "uri_too_long"
+
+
+class TurnedAway(NamedTuple):
+    """What stands in place of a request that no application saw: it has been answered."""
+
+    message_event: asyncio.Event
+    response_complete: bool = True
+    response_started: bool = True
+    keep_alive: bool = True
 
 
 class Cycle(RequestResponseCycle):

@@ -8,6 +8,7 @@ with the connection instead of chunks; trailers that never become headers. Does 
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any, NoReturn, cast
 from urllib.parse import unquote
@@ -17,7 +18,7 @@ from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import GatewayError, Internal, InvalidRequest, Overloaded, RequestTimeout
-from gateway.server_cycle import Cycle, HeadersTooLarge, UriTooLong, told
+from gateway.server_cycle import Cycle, HeadersTooLarge, TurnedAway, UriTooLong, told
 
 log = logging.getLogger("nearhit.http")
 
@@ -26,6 +27,10 @@ DISCARD = 10.0  # seconds a client may go on sending a body that was answered wi
 SLOWEST_BYTES_PER_SECOND = 65_536
 # In the ASGI scope, which no client can write: only who may open the socket's file (0600) can be at the other end.
 ADMIN_SOCKET = "nearhit.admin_socket"
+# The same: whoever keeps the door of this path has let the request in.
+LET_IN = "nearhit.let_in"
+# From a request's headers, where it is turned away before anything is made of it: status, header lines and body.
+Door = Callable[[Any], tuple[int, bytes] | None]
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -52,9 +57,13 @@ class Waiting(IntEnum):
 
 
 class Protocol(HttpToolsProtocol):
-    """One connection. `limits` is set by a subclass: uvicorn builds the protocol and passes only its own arguments."""
+    """One connection.
+
+    `limits` and `doors`, by path, are set by a subclass: uvicorn builds the protocol and passes only its own arguments.
+    """
 
     limits = Limits()
+    doors: Mapping[str, Door] = {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -178,6 +187,8 @@ class Protocol(HttpToolsProtocol):
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"] = raw_path
         scope["query_string"] = parsed.query or b""
+        if scope["path"] in self.doors and self._is_turned_away(version):
+            return
         self.cycle = Cycle(
             scope=scope,
             transport=self.transport,
@@ -196,6 +207,23 @@ class Protocol(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self._app))
+
+    def _is_turned_away(self, version: str) -> bool:
+        """Whether it was answered at the door, as only plain requests are, one by one, on a connection that stays."""
+        scope = self.scope
+        simple = version == "1.1" and scope["method"] == "POST" and not self.expect_100_continue
+        busy = self._draining or not (self._running is None or self._running.response_complete)
+        if not simple or busy or self.flow.write_paused or not self._parser.should_keep_alive():
+            return False
+        answer = self.doors[scope["path"]](self.headers)
+        if answer is None:
+            cast("dict[str, object]", scope)[LET_IN] = True
+            return False
+        status, rest = answer
+        standing = b"".join([b"%b: %b\r\n" % pair for pair in self.server_state.default_headers])
+        self.transport.write(b"%b%b%b" % (STATUS_LINE[status], standing, rest))
+        self.cycle = self._running = cast("RequestResponseCycle", _ANSWERED)
+        return True
 
     def on_body(self, body: bytes) -> None:
         self._body_size += len(body)
@@ -352,9 +380,12 @@ class Protocol(HttpToolsProtocol):
         self._wait_for(Waiting.LINGER, LINGER)
 
 
-def protocol(limits: Limits) -> type[Protocol]:
-    """The protocol class for these limits."""
-    return type("Protocol", (Protocol,), {"limits": limits})
+_ANSWERED = TurnedAway(asyncio.Event())
+
+
+def protocol(limits: Limits, doors: Mapping[str, Door] | None = None) -> type[Protocol]:
+    """The protocol class for these limits; `doors`: who turns newcomers away, by path."""
+    return type("Protocol", (Protocol,), {"limits": limits, "doors": doors or {}})
 
 
 def _fault_of(error: httptools.HttpParserError) -> GatewayError:

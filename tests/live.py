@@ -18,7 +18,7 @@ from gateway.app import create_app
 from gateway.auth import ADMIN, NewKey
 from gateway.call import Role
 from gateway.reloading import Rereading
-from gateway.server_protocol import Protocol
+from gateway.server_protocol import Limits, protocol
 from gateway.services import Services
 from gateway.settings import Settings
 
@@ -118,7 +118,14 @@ async def live(chosen: Settings, rereading: Rereading | None = None) -> AsyncGen
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         server = uvicorn.Server(
-            uvicorn.Config(app, http=Protocol, log_level="error", lifespan="on", access_log=False, proxy_headers=False)
+            uvicorn.Config(
+                app,
+                http=protocol(Limits(), app.doors),
+                log_level="error",
+                lifespan="on",
+                access_log=False,
+                proxy_headers=False,
+            )
         )
         serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listening]))
         try:

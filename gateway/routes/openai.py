@@ -36,12 +36,17 @@ from gateway.rates import Rates
 from gateway.recording import Recording
 from gateway.repeats import Repeat, Repeats
 from gateway.routes.asker import asker
+from gateway.server_protocol import LET_IN, Door
 from gateway.settings import Server
 from gateway.stream import DONE, in_band_error
 from gateway.tasks import Tasks
 
 log = structlog.get_logger("nearhit.http")
 _encode = msgspec.json.Encoder().encode
+_REFUSED = (
+    "content-type: application/json\r\nopenai-version: 2020-10-01\r\n"
+    "access-control-expose-headers: x-request-id\r\nx-request-id: "
+)
 _LONGEST_LIST = 2_000  # characters of names of ignored fields; proxies refuse long headers
 _LONGEST = 600.0  # seconds a call may take in all where the client names no shorter time
 
@@ -88,8 +93,8 @@ class Endpoint:
 
     async def serve(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever becomes of it. Never raises but for a cancellation that is not the client's."""
-        request_id = uuid7()
-        if (full := self._edge.gate.refusal(scope["headers"])) is not None:
+        request_id, gate = uuid7(), self._edge.gate
+        if (full := gate.enter() if LET_IN in scope else gate.refusal(scope["headers"])) is not None:
             self._edge.refused(self._operation, full.http_status)
             await self._respond(send, full, request_id)
             return
@@ -111,6 +116,17 @@ class Endpoint:
         finally:
             connection.close()
             self._edge.gate.left()
+
+    def door(self, headers: Any) -> tuple[int, bytes] | None:
+        """The answer to a newcomer that is not let in, ready to be written: many of them must cost next to nothing."""
+        if (full := self._edge.gate.knock(headers)) is None:
+            return None
+        self._edge.refused(self._operation, full.http_status)
+        request_id = uuid7()
+        status, payload = self._dialect.refusal(full, request_id)
+        lines = "".join([f"{name}: {value}\r\n" for name, value in full.headers]) + self._dialect.lines(request_id)
+        rest = f"{_REFUSED}{request_id}\r\n{lines}content-length: {len(payload)}\r\n\r\n"
+        return status, rest.encode("latin-1") + payload
 
     async def _fulfil(self, call: Call, send: Send, connection: Connection) -> None:
         if call.directives.dry_run:
@@ -330,6 +346,11 @@ def endpoints(edge: Edge) -> Endpoints:
 def data_plane(found: Endpoints) -> dict[str, Callable[[Any, Any, Any], Awaitable[None]]]:
     """The endpoints by path, to be asked before any router; with and without `/v1`."""
     return {prefix + path: endpoint.serve for path, endpoint in found.items() for prefix in ("", "/v1")}
+
+
+def doors(found: Endpoints) -> dict[str, Door]:
+    """Who turns newcomers away, by path, before anything is made for them."""
+    return {prefix + path: endpoint.door for path, endpoint in found.items() for prefix in ("", "/v1")}
 
 
 def route_handlers(found: Endpoints) -> list[Any]:

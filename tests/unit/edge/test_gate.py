@@ -10,6 +10,7 @@ import pytest
 from gateway.gate import BEHIND, BURST, LATEST, Gate, memory_used
 from policies.overload import Pressure
 from tests.clock import FrozenClock
+from tests.flow.edge_rig import connected, post
 from tests.live import live, settings
 
 HEADERS = [(b"authorization", b"Bearer a")]
@@ -51,7 +52,6 @@ def test_full_memory_turns_newcomers_away_until_there_is_room() -> None:
         found.window(0.1, 0.0)
     refused = found.refusal(HEADERS)
     assert refused is not None
-    assert ("connection", "close") in refused.headers
     assert (reasons, found.yielding) == (["memory"], True)
     used[0] = 90
     for _ in range(10):
@@ -166,3 +166,32 @@ async def test_refusals_are_in_the_shape_of_their_path_and_counted(tmp_path: Pat
         shown = gateway.services.telemetry.exposition().decode()  # pyright: ignore[reportOptionalMemberAccess] - a whole gateway has one
         assert 'nearhit_shed_total{reason="in-flight"} 2.0' in shown
         assert (await gateway.chat()).status == 200
+
+
+async def test_one_that_was_turned_away_may_ask_again_on_its_connection(tmp_path: Path) -> None:
+    """It is answered before its body is there: that body must not be taken for the next request."""
+    body = b'{"model": "up/scripted", "messages": [{"role": "user", "content": "x"}]}'
+    async with live(settings(tmp_path, server={"max_in_flight": 1}, upstream={"ttft_ms": 60_000.0})) as gateway:
+        telemetry = gateway.services.telemetry
+        assert telemetry is not None
+        asked = post(body, f"authorization: Bearer {gateway.key}", path="/v1/chat/completions")
+        unknown = asked.replace(b"up/scripted", b"up/scripteb")
+        async with connected(int(gateway.url.rsplit(":", 1)[1])) as client:
+            first = asyncio.get_running_loop().create_task(gateway.chat())
+            while b"nearhit_in_flight 1.0" not in telemetry.exposition():  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.01)
+            await client.send(asked[: -len(body)])
+            refused = await client.answer()
+            assert (refused.status, refused.code) == (503, "overloaded")
+            assert len(refused.headers["x-request-id"]) == 36
+            assert int(refused.headers["retry-after-ms"]) > 0
+            for at in range(0, len(body), 7):
+                await client.send(body[at : at + 7])
+            await client.send(asked + asked)
+            assert [(await client.answer()).status for _ in range(2)] == [503, 503]
+            first.cancel()
+            status, until = 503, time.monotonic() + 30
+            while status == 503 and time.monotonic() < until:
+                await client.send(unknown)
+                status = (await client.answer()).status
+            assert status == 404
