@@ -171,7 +171,8 @@ async def test_refusals_are_in_the_shape_of_their_path_and_counted(tmp_path: Pat
 async def test_one_that_was_turned_away_may_ask_again_on_its_connection(tmp_path: Path) -> None:
     """It is answered before its body is there: that body must not be taken for the next request."""
     body = b'{"model": "up/scripted", "messages": [{"role": "user", "content": "x"}]}'
-    async with live(settings(tmp_path, server={"max_in_flight": 1}, upstream={"ttft_ms": 60_000.0})) as gateway:
+    chosen = settings(tmp_path, server={"max_in_flight": 1, "drain_timeout": 0.1}, upstream={"ttft_ms": 60_000.0})
+    async with live(chosen) as gateway:
         telemetry = gateway.services.telemetry
         assert telemetry is not None
         asked = post(body, f"authorization: Bearer {gateway.key}", path="/v1/chat/completions")
