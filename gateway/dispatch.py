@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from gateway import errors
+from gateway import errors, rehearsal
 from gateway.attempts import Attempts, Live, Trial
 from gateway.call import Call
 from gateway.catalog import Route, Target
@@ -22,7 +22,7 @@ from gateway.routed import routed_nano
 from gateway.routing import Choice, Router
 from gateway.tasks import Tasks
 from gateway.unwanted import look_over
-from policies.money import Usage, bound_nano, usd
+from policies.money import Usage
 from policies.retry import RetryBudget, pause, worth_retrying
 
 _MOST_ATTEMPTS = 3
@@ -67,15 +67,14 @@ class Dispatcher:
         return took_off(landing, live)
 
     def quote(self, call: Call, route: Route) -> dict[str, object]:
-        """Where it would go, in which order and why, and what each would cost at worst; nothing is sent or held."""
+        """Where it would go, in which order and why, at what cost at worst, out of which budgets; nothing is held."""
         limits = self._attempts.limits(call)
         choice = self._router.choose(call, route, cheapest=self._saving(call, route))
         quotes: list[dict[str, object]] = []
         for target in choice.targets:
             price = self._attempts.price(call, route, target)
-            worst = None if price is None else usd(bound_nano(limits.input, limits.output, price))
-            version = None if price is None else price.id
-            quotes.append({"target": str(target), "worst_case_usd": worst, "price": version})
+            pools = self._ledger.drawn_on(call, target.provider, target.model)
+            quotes.append({"target": str(target), **rehearsal.attempt(call, price, limits, pools)})
         return {"route": quotes, "routing": choice.ranking.told()}
 
     def settle(self, live: Live, usage: Usage | None, ended: Ended, received: Usage, provider_id: str) -> int:

@@ -15,6 +15,7 @@ from gateway.errors import BudgetExhausted, CacheMissed, GatewayError, NotAllowe
 from gateway.fetching import Fetching, Parts
 from gateway.journey import UNSAID, Answer, Degraded, Journey, begin, explanation, serve
 from gateway.keeping import replayed
+from gateway.rehearsal import refusal
 
 _TRIES = 3  # flights whose leader may be refused before this request leads one itself
 
@@ -71,12 +72,15 @@ class Pipeline:
         journey = begin(call)
         self._admit(journey)
         kept = await self._find(journey)
-        source = "kept answer" if kept is not None else "upstream"
+        quote = self._parts.pumps.quote(call, journey.route)
+        limits = self._parts.rates.rehearse(call) if self._parts.rates else []
         return {
             "object": "nearhit.dry_run",
-            "source": source,
+            "source": "kept answer" if kept is not None else "upstream",
             "cache": journey.outcome.cache,
-            **self._parts.pumps.quote(call, journey.route),
+            "would_refuse": refusal(quote["route"], limits, kept=kept is not None),
+            "limits": limits,
+            **quote,
             "why": UNSAID | explanation(journey),
         }
 

@@ -155,7 +155,7 @@ class Rates:
             return None
         if call.background:
             self._leave_half(found.tokens, "tokens")
-        need = float(call.size // _BYTES_PER_TOKEN + asked_output(call, _TYPICAL_OUTPUT))
+        need = self._tokens(call)
         await self._take(found.tokens, need, "tokens")
         return Expected(tuple(meter for _, meter in found.tokens), need)
 
@@ -179,6 +179,30 @@ class Rates:
         """The headers of an answer to `call`: the tightest limit of each kind that applies. Counts in whole units."""
         found = self._found(call)
         return (*self._lines("requests", found.requests), *self._lines("tokens", found.tokens))
+
+    def rehearse(self, call: Call) -> list[dict[str, object]]:
+        """Every limit `call` falls under: what is left, what it would take, whether that is enough. Takes nothing."""
+        found, now = self._found(call), self._monotonic()
+        needs: list[tuple[Kind, tuple[tuple[str, Meter], ...], float]] = [
+            ("requests", found.requests, 1.0),
+            ("tokens", found.tokens, self._tokens(call)),
+        ]
+        return [
+            {
+                "scope": scope,
+                "kind": kind,
+                "limit": meter.per_minute,
+                "left": max(0, math.floor(meter.left(now) + 1e-9)),
+                "needs": need,
+                "enough": meter.left(now) >= (meter.per_minute / 2 if call.background else min(need, meter.per_minute)),
+            }
+            for kind, limits, need in needs
+            for scope, meter in limits
+        ]
+
+    @staticmethod
+    def _tokens(call: Call) -> float:
+        return float(call.size // _BYTES_PER_TOKEN + asked_output(call, _TYPICAL_OUTPUT))
 
     def _leave_half(self, limits: tuple[tuple[str, Meter], ...], kind: Kind) -> None:
         """What nobody waits for never takes the second half of a limit. Raises RateLimited."""

@@ -36,7 +36,7 @@ from gateway.ledger.holds import Hold, dispatch_record
 from gateway.ledger.journal import Journal, JournalFailed
 from gateway.ledger.leases import Leases
 from gateway.ledger.plan import AttemptPlan, Posting, Settlement, posting
-from gateway.ledger.pools import NOTHING, Drawn, Pools, asker_of
+from gateway.ledger.pools import NOTHING, Drawn, Pool, Pools, asker_of
 from gateway.ledger.posts import Line, Posts
 from gateway.ledger.reconcile import Reconciliation, reconcile
 from gateway.ledger.recorder import Recorder
@@ -235,10 +235,11 @@ class Ledger:
 
     def used(self, call: Call, provider: str, model: str) -> float:
         """The largest share used of any budget that such an attempt would draw on; 0 where there is none."""
-        if not self._pools:
-            return 0.0
-        drawn = self._pools.drawn_on(asker_of(call, provider, model), self._pulse.instant())
-        return max([pool.used for pool in drawn.pools], default=0.0)
+        return max([pool.used for pool in self.drawn_on(call, provider, model)], default=0.0)
+
+    def drawn_on(self, call: Call, provider: str, model: str) -> tuple[Pool, ...]:
+        """The budgets that such an attempt would draw on, to look at."""
+        return self._pools.drawn_on(asker_of(call, provider, model), self._pulse.instant()).pools if self._pools else ()
 
     @property
     def processes(self) -> int:

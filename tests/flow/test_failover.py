@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from policies.budget import Budget
+from policies.rate import Rate
 from tests.live import Live, live, settings
 
 GOOD = {"kind": "scripted", "tokens": 5}
@@ -108,8 +110,42 @@ async def test_a_dry_run_says_where_it_would_go_and_sends_nothing(tmp_path: Path
         assert told.status == 200
         assert told.json["route"][0]["target"] == "up/scripted"
         assert float(told.json["route"][0]["worst_case_usd"]) > 0
+        assert told.json["would_refuse"] is None
         assert await gateway.entries() == []
         assert await gateway.rows() == []
+
+
+async def test_a_dry_run_says_which_budget_or_limit_would_refuse(tmp_path: Path) -> None:
+    """Whoever plans a large job asks first: the rehearsal must say the same as the performance, and take nothing."""
+    async with live(settings(tmp_path)) as gateway:
+
+        async def rehearsed(**body: Any) -> Any:
+            told = await gateway.chat(headers={"x-nearhit-dry-run": "1"}, **body)
+            assert told.status == 200, told.raw
+            return told.json
+
+        ledger, rates = gateway.services.ledger, gateway.services.rates
+        assert rates is not None
+        await ledger.set_budget(Budget(scope="team:acme", limit_nano=300_000), "test")
+        await ledger.set_budget(Budget(scope="project:acme/app", limit_nano=10, mode="soft"), "test")
+        told = await rehearsed(max_tokens=1_000)
+        refused = {"code": "insufficient_quota", "scope": "team:acme", "target": "up/scripted"}
+        assert told["would_refuse"] == refused
+        budgets = {one["scope"]: one for one in told["route"][0]["budgets"]}
+        assert (budgets["team:acme"]["headroom_usd"], budgets["team:acme"]["enough"]) == ("0.0003", False)
+        assert budgets["project:acme/app"]["enough"]
+        assert (await gateway.chat(max_tokens=1_000)).json["error"]["code"] == refused["code"]
+        shorter = await rehearsed()
+        assert (shorter["would_refuse"], shorter["route"][0]["verdict"]) == (None, "shorter")
+        assert (await gateway.chat()).headers["x-nearhit-max-tokens"] == str(shorter["route"][0]["max_tokens"])
+        await ledger.set_budget(Budget(scope="team:acme", limit_nano=10**9), "test")
+        await rates.set(Rate(scope="team:acme", rpm=1), "test")
+        assert (await rehearsed(max_tokens=1))["would_refuse"] is None
+        assert (await gateway.chat(max_tokens=1)).status == 200
+        told = await rehearsed(max_tokens=1)
+        assert (told["would_refuse"]["code"], told["would_refuse"]["scope"]) == ("rate_limit_exceeded", "team:acme")
+        assert (told["limits"][0]["left"], told["limits"][0]["needs"]) == (0, 1.0)
+        assert (await gateway.chat(max_tokens=1)).status == 429
 
 
 async def test_a_request_that_could_cost_more_than_the_client_allows_is_not_sent(tmp_path: Path) -> None:

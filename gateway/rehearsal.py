@@ -1,0 +1,78 @@
+"""What a dry run says of money and limits: what each budget has left, and whether one of them would refuse.
+
+Knows: how a hold and a rate limit decide, told as numbers. Does not know: who draws on what, how anything is taken.
+The answer holds for this moment: others draw on the same budgets.
+"""
+
+from collections.abc import Sequence
+from typing import cast
+
+from gateway.call import Call
+from gateway.estimate import Bound, within
+from gateway.ledger.pools import Pool
+from policies.budget import told
+from policies.money import Price, bound_nano, usd
+
+Told = dict[str, object]
+
+
+def attempt(call: Call, price: Price | None, limits: Bound, pools: Sequence[Pool]) -> Told:
+    """What would become of an attempt at that price: its worst cost, its budgets, and `verdict`.
+
+    `verdict`: ok, shorter (with the `max_tokens` that can be paid), or the code of the refusal, with `refused_by`.
+    """
+    if price is None:
+        return {"worst_case_usd": None, "price": None, "budgets": [], "verdict": "model_not_priced"}
+    need = bound_nano(limits.input, limits.output, price)
+    found: Told = {
+        "worst_case_usd": usd(need),
+        "price": price.id,
+        "budgets": [_budget(pool, need) for pool in pools],
+        "verdict": "ok",
+    }
+    most = call.directives.max_cost_nano
+    if most is not None and need > most:
+        return {**found, "verdict": "max_cost_exceeded", "refused_by": "x-nearhit-max-cost-usd"}
+    if (tightest := _tightest(pools, need)) is None:
+        return found
+    if (shorter := within(limits, price, tightest.headroom)) is not None:
+        return {**found, "verdict": "shorter", "max_tokens": shorter.injected, "limited_by": tightest.budget.scope}
+    return {**found, "verdict": "insufficient_quota", "refused_by": tightest.budget.scope}
+
+
+def refusal(attempts: object, rates: Sequence[Told], *, kept: bool) -> Told | None:
+    """Who would refuse the request first, and with which code; None where it would be answered.
+
+    `attempts`: those of the route, in order. `kept`: a kept answer would be served, which costs a request of every
+    limit, and no tokens and no money.
+    """
+    for rate in rates:
+        if not rate["enough"] and (rate["kind"] == "requests" or not kept):
+            return {"code": "rate_limit_exceeded", **rate}
+    if kept:
+        return None
+    # A place without a price is passed over; every other refusal of money is the request's.
+    tried = cast("list[Told]", attempts)
+    first = next((one for one in tried if one["verdict"] != "model_not_priced"), tried[0] if tried else None)
+    if first is None or first["verdict"] in ("ok", "shorter"):
+        return None
+    return {"code": first["verdict"], "scope": first.get("refused_by"), "target": first.get("target")}
+
+
+def _tightest(pools: Sequence[Pool], need: int) -> Pool | None:
+    lacking = [pool for pool in pools if pool.hard and pool.headroom < need]
+    return min(lacking, key=lambda pool: pool.headroom, default=None)
+
+
+def _budget(pool: Pool, need: int) -> Told:
+    budget = pool.budget
+    found: Told = {
+        "scope": budget.scope,
+        "window": budget.window,
+        "mode": budget.mode,
+        "limit_usd": usd(pool.limit),
+        "headroom_usd": usd(pool.headroom),
+        "resets_at": told(pool.ends),
+        "enough": not pool.hard or pool.headroom >= need,
+    }
+    return found if budget.degrade_to is None else {**found, "degrade_to": budget.degrade_to}
