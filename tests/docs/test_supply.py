@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -121,6 +122,22 @@ def test_the_chart_renders_what_is_needed(rendered: list[dict[str, Any]]) -> Non
     assert selector.items() <= labels.items()
     assert by_kind["Service"]["spec"]["selector"] == by_kind["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"]
     assert not selector.items() <= by_kind["Job"]["spec"]["template"]["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize("version", ["1.27", "1.37"])
+def test_kubernetes_itself_would_take_what_the_chart_renders(rendered: list[dict[str, Any]], version: str) -> None:
+    """A field in the wrong place is dropped in silence by a cluster; the strict schemas of two versions name it."""
+    checked: set[str] = set()
+    for one in rendered:
+        if one["kind"] == "ServiceMonitor":  # Prometheus' operator's, of which no package has the schema
+            continue
+        kubernetes_validate.validate(one, version, strict=True)
+        checked.add(one["kind"])
+    assert len(checked) == 7
+    pods = next(one for one in rendered if one["kind"] == "StatefulSet")
+    broken = {**pods, "spec": {**pods["spec"], "replica": 2}}
+    with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
+        kubernetes_validate.validate(broken, version, strict=True)
 
 
 def test_pods_can_do_next_to_nothing_and_hold_no_secret_in_their_text(rendered: list[dict[str, Any]]) -> None:
