@@ -44,9 +44,9 @@ def constraint(body: Body) -> Constraint | None:
 
 
 def _format(asked: Body) -> Constraint:
-    if asked.get("type") == "json_object":
-        return Constraint("json")
-    schema = cast("Body", asked.get("json_schema") or {}).get("schema")
+    # Together, Fireworks and llama.cpp take a schema beside `json_object`, and instructor sends one.
+    held = asked if asked.get("type") == "json_object" else cast("Body", asked.get("json_schema") or {})
+    schema = held.get("schema")
     return Constraint("json") if schema is None else Constraint("schema", _text(schema))
 
 

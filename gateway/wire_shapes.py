@@ -193,10 +193,11 @@ class JsonSchema(Struct, gc=False):
 
 
 class ResponseFormat(Struct, gc=False):
-    """`json_schema` is required beside the type of that name."""
+    """`json_schema` is required beside the type of that name. `schema`: beside `json_object`, as others than OpenAI."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema: Json | None = None
 
 
 class StreamOptions(Struct, gc=False):

@@ -221,6 +221,10 @@ async def test_echo_puts_the_prompt_first() -> None:
 FORMS: list[tuple[Body, api.Constraint | None]] = [
     ({"response_format": {"type": "json_object"}}, api.Constraint("json")),
     (
+        {"response_format": {"type": "json_object", "schema": {"type": "null"}}},  # Together's and llama.cpp's way
+        api.Constraint("schema", '{"type":"null"}'),
+    ),
+    (
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string"}}}},
         api.Constraint("schema", '{"type":"string"}'),
     ),
