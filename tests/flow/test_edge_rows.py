@@ -213,6 +213,7 @@ async def test_paths(gateway: Gateway, path: str, expected: set[int]) -> None:
     [
         ("GET", CHAT, {405}),
         ("DELETE", CHAT, {405}),
+        ("FOO", CHAT, {400, 404, 405, 501}),
         ("GET", "/v1/models/chat", {200}),
         ("GET", "/v1/models/nope", {404}),
         ("GET", "/v1/models/%F0%9F%98%80", {404}),
