@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TEST_PROCESSES ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev serve test lint types imports docs fmt bench bench-cache proof h200-dry containers clean bench-overload soak constraints release bench-engine
+.PHONY: help install install-dev serve test lint types imports docs fmt bench bench-cache proof h200-dry containers clean bench-overload bench-slow soak constraints release bench-engine
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -72,6 +72,9 @@ bench: install ## measure the gateway beside direct calls; the result is kept un
 
 bench-overload: install ## goodput at 2, 5 and 10 times the capacity; kept under docs/benchmarks/
 	$(BIN)/python -m gateway.bench.overload --seconds $(OVERLOAD_SECONDS) --save docs/benchmarks
+
+bench-slow: install ## p99 beside 500 clients that never finish a request, and without; kept under docs/benchmarks/
+	$(BIN)/python -m gateway.bench.slow --save docs/benchmarks
 
 soak: install ## an hour of mixed traffic: does anything grow; kept under docs/benchmarks/
 	$(BIN)/python -m gateway.bench.soak --seconds $(SOAK_SECONDS) --save docs/benchmarks
