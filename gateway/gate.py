@@ -3,7 +3,8 @@
 Turned away are newcomers beyond `server.max_in_flight`, beyond the memory there is, and as many as keep the event loop
 from falling behind (`policies.overload`), those of the busiest keys and batch work first. What is under way goes on.
 One turn of the loop takes all that has come since the last, so a long turn makes the next one longer: under pressure
-nobody is let in any more once a turn has taken as long as requests may wait.
+nobody is let in any more once a turn has taken as long as requests may wait. A turn that is long because this process
+was given no processor is no overload: turning people away would not shorten it.
 Knows: the loop's lag, how many are in flight, whose keys were let in lately, memory. Does not know: what a key
 may do (its text only tells keys apart here, by a hash), bodies, dialects.
 """
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from math import inf
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -25,6 +27,7 @@ BURST = 1_000  # newcomers since the loop was last in time: so many at once are 
 LATEST = 1.5  # seconds the loop may be late in a burst before newcomers are turned away
 BEHIND = 0.4  # the same beyond a burst, where it was not late before
 AGAIN = 0.06  # and where it was late already: an overload grows from turn to turn
+_OWN = 2.0  # a turn counts as so many times the processor time that it took, at most
 _LATE = 0.05  # seconds: twice in a row so late is a reason not to wait for the end of a window
 _LEAST_PROBES = 2
 _FEWEST = 4  # newcomers in a window below which turning them away could not help
@@ -52,8 +55,18 @@ class Load(Struct, frozen=True):
     full: bool
 
 
+class Clocks(NamedTuple):
+    """Seconds: the loop's own, and those of the processor that this process has used."""
+
+    monotonic: Callable[[], float]
+    processor: Callable[[], float]
+
+
+CLOCKS = Clocks(time.monotonic, time.process_time)
+
+
 class Gate:
-    """One per worker. `random` in [0, 1), `monotonic` the loop's own seconds; `turned_away` counts a reason.
+    """One per worker. `random` in [0, 1); `turned_away` counts a reason.
 
     `target`: the lag in seconds that requests may meet. `memory`: bytes used and allowed.
     """
@@ -66,13 +79,14 @@ class Gate:
         random: Callable[[], float],
         turned_away: Callable[[str], None],
         memory: Callable[[], tuple[int, int | None]] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        clocks: Clocks = CLOCKS,
     ) -> None:
         self._most = most
         self._target = target
         self._random = random
         self._turned_away = turned_away
-        self._monotonic = monotonic
+        self._monotonic, self._processor = clocks
+        self._used = 0.0  # of the processor, when the loop was last looked at
         self._read_memory = memory or memory_used
         self._pressure = Pressure()
         self._full = False
@@ -125,7 +139,8 @@ class Gate:
     def _is_behind(self) -> bool:
         """Whether one more would make this turn of the loop too long, with those that were let in and did not start."""
         waiting = max(0, self._outside) / self._pressure.capacity  # nothing where no capacity has been measured
-        return self._monotonic() - self._due + waiting > self._longest()
+        longest, late = self._longest(), self._monotonic() - self._due
+        return late + waiting > longest and min(late, _OWN * (self._processor() - self._used)) + waiting > longest
 
     def _late(self) -> Overloaded:
         self._cut = True
@@ -174,7 +189,7 @@ class Gate:
     def start(self) -> None:
         """From within the running loop."""
         loop = asyncio.get_running_loop()
-        self._began = loop.time()
+        self._began, self._used = loop.time(), self._processor()
         self._next(loop)
 
     def stop(self) -> None:
@@ -188,7 +203,9 @@ class Gate:
 
     def _probe(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
-        before, self._last = self._last, max(0.0, now - self._due)
+        used = self._processor()
+        before, self._last = self._last, max(0.0, min(now - self._due, _OWN * (used - self._used)))
+        self._used = used
         self._least = min(self._least, self._last)
         self._probes += 1
         if self._last <= _LATE:
