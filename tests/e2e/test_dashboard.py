@@ -42,9 +42,9 @@ class Site:
         )
         self.key = str(self.api.post("/api/v1/keys", json={"name": "browser", "team": "acme"}).json()["key"])
 
-    def ask(self, text: str, model: str = "local/sim") -> httpx.Response:
+    def ask(self, text: str, model: str = "local/sim", key: str | None = None) -> httpx.Response:
         body = {"model": model, "messages": [{"role": "user", "content": text}]}
-        return self.api.post("/v1/chat/completions", json=body, headers={"authorization": f"Bearer {self.key}"})
+        return self.api.post("/v1/chat/completions", json=body, headers={"authorization": f"Bearer {key or self.key}"})
 
     def total(self) -> dict[str, Any]:
         return self.api.get("/api/v1/usage?from=24h").json()["total"]
@@ -159,8 +159,8 @@ def test_the_first_page_shows_the_numbers_of_the_api_and_charts_of_its_tables(
     expect(charts).to_have_count(2)
     expect(charts.first.locator("path").first).to_be_attached()
     rows = page.locator("#recent tr")
-    assert rows.count() == total["requests"]
-    expect(page.locator("#recent .badge.hit-exact").first).to_be_visible()
+    assert rows.count() == min(12, total["requests"])
+    expect(page.locator("#recent .badge").first).to_be_visible()
     watch.clean()
 
 
@@ -169,9 +169,11 @@ def test_the_open_page_shows_a_new_request_by_itself(visit: tuple[Page, Watch], 
     page, watch = visit
     sign_in(page)
     page.goto("/ui?period=24h")
-    before = page.locator("#recent tr").count()
+    newest = page.locator("#recent tr a.rowlink").first
+    before = newest.get_attribute("href")
+    assert before is not None
     assert site.ask(f"something new {time.monotonic()}").status_code == 200
-    expect(page.locator("#recent tr")).to_have_count(before + 1, timeout=15_000)
+    expect(newest).not_to_have_attribute("href", before, timeout=30_000)
     watch.clean()
 
 
@@ -209,7 +211,8 @@ def test_the_upstreams_page_tells_of_a_place_that_is_left_alone_by_itself(
     expect(row.locator("td").nth(3)).to_have_text(re.compile(r"ms|s$"))
     pause = page.get_by_role("button", name="Pause")
     pause.focus()
-    while (answer := site.ask(f"anyone? {time.monotonic()}", model="lost")).status_code != 503:
+    made = site.api.post("/api/v1/keys", json={"name": "on call", "team": "ops"}).json()["key"]
+    while (answer := site.ask(f"anyone? {time.monotonic()}", model="lost", key=made)).status_code != 503:
         assert answer.status_code == 502, answer.text
     failed = page.locator("#places tr", has_text="gone/m")
     expect(failed.locator(".status")).to_have_text(re.compile("open"), timeout=30_000)
