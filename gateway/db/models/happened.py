@@ -1,10 +1,13 @@
 """What happened: a row per request, corrections of savings, explanations that are kept for a few days."""
 
-from sqlalchemy import Integer, String
+from sqlalchemy import BigInteger, Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import JSON
 
 from gateway.db.models.base import Base
+
+# SQLite stores every number as short as it is, and cannot change the type of a column where it stands.
+_TOKENS = Integer().with_variant(BigInteger(), "sqlite")
 
 LARGEST_COUNT = 2**31 - 1
 """Of tokens in one row: what a provider says beyond is no count (`gateway.ledger.plan` charges the bound then)."""
@@ -38,11 +41,11 @@ class RequestRow(Base):
     cache: Mapped[str]
     status: Mapped[int] = mapped_column(Integer)
     error: Mapped[str | None]
-    prompt: Mapped[int] = mapped_column(Integer)
-    cached: Mapped[int] = mapped_column(Integer)
-    cache_write: Mapped[int] = mapped_column(Integer)
-    completion: Mapped[int] = mapped_column(Integer)
-    reasoning: Mapped[int] = mapped_column(Integer)
+    prompt: Mapped[int] = mapped_column(_TOKENS)
+    cached: Mapped[int] = mapped_column(_TOKENS)
+    cache_write: Mapped[int] = mapped_column(_TOKENS)
+    completion: Mapped[int] = mapped_column(_TOKENS)
+    reasoning: Mapped[int] = mapped_column(_TOKENS)
     cost_nano: Mapped[int]
     saved_nano: Mapped[int]
     discount_nano: Mapped[int] = mapped_column(server_default="0")
