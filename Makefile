@@ -48,7 +48,7 @@ install-dev: $(VENV)/.installed-dev ## the same with the tools of `make test`
 serve: install ## start the gateway on 127.0.0.1:$(PORT)
 	@NEARHIT_SERVER__PORT=$${NEARHIT_SERVER__PORT:-$(PORT)} exec $(BIN)/nearhit serve
 
-test: install-dev lint types imports ## everything that must pass; 11 minutes on 2 cores
+test: install-dev lint types imports ## everything that must pass; 8 minutes on 2 cores
 	$(BIN)/python -m pytest -q -m "not proof" -n $(TEST_PROCESSES) --dist worksteal
 
 lint: install-dev ## ruff, spelling, the compose file

@@ -23,17 +23,17 @@ async def test_a_limit_is_set_alone_and_told_on_every_answer(tmp_path: Path) -> 
     async with live(settings(tmp_path)) as gateway:
         before = await gateway.chat()
         assert not any(name.startswith("x-ratelimit") for name in before.headers)
-        made = await limit(gateway, "team:acme", rpm=4, tpm=100_000)
-        assert (made["rpm"], made["tpm"], made["limit_usd"]) == (4, 100_000, None)
+        made = await limit(gateway, "team:acme", rpm=4, tpm=600)
+        assert (made["rpm"], made["tpm"], made["limit_usd"]) == (4, 600, None)
         await gateway.settled()
         hit = await gateway.chat()
         assert hit.headers["x-nearhit-cache"] == "hit-exact"
         assert hit.headers["x-ratelimit-limit-requests"] == "4"
         assert hit.headers["x-ratelimit-remaining-requests"] == "3"
-        assert hit.headers["x-ratelimit-remaining-tokens"] == "100000"
+        assert hit.headers["x-ratelimit-remaining-tokens"] == "600"
         stream = await gateway.chat(stream=True, messages=[{"role": "user", "content": "Another one"}])
         assert stream.headers["x-ratelimit-remaining-requests"] == "2"
-        assert int(stream.headers["x-ratelimit-remaining-tokens"]) < 100_000
+        assert int(stream.headers["x-ratelimit-remaining-tokens"]) < 600
         failed = await gateway.chat(
             headers={"cache-control": "only-if-cached"}, messages=[{**PROMPT[0], "content": "?"}]
         )

@@ -141,7 +141,7 @@ async def test_processes_of_ones_own_are_kept_alive(tmp_path: Path) -> None:
         first = [delta async for delta in engine.generate(request)]
         assert first[-1].usage is not None
         source = tmp_path / "in.jsonl"
-        source.write_text("".join(line(str(at)) for at in range(8)))
+        source.write_text("".join(line(str(at), temperature=0) for at in range(8)))
         assert (await run(engine, source, tmp_path / "out.jsonl")).completion_tokens == 32
     with pytest.raises(EngineFailed):
         async with open_engine("/nowhere"):

@@ -177,15 +177,15 @@ async def test_waits_are_bounded(transport: Transport) -> None:
 
     async with raw_upstream(stall) as up:
         with pytest.raises(TimedOut):
-            await transport.open("POST", up.url, IDENTITY, b"{}", 0.05)
-        exchange = await transport.open("POST", up.url, IDENTITY, b"head", 1.0)
-        assert await exchange.piece(1.0) == b"he"
+            await transport.open("POST", up.url, IDENTITY, b"{}", 0.4)
+        exchange = await transport.open("POST", up.url, IDENTITY, b"head", 60.0)
+        assert await exchange.piece(60.0) == b"he"
         with pytest.raises(TimedOut):
-            await exchange.piece(0.05)
+            await exchange.piece(0.4)
         exchange.close()
-        exchange = await transport.open("POST", up.url, IDENTITY, b"head", 1.0)
+        exchange = await transport.open("POST", up.url, IDENTITY, b"head", 60.0)
         with pytest.raises(TimedOut):
-            await exchange.whole(100, 0.05)
+            await exchange.whole(100, 0.4)
         exchange.close()
 
 
