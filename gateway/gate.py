@@ -23,7 +23,7 @@ from policies.overload import Pressure, Seen, chance, comes_back_in, let_in, lev
 
 PROBE = 0.01  # seconds between two looks at the loop
 WINDOW = 0.1  # the least lag in so long counts: one long garbage collection is no overload
-BURST = 1_000  # newcomers since the loop was last in time: so many at once are a burst, however slow the machine is
+BURST = 600  # newcomers since the loop was last in time: so many at once are a burst, however slow the machine is
 LATEST = 1.5  # seconds the loop may be late in a burst before newcomers are turned away
 BEHIND = 0.4  # the same beyond a burst, where it was not late before
 AGAIN = 0.06  # and where it was late already: an overload grows from turn to turn
