@@ -48,8 +48,11 @@ install-dev: $(VENV)/.installed-dev ## the same with the tools of `make test`
 serve: install ## start the gateway on 127.0.0.1:$(PORT)
 	@NEARHIT_SERVER__PORT=$${NEARHIT_SERVER__PORT:-$(PORT)} exec $(BIN)/nearhit serve
 
-test: install-dev lint types imports ## everything that must pass; 8 minutes on 2 cores
-	$(BIN)/python -m pytest -q -m "not proof" -n $(TEST_PROCESSES) --dist worksteal
+test: install-dev lint types imports ## everything that must pass; about 10 minutes on 2 cores
+	@# Many start processes and wait for clocks. What fails beside others must pass alone, and is named: it is to be mended.
+	$(BIN)/python -m pytest -q -m "not proof" -n $(TEST_PROCESSES) --dist worksteal || { status=$$?; \
+	  [ $$status -eq 1 ] || exit $$status; echo "once more, alone: what failed beside others"; \
+	  $(BIN)/python -m pytest -q -m "not proof" -n 0 --last-failed --last-failed-no-failures none; }
 
 lint: install-dev ## ruff, spelling, the compose file
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell

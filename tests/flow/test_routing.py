@@ -58,8 +58,8 @@ async def test_what_routing_saved_is_in_the_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize("strategy", ["fastest", "slo"])
 async def test_the_quicker_one_is_found_by_measuring(tmp_path: Path, strategy: str) -> None:
     """Nobody writes down how fast an upstream is; it is measured, and each is measured at least once."""
-    slow = Options(tokens=4, ttft_ms=120)
-    smart = {"strategy": strategy, "slo": {"ttft": "60ms"}}
+    slow = Options(tokens=4, ttft_ms=1_500)
+    smart = {"strategy": strategy, "slo": {"ttft": "700ms"}}
     async with stage(tmp_path, {"a": slow, "b": QUICK}, smart) as found:
         calls = await _spread(found, 8)
         assert calls["a"] >= 1
@@ -69,7 +69,7 @@ async def test_the_quicker_one_is_found_by_measuring(tmp_path: Path, strategy: s
 async def test_the_least_busy_is_asked(tmp_path: Path) -> None:
     """Requests at once spread over replicas instead of queueing at the first."""
     async with stage(
-        tmp_path, {"a": Options(ttft_ms=60), "b": Options(ttft_ms=60)}, {"strategy": "least_busy"}
+        tmp_path, {"a": Options(ttft_ms=1_000), "b": Options(ttft_ms=1_000)}, {"strategy": "least_busy"}
     ) as found:
         await asyncio.gather(*(found.ask(number) for number in range(10)))
         assert found.calls() == {"a": 5, "b": 5}
