@@ -73,6 +73,16 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, _one_certificate: Path) 
     monkeypatch.setenv("SSL_CERT_FILE", str(_one_certificate))
 
 
+@pytest.fixture(autouse=True)
+def _same_threads() -> Generator[None]:
+    """A model is laid out for as many threads as there are when it is loaded: a test that sets them sets them back."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch is not None else 0
+    yield
+    if torch is not None and torch.get_num_threads() != before:
+        torch.set_num_threads(before)
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: looking through it at every collection would take a third of the run."""
     gc.collect()

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,8 +110,10 @@ def test_redis_is_flushed_and_the_database_has_no_room(tmp_path: Path) -> None:
         assert priced.returncode == 0, priced.stderr
         with serving(home, config=config, ready="/health/live") as gateway:
             key = new_key(gateway)
-            marks = [ask(gateway, key, "the same").headers["x-nearhit-cache"] for _ in range(2)]
-            assert marks[0] != marks[1], marks
+            marks, end = {ask(gateway, key, "the same").headers["x-nearhit-cache"]}, time.monotonic() + 60
+            while "hit-exact" not in marks:  # a busy machine may miss Redis's deadline
+                assert time.monotonic() < end, marks
+                marks.add(ask(gateway, key, "the same").headers["x-nearhit-cache"])
             with redis.Redis.from_url(redis_url) as shared:
                 shared.flushall()
             assert ask(gateway, key, "the same").headers["x-nearhit-cache"] in marks

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from cache import folded
 from cache.embedder import HashEncoder
 from cache.folded import FRESH_FOR, Folded
 from cache.judging import Judgement, Pair
@@ -361,6 +362,8 @@ class Workers(RuleBasedStateMachine):
         self.workers = [self.made(), self.made()]
         self.total = 0
         self.unwritten = [0, 0]
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(folded, "WRITE_WITHIN", 3_600.0)  # only `write` writes, however slow the machine is
 
     def made(self) -> Folded[int, int]:
         return Folded[int, int](self.store, Sums(), most=4, monotonic=self.clock.monotonic)
@@ -399,6 +402,7 @@ class Workers(RuleBasedStateMachine):
     def teardown(self) -> None:
         for worker in self.workers:
             self.run(worker.close())
+        self.patch.undo()
         self.loop.close()
 
 
