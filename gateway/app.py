@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from litestar import Litestar
-from litestar.datastructures import State
 from msgspec import Struct
 
 from cache.embedder import EncoderClient
@@ -356,9 +355,8 @@ def create_app(settings: Settings, rereading: Rereading = _NEVER_AGAIN) -> App:
             *model_routes(worker.catalog, worker.keyring, int(time.time())),
             *health_routes(worker.missing, worker.upstreams, worker.deployments, worker.telemetry),
         ],
-        state=State({"services": services}),
         exception_handlers=EXCEPTION_HANDLERS,
-        openapi_config=openapi_config(beside=control.routed),
+        openapi_config=openapi_config(beside=control.router),
         lifespan=[lifespan],
         logging_config=None,
         request_max_body_size=settings.server.max_body,

@@ -21,7 +21,7 @@ class ControlPlane:
 
     def __init__(self, services: Services, *, largest: int | None, pages: bool = True) -> None:
         self.services = services
-        self.routed = _registered(largest, pages)
+        self.router = _registered(largest, pages)
 
     @staticmethod
     def owns(path: str) -> bool:
@@ -29,7 +29,7 @@ class ControlPlane:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI, without a lifespan: whoever made the services starts and stops them."""
-        await self.routed(with_services(scope, self.services), receive, send)
+        await self.router(with_services(scope, self.services), receive, send)
 
 
 @cache

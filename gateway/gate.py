@@ -138,8 +138,11 @@ class Gate:
 
     def _is_behind(self) -> bool:
         """Whether one more would make this turn of the loop too long, with those that were let in and did not start."""
+        late = self._monotonic() - self._due
+        if late <= 0.0 and self._outside <= 0:  # mostly
+            return False
         waiting = max(0, self._outside) / self._pressure.capacity  # nothing where no capacity has been measured
-        longest, late = self._longest(), self._monotonic() - self._due
+        longest = self._longest()
         return late + waiting > longest and min(late, _OWN * (self._processor() - self._used)) + waiting > longest
 
     def _late(self) -> Overloaded:

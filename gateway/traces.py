@@ -91,8 +91,12 @@ def identity_of(call: Call, share: float) -> tuple[str, bool]:
     parent = parent_of(call.directives.traceparent)
     if parent is not None:
         return parent.trace_id, parent.sampled
-    trace_id = call.id.replace("-", "")
+    trace_id = _own_id(call)
     return trace_id, int(trace_id[-14:], 16) < int(share * (1 << _RANDOM_BITS))
+
+
+def _own_id(call: Call) -> str:
+    return call.id.replace("-", "")
 
 
 def attempt_span_id(attempt: str) -> str:
@@ -154,7 +158,7 @@ def build_trace(
                 error=_part_error(part, outcome),
             )
         )
-    return Trace(id=identity_of(call, 0.0)[0], request_id=call.id, reason=reason, spans=tuple(spans))
+    return Trace(id=parent.trace_id if parent else _own_id(call), request_id=call.id, reason=reason, spans=tuple(spans))
 
 
 def _attempts(outcome: Outcome, timings: Timings) -> list[Attempt]:

@@ -133,7 +133,7 @@ async def live(chosen: Settings, rereading: Rereading | None = None) -> AsyncGen
                 if serving.done():
                     raise RuntimeError("the gateway did not start")
                 await asyncio.sleep(0.01)
-            services: Services = app.state["services"]
+            services: Services = app.control.services
             await services.prices.set(
                 "up/scripted", input_usd="1.00", output_usd="2.00", actor="test", effective_from=0.0
             )

@@ -211,6 +211,10 @@ def _roles(app: Litestar) -> dict[tuple[str, str], str]:
     return found
 
 
+def _whole(schema: dict[str, Any], beside: Litestar | None) -> dict[str, Any]:
+    return described(schema if beside is None else together(schema, beside.openapi_schema.to_schema()))
+
+
 class _Page(OpenAPIRenderPlugin):
     """The description as one page without scripts from elsewhere. `beside`: another application's routes are in it."""
 
@@ -219,10 +223,8 @@ class _Page(OpenAPIRenderPlugin):
         self._beside = beside
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        schema, roles = openapi_schema, _roles(request.app)
-        if self._beside is not None:
-            schema, roles = together(schema, self._beside.openapi_schema.to_schema()), roles | _roles(self._beside)
-        return render("docs.html", sections=sections(described(schema), roles))
+        roles = _roles(request.app) | (_roles(self._beside) if self._beside is not None else {})
+        return render("docs.html", sections=sections(_whole(openapi_schema, self._beside), roles))
 
 
 class _Json(JsonRenderPlugin):
@@ -233,8 +235,7 @@ class _Json(JsonRenderPlugin):
         self._beside = beside
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002 - its signature
-        more = {} if self._beside is None else self._beside.openapi_schema.to_schema()
-        return encode_json(described(together(openapi_schema, more)))
+        return encode_json(_whole(openapi_schema, self._beside))
 
 
 def openapi_config(beside: Litestar | None = None) -> OpenAPIConfig:

@@ -209,7 +209,7 @@ class Endpoint:
         headers: Any = scope["headers"]
         return await asker(self._edge.keyring, headers)
 
-    async def _made(self, request_id: str, principal: Principal, scope: HTTPScope, read: "Read") -> Call:  # noqa: ARG002 - other dialects look at its headers
+    async def _made(self, request_id: str, principal: Principal, scope: HTTPScope, read: Read) -> Call:  # noqa: ARG002 - other dialects look at its headers
         """The call of what was read."""
         edge, (given, directed, received, size) = self._edge, read
         inner = await self._understood(given, principal)

@@ -116,6 +116,6 @@ async def test_without_a_file_there_is_nothing_to_read_again(tmp_path: Path) -> 
 
 def test_the_application_can_be_built_without_it(tmp_path: Path) -> None:
     """Short-lived processes never read anything again."""
-    assert create_app(settings(tmp_path)).state["services"].reloader is not None
+    assert create_app(settings(tmp_path)).control.services.reloader is not None
     with pytest.raises(ValueError, match="nowhere"):
         create_app(settings(tmp_path, models=_model("nowhere/m")))

@@ -53,7 +53,7 @@ async def home(tmp_path: Path, clock: FrozenClock, cached: SemanticCache) -> Asy
 
 def handlers(home: House) -> list[HTTPRouteHandler]:
     found: list[HTTPRouteHandler] = []
-    for route in home.app.routed.routes:
+    for route in home.app.router.routes:
         found += [handler for handler in getattr(route, "route_handlers", []) if isinstance(handler, HTTPRouteHandler)]
     return found
 
@@ -61,7 +61,7 @@ def handlers(home: House) -> list[HTTPRouteHandler]:
 def addresses(home: House) -> list[tuple[str, str, str]]:
     """(method, path with placeholders filled, role) of every guarded JSON route."""
     found: set[tuple[str, str, str]] = set()
-    for route in home.app.routed.routes:
+    for route in home.app.router.routes:
         for handler in getattr(route, "route_handlers", []):
             path = route.path
             if isinstance(handler, HTTPRouteHandler) and path.startswith(("/api/", "/v1/organization")):

@@ -78,7 +78,7 @@ async def filled(home: House) -> None:
 def reads(home: House) -> Iterator[str]:
     """Every path that answers GET, with another team's names in its parameters."""
     month = month_of(home.clock.now())
-    for route in home.app.routed.routes:
+    for route in home.app.router.routes:
         if not isinstance(route, HTTPRoute) or "GET" not in route.methods or "/static" in route.path:
             continue
         path = route.path_format
