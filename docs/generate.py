@@ -163,7 +163,7 @@ ABOUT: dict[str, str] = {
     "models.<name>.sticky": "Whose requests stay at one target while they can: none, session, user.",
     "providers.<name>.api_keys": "Several keys, one of which is taken for each call; one that is limited rests.",
     "providers.<name>.replicas": "Addresses of equal servers, or `dns://name:port`, `srv://name`.",
-    "server.lag_target": "How late the event loop may be before newcomers are turned away.",
+    "server.lag_target": "How long the event loop may keep a request waiting before newcomers are turned away.",
     "server.mirror_headers": "Gateways whose cost and cache reply headers are sent too.",
     "distillation.projects": "Projects (`team/name`) that consent to have prompts and answers kept as training lines.",
     "distillation.max_size": "Of one project's file; at this size nothing more is added.",

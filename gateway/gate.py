@@ -2,9 +2,10 @@
 
 Turned away are newcomers beyond `server.max_in_flight`, beyond the memory there is, and as many as keep the event loop
 from falling behind (`policies.overload`), those of the busiest keys and batch work first. What is under way goes on.
-One turn of the loop takes all that has come since the last, so a long turn makes the next one longer: under pressure
-nobody is let in any more once a turn has taken as long as requests may wait. A turn that is long because this process
-was given no processor is no overload: turning people away would not shorten it.
+A request takes several turns of the loop on its way, and each can be late by a little: so the lag is that of a timer
+and of as many turns after it. One turn takes all that has come since the last, so a long turn makes the next longer:
+under pressure nobody is let in any more once a turn has taken as long as requests may wait. A turn that is long
+because this process was given no processor is no overload: turning people away would not shorten it.
 Knows: the loop's lag, how many are in flight, whose keys were let in lately, memory. Does not know: what a key
 may do (its text only tells keys apart here, by a hash), bodies, dialects.
 """
@@ -22,6 +23,7 @@ from gateway.errors import Overloaded
 from policies.overload import Pressure, Seen, chance, comes_back_in, let_in, level, memory_full, pressed
 
 PROBE = 0.01  # seconds between two looks at the loop
+TURNS = 4  # of the loop that a look takes, within a window: about as many as a miss before it is sent on
 WINDOW = 0.1  # the least lag in so long counts: one long garbage collection is no overload
 BURST = 600  # newcomers since the loop was last in time: so many at once are a burst, however slow the machine is
 LATEST = 1.5  # seconds the loop may be late in a burst before newcomers are turned away
@@ -56,13 +58,14 @@ class Load(Struct, frozen=True):
 
 
 class Clocks(NamedTuple):
-    """Seconds: the loop's own, and those of the processor that this process has used."""
+    """Seconds: the loop's own, and those of the processor that this process and the loop's thread have used."""
 
     monotonic: Callable[[], float]
     processor: Callable[[], float]
+    thread: Callable[[], float]
 
 
-CLOCKS = Clocks(time.monotonic, time.process_time)
+CLOCKS = Clocks(time.monotonic, time.process_time, time.thread_time)
 
 
 class Gate:
@@ -85,8 +88,9 @@ class Gate:
         self._target = target
         self._random = random
         self._turned_away = turned_away
-        self._monotonic, self._processor = clocks
-        self._used = 0.0  # of the processor, when the loop was last looked at
+        self._monotonic, self._processor, self._thread = clocks
+        self._used = 0.0  # of the processor, when the last look at the loop ended
+        self._worked = 0.0  # by the loop's thread, when the window began
         self._read_memory = memory or memory_used
         self._pressure = Pressure()
         self._full = False
@@ -96,8 +100,9 @@ class Gate:
         self._outside = 0  # let in, and not entered yet
         self._asked: tuple[dict[int, float], dict[int, float]] = ({}, {})  # of people, of batches: faded counts
         self._levels = (inf, inf)
-        self._handle: asyncio.TimerHandle | None = None
-        self._due = self._least = inf
+        self._handle: asyncio.Handle | None = None
+        self._looking = 0.0  # since when, in this look
+        self._due = self._least = inf  # _due: when this turn of the loop began, or the next look is to begin
         self._last = 0.0  # the lag that was seen last
         self._surge = 0  # newcomers since the loop was last in time
         self._cut = False
@@ -141,7 +146,8 @@ class Gate:
         late = self._monotonic() - self._due
         if late <= 0.0 and self._outside <= 0:  # mostly
             return False
-        waiting = max(0, self._outside) / self._pressure.capacity  # nothing where no capacity has been measured
+        # Of a burst all come in, however long they take together.
+        waiting = max(0, self._outside) / self._pressure.capacity if self._pressure.rate < inf else 0.0
         longest = self._longest()
         return late + waiting > longest and min(late, _OWN * (self._processor() - self._used)) + waiting > longest
 
@@ -191,9 +197,8 @@ class Gate:
 
     def start(self) -> None:
         """From within the running loop."""
-        loop = asyncio.get_running_loop()
-        self._began, self._used = loop.time(), self._processor()
-        self._next(loop)
+        self._began, self._used, self._worked = self._monotonic(), self._processor(), self._thread()
+        self._next(asyncio.get_running_loop())
 
     def stop(self) -> None:
         if self._handle is not None:
@@ -201,13 +206,20 @@ class Gate:
         self._due = inf
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._due = loop.time() + PROBE
-        self._handle = loop.call_at(self._due, self._probe, loop)
+        self._due = self._looking = loop.time() + PROBE
+        self._handle = loop.call_at(self._due, self._turn, loop, TURNS)
 
-    def _probe(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = loop.time()
+    def _turn(self, loop: asyncio.AbstractEventLoop, left: int) -> None:
+        self._due = self._monotonic()
+        if left > 1 and self._due - self._looking < WINDOW:
+            self._handle = loop.call_soon(self._turn, loop, left - 1)
+        else:
+            self._looked(self._due)
+            self._next(loop)
+
+    def _looked(self, now: float) -> None:
         used = self._processor()
-        before, self._last = self._last, max(0.0, min(now - self._due, _OWN * (used - self._used)))
+        before, self._last = self._last, max(0.0, min(now - self._looking, _OWN * (used - self._used)))
         self._used = used
         self._least = min(self._least, self._last)
         self._probes += 1
@@ -217,16 +229,16 @@ class Gate:
             self._end_window(now, both)
         elif self._probes >= _LEAST_PROBES and now - self._began >= WINDOW:
             self._end_window(now, self._least)
-        self._next(loop)
 
     def _end_window(self, now: float, least: float) -> None:
-        self.window(now - self._began, least)
-        self._began, self._probes, self._least = now, 0, inf
+        worked = self._thread()
+        self.window(now - self._began, least, worked - self._worked)
+        self._began, self._probes, self._least, self._worked = now, 0, inf, worked
 
-    def window(self, seconds: float, least: float) -> None:
-        """A stretch of `seconds` is over: what the least lag seen in it means."""
+    def window(self, seconds: float, least: float, worked: float) -> None:
+        """A stretch is over, of which the loop's thread worked so many seconds: what the least lag in it means."""
         delay = least if self._came >= _FEWEST * seconds / WINDOW else 0.0
-        seen = Seen(seconds, delay, self._came, self._let_in, cut=self._cut, burst=self._surge <= BURST)
+        seen = Seen(seconds, delay, self._came, self._let_in, worked, cut=self._cut, burst=self._surge <= BURST)
         self._pressure = pressed(self._pressure, seen, self._target)
         self._came = self._let_in = self._outside = 0  # one that went away before it entered is forgotten with it
         self._cut = False

@@ -18,12 +18,13 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from msgspec import Struct
 
 from gateway.reloading import Rereading
+from gateway.server_listening import Listener
 from gateway.server_protocol import Limits, protocol
 from gateway.settings import Settings, load
 
@@ -51,9 +52,26 @@ class Listening(Struct, frozen=True, kw_only=True):
 
 
 class Worker(uvicorn.Server):
-    """uvicorn's server, except that a signal it has obeyed does not kill the process afterwards."""
+    """uvicorn's server with listeners of our own on `tcp`; a signal it obeyed does not kill the process afterwards."""
 
     born: int | None = None
+
+    def __init__(self, config: uvicorn.Config, tcp: Sequence[socket.socket]) -> None:
+        super().__init__(config)
+        self._tcp = tcp
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self._listen()
+
+    def _listen(self) -> None:
+        """On the TCP sockets, beside those that uvicorn was given."""
+        make: Any = self.config.http_protocol_class
+
+        def connection() -> asyncio.Protocol:
+            return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
+        self.servers += cast("list[asyncio.Server]", [Listener(sock, connection, _BACKLOG) for sock in self._tcp])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         del frame
@@ -71,17 +89,15 @@ class Worker(uvicorn.Server):
 class GranianWorker(Worker):
     """granian on the TCP sockets; uvicorn keeps the lifespan, the signals and the control plane's socket."""
 
-    def __init__(self, config: uvicorn.Config, app: App, settings: Settings, tcp: Sequence[socket.socket]) -> None:
-        super().__init__(config)
+    def __init__(self, config: uvicorn.Config, tcp: Sequence[socket.socket], app: App, settings: Settings) -> None:
+        super().__init__(config, tcp)
         self._app = app
         self._settings = settings
-        self._tcp = tcp
         self._granians: list[tuple[Any, asyncio.Task[None]]] = []
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+    def _listen(self) -> None:
         from gateway.server_granian import on_socket  # only who chose it pays for the import
 
-        await super().startup(sockets=sockets)
         loop = asyncio.get_running_loop()
         for sock in self._tcp:
             granian = on_socket(self._app, sock, self._settings.server)
@@ -104,16 +120,16 @@ def run(app: App, settings: Settings, listening: Listening) -> int:
     admin = [_bind_admin(listening.admin)] if listening.admin is not None else []
     granian = settings.server.server == "granian"
     config = _config(app, settings)
-    server = GranianWorker(config, app, settings, listening.sockets) if granian else Worker(config)
-    server.born = listening.born
+    worker = GranianWorker(config, listening.sockets, app, settings) if granian else Worker(config, listening.sockets)
+    worker.born = listening.born
     try:
-        server.run(sockets=admin if granian else [*listening.sockets, *admin])
+        worker.run(sockets=admin)
     except SystemExit as stopped:  # uvicorn's way of saying that the application did not start
         return int(stopped.code or 1)
     finally:
         if listening.admin is not None:
             listening.admin.unlink(missing_ok=True)
-    return 0 if server.started else 1
+    return 0 if worker.started else 1
 
 
 def _config(app: App, settings: Settings) -> uvicorn.Config:

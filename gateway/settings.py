@@ -65,7 +65,8 @@ def _amount(value: object) -> object:
 class Server(Section):
     """The listening socket and what one request may cost it. `mirror_headers`: gateways whose reply headers come too.
 
-    `max_in_flight`: per worker. `lag_target`: how late the event loop may be before newcomers are turned away.
+    `max_in_flight`: per worker. `lag_target`: how long the event loop may keep a request waiting before newcomers are
+    turned away.
     """
 
     host: str = "127.0.0.1"

@@ -9,19 +9,18 @@ Knows: numbers handed in. Does not know: clocks, requests, who measures.
 """
 
 from collections.abc import Iterable
-from math import inf
+from math import exp, inf
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 _BURST = 1.0  # seconds: what few are late for in so long is worked off instead of refused;
 _LONG, _LATE = 0.5, 0.05  # where many come: what takes so long, or delays by so much all the time, is an overload
 _DRAIN = 0.5  # seconds in which a backlog is to be worked off
 _HARDEST = 0.7  # of the capacity, at most so much is kept for a backlog at once
-_TRY_MORE = 1.05  # per update, while the delay is small
-_NEARLY = 0.95  # of the capacity is tried at once when it is
+_TRY_MORE = 1.1  # per update, from the capacity on, while the delay is small
 _PLENTY = 3.0  # where the rate is so many times what comes, there is no overload any more
-_CLEAR = 0.3  # of a stretch must have gone into new work, or it says nothing about the capacity
-_TRUST_MORE, _TRUST_LESS = 0.5, 0.1  # in one new measurement that is higher, or lower: less was often let in than fits
+_REMEMBERS = 1.0  # seconds: what a request costs is looked at over about so long
 _MOST = 0.98  # some always come through, so that the end of an overload is noticed
 _LONGEST_WAIT = 30.0
 
@@ -29,20 +28,27 @@ _LONGEST_WAIT = 30.0
 class Pressure(Struct, frozen=True):
     """`share`: of newcomers to turn away on average, 0 to 0.98. `rate`: let in per second, inf: all that come.
 
-    `capacity`: per second, as last measured; inf: never. `delay`: seconds, as of the last update. `standing`: for so
-    many seconds it has been above the target.
+    `delay`: seconds, as of the last update. `standing`: for so many seconds it has been above the target. `work`:
+    seconds of it that the last requests let in made, `requests`: how many those were; both fade.
     """
 
     share: float = 0.0
     rate: float = inf
-    capacity: float = inf
     delay: float = 0.0
     standing: float = 0.0
+    work: float = 0.0
+    requests: float = 0.0
+
+    @property
+    def capacity(self) -> float:
+        """Requests per second; inf where nothing is known."""
+        return self.requests / self.work if self.work > 0.0 and self.requests > 0.0 else inf
 
 
 class Seen(Struct, frozen=True):
     """One stretch of `seconds`: the least delay seen in it, how many came, how many of them were let in.
 
+    `worked`: seconds of it in which the worker was not idle.
     `cut`: more would have been let in, had there been time for them. `burst`: so few came since there was last no delay
     that they may be all.
     """
@@ -51,39 +57,42 @@ class Seen(Struct, frozen=True):
     delay: float
     came: int
     let_in: int
+    worked: float
     cut: bool = False
     burst: bool = False
 
 
 def pressed(before: Pressure, seen: Seen, target: float) -> Pressure:
     """The pressure after that stretch."""
-    rate, capacity = before.rate, before.capacity
+    work, requests = _worked(before, seen, target)
+    now = Pressure(delay=seen.delay, work=work, requests=requests)
     coming = seen.came / seen.seconds
     standing = before.standing + seen.seconds if seen.delay > target else 0.0
     calm = standing < _BURST if seen.burst else seen.delay <= _LATE and standing < _LONG
+    rate = before.rate
     if rate == inf and calm:
-        return Pressure(delay=seen.delay, standing=standing)
+        return replace(now, standing=standing)
     if seen.delay > target or (seen.cut and rate < inf):
-        capacity = _measured(before, seen)
         backlog = max(0.0, seen.delay - target) / _DRAIN
-        rate = min(rate * _TRY_MORE, capacity * (1.0 - min(_HARDEST, backlog)))
+        rate = min(rate * _TRY_MORE, now.capacity * (1.0 - min(_HARDEST, backlog)))
     elif rate < inf:
-        rate = max(rate, _NEARLY * capacity) * _TRY_MORE
+        rate = max(rate * _TRY_MORE, now.capacity)
         if rate > _PLENTY * coming:
-            rate = capacity = inf
+            rate = inf
     share = 0.0 if rate >= coming else 1.0 - rate / coming
-    return Pressure(min(_MOST, share), rate, capacity, seen.delay, standing)
+    return replace(now, share=min(_MOST, share), rate=rate, standing=standing)
 
 
-def _measured(before: Pressure, seen: Seen) -> float:
-    """What was let in, over the time that it took: all of this stretch, and what the backlog grew by (or less)."""
-    took = seen.seconds + seen.delay - before.delay
-    if seen.let_in == 0 or took < _CLEAR * seen.seconds:
-        return before.capacity if before.capacity < inf else max(1, seen.let_in) / seen.seconds
-    fresh = seen.let_in / took
-    if before.capacity == inf:
-        return fresh
-    return before.capacity + (_TRUST_MORE if fresh > before.capacity else _TRUST_LESS) * (fresh - before.capacity)
+def _worked(before: Pressure, seen: Seen, target: float) -> tuple[float, float]:
+    """Seconds of work and the requests that made it: all of a stretch with a delay, else what was worked in it.
+
+    And what the backlog grew by, or less: that is work of theirs which is still to be done.
+    """
+    if seen.let_in == 0:
+        return before.work, before.requests
+    took = (seen.seconds if seen.delay > target else seen.worked) + seen.delay - before.delay
+    kept = exp(-seen.seconds / _REMEMBERS)
+    return max(0.0, before.work * kept + took), before.requests * kept + seen.let_in
 
 
 def level(asked: Iterable[float], rate: float) -> float:

@@ -106,13 +106,13 @@ async def serving(folder: Path, limits: Limits, *, keep_alive: int = 5) -> Async
         timeout_graceful_shutdown=1,
     )
     config.load()
-    server = Worker(config)
-    server.lifespan = config.lifespan_class(config)
     tcp = socket.create_server(("127.0.0.1", 0))
+    server = Worker(config, [tcp])
+    server.lifespan = config.lifespan_class(config)
     unix = socket.socket(socket.AF_UNIX)
     path = folder / "s"
     unix.bind(str(path))
-    await server.startup(sockets=[tcp, unix])
+    await server.startup(sockets=[unix])
     await server.on_tick(0)
     try:
         yield Server(tcp.getsockname()[1], server.server_state.connections, path)
@@ -120,7 +120,7 @@ async def serving(folder: Path, limits: Limits, *, keep_alive: int = 5) -> Async
         server.force_exit = True  # the clients of a test are not waited for
         for connection in list(server.server_state.connections):
             connection.transport.abort()
-        await server.shutdown(sockets=[tcp, unix])
+        await server.shutdown(sockets=[unix])
 
 
 class Answer(NamedTuple):

@@ -49,13 +49,13 @@ def test_full_memory_turns_newcomers_away_until_there_is_room() -> None:
     used = [96]
     found, reasons = gate(memory=lambda: (used[0], 100))
     for _ in range(10):
-        found.window(0.1, 0.0)
+        found.window(0.1, 0.0, 0.0)
     refused = found.refusal(HEADERS)
     assert refused is not None
     assert (reasons, found.yielding) == (["memory"], True)
     used[0] = 90
     for _ in range(10):
-        found.window(0.1, 0.0)
+        found.window(0.1, 0.0, 0.0)
     assert found.refusal(HEADERS) is None
     assert not found.yielding
 
@@ -66,7 +66,7 @@ def test_few_newcomers_are_never_turned_away_for_a_late_loop() -> None:
     for _ in range(50):
         assert found.refusal(HEADERS) is None
         found.left()
-        found.window(0.1, 5.0)
+        found.window(0.1, 5.0, 0.1)
 
 
 def test_keys_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_a_loud_key_pays_for_its_noise_and_batches_before_people() -> None:
 async def test_a_loop_that_is_far_behind_refuses_at_once() -> None:
     """A flood arrives within one turn of the loop: the next window would come too late."""
     clock = FrozenClock()
-    found, reasons = gate(most=4_096, clocks=Clocks(clock.monotonic, clock.monotonic))
+    found, reasons = gate(most=4_096, clocks=Clocks(clock.monotonic, clock.monotonic, clock.monotonic))
     found._due = clock.monotonic()
     for _ in range(BURST):
         assert found.refusal(HEADERS) is None
@@ -117,13 +117,13 @@ async def test_a_loop_that_is_far_behind_refuses_at_once() -> None:
 def test_a_burst_is_let_in_however_slow_the_machine_is() -> None:
     """Five hundred at once are a test or a page that opens, and a laptop under load is slow: no reason to refuse."""
     clock = FrozenClock()
-    found, _ = gate(most=4_096, clocks=Clocks(clock.monotonic, clock.monotonic))
+    found, _ = gate(most=4_096, clocks=Clocks(clock.monotonic, clock.monotonic, clock.monotonic))
     found._due = clock.monotonic()
     for _ in range(10):
         for _ in range(50):
             assert found.refusal(HEADERS) is None
             clock.advance(0.0019)
-        found.window(0.095, 0.2)
+        found.window(0.095, 0.2, 0.095)
     assert found.load().share == 0.0
     clock.advance(LATEST)
     assert found.refusal(HEADERS) is not None

@@ -50,7 +50,7 @@ class Worker:
                 self.late = max(0.0, self.late - STEP)
                 self.worst = max(self.worst, self.late)
                 least = min(least, self.late)
-            self.pressure = pressed(self.pressure, Seen(WINDOW, least, came, inside), TARGET)
+            self.pressure = pressed(self.pressure, Seen(WINDOW, least, came, inside, WINDOW), TARGET)
 
     def forget(self) -> None:
         self.let_in.clear()
@@ -117,10 +117,23 @@ def test_batch_work_goes_first() -> None:
     assert batch < 0.6
 
 
+def test_a_stretch_that_lets_hardly_anybody_in_does_not_say_what_a_request_costs() -> None:
+    """While a burst is worked off: a worker that took 700 a second thought it could take 7, and idled for seconds."""
+    pressure = Pressure()
+    for _ in range(10):
+        pressure = pressed(pressure, Seen(WINDOW, 0.0, 70, 70, WINDOW), TARGET)
+    for delay in (0.9, 0.8, 0.7):
+        pressure = pressed(pressure, Seen(WINDOW, delay, 350, 1, WINDOW, cut=True), TARGET)
+    assert pressure.share > 0.9
+    for _ in range(2):
+        pressure = pressed(pressure, Seen(WINDOW, 0.0, 350, 5, 0.02), TARGET)
+    assert pressure.rate > 300.0
+
+
 def _walk(values: list[tuple[float, int, int]], check: Callable[[Pressure], None]) -> None:
     pressure = Pressure()
     for delay, came, inside in values:
-        pressure = pressed(pressure, Seen(WINDOW, delay, came, min(came, inside)), TARGET)
+        pressure = pressed(pressure, Seen(WINDOW, delay, came, min(came, inside), WINDOW), TARGET)
         check(pressure)
 
 
