@@ -25,7 +25,9 @@ from policies.overload import Pressure, Seen, chance, comes_back_in, let_in, lev
 PROBE = 0.01  # seconds between two looks at the loop
 TURNS = 4  # of the loop that a look takes, within a window: about as many as a miss before it is sent on
 WINDOW = 0.1  # the least lag in so long counts: one long garbage collection is no overload
-BURST = 600  # newcomers since the loop was last in time: so many at once are a burst, however slow the machine is
+BURST = 600  # newcomers since the loop was last in time: so many at once are a burst, however slow the machine is,
+_BURST_LASTS = 1.0  # unless it is known that they are more than so many seconds of work,
+_KNOWN = 50.0  # which takes so many requests lately
 LATEST = 1.5  # seconds the loop may be late in a burst before newcomers are turned away
 BEHIND = 0.4  # the same beyond a burst, where it was not late before
 AGAIN = 0.06  # and where it was late already: an overload grows from turn to turn
@@ -105,6 +107,7 @@ class Gate:
         self._due = self._least = inf  # _due: when this turn of the loop began, or the next look is to begin
         self._last = 0.0  # the lag that was seen last
         self._surge = 0  # newcomers since the loop was last in time
+        self._burst = float(BURST)  # of them, so many may be all
         self._cut = False
         self._began = 0.0
         self._probes = self._windows = 0
@@ -180,7 +183,7 @@ class Gate:
         """Seconds that a turn of the loop may take beyond the next look at it."""
         if self._pressure.rate < inf:
             return max(0.0, self._target - PROBE)
-        if self._surge <= BURST:
+        if self._surge <= self._burst:
             return LATEST
         return AGAIN if self._last > _LATE else BEHIND
 
@@ -224,11 +227,16 @@ class Gate:
         self._least = min(self._least, self._last)
         self._probes += 1
         if self._last <= _LATE:
-            self._surge = 0
-        if self._surge > BURST and self._pressure.rate == inf and (both := min(before, self._last)) > _LATE:
+            self._surge, self._burst = 0, self._is_burst()
+        if self._surge > self._burst and self._pressure.rate == inf and (both := min(before, self._last)) > _LATE:
             self._end_window(now, both)
         elif self._probes >= _LEAST_PROBES and now - self._began >= WINDOW:
             self._end_window(now, self._least)
+
+    def _is_burst(self) -> float:
+        """How many newcomers are one, by what a request cost before they came."""
+        known = self._pressure.requests >= _KNOWN
+        return min(BURST, max(_KNOWN, _BURST_LASTS * self._pressure.capacity)) if known else float(BURST)
 
     def _end_window(self, now: float, least: float) -> None:
         worked = self._thread()
@@ -238,7 +246,7 @@ class Gate:
     def window(self, seconds: float, least: float, worked: float) -> None:
         """A stretch is over, of which the loop's thread worked so many seconds: what the least lag in it means."""
         delay = least if self._came >= _FEWEST * seconds / WINDOW else 0.0
-        seen = Seen(seconds, delay, self._came, self._let_in, worked, cut=self._cut, burst=self._surge <= BURST)
+        seen = Seen(seconds, delay, self._came, self._let_in, worked, cut=self._cut, burst=self._surge <= self._burst)
         self._pressure = pressed(self._pressure, seen, self._target)
         self._came = self._let_in = self._outside = 0  # one that went away before it entered is forgotten with it
         self._cut = False

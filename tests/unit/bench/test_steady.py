@@ -4,15 +4,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bench.overload import UPSTREAM_MS, Asked, recovered, told
+from gateway.bench.overload import Asked, Judge, Kind, recovered, told
 from gateway.bench.soak import slopes
+
+UPSTREAM_MS = 450.0
+
+
+def test_a_stream_takes_what_the_upstream_is_told_to_take() -> None:
+    """What is subtracted as the upstream's own time must be what the upstream was started with."""
+    assert Kind(stream=True).upstream_ms == UPSTREAM_MS
+    assert Kind(stream=True).pace == ("--tokens", "51", "--ttft-ms", "200", "--tpot-ms", "5")
+    assert Kind(stream=False).upstream_ms == 200.0
+    assert Kind(stream=False).pace[-1] == "0"
 
 
 def test_goodput_counts_what_was_answered_in_time() -> None:
     """An answer after a second is no good answer, and a refusal is not one either."""
     asked = [Asked(0.0, 0.0, 200, UPSTREAM_MS + own) for own in (1.0, 249.0, 251.0, 5_000.0)]
     asked += [Asked(0.0, 0.0, 503, 4.0), Asked(0.0, 2.0, 0, 9.0)]
-    step = told(asked, 2.0, 1.0, 2.0)
+    step = told(asked, 2.0, Judge(UPSTREAM_MS, capacity=1.0, seconds=2.0))
     assert (step.goodput_rps, step.goodput_share) == (1.0, 1.0)
     assert (step.answered, step.refused, step.failed) == (4, 1, 1)
     assert (step.refusal_p99_ms, step.p99_own_ms, step.late_p99_ms) == (4.0, 5_000.0, 2_000.0)
@@ -22,8 +32,10 @@ def test_goodput_counts_what_was_answered_in_time() -> None:
 def test_recovery_is_the_first_calm_second() -> None:
     """One refusal, or one slow answer, and the second does not count."""
     calm = [Asked(2.5, 2.5, 200, UPSTREAM_MS + 2.0)]
-    assert recovered([Asked(0.2, 0.2, 503, 1.0), Asked(1.2, 1.2, 200, UPSTREAM_MS + 80.0), *calm], 4.0) == 2.0
-    assert recovered([Asked(0.2, 0.2, 503, 1.0)], 4.0) is None
+    assert (
+        recovered([Asked(0.2, 0.2, 503, 1.0), Asked(1.2, 1.2, 200, UPSTREAM_MS + 80.0), *calm], UPSTREAM_MS, 4.0) == 2.0
+    )
+    assert recovered([Asked(0.2, 0.2, 503, 1.0)], UPSTREAM_MS, 4.0) is None
 
 
 @given(st.floats(-50, 50), st.lists(st.floats(-0.01, 0.01), min_size=20, max_size=60))
