@@ -11,7 +11,8 @@ import msgspec
 
 from gateway.call import Body
 from gateway.dialects.chat import dicts, first_choice, text_of, thought_of
-from gateway.dialects.responses_items import Called, Event, Said
+from gateway.dialects.responses_compaction import compacted
+from gateway.dialects.responses_items import Called, Event, Noted, Said
 from gateway.dialects.responses_object import blank, usage
 from gateway.dialects.responses_request import Inner
 from gateway.errors import GatewayError, NotFound
@@ -39,7 +40,7 @@ class ResponsesVoice:
         self._created: object = 0
         self._begun = False
         self._sequence = 0
-        self._items: list[Said | Called] = []
+        self._items: list[Said | Called | Noted] = []
         self._saying: Said | None = None
         self._calls: dict[int, Called] = {}
         self._finish = ""
@@ -197,3 +198,44 @@ class ResponsesVoice:
             told += b"event: %b\ndata: %b\n\n" % (kind.encode(), raw)
             self._sequence += 1
         return told
+
+
+class NoteVoice(ResponsesVoice):
+    """The answer is a note that stands for the conversation, and nothing else."""
+
+    def __init__(self, inner: Inner) -> None:
+        super().__init__(inner)
+        self._note = Noted("")
+
+    def whole(self, body: Body) -> bytes:
+        """Raises UpstreamFailed where there is no note, or half of one."""
+        told = super().whole(body)
+        self._close()
+        return told
+
+    def broken(self, error: GatewayError) -> Body:
+        """Half a note stands for nothing."""
+        return {**super().broken(error), "output": []}
+
+    def _take(self, delta: Body, choice: Body) -> list[Event]:  # noqa: ARG002 - a note has no log probabilities
+        if text := text_of(delta.get("content")):
+            self._note.id = f"cmp_{self._id}"
+            self._note.pieces.append(text)
+            self._items = [self._note]
+        return []
+
+    def _close(self) -> list[Event]:
+        return self._note.end(self._finish)
+
+
+class CompactedVoice(NoteVoice):
+    """The same told as the object of `/responses/compact`, of which there are no events."""
+
+    def __init__(self, inner: Inner, conversation: list[Body]) -> None:
+        super().__init__(inner)
+        self._conversation = conversation
+
+    def whole(self, body: Body) -> bytes:
+        """Raises UpstreamFailed where there is no note, or half of one."""
+        super().whole(body)
+        return _encode(compacted(self.final(), self._conversation))

@@ -1,4 +1,4 @@
-"""The items of a Responses answer while they grow: a message, thoughts, a call.
+"""The items of a Responses answer while they grow: a message, thoughts, a call, a note.
 
 Knows: the events of one item from its start to its end, and what it is in the end. Does not know: the order of items,
 sequence numbers, bytes.
@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct, field
 
 from gateway.call import Body
+from gateway.dialects import responses_compaction as compaction
 from gateway.dialects.responses_tools import INPUT
 
 Event = tuple[str, Body]  # its type and the fields beside it
@@ -117,3 +118,25 @@ class Called(Struct):
 
     def _place(self) -> Body:
         return {"item_id": self.id, "output_index": self.index}
+
+
+class Noted(Struct):
+    """A note that stands for the conversation: told when all of it is there, and once."""
+
+    id: str
+    pieces: list[str] = field(default_factory=list[str])
+    told: bool = False
+
+    def end(self, finish: str) -> list[Event]:
+        """Raises UpstreamFailed where there is no note, or half of one."""
+        compaction.check("".join(self.pieces), finish)
+        if self.told:
+            return []
+        self.told = True
+        return [
+            ("response.output_item.added", {"output_index": 0, "item": compaction.item(self.id, "")}),
+            ("response.output_item.done", {"output_index": 0, "item": self.item("completed")}),
+        ]
+
+    def item(self, status: str) -> Body:  # noqa: ARG002 - there is no half of it
+        return compaction.item(self.id, "".join(self.pieces))

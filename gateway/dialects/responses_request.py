@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from gateway import wire
 from gateway.call import Body
+from gateway.dialects import responses_compaction as compaction
 from gateway.dialects import responses_shapes as shapes
 from gateway.dialects.chat import content_of
 from gateway.dialects.responses_tools import INPUT, Tools, refuse
@@ -38,6 +39,7 @@ class Inner(Struct, frozen=True, kw_only=True):
     """`body`: the chat completion. `custom`: tools that take free text. `logprobs`: the client wants them told.
 
     `items`: what the client itself has sent now, as it may send it again. `keeps`: the response is to be kept.
+    `compacts`: the answer is a note that stands for the conversation.
     """
 
     body: Body
@@ -47,6 +49,7 @@ class Inner(Struct, frozen=True, kw_only=True):
     names: ToolNames
     custom: frozenset[str]
     logprobs: bool
+    compacts: bool
     ignored: tuple[str, ...]
 
 
@@ -55,6 +58,7 @@ def translate(body: Body, earlier: Sequence[Body] | None = None) -> Inner:
     items = items_of(body.get("input"))
     asked = _shape(body, items, earlier or ())
     _refuse_state(asked, kept=earlier is not None)
+    compacts = _compacts(asked)
     tools = Tools(ToolNames())
     chat: Body = {"model": asked.model, "messages": []}
     chat |= tools.offer(asked)
@@ -80,6 +84,7 @@ def translate(body: Body, earlier: Sequence[Body] | None = None) -> Inner:
         names=tools.names,
         custom=frozenset(tools.custom),
         logprobs=logprobs,
+        compacts=compacts,
         ignored=(*_ignored(body, asked, kept=earlier is not None), *tools.left_out),
     )
 
@@ -103,6 +108,23 @@ def _shape(body: Body, items: list[Body], earlier: Sequence[Body]) -> shapes.Res
     except msgspec.ValidationError as error:
         raise wire.explain(str(error)) from None
     return asked
+
+
+def _compacts(asked: shapes.Responses) -> bool:
+    """Whether a note is wanted. It is words alone, whatever else was asked for with it."""
+    triggers = [
+        index
+        for index, item in enumerate(asked.input if isinstance(asked.input, list) else ())
+        if isinstance(item, shapes.CompactionTrigger)
+    ]
+    if not triggers:
+        return False
+    if len(asked.input) == 1:
+        refuse("input", "'input' holds nothing that could be shortened.")
+    if triggers != [len(asked.input) - 1]:
+        refuse(f"input[{triggers[0]}]", "A 'compaction_trigger' must be the last item, behind what it is to shorten.")
+    asked.tool_choice, asked.text, asked.top_logprobs, asked.include = "none", None, None, None
+    return True
 
 
 def _typed(item: object) -> object:
@@ -183,6 +205,10 @@ class _Turns:
             self._call(item.call_id, self._names.inner(item.name), _encode({INPUT: item.input}).decode())
         elif isinstance(item, shapes.FunctionOutput | shapes.CustomOutput):
             self._result(item, path)
+        elif isinstance(item, shapes.Compaction):
+            self._found.append(compaction.told_again(item.encrypted_content, path))
+        elif isinstance(item, shapes.CompactionTrigger):
+            self._found.append(compaction.asking())
 
     def _call(self, call_id: str, name: str, arguments: str) -> None:
         self._called.add(call_id)

@@ -103,7 +103,19 @@ class Reasoning(Item, tag="reasoning", gc=False):
     """What the model thought; nobody but its maker can use it."""
 
 
-AnyItem = Message | FunctionCall | CustomCall | FunctionOutput | CustomOutput | Reasoning
+class Compaction(Item, tag="compaction", gc=False):
+    """A note that stands for everything before it (`responses_compaction`)."""
+
+    encrypted_content: str
+
+
+class CompactionTrigger(Item, tag="compaction_trigger", gc=False):
+    """As the last item: the answer wanted is such a note."""
+
+
+AnyItem = (
+    Message | FunctionCall | CustomCall | FunctionOutput | CustomOutput | Reasoning | Compaction | CompactionTrigger
+)
 
 
 class Tool(Struct, gc=False):

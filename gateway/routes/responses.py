@@ -18,6 +18,7 @@ from gateway.call import Body, Call, Principal
 from gateway.connection import Connection
 from gateway.db.session import UNREACHABLE
 from gateway.dialects import Asked
+from gateway.dialects.responses import Compacting
 from gateway.dialects.responses import Responses as Dialect
 from gateway.dialects.responses_answer import ResponsesVoice
 from gateway.errors import GatewayError, InvalidRequest, Overloaded
@@ -40,8 +41,8 @@ Json = dict[str, object]
 class Continuing(Endpoint):
     """Knows the responses before, and keeps its own."""
 
-    def __init__(self, edge: Edge, responses: Responses) -> None:
-        self._speaking = Dialect()
+    def __init__(self, edge: Edge, responses: Responses, dialect: Dialect | None = None) -> None:
+        self._speaking = dialect or Dialect()
         super().__init__(edge, self._speaking)
         self.responses = responses
         self._making: dict[str, asyncio.Task[None]] = {}
@@ -147,7 +148,11 @@ def _nobody_leaves() -> None:
 
 def endpoints(edge: Edge, counter: Counter, making: Continuing) -> Endpoints:
     """By path, without `/v1`."""
-    return {"/responses": making, "/responses/input_tokens": ContinuingCount(edge, making.responses, counter)}
+    return {
+        "/responses": making,
+        "/responses/compact": Continuing(edge, making.responses, Compacting()),
+        "/responses/input_tokens": ContinuingCount(edge, making.responses, counter),
+    }
 
 
 class Desk:

@@ -84,6 +84,7 @@ ROUTES: tuple[Route, ...] = (
         "post", "/v1/responses", "Response", "OpenAI's Responses: kept, continued, in the background, streamed or not.",
         Responses, (_JSON, _EVENTS),
     ),
+    Route("post", "/v1/responses/compact", "Shorten a conversation", "As items that stand for all of it.", Responses),
     Route("post", "/v1/responses/input_tokens", "Tokens of a response", "What a response would read.", Responses),
     Route("post", "/v1/messages", "Message", "Anthropic's Messages, with any model.", Messages, (_JSON, _EVENTS)),
     Route("post", "/v1/messages/count_tokens", "Tokens of a message", "What a message would read.", Messages),
