@@ -311,17 +311,21 @@ class App(Litestar):
 
     The endpoints answer every failure themselves, so nothing that Litestar would add is lost; whatever else comes on
     their paths (another method, `HEAD`) takes the usual way. `data_plane`: endpoints by path. `doors`: who turns
-    newcomers away before that, for a server that asks (`gateway.server_protocol`). `control`: what answers on all paths
-    of its own.
+    newcomers away before that, for a server that asks (`gateway.server_protocol`), and `sockets` what WebSockets are
+    spoken on. `control`: what answers on all paths of its own.
     """
 
     data_plane: Mapping[str, Callable[[Any, Any, Any], Awaitable[None]]]
+    sockets: Mapping[str, Callable[[Any, Any, Any], Awaitable[None]]]
     doors: Mapping[str, Door]
     control: ControlPlane
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """ASGI."""
         path: str = scope.get("path", "")  # a lifespan has none
+        if scope["type"] == "websocket":
+            await self.sockets[path](scope, receive, send)  # the server lets no other in
+            return
         endpoint = self.data_plane.get(path) if scope.get("method") == "POST" else None
         if endpoint is None:
             endpoint = self.control if self.control.owns(path) else super().__call__
@@ -361,5 +365,5 @@ def create_app(settings: Settings, rereading: Rereading = _NEVER_AGAIN) -> App:
         logging_config=None,
         request_max_body_size=settings.server.max_body,
     )
-    app.data_plane, app.doors, app.control = plane.direct, plane.doors, control
+    app.data_plane, app.sockets, app.doors, app.control = plane.direct, plane.sockets, plane.doors, control
     return app

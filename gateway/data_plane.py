@@ -19,6 +19,7 @@ from gateway.pipeline import Pipeline
 from gateway.prompt_tokens import Counter
 from gateway.repeats import Repeats
 from gateway.routes import batches, files, media, messages, openai, responses
+from gateway.routes.responses_socket import Sockets
 from gateway.server_protocol import Door
 
 if TYPE_CHECKING:
@@ -30,10 +31,11 @@ Direct = Callable[[Any, Any, Any], Awaitable[None]]
 class Plane(Struct, frozen=True, kw_only=True):
     """`direct`: endpoints by path, to be asked before any router, and `doors` before those.
 
-    `office` runs batches and has to be started.
+    `sockets`: the paths that WebSockets are spoken on. `office` runs batches and has to be started.
     """
 
     direct: Mapping[str, Direct]
+    sockets: Mapping[str, Direct]
     doors: Mapping[str, Door]
     handlers: list[Any]
     office: Office
@@ -74,7 +76,13 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
         *files.route_handlers(worker.files, worker.keyring, patience=settings.server.body_timeout),
         *batches.route_handlers(_batch_desk(worker, office)),
     ]
-    return Plane(direct=openai.data_plane(found), doors=openai.doors(found), handlers=handlers, office=office)
+    return Plane(
+        direct=openai.data_plane(found),
+        sockets=dict.fromkeys(("/responses", "/v1/responses"), Sockets(edge, worker.responses).serve),
+        doors=openai.doors(found),
+        handlers=handlers,
+        office=office,
+    )
 
 
 def _office(worker: "Worker", pipeline: Pipeline, once: Idempotency) -> Office:

@@ -4,6 +4,7 @@
     |- InvalidRequest            400  the client's mistake, `param` names where
     |  |- Unauthorized           401   |- NotAllowed 403   |- NotFound 404   |- MethodNotAllowed 405
     |  |- RequestTimeout         408   |- Conflict 409     |- TooLarge 413     |- UnsupportedMedia 415
+    |  |- UpgradeRefused         426
     |- NotPriced                 402  no price: the message names the command that sets one
     |- BudgetExhausted           429  insufficient_quota, never worth a retry
     |- RateLimited               429  with retry-after
@@ -115,6 +116,13 @@ class TooLarge(InvalidRequest):
 class UnsupportedMedia(InvalidRequest):
     status = 415
     code = "unsupported_content_type"
+
+
+class UpgradeRefused(InvalidRequest):
+    """Clients that would rather have a WebSocket take this status as the sign to do without."""
+
+    status = 426
+    code = "upgrade_refused"
 
 
 class NotPriced(GatewayError):

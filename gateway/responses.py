@@ -97,8 +97,7 @@ class Responses:
         """The whole conversation up to a response, in order. Raises InvalidRequest where some of it is not there."""
         chain = await self._database.transact(_chain, owner, response_id, self._now())
         if chain is None:
-            message = f"Previous response with id '{response_id[:100]}' not found."
-            raise InvalidRequest(message, param="previous_response_id", code="previous_response_not_found")
+            raise not_found(response_id)
         if chain[-1].status not in ("completed", "incomplete"):
             message = f"Previous response with id '{response_id[:100]}' is {chain[-1].status}."
             raise InvalidRequest(message, param="previous_response_id", code="invalid_value")
@@ -151,6 +150,12 @@ class Responses:
         if self._fresh[who] >= _COUNT_EVERY or len(self._fresh) > _MOST_SWEPT:
             self._fresh.clear()
             await self._database.transact(_shrink, owner, self._settings.project_responses)
+
+
+def not_found(response_id: str) -> InvalidRequest:
+    """A conversation that cannot be continued."""
+    message = f"Previous response with id '{response_id[:100]}' not found."
+    return InvalidRequest(message, param="previous_response_id", code="previous_response_not_found")
 
 
 def numbered(items: list[Body], response_id: str) -> list[Body]:

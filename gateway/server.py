@@ -25,7 +25,8 @@ from msgspec import Struct
 
 from gateway.reloading import Rereading
 from gateway.server_listening import Listener
-from gateway.server_protocol import Limits, protocol
+from gateway.server_protocol import Limits
+from gateway.server_socket import Socket, protocol
 from gateway.settings import Settings, load
 
 CONFIGURATION_ERROR = 78  # EX_CONFIG of sysexits.h: starting again will not help
@@ -142,8 +143,9 @@ def _config(app: App, settings: Settings) -> uvicorn.Config:
     )
     return uvicorn.Config(
         app,
-        http=protocol(limits, getattr(app, "doors", None)),
-        ws="none",
+        http=protocol(limits, getattr(app, "doors", None), getattr(app, "sockets", ())),
+        ws=Socket,
+        ws_max_size=server.max_body,
         lifespan="on",
         interface="asgi3",
         log_config=None,

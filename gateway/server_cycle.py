@@ -5,13 +5,17 @@ in chunks to HTTP/1.0, never without an `x-request-id`. Does not know connection
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, STATUS_LINE, RequestResponseCycle
 
 from gateway.errors import GatewayError, Internal, InvalidRequest
 from gateway.ids import uuid7
+
+log = logging.getLogger("nearhit.http")
 
 _NOTHING, _LENGTH, _ENCODING, _CONNECTION, _REQUEST_ID = range(5)
 _MEANING = {
@@ -231,3 +235,15 @@ def told(error: GatewayError) -> tuple[bytes, list[tuple[bytes, bytes]]]:
         (b"x-request-id", uuid7().encode("ascii")),
         *extra,
     ]
+
+
+def fault_of(error: httptools.HttpParserError) -> GatewayError:
+    """Of what went wrong in a callback only an unreadable URI is the client's fault."""
+    cause = error.__context__
+    ours = isinstance(error, httptools.HttpParserCallbackError) and not isinstance(
+        cause, httptools.HttpParserInvalidURLError | UnicodeDecodeError
+    )
+    if ours:
+        log.error("the protocol failed", exc_info=cause)
+        return Internal("The server failed to read this request.")
+    return InvalidRequest(f"Malformed HTTP request: {error}.", code="malformed_request")

@@ -6,7 +6,6 @@ with the connection instead of chunks; trailers that never become headers. Does 
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import IntEnum
@@ -17,10 +16,8 @@ import httptools
 from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from gateway.errors import GatewayError, Internal, InvalidRequest, Overloaded, RequestTimeout
-from gateway.server_cycle import Cycle, HeadersTooLarge, TurnedAway, UriTooLong, told
-
-log = logging.getLogger("nearhit.http")
+from gateway.errors import GatewayError, InvalidRequest, Overloaded, RequestTimeout
+from gateway.server_cycle import Cycle, HeadersTooLarge, TurnedAway, UriTooLong, fault_of, told
 
 LINGER = 2.0  # seconds a refused client has to read its answer before the connection is cut
 DISCARD = 10.0  # seconds a client may go on sending a body that was answered without being read
@@ -119,12 +116,9 @@ class Protocol(HttpToolsProtocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # No other protocol is spoken here: the request is answered as it is, what follows it cannot be read.
-            self._deaf = True
-            if self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison] - None until the first request
-                self.cycle.keep_alive = False
+            self._upgrade()
         except httptools.HttpParserError as error:
-            self._refuse(self._fault or _fault_of(error))
+            self._refuse(self._fault or fault_of(error))
         if self._deaf:
             return
         if self._in_head and began_in_head:
@@ -133,6 +127,12 @@ class Protocol(HttpToolsProtocol):
                 self._refuse(HeadersTooLarge("The request's headers are too large."))
                 return
         self._await_more()
+
+    def _upgrade(self) -> None:
+        """No other protocol is spoken here: the request is answered as it is, what follows it cannot be read."""
+        self._deaf = True
+        if self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison] - None until the first request
+            self.cycle.keep_alive = False
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -187,7 +187,7 @@ class Protocol(HttpToolsProtocol):
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"] = raw_path
         scope["query_string"] = parsed.query or b""
-        if scope["path"] in self.doors and self._is_turned_away(version):
+        if self._is_taken(version):
             return
         self.cycle = Cycle(
             scope=scope,
@@ -207,6 +207,10 @@ class Protocol(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self._app))
+
+    def _is_taken(self, version: str) -> bool:
+        """Whether there is nothing left to do that takes the application."""
+        return self.scope["path"] in self.doors and self._is_turned_away(version)
 
     def _is_turned_away(self, version: str) -> bool:
         """Whether it was answered at the door, as only plain requests are, one by one, on a connection that stays."""
@@ -381,20 +385,3 @@ class Protocol(HttpToolsProtocol):
 
 
 _ANSWERED = TurnedAway(asyncio.Event())
-
-
-def protocol(limits: Limits, doors: Mapping[str, Door] | None = None) -> type[Protocol]:
-    """The protocol class for these limits; `doors`: who turns newcomers away, by path."""
-    return type("Protocol", (Protocol,), {"limits": limits, "doors": doors or {}})
-
-
-def _fault_of(error: httptools.HttpParserError) -> GatewayError:
-    """Of what went wrong in a callback only an unreadable URI is the client's fault."""
-    cause = error.__context__
-    ours = isinstance(error, httptools.HttpParserCallbackError) and not isinstance(
-        cause, httptools.HttpParserInvalidURLError | UnicodeDecodeError
-    )
-    if ours:
-        log.error("the protocol failed", exc_info=cause)
-        return Internal("The server failed to read this request.")
-    return InvalidRequest(f"Malformed HTTP request: {error}.", code="malformed_request")

@@ -18,7 +18,8 @@ from gateway.app import create_app
 from gateway.auth import ADMIN, NewKey
 from gateway.call import Role
 from gateway.reloading import Rereading
-from gateway.server_protocol import Limits, protocol
+from gateway.server_protocol import Limits
+from gateway.server_socket import Socket, protocol
 from gateway.services import Services
 from gateway.settings import Settings
 
@@ -27,7 +28,12 @@ decode = msgspec.json.Decoder().decode
 
 
 class Live:
-    """`url` without `/v1`; `key` an application key of team `acme`; `services` the running worker's own parts."""
+    """`url` without `/v1`; `key` an application key of team `acme`; `services` the running worker's own parts.
+
+    `server`: what the sockets are read by.
+    """
+
+    server: uvicorn.Server
 
     def __init__(self, url: str, key: str, services: Services, client: aiohttp.ClientSession) -> None:
         self.url = url
@@ -120,7 +126,8 @@ async def live(chosen: Settings, rereading: Rereading | None = None) -> AsyncGen
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http=protocol(Limits(), app.doors),
+                http=protocol(Limits(), app.doors, app.sockets),
+                ws=Socket,
                 log_level="error",
                 lifespan="on",
                 access_log=False,
@@ -139,7 +146,9 @@ async def live(chosen: Settings, rereading: Rereading | None = None) -> AsyncGen
             )
             made = await services.keyring.create(ADMIN, NewKey(name="test", team="acme", project="app"))
             async with aiohttp.ClientSession() as client:
-                yield Live(f"http://127.0.0.1:{port}", made.key, services, client)
+                gateway = Live(f"http://127.0.0.1:{port}", made.key, services, client)
+                gateway.server = server
+                yield gateway
         finally:
             server.should_exit = True
             await serving

@@ -8,6 +8,7 @@ Source: Open Responses (2026-04-24), OpenAI's published specification, and what 
 
 import binascii
 from base64 import b64decode, b64encode
+from collections.abc import Sequence
 from typing import cast
 
 from gateway.call import Body
@@ -42,6 +43,12 @@ def told_again(content: str, path: str) -> Body:
         raise InvalidRequest(message, param=param, code="invalid_value") from None
     # A user's turn: a note repeats what tools and pages have said, which must not gain the weight of instructions.
     return {"role": "user", "content": _TOLD + note}
+
+
+def since(items: Sequence[Body]) -> Sequence[Body]:
+    """What still counts of a conversation: all from its last note on."""
+    notes = [index for index, item in enumerate(items) if item.get("type") == "compaction"]
+    return items[notes[-1] :] if notes else items
 
 
 def item(name: str, note: str) -> Body:

@@ -104,7 +104,7 @@ def _shape(body: Body, items: list[Body], earlier: Sequence[Body]) -> shapes.Res
     try:
         asked = msgspec.convert(body, shapes.Responses)
         if earlier:
-            asked.input = msgspec.convert([*earlier, *items], list[shapes.AnyItem])
+            asked.input = msgspec.convert([*compaction.since(earlier), *items], list[shapes.AnyItem])
     except msgspec.ValidationError as error:
         raise wire.explain(str(error)) from None
     return asked

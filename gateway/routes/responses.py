@@ -5,13 +5,13 @@ Knows: OpenAI's paths and shapes. Does not know: what is said there (`gateway.di
 
 import asyncio
 from contextlib import closing
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 import structlog
 from litestar import delete, get, post
 from litestar.params import FromPath
-from litestar.types import Send
+from litestar.types import HTTPScope, Send
 
 from gateway.auth import Keyring
 from gateway.call import Body, Call, Principal
@@ -21,7 +21,7 @@ from gateway.dialects import Asked
 from gateway.dialects.responses import Compacting
 from gateway.dialects.responses import Responses as Dialect
 from gateway.dialects.responses_answer import ResponsesVoice
-from gateway.errors import GatewayError, InvalidRequest, Overloaded
+from gateway.errors import GatewayError, InvalidRequest, Overloaded, UpgradeRefused
 from gateway.headers import JSON, always
 from gateway.ledger.shipper import set_within
 from gateway.prompt_tokens import Counter
@@ -38,23 +38,48 @@ _encode = msgspec.json.Encoder().encode
 Json = dict[str, object]
 
 
-class Continuing(Endpoint):
-    """Knows the responses before, and keeps its own."""
+class Past(Protocol):
+    """Where the responses before are found: `gateway.responses.Responses`, or that and one connection's memory."""
 
-    def __init__(self, edge: Edge, responses: Responses, dialect: Dialect | None = None) -> None:
+    @property
+    def keeps(self) -> bool:
+        """Whether there is any past at all."""
+        ...
+
+    async def earlier(self, owner: Principal, response_id: str) -> list[Body]:
+        """The whole conversation up to a response, in order. Raises InvalidRequest where it is not there."""
+        ...
+
+    async def put(self, owner: Principal, response: Body, items: list[Body], *, background: bool = False) -> bool:
+        """Keep a response; whether that was possible."""
+        ...
+
+
+class Continuing(Endpoint):
+    """Knows the responses before, and keeps its own. `past`: where they are looked for, if not among the kept."""
+
+    def __init__(
+        self, edge: Edge, responses: Responses, dialect: Dialect | None = None, past: Past | None = None
+    ) -> None:
         self._speaking = dialect or Dialect()
         super().__init__(edge, self._speaking)
         self.responses = responses
+        self._past: Past = past or responses
         self._making: dict[str, asyncio.Task[None]] = {}
 
+    async def _principal(self, scope: HTTPScope) -> Principal:
+        if scope["method"] == "GET" and any(name == b"upgrade" for name, _ in cast("Any", scope["headers"])):
+            raise UpgradeRefused("WebSockets are not served here; send requests with POST.")
+        return await super()._principal(scope)
+
     async def _understood(self, given: Body, principal: Principal) -> Asked:
-        if not self.responses.keeps:
+        if not self._past.keeps:
             return self._speaking.read(given)
         previous = given.get("previous_response_id")
         earlier: list[Body] = []
         if isinstance(previous, str):
             try:
-                earlier = await self.responses.earlier(principal, previous)
+                earlier = await self._past.earlier(principal, previous)
             except UNREACHABLE as error:
                 why = "The database does not answer, so a response cannot be continued. Try again in a moment."
                 raise Overloaded(why, code="database_unavailable", headers=(("retry-after", "2"),)) from error
@@ -89,7 +114,7 @@ class Continuing(Endpoint):
 
     async def _kept(self, call: Call, payload: bytes) -> bytes:
         voice = cast("ResponsesVoice", call.voice)
-        if not voice.keeps or await self.responses.put(call.principal, voice.final(), voice.items):
+        if not voice.keeps or await self._past.put(call.principal, voice.final(), voice.items):
             return payload
         voice.keeps = False
         return _encode(voice.final())

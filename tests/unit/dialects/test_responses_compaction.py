@@ -77,6 +77,14 @@ def test_the_whole_answer_is_one_item() -> None:
     assert [item["type"] for item in events[-1]["response"]["output"]] == ["compaction"]
 
 
+def test_a_kept_conversation_goes_on_from_its_last_note() -> None:
+    """What the note stands for would be paid for twice, and a trigger in the middle is no turn."""
+    note = whole(Compacting(), "A note.", input=TALK)["output"][-1]
+    asked = Responses().read({"model": "m", "input": "Go on."}, [*TALK, TRIGGER, note])
+    said: Any = asked.body["messages"]
+    assert [one["content"][-7:] for one in said] == ["A note.", "Go on."]
+
+
 @pytest.mark.parametrize(("note", "finish"), [("", "stop"), (" \n", "stop"), ("Half a no", "length")])
 def test_no_note_is_a_failure(note: str, finish: str) -> None:
     """A client throws its conversation away for what it gets: nothing, or half of it, must not look like success."""
