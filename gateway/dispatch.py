@@ -16,6 +16,7 @@ from gateway.attempts import Attempts, Live, Trial
 from gateway.call import Call
 from gateway.catalog import Route, Target
 from gateway.deployments import Deployments
+from gateway.estimate import text_size
 from gateway.flights import Ended, Landing
 from gateway.ledger import Ledger
 from gateway.routed import routed_nano
@@ -68,11 +69,10 @@ class Dispatcher:
 
     def quote(self, call: Call, route: Route) -> dict[str, object]:
         """Where it would go, in which order and why, at what cost at worst, out of which budgets; nothing is held."""
-        limits = self._attempts.limits(call)
         choice = self._router.choose(call, route, cheapest=self._saving(call, route))
         quotes: list[dict[str, object]] = []
         for target in choice.targets:
-            price = self._attempts.price(call, route, target)
+            price, limits = self._attempts.price(call, route, target), self._attempts.limits(call, route, target)
             pools = self._ledger.drawn_on(call, target.provider, target.model)
             quotes.append({"target": str(target), **rehearsal.attempt(call, price, limits, pools)})
         return {"route": quotes, "routing": choice.ranking.told()}
@@ -147,7 +147,7 @@ class Dispatcher:
                 return await first
             second = self._tasks.spawn(self._one(_beside(trial, following), landing), f"hedge {trial.call.id}")
         except asyncio.CancelledError:
-            await _given_up(first)
+            await self._leave(first)
             raise
         return await self._quicker(first, second)
 
@@ -176,7 +176,7 @@ class Dispatcher:
     async def drop(self, live: Live, ended: Ended = "cancelled", usage: Usage | None = None) -> None:
         """A begun answer that nobody will read: closed and settled."""
         await live.rest.aclose()
-        received = Usage(prompt=live.bound.input, completion=0)
+        received = Usage(prompt=live.bound.input, completion=min(live.bound.output, text_size(live.first.data)))
         self.settle(live, usage, ended, received, "")
 
     async def _one(self, trial: Trial, landing: Landing) -> Live:

@@ -119,7 +119,7 @@ class Several:
             await asyncio.wait(asked)
             for task in asked:
                 if not task.cancelled() and task.exception() is None:
-                    self._let_go(task.result(), "cancelled")
+                    self._let_go(task.result())
             raise
         found = [None if task.exception() is not None else task.result() for task in asked]
         votes = [_vote(whole) for whole in found]

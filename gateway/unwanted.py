@@ -3,6 +3,7 @@
 Knows: how far an answer must be looked into to tell. Does not know: who is asked instead.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import cast
@@ -19,7 +20,10 @@ Drop = Callable[[Live, Ended, Usage | None], Awaitable[None]]
 
 
 async def look_over(live: Live, unwanted: Sequence[str], drop: Drop) -> Live:
-    """`live`, its first words looked at; raises UpstreamFailed, having let go of it, where it is an unwanted answer."""
+    """`live`, its first words looked at; raises UpstreamFailed, having let go of it, where it is an unwanted answer.
+
+    Being cancelled on the way, it lets go of it too.
+    """
     if not {"refusal", "content_filter"} & set(unwanted):
         return live
     seen = [live.first]
@@ -28,6 +32,9 @@ async def look_over(live: Live, unwanted: Sequence[str], drop: Drop) -> Live:
     while why is None and not live.first.final and len(seen) < _MOST_LOOKED:
         try:
             seen.append(await anext(live.rest))
+        except asyncio.CancelledError:
+            await drop(live, "cancelled", None)
+            raise
         except (StopAsyncIteration, Partial, GatewayError) as problem:
             # What it is will be told where it is read: here it only must not be lost.
             broken = None if isinstance(problem, StopAsyncIteration) else problem
