@@ -91,8 +91,12 @@ class Attempts:
             return self._prices.background_tier(target.provider, kind, target.model, call.at)
         return str(asked or "default"), False
 
-    def limits(self, call: Call) -> Bound:
-        return bound(call, self._upstreams.settings.ledger.max_output_tokens)
+    def limits(self, call: Call, route: Route, target: Target) -> Bound:
+        def window() -> int | None:
+            told = next((entry.context for entry in route.chosen.route if entry.to == str(target)), None)
+            return told or self._upstreams.window(target)
+
+        return bound(call, self._upstreams.settings.ledger.max_output_tokens, target.model, window)
 
     async def start(self, trial: Trial, landing: Landing) -> Live:
         """Send it; the answer has begun when this returns. Raises GatewayError, with everything given back."""
@@ -106,7 +110,7 @@ class Attempts:
                 f"There is no price for {target}. Set one with `nearhit prices set {target} INPUT-USD OUTPUT-USD` "
                 f"(per million tokens), or mark the model `free: true` in nearhit.yaml."
             )
-        limits = self.limits(call)
+        limits = self.limits(call, trial.route, target)
         landing.tried += 1
         plan = self._plan(call, target, provider, price, limits, landing.tried)
         most = call.directives.max_cost_nano
@@ -202,10 +206,13 @@ class Attempts:
             step.cost_nano = self._ledger.settle(hold, self._given_up(plan))
             report.end("nothing", step.ended_at)
             raise
-        except (StopAsyncIteration, Partial):
-            step.result, step.ended_at, step.settled = "empty", self._monotonic(), True
+        except Exception as problem:
+            empty = isinstance(problem, StopAsyncIteration | Partial)
+            step.result, step.ended_at, step.settled = "empty" if empty else "broken", self._monotonic(), True
             step.cost_nano = self._ledger.settle(hold, self._doubtful(plan))
             report.end("failed", step.ended_at)
+            if not empty:  # a mistake of ours: told as one, but its money is not held for ever
+                raise
             raise errors.UpstreamFailed(f"{plan.provider} ended its answer before it began.") from None
         step.first_chunk_at = self._monotonic()
         return first, chunks
@@ -290,7 +297,12 @@ class Attempts:
         return Settlement(usage=usage, source="estimated", ended="cancelled", provider_id="")
 
     def settle(self, live: Live, usage: Usage | None, ended: Ended, received: Usage, provider_id: str) -> int:
-        """Post what a begun answer cost and give back its place. `usage`: the provider's own count; else `received`."""
+        """Post what a begun answer cost and give back its place. `usage`: the provider's own count; else `received`.
+
+        Only the first time: whoever gives an answer up may be interrupted while doing so.
+        """
+        if live.hold.ended:
+            return live.hold.amount
         live.gate.release()
         source = "engine" if self._upstreams.kind(live.target.provider) == "local" else "provider"
         if usage is None:

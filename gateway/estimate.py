@@ -1,9 +1,13 @@
 """The most a call can cost in tokens, before anything is sent.
 
 An upper bound by construction: a byte-level tokenizer never makes more than one token of a byte, and the output is
-capped by a number that is always sent upstream. Does not know: budgets, tokenizers, providers.
+capped by a number that is always sent upstream. What bytes do not bound has a bound of its own: pictures the largest
+that models read, recordings their length at the fewest bytes, files and films the model's window.
+Does not know: budgets, tokenizers, providers.
 """
 
+import math
+from collections.abc import Callable
 from typing import Literal, cast
 
 from msgspec import Struct, structs
@@ -12,10 +16,14 @@ from gateway.call import PASSED, Body, Call
 from policies.money import Price, bound_nano
 
 _PER_MESSAGE = 16  # tokens a chat template may add around a message
-_PER_ATTACHMENT = 4_000  # images and files count by their size in pixels, which the body does not tell
+_PER_PICTURE = 16_384  # the most that a model makes of one, whatever its bytes: those that read every pixel
+_PER_PICTURE_BY_TILE = 48_169  # gpt-4o-mini counts 5,667 for each of eight tiles, and 2,833
+_LARGEST_WINDOW = 1 << 20  # tokens, where nobody knows how much a model reads
 _EMBEDDED_OVERHEAD = 8
 _PER_IMAGE = 8_192  # tokens of the largest image in the best quality, and more
 _BYTES_OF_SOUND = 100  # per token; a second has a dozen tokens, and at least 1,000 bytes
+_SPOKEN_PER_BYTE = 4  # tokens of sound made of a byte of text; at the usual pace it is one and a half
+_SLOWEST = 0.25
 _LEAST_OUTPUT = 16  # tokens; a shorter answer is not worth the prompt
 
 
@@ -28,35 +36,53 @@ class Bound(Struct, frozen=True, kw_only=True):
     injected: int | None = None
 
 
-def bound(call: Call, default_output: int) -> Bound:
-    """Upper bounds of a call's input and output tokens. `default_output` caps each choice that has no cap."""
+def largest_window() -> int:
+    """Where nobody knows which model reads."""
+    return _LARGEST_WINDOW
+
+
+def bound(call: Call, default_output: int, model: str = "", window: Callable[[], int | None] = largest_window) -> Bound:
+    """Upper bounds of a call's input and output tokens. `default_output` caps each choice that has no cap.
+
+    `model`: the upstream's name for it; `window`: how many tokens it reads at most (None: unknown), asked only where
+    nothing else bounds the prompt.
+    """
     if call.operation == "embedding":
         return Bound(input=call.size + _EMBEDDED_OVERHEAD * _inputs(call.body.get("input")), output=0)
     if call.operation in PASSED:
         return _of_passed(call)
-    body = call.body
+    body, read = call.body, call.size
     choices = _whole(body.get("n"), 1)
     field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     if call.operation == "completion":
         prompts = _inputs(body.get("prompt"))
         choices = max(choices, _whole(body.get("best_of"), 1)) * prompts
-        extra = _PER_MESSAGE * prompts
+        read += _PER_MESSAGE * prompts
         asked, injected = body.get("max_tokens"), 16  # the legacy endpoint's documented default
     else:
-        extra = _around(cast("list[object]", body.get("messages") or []))
+        more = _around(cast("list[object]", body.get("messages") or []), model)
+        read = (window() or _LARGEST_WINDOW) if more is None else max(0, read + more)
         asked = body.get("max_completion_tokens")
         if asked is None:
             asked = body.get("max_tokens")
         injected = default_output
     if isinstance(asked, int):
-        return Bound(input=call.size + extra, output=asked * choices, field=field)
-    return Bound(input=call.size + extra, output=injected * choices, field=field, injected=injected)
+        return Bound(input=read, output=asked * choices, field=field)
+    return Bound(input=read, output=injected * choices, field=field, injected=injected)
 
 
 def _of_passed(call: Call) -> Bound:
-    """Of a recording its seconds or tokens, at the fewest bytes that either takes; of speech and texts their bytes."""
+    """Of a recording its seconds or tokens, at the fewest bytes that either takes; of texts their bytes.
+
+    Of speech its bytes as well, and the sound that is made of them, which some models are paid for.
+    """
     if call.operation == "transcription":
         return Bound(input=call.size // _BYTES_OF_SOUND + 1, output=call.size // _BYTES_OF_SOUND + 1)
+    if call.operation == "speech":
+        speed = call.body.get("speed")
+        slow = max(_SLOWEST, min(1.0, float(speed))) if isinstance(speed, int | float) else 1.0
+        spoken = len(str(call.body.get("input") or "").encode("utf-8", "replace"))
+        return Bound(input=call.size, output=math.ceil(spoken * _SPOKEN_PER_BYTE / slow))
     images = _whole(call.body.get("n"), 1) if call.operation == "image" else 0
     return Bound(input=call.size, output=images * _PER_IMAGE)
 
@@ -99,18 +125,37 @@ def _inputs(value: object) -> int:
     return 1
 
 
-def _around(messages: list[object]) -> int:
+def _around(messages: list[object], model: str) -> int | None:
+    """Tokens beyond the bytes of the body, negative where those say little; None: something in it has no bound."""
     total = _PER_MESSAGE * (len(messages) + 1)
     for message in messages:
         content = cast("Body", message).get("content") if isinstance(message, dict) else None
         if isinstance(content, list):
-            parts = cast("list[object]", content)
-            total += sum(_PER_ATTACHMENT for part in parts if isinstance(part, dict) and _attached(cast("Body", part)))
+            for part in cast("list[object]", content):
+                more = _attached(cast("Body", part), model) if isinstance(part, dict) else 0
+                if more is None:
+                    return None
+                total += more
     return total
 
 
-def _attached(part: Body) -> bool:
-    return part.get("type") not in ("text", "refusal")
+def _attached(part: Body, model: str) -> int | None:
+    """What a part counts beyond its bytes: a picture or a recording in it is not read byte by byte."""
+    kind = part.get("type")
+    if kind in ("file", "video_url"):
+        return None
+    if kind == "image_url":
+        url = str(_dict(part.get("image_url")).get("url") or "")
+        inline = len(url) - url.find(",") - 1 if url.startswith("data:") else 0
+        return (_PER_PICTURE_BY_TILE if "gpt-4o-mini" in model else _PER_PICTURE) - inline
+    if kind == "input_audio":
+        data = len(str(_dict(part.get("input_audio")).get("data") or ""))
+        return data // _BYTES_OF_SOUND + 1 - data
+    return 0
+
+
+def _dict(value: object) -> Body:
+    return cast("Body", value) if isinstance(value, dict) else {}
 
 
 def _whole(value: object, default: int) -> int:

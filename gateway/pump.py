@@ -11,14 +11,14 @@ from contextlib import aclosing
 
 from gateway import errors
 from gateway.attempts import Live
-from gateway.call import Call, Chunk
+from gateway.call import PASSED, Call, Chunk
 from gateway.catalog import Route
 from gateway.estimate import text_size
 from gateway.flights import Flight
 from gateway.providers import Partial
 from gateway.several import Several
 from gateway.tasks import Tasks
-from policies.money import Usage
+from policies.money import Usage, bound_nano
 
 _MOST_DRAINS = 64
 _LONGEST_DRAIN = 60.0
@@ -74,7 +74,7 @@ class Pumps:
             if live is not None:
                 flight.landing.consumed = await live.provider.consumed(live.plan.id)
         finally:
-            self._close_books(flight, live)
+            self._close_books(flight, call, live)
             flight.landing.routed_nano = self._dispatcher.routed(call, route, flight.landing)
             if error is not None and any(step.settled for step in flight.landing.steps):
                 error.spent = True
@@ -111,7 +111,7 @@ class Pumps:
             flight.landing.computed = chunk.computed
         flight.push(chunk)
 
-    def _close_books(self, flight: Flight, live: Live | None) -> None:
+    def _close_books(self, flight: Flight, call: Call, live: Live | None) -> None:
         landing = flight.landing
         if live is None:
             landing.cost_status = "estimated" if any(step.cost_nano for step in landing.steps) else "exact"
@@ -119,15 +119,22 @@ class Pumps:
             # A count told before the end of a broken answer may still grow: only a whole answer's is final, or what
             # an engine of ours says it has computed.
             told = landing.usage if landing.ended == "complete" else landing.consumed
-            landing.usage = told or self._received(flight, live)
+            if call.operation == "speech" and bound_nano(0, 1, live.price) > bound_nano(0, 0, live.price):
+                told = None  # charged by the sound it made as well, which nobody tells
+            landing.usage = told or self._received(flight, call, live)
             self._dispatcher.settle(live, told, landing.ended, landing.usage, _provider_id(flight))
             # Exact tokens at an assumed price (an engine nobody has measured) are still an estimate in dollars.
             landing.cost_status = "exact" if told is not None and live.price.status != "assumed" else "estimated"
         landing.cost_nano = sum(step.cost_nano for step in landing.steps)
 
     @staticmethod
-    def _received(flight: Flight, live: Live) -> Usage:
-        """Never fewer tokens than were delivered: a token has at least a byte. The ledger adds what was on its way."""
+    def _received(flight: Flight, call: Call, live: Live) -> Usage:
+        """Never fewer tokens than were delivered: a token has at least a byte. The ledger adds what was on its way.
+
+        Of what is not text nobody can tell, so all that it may have been.
+        """
+        if call.operation in PASSED:
+            return Usage(prompt=live.bound.input, completion=live.bound.output)
         output = sum(text_size(chunk.data) for chunk in flight.chunks)
         return Usage(prompt=live.bound.input, completion=min(live.bound.output, output))
 

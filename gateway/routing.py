@@ -16,7 +16,6 @@ from gateway.deployments import Deployment, Deployments
 from gateway.errors import GatewayError, InvalidRequest, Overloaded, UpstreamRefused, wait_headers
 from gateway.estimate import asked_output
 from gateway.model_settings import RouteEntry
-from gateway.price_table import context_window
 from gateway.upstreams import Upstreams
 from policies.money import Price
 from policies.routing import (
@@ -149,9 +148,7 @@ class Router:
         return _Plan(route, rows, self._upstreams.generation)
 
     def _place(self, entry: RouteEntry, target: Target, number: int) -> Place:
-        found = self._upstreams.settings.providers.get(target.provider)
-        kind, base = (found.kind, found.base_url) if found else (None, None)
-        context = entry.context or context_window(target.provider, base, target.model, kind) or 0
+        context = entry.context or self._upstreams.window(target) or 0
         lacks = sum(CAPABILITIES[name] for name in entry.lacks)
         return Place(name=target.told, number=number, weight=entry.weight, context=context, lacks=lacks)
 

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
+from gateway import price_table
 from gateway.catalog import Target
 from gateway.providers import Provider
 from gateway.settings import Settings
@@ -80,6 +81,12 @@ class Upstreams:
         """`local` for bundled engines."""
         found = self.settings.providers.get(name)
         return found.kind if found else "local"
+
+    def window(self, target: Target) -> int | None:
+        """How many tokens the model reads at most; None where the bundled table does not know it."""
+        found = self.settings.providers.get(target.provider)
+        kind, base = (found.kind, found.base_url) if found else (None, None)
+        return price_table.context_window(target.provider, base, target.model, kind)
 
     def _most(self, name: str) -> int:
         found = self.settings.providers.get(name)

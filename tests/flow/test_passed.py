@@ -54,9 +54,9 @@ async def test_they_are_passed_on_and_charged(tmp_path: Path) -> None:
             with pytest.raises(openai.APIStatusError) as unpriced:
                 await client.images.generate(model="lab/image", prompt="a cat")
             assert unpriced.value.status_code == 402
-            for name in ("image", "tts", "whisper"):
+            for name, made in (("image", "2.00"), ("tts", "0"), ("talk", "2.00"), ("whisper", "2.00")):
                 await gateway.services.prices.set(
-                    f"lab/{name}", input_usd="1.00", output_usd="2.00", actor="test", effective_from=0.0
+                    f"lab/{name}", input_usd="1.00", output_usd=made, actor="test", effective_from=0.0
                 )
             moderated = await client.moderations.create(input="x")
             assert (moderated.results[0].flagged, moderated.model) == (False, "omni-moderation-latest")
@@ -65,6 +65,7 @@ async def test_they_are_passed_on_and_charged(tmp_path: Path) -> None:
             assert image.data[0].b64_json == "aGk="
             speech = await client.audio.speech.create(model="lab/tts", voice="alloy", input="hello")
             assert (speech.content, speech.response.headers["content-type"]) == (SOUND, "audio/mpeg")
+            await client.audio.speech.create(model="lab/talk", voice="alloy", input="hello")
             said = await client.audio.transcriptions.create(
                 model="lab/whisper", file=("a.wav", SOUND), timestamp_granularities=["word", "segment"]
             )
@@ -73,10 +74,34 @@ async def test_they_are_passed_on_and_charged(tmp_path: Path) -> None:
             assert SOUND in form
             assert form.count(b'name="timestamp_granularities[]"') == 2
             assert b"whisper" in form
-            amounts = {entry["model"]: entry["amount_nano"] for entry in await gateway.entries()}
+            entries = {entry["model"]: entry for entry in await gateway.entries()}
+            talk = entries.pop("talk")  # paid for its sound too, and nobody says how much that was
+            assert talk["source"] == "estimated"
+            assert talk["amount_nano"] == 1_000 * talk["prompt"] + 2_000 * 20
+            amounts = {name: entry["amount_nano"] for name, entry in entries.items()}
             assert amounts == {"mod": 0, "image": 2_050_000, "tts": 5_000, "whisper": 4_000}
             rows = await gateway.rows()
-            assert [row["status"] for row in rows] == [402, 200, 200, 200, 200]
+            assert [row["status"] for row in rows] == [402, 200, 200, 200, 200, 200]
+
+
+async def test_what_tells_no_count_is_charged_at_most(tmp_path: Path) -> None:
+    """An answer whose use nobody knows may have cost all that was set aside for it; less would be a gap."""
+
+    async def silent(writer: asyncio.StreamWriter, _: Heard) -> None:
+        body = encode({"created": 1, "data": [{"url": "http://x"}, {"url": "http://y"}]})
+        writer.write(
+            f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+        )
+
+    async with raw_upstream(silent) as upstream:
+        lab: Any = {"kind": "openai", "base_url": upstream.url, "api_key": "none"}
+        async with live(settings(tmp_path, providers={"lab": lab})) as gateway, client_of(gateway) as client:
+            await gateway.services.prices.set(
+                "lab/image", input_usd="0", output_usd="1.00", actor="test", effective_from=0.0
+            )
+            await client.images.generate(model="lab/image", prompt="a cat", n=2)
+            (entry,) = await gateway.entries()
+            assert (entry["source"], entry["amount_nano"]) == ("estimated", 2 * 8_192 * 1_000)
 
 
 async def test_who_has_none_says_so(tmp_path: Path) -> None:

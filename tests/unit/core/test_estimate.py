@@ -61,12 +61,42 @@ def test_embeddings_have_no_output() -> None:
     assert found.injected is None
 
 
-def test_an_attached_image_counts_beyond_its_url() -> None:
-    """A short URL can name a picture of thousands of tokens."""
-    part = {"type": "image_url", "image_url": {"url": "http://x/y.png"}}
-    plain = bound(call("chat", {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]}), 1)
-    shown = bound(call("chat", {"messages": [{"role": "user", "content": [part]}]}), 1)
-    assert shown.input - plain.input > 3_000
+def shown(part: dict[str, Any], model: str = "", window: int | None = 128_000) -> int:
+    """The bound of a prompt with one part in it."""
+    body = {"messages": [{"role": "user", "content": [part]}]}
+    return bound(call("chat", body), 1, model, lambda: window).input
+
+
+def picture(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def test_a_picture_counts_by_what_models_make_of_it() -> None:
+    """A short URL can name a picture of thousands of tokens, and a megabyte of base64 is not a million tokens."""
+    text = shown({"type": "text", "text": "x"})
+    named, inline = shown(picture("http://x/y.png")), shown(picture("data:image/png;base64," + "A" * 1_000_000))
+    assert 16_384 <= named - text < 17_000
+    assert abs(named - inline) < 100
+    assert shown(picture("http://x/y.png"), "gpt-4o-mini-2024-07-18") - text > 48_000
+
+
+def test_a_recording_counts_by_how_long_it_can_be() -> None:
+    """A thousand bytes a second is the least that speech takes, a dozen tokens a second the most it makes."""
+    part = {"type": "input_audio", "input_audio": {"data": "A" * 100_000, "format": "mp3"}}
+    assert 1_000 < shown(part) < 1_200
+
+
+@pytest.mark.parametrize("part", [{"type": "file", "file": {"file_id": "f"}}, {"type": "video_url", "video_url": {}}])
+def test_what_nothing_bounds_counts_as_the_models_window(part: dict[str, Any]) -> None:
+    """A page of a document is a few bytes and a thousand tokens; no prompt is longer than what the model reads."""
+    assert shown(part) == 128_000
+    assert shown(part, window=None) >= 1_000_000
+
+
+@pytest.mark.parametrize(("speed", "tokens"), [(None, 40), (2.0, 40), (0.5, 80), (0.01, 160)])
+def test_speech_makes_sound_that_may_be_charged(speed: float | None, tokens: int) -> None:
+    """Slow speech is longer; some models are paid for every token of it, which no answer tells."""
+    assert bound(call("speech", {"input": "0123456789", "speed": speed}), 1).output == tokens
 
 
 def test_text_size_counts_text_and_tool_arguments_but_not_roles() -> None:
