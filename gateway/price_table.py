@@ -3,8 +3,9 @@
 Knows: which provider of the table is meant, its rates as integers, how old the table is and what it says of itself.
 Does not know: the operator's own prices, engines, usage.
 
-Fees that are not for tokens (searches, storage, hours of audio) are left out; a model with classes of tokens that
-`policies.money.Usage` does not tell apart is "assumed".
+What is priced by the character or by the hour of sound instead of by the token counts characters or seconds as input.
+Other fees that are not for tokens (searches, storage) are left out; a model with classes of tokens that
+`policies.money.Usage` does not tell apart is "assumed", and so is sound: some bill a shortest length.
 """
 
 import re
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 TABLE_MAX_AGE_DAYS = 90
 _VERIFIED_MAX_AGE_DAYS = 365
 _SECONDS_PER_DAY = 86_400
+_SECONDS_PER_HOUR = 3_600
 _UNCOUNTED = (
     "cache_audio_read_mtok",
     "cache_image_read_mtok",
@@ -140,9 +142,9 @@ def _provider(name: str, base_url: str | None, kind: str | None) -> "Provider | 
 
 
 def _compiled(name: str, prices: "ModelPrice") -> Price | None:
-    """A row of the table as integers, rounded up to a pico-USD; None when it has no token prices."""
+    """A row of the table as integers, rounded up to a pico-USD; None when it prices nothing that is counted."""
     if prices.__dict__.get("input_mtok") is None:
-        return None
+        return _otherwise(name, prices)
     starts = sorted({tier.start for value in prices.__dict__.values() for tier in getattr(value, "tiers", ())})
     per_call = prices.__dict__.get("requests_kcount")
     base = _rates(prices, None)
@@ -158,6 +160,19 @@ def _compiled(name: str, prices: "ModelPrice") -> Price | None:
         status="assumed" if any(prices.__dict__.get(field) is not None for field in _UNCOUNTED) else "exact",
     )
     return named(made)
+
+
+def _otherwise(name: str, prices: "ModelPrice") -> Price | None:
+    """Speech by the million of characters, transcriptions by the hour."""
+    characters: Any = prices.__dict__.get("input_mchars")
+    hour: Any = prices.__dict__.get("input_audio_hours") or prices.__dict__.get("audio_hours")
+    if isinstance(characters, Decimal):
+        rate, status = up(characters * PICO_PER_MILLION_USD), "exact"
+    elif isinstance(hour, Decimal):
+        rate, status = up(hour * PICO_PER_USD / _SECONDS_PER_HOUR), "assumed"
+    else:
+        return None
+    return named(Price(id=name, input=rate, output=0, cached_input=rate, cache_write=rate, status=status))
 
 
 def _tier(prices: "ModelPrice", start: int) -> Tier:

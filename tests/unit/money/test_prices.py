@@ -254,6 +254,17 @@ async def test_bundled_classes_are_charged_apart(database: Database, clock: Froz
     await database.close()
 
 
+async def test_speech_and_sound_are_priced_by_what_is_counted(database: Database, clock: FrozenClock) -> None:
+    """A million characters and an hour of sound are in the table; a model in it must not be refused as unpriced."""
+    prices = await book(database, clock)
+    speech, sound = (prices.price("openai", "openai", model, AT) for model in ("tts-1", "whisper-1"))
+    assert speech is not None
+    assert sound is not None
+    assert (cost_nano(Usage(prompt=1_000_000), speech), speech.status) == (15 * 10**9, "exact")
+    assert (cost_nano(Usage(prompt=3_600), sound), sound.status) == (360_000_000, "assumed")
+    await database.close()
+
+
 async def test_an_old_table_is_doubted(database: Database, clock: FrozenClock) -> None:
     """A price list that was bundled long ago must say so; a contract price has nothing to do with it."""
     prices = await book(database, clock)
@@ -290,6 +301,8 @@ async def test_integers_agree_with_the_table(database: Database, clock: FrozenCl
             for prompt in (1_000, 150_000, 300_000):
                 mine = cost_nano(Usage(prompt=prompt, completion=500), found)
                 theirs = _theirs(model, prompt, 500)
+                if not theirs and mine:  # by the character, which its code is told otherwise
+                    continue
                 assert 0 <= mine - theirs < Decimal(2_000), (provider.id, model.id, prompt)
                 compared += 1
     assert compared > 200
