@@ -1,19 +1,22 @@
 """`/v1/organization/…`: costs and usage in the shapes of OpenAI's own admin API, so that tools that read OpenAI's bill
 read ours after a change of base URL.
 
-Knows: those shapes, buckets, pages and filters. Does not know: SQL. Fields that have no meaning here are null or zero,
-never invented: there is no `line_item` beyond the model, no batch, no service tier.
+Knows: those shapes, buckets, pages and filters. Does not know: SQL. Fields that have no meaning here are null, never
+invented: there is no `line_item` beyond the model, no service tier. What was asked through `/v1/batches` is `batch`.
 """
 
 import base64
 import math
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from litestar import get
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
+from gateway.batches.asking import BATCH_TAG
+from gateway.call import Operation
 from gateway.db.queries import Queries
 from gateway.db.rows import UsageRow
 from gateway.db.usage import MOST_GROUPS
@@ -21,16 +24,18 @@ from gateway.errors import InvalidRequest
 from gateway.routes.access import AnyRequest, Caller, CallerDep, control_router
 from gateway.routes.organization_shapes import (
     Amount,
-    CompletionsBucket,
-    CompletionsPage,
+    Bucket,
     CompletionsResult,
-    CostBucket,
-    CostPage,
     CostResult,
-    EmbeddingsBucket,
-    EmbeddingsPage,
     EmbeddingsResult,
     Grouped,
+    ImagesResult,
+    ModerationsResult,
+    Page,
+    SessionsResult,
+    SpeechesResult,
+    TranscriptionsResult,
+    VectorStoresResult,
 )
 from gateway.routes.usage import reach
 from policies.money import dollars
@@ -42,6 +47,8 @@ _MOST: dict[Width, int] = {"1m": 1_440, "1h": 168, "1d": 31}
 _MOST_COST_BUCKETS = 180
 _SPANS = {60: "minute", 3_600: "hour", 86_400: "day"}
 _MOST_VALUES = 100
+_LATEST = 10**12  # seconds since the epoch, far beyond any
+_BATCH = f"tag:{BATCH_TAG[0]}"
 _FILTERS = {"project_ids": "project", "user_ids": "user", "api_key_ids": "key", "models": "model_used"}
 _GROUPS = {
     "project_id": "project",
@@ -49,18 +56,19 @@ _GROUPS = {
     "api_key_id": "key",
     "model": "model_used",
     "line_item": "model_used",
+    "batch": _BATCH,
 }
 _COST_GROUPS = ("project_id", "line_item", "api_key_id")
-_USAGE_GROUPS = ("project_id", "user_id", "api_key_id", "model", "batch", "service_tier")
+_USAGE_GROUPS = ("project_id", "user_id", "api_key_id", "model", "batch", "service_tier", "size", "source")
+_UNKNOWN = ("sizes", "sources")  # filters by what is not kept
 
-
-Result = TypeVar("Result", bound="Grouped")
+Result = TypeVar("Result", bound=Grouped)
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
     """One page: the instants its buckets begin at, their width in seconds, and where the next page begins.
 
-    `only`: dimension -> the values that count. `nothing`: the filters leave nothing (`batch=true`).
+    `only`: dimension -> the values that count.
     """
 
     starts: list[int]
@@ -68,7 +76,6 @@ class Wanted(Struct, frozen=True, kw_only=True):
     groups: list[str]
     next_page: str | None
     only: dict[str, frozenset[str]]
-    nothing: bool = False
 
 
 def wanted_page(request: AnyRequest, now: float, *, costs: bool) -> Wanted:
@@ -84,7 +91,8 @@ def wanted_page(request: AnyRequest, now: float, *, costs: bool) -> Wanted:
     most = _MOST_COST_BUCKETS if costs else _MOST[width]
     if not 1 <= limit <= most:
         raise InvalidRequest(f"`limit` must lie between 1 and {most} for {width} buckets.", param="limit")
-    first = _page_start(query.get("page")) or start // seconds * seconds
+    first = _page_start(query.get("page"), seconds)
+    first = start // seconds * seconds if first is None else first
     last = math.ceil(min(end if end is not None else math.inf, now + 1) / seconds) * seconds
     starts = range(first, last, seconds)  # never listed as a whole: it may be long
     more = len(starts) > limit
@@ -94,7 +102,6 @@ def wanted_page(request: AnyRequest, now: float, *, costs: bool) -> Wanted:
         groups=_groups(_values(request, "group_by"), costs=costs),
         next_page=_page_name(starts[limit]) if more else None,
         only=_only(request, costs=costs),
-        nothing=_flag(query.get("batch"), "batch") is True,
     )
 
 
@@ -115,6 +122,11 @@ def _only(request: AnyRequest, *, costs: bool) -> dict[str, frozenset[str]]:
             raise InvalidRequest(f"`{name}` takes at most {_MOST_VALUES} values.", param=name)
         if values:
             found[_FILTERS[name]] = frozenset(values)
+    if not costs and (batch := _flag(request.query_params.get("batch"), "batch")) is not None:
+        found[_BATCH] = frozenset([BATCH_TAG[1] if batch else ""])
+    for name in _UNKNOWN:
+        if _values(request, name):
+            raise InvalidRequest(f"`{name}` of images are not kept here.", param=name)
     return found
 
 
@@ -152,24 +164,26 @@ def _page_name(start: int) -> str:
     return "page_" + base64.urlsafe_b64encode(str(start).encode()).decode().rstrip("=")
 
 
-def _page_start(text: str | None) -> int | None:
+def _page_start(text: str | None, seconds: int) -> int | None:
     if text is None:
         return None
     try:
-        return int(base64.urlsafe_b64decode(text.removeprefix("page_") + "=="))
-    except ValueError as error:
-        raise InvalidRequest("`page` must be the `next_page` of an earlier answer.", param="page") from error
+        start = int(base64.urlsafe_b64decode(text.removeprefix("page_") + "=="))
+    except ValueError:
+        start = -1
+    if not 0 <= start <= _LATEST or start % seconds:
+        raise InvalidRequest("`page` must be the `next_page` of an earlier answer of the same width.", param="page")
+    return start
 
 
 async def _rows(caller: Caller, wanted: Wanted, where: dict[str, str]) -> list[list[UsageRow]]:
     """The usage of each bucket of the page, grouped as asked and by what is filtered, by one query."""
-    await caller.services.ledger.flush()
     names = list(dict.fromkeys([*(_GROUPS[name] for name in wanted.groups if name in _GROUPS), *wanted.only]))
     if "project" in names:
         names.append("team")
     found: dict[int, list[UsageRow]] = {start: [] for start in wanted.starts}
-    if not found or wanted.nothing:
-        return list(found.values())
+    if not found:
+        return []
     span, end = _SPANS[wanted.seconds], wanted.starts[-1] + wanted.seconds
     rows = await Queries(caller.services.database).usage(
         [span, *names], wanted.starts[0], end, {**where, **reach(caller.principal)}, latencies=False
@@ -193,7 +207,11 @@ def _named(result: Result, wanted: Wanted, row: UsageRow) -> Result:
     """Fill in the group's fields; one that was not asked for stays null, as OpenAI's do."""
     group = row.group
     if isinstance(result, CompletionsResult) and "batch" in wanted.groups:
-        result.batch = False  # the gateway sends nothing in batches
+        result.batch = group[_BATCH] == BATCH_TAG[1]
+    if isinstance(result, CostResult) and "line_item" in wanted.groups:
+        result.line_item = group["model_used"] or None
+    elif isinstance(result, CostResult):
+        result.quantity = result.quantity_unit = None
     if "project_id" in wanted.groups:
         result.project_id = f"{group['team']}/{group['project']}"
     if "user_id" in wanted.groups:
@@ -205,91 +223,147 @@ def _named(result: Result, wanted: Wanted, row: UsageRow) -> Result:
     return result
 
 
-def _costs(rows: list[UsageRow], wanted: Wanted) -> list[CostResult]:
-    found: list[CostResult] = []
-    for group, members in _grouped(rows, wanted):
-        cost = dollars(sum(row.cost_nano for row in members))
-        result = _named(CostResult(amount=Amount(float(cost))), wanted, group)
-        if "line_item" in wanted.groups:
-            result.line_item = group.group["model_used"] or None
-            result.quantity = float(sum(row.prompt + row.completion for row in members))
-            result.quantity_unit = "tokens"
-        found.append(result)
-    return found
-
-
-def _completions(rows: list[UsageRow], wanted: Wanted) -> list[CompletionsResult]:
-    """OpenAI does not tell chat from text completions."""
-    found: list[CompletionsResult] = []
-    for group, members in _grouped(rows, wanted):
-        result = _named(CompletionsResult(), wanted, group)
-        for row in members:
-            result.input_tokens += row.prompt
-            result.output_tokens += row.completion
-            result.input_cached_tokens += row.cached
-            result.input_cache_write_tokens += row.cache_write
-            result.input_uncached_tokens += row.prompt - row.cached - row.cache_write
-            result.num_model_requests += row.requests
-        found.append(result)
-    return found
-
-
-def _embedded(rows: list[UsageRow], wanted: Wanted) -> list[EmbeddingsResult]:
-    found: list[EmbeddingsResult] = []
-    for group, members in _grouped(rows, wanted):
-        tokens, requests = sum(row.prompt for row in members), sum(row.requests for row in members)
-        found.append(_named(EmbeddingsResult(input_tokens=tokens, num_model_requests=requests), wanted, group))
-    return found
-
-
-def _grouped(rows: list[UsageRow], wanted: Wanted) -> list[tuple[UsageRow, list[UsageRow]]]:
-    """Rows by what was asked for; what is only filtered by is put together. One of each group stands for its names."""
+def _grouped(rows: list[UsageRow], wanted: Wanted) -> list[list[UsageRow]]:
+    """Rows by what was asked for; what is only filtered by is put together."""
     names = {_GROUPS[name] for name in wanted.groups if name in _GROUPS}
     names |= {"team"} if "project" in names else set()
     found: dict[tuple[str, ...], list[UsageRow]] = {}
     for row in rows:
         found.setdefault(tuple(row.group[name] for name in sorted(names)), []).append(row)
-    return [(members[0], members) for members in found.values()]
+    return list(found.values())
+
+
+async def _page(
+    caller: Caller,
+    made: Callable[[list[UsageRow]], Result],
+    operations: Sequence[Operation] | None = None,
+) -> Page[Result]:
+    """One page of a report; `made`: what the rows of one group come to. `operations` None: all of them, for costs."""
+    wanted = wanted_page(caller.request, caller.services.now(), costs=operations is None)
+    await caller.services.ledger.flush()
+    wheres: list[dict[str, str]] = [{}] if operations is None else [{"operation": name} for name in operations]
+    parts = [await _rows(caller, wanted, where) for where in wheres]
+    data: list[Bucket[Result]] = []
+    for number, start in enumerate(wanted.starts):
+        groups = _grouped([row for part in parts for row in part[number]], wanted)
+        results = [_named(made(members), wanted, members[0]) for members in groups]
+        data.append(Bucket(start_time=start, end_time=start + wanted.seconds, results=results))
+    return Page(data=data, has_more=wanted.next_page is not None, next_page=wanted.next_page)
+
+
+def _nothing(caller: Caller) -> Page[Any]:
+    """A page of a report on what does not exist here."""
+    wanted = wanted_page(caller.request, caller.services.now(), costs=False)
+    data = [Bucket[Any](start_time=at, end_time=at + wanted.seconds, results=[]) for at in wanted.starts]
+    return Page(data=data, has_more=wanted.next_page is not None, next_page=wanted.next_page)
+
+
+def _cost(rows: list[UsageRow]) -> CostResult:
+    return CostResult(
+        amount=Amount(float(dollars(sum(row.cost_nano for row in rows)))),
+        quantity=float(sum(row.prompt + row.completion for row in rows)),
+        quantity_unit="tokens",
+    )
+
+
+def _completion(rows: list[UsageRow]) -> CompletionsResult:
+    """OpenAI does not tell chat from text completions."""
+    return CompletionsResult(
+        input_tokens=_prompts(rows),
+        output_tokens=sum(row.completion for row in rows),
+        input_cached_tokens=sum(row.cached for row in rows),
+        input_cache_write_tokens=sum(row.cache_write for row in rows),
+        input_uncached_tokens=sum(row.prompt - row.cached - row.cache_write for row in rows),
+        num_model_requests=_requests(rows),
+    )
+
+
+def _embedding(rows: list[UsageRow]) -> EmbeddingsResult:
+    return EmbeddingsResult(input_tokens=_prompts(rows), num_model_requests=_requests(rows))
+
+
+def _moderation(rows: list[UsageRow]) -> ModerationsResult:
+    return ModerationsResult(input_tokens=_prompts(rows), num_model_requests=_requests(rows))
+
+
+def _image(rows: list[UsageRow]) -> ImagesResult:
+    return ImagesResult(num_model_requests=_requests(rows))
+
+
+def _speech(rows: list[UsageRow]) -> SpeechesResult:
+    return SpeechesResult(characters=_prompts(rows), num_model_requests=_requests(rows))
+
+
+def _transcription(rows: list[UsageRow]) -> TranscriptionsResult:
+    in_seconds = not any(row.completion for row in rows)
+    return TranscriptionsResult(seconds=_prompts(rows) if in_seconds else None, num_model_requests=_requests(rows))
+
+
+def _prompts(rows: list[UsageRow]) -> int:
+    return sum(row.prompt for row in rows)
+
+
+def _requests(rows: list[UsageRow]) -> int:
+    return sum(row.requests for row in rows)
 
 
 @get("/costs", opt={"role": "finance"}, summary="Costs in OpenAI's shape")
-async def costs(caller: CallerDep) -> CostPage:
-    """As OpenAI's `GET /v1/organization/costs`: daily buckets from `start_time` on, grouped by `group_by`."""
-    wanted = wanted_page(caller.request, caller.services.now(), costs=True)
-    buckets = await _rows(caller, wanted, {})
-    data = [
-        CostBucket(start_time=start, end_time=start + wanted.seconds, results=_costs(rows, wanted))
-        for start, rows in zip(wanted.starts, buckets, strict=True)
-    ]
-    return CostPage(data=data, has_more=wanted.next_page is not None, next_page=wanted.next_page)
+async def costs(caller: CallerDep) -> Page[CostResult]:
+    """As OpenAI's `GET /v1/organization/costs`: daily buckets from `start_time` on, grouped by `group_by`.
+
+    What requests cost when they were answered; later corrections stand in statements and FOCUS.
+    """
+    return await _page(caller, _cost)
 
 
 @get("/usage/completions", opt={"role": "finance"}, summary="Completions in OpenAI's shape")
-async def completions(caller: CallerDep) -> CompletionsPage:
+async def completions(caller: CallerDep) -> Page[CompletionsResult]:
     """As OpenAI's `GET /v1/organization/usage/completions`: chat and text completions, hits included."""
-    wanted = wanted_page(caller.request, caller.services.now(), costs=False)
-    chats = await _rows(caller, wanted, {"operation": "chat"})
-    texts = await _rows(caller, wanted, {"operation": "completion"})
-    data = [
-        CompletionsBucket(
-            start_time=start, end_time=start + wanted.seconds, results=_completions([*chat, *text], wanted)
-        )
-        for start, chat, text in zip(wanted.starts, chats, texts, strict=True)
-    ]
-    return CompletionsPage(data=data, has_more=wanted.next_page is not None, next_page=wanted.next_page)
+    return await _page(caller, _completion, ("chat", "completion"))
 
 
 @get("/usage/embeddings", opt={"role": "finance"}, summary="Embeddings in OpenAI's shape")
-async def embeddings(caller: CallerDep) -> EmbeddingsPage:
+async def embeddings(caller: CallerDep) -> Page[EmbeddingsResult]:
     """As OpenAI's `GET /v1/organization/usage/embeddings`."""
-    wanted = wanted_page(caller.request, caller.services.now(), costs=False)
-    buckets = await _rows(caller, wanted, {"operation": "embedding"})
-    data = [
-        EmbeddingsBucket(start_time=start, end_time=start + wanted.seconds, results=_embedded(rows, wanted))
-        for start, rows in zip(wanted.starts, buckets, strict=True)
-    ]
-    return EmbeddingsPage(data=data, has_more=wanted.next_page is not None, next_page=wanted.next_page)
+    return await _page(caller, _embedding, ("embedding",))
+
+
+@get("/usage/moderations", opt={"role": "finance"}, summary="Moderations in OpenAI's shape")
+async def moderations(caller: CallerDep) -> Page[ModerationsResult]:
+    """As OpenAI's `GET /v1/organization/usage/moderations`."""
+    return await _page(caller, _moderation, ("moderation",))
+
+
+@get("/usage/images", opt={"role": "finance"}, summary="Images in OpenAI's shape")
+async def images(caller: CallerDep) -> Page[ImagesResult]:
+    """As OpenAI's `GET /v1/organization/usage/images`."""
+    return await _page(caller, _image, ("image",))
+
+
+@get("/usage/audio_speeches", opt={"role": "finance"}, summary="Speech in OpenAI's shape")
+async def speeches(caller: CallerDep) -> Page[SpeechesResult]:
+    """As OpenAI's `GET /v1/organization/usage/audio_speeches`."""
+    return await _page(caller, _speech, ("speech",))
+
+
+@get("/usage/audio_transcriptions", opt={"role": "finance"}, summary="Transcriptions in OpenAI's shape")
+async def transcriptions(caller: CallerDep) -> Page[TranscriptionsResult]:
+    """As OpenAI's `GET /v1/organization/usage/audio_transcriptions`."""
+    return await _page(caller, _transcription, ("transcription",))
+
+
+@get("/usage/vector_stores", opt={"role": "finance"}, summary="Vector stores in OpenAI's shape")
+async def vector_stores(caller: CallerDep) -> Page[VectorStoresResult]:
+    """As OpenAI's `GET /v1/organization/usage/vector_stores`; there are none here."""
+    return _nothing(caller)
+
+
+@get("/usage/code_interpreter_sessions", opt={"role": "finance"}, summary="Sessions in OpenAI's shape")
+async def sessions(caller: CallerDep) -> Page[SessionsResult]:
+    """As OpenAI's `GET /v1/organization/usage/code_interpreter_sessions`; there are none here."""
+    return _nothing(caller)
 
 
 def route_handlers() -> list[ControllerRouterHandler]:
-    return [control_router("/v1/organization", [costs, completions, embeddings], tags=["Organization"])]
+    usage = [completions, embeddings, moderations, images, speeches, transcriptions, vector_stores, sessions]
+    return [control_router("/v1/organization", [costs, *usage], tags=["Organization"])]

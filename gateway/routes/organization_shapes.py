@@ -1,10 +1,14 @@
 """The answers of OpenAI's admin API about costs and usage.
 
-Knows only shapes. Source: OpenAI's OpenAPI description of 2026-08-21 (`CostsResult`, `UsageCompletionsResult`,
-`UsageEmbeddingsResult`, `UsageTimeBucket`, `UsageResponse`).
+Knows only shapes. Source: OpenAI's OpenAPI description of 2026-08-21 (`CostsResult`, `Usage…Result`, `UsageTimeBucket`,
+`UsageResponse`). What is not kept here is null, never a zero that nobody has counted.
 """
 
+from typing import Generic, TypeVar
+
 from msgspec import Struct
+
+Result = TypeVar("Result")
 
 
 class Amount(Struct):
@@ -34,7 +38,7 @@ class CostResult(Grouped, kw_only=True):
 
 
 class CompletionsResult(Grouped, kw_only=True):
-    """Tokens and requests of one group in one bucket."""
+    """Tokens and requests of one group in one bucket. Those of sound are among the others: nobody adds them up."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -42,8 +46,8 @@ class CompletionsResult(Grouped, kw_only=True):
     input_cache_write_tokens: int = 0
     input_uncached_tokens: int = 0
     num_model_requests: int = 0
-    input_audio_tokens: int = 0
-    output_audio_tokens: int = 0
+    input_audio_tokens: int | None = None
+    output_audio_tokens: int | None = None
     batch: bool | None = None
     service_tier: str | None = None
     object: str = "organization.usage.completions.result"
@@ -57,53 +61,69 @@ class EmbeddingsResult(Grouped, kw_only=True):
     object: str = "organization.usage.embeddings.result"
 
 
-class Bucket(Struct, kw_only=True):
-    """`[start_time, end_time)` in seconds since the epoch."""
+class ModerationsResult(Grouped, kw_only=True):
+    """Of what moderations read, at most: they tell no count."""
+
+    input_tokens: int = 0
+    num_model_requests: int = 0
+    object: str = "organization.usage.moderations.result"
+
+
+class ImagesResult(Grouped, kw_only=True):
+    """Requests for images; how many each made, and how large, is not kept."""
+
+    images: int | None = None
+    num_model_requests: int = 0
+    source: str | None = None
+    size: str | None = None
+    object: str = "organization.usage.images.result"
+
+
+class SpeechesResult(Grouped, kw_only=True):
+    """Characters that were spoken."""
+
+    characters: int = 0
+    num_model_requests: int = 0
+    object: str = "organization.usage.audio_speeches.result"
+
+
+class TranscriptionsResult(Grouped, kw_only=True):
+    """Seconds that were transcribed; null where any of it was counted in tokens."""
+
+    seconds: int | None = None
+    num_model_requests: int = 0
+    object: str = "organization.usage.audio_transcriptions.result"
+
+
+class VectorStoresResult(Struct, kw_only=True):
+    """There are none here, so no bucket ever has one."""
+
+    usage_bytes: int
+    project_id: str | None = None
+    object: str = "organization.usage.vector_stores.result"
+
+
+class SessionsResult(Struct, kw_only=True):
+    """There are none here, so no bucket ever has one."""
+
+    num_sessions: int
+    project_id: str | None = None
+    object: str = "organization.usage.code_interpreter_sessions.result"
+
+
+class Bucket(Struct, Generic[Result], kw_only=True):
+    """`[start_time, end_time)` in seconds since the epoch: a minute, an hour or a day."""
 
     start_time: int
     end_time: int
+    results: list[Result]
     object: str = "bucket"
 
 
-class CostBucket(Bucket, kw_only=True):
-    """One day."""
+class Page(Struct, Generic[Result], kw_only=True):
+    """Buckets in order of time. `next_page` is handed back as `page`."""
 
-    results: list[CostResult]
-
-
-class CompletionsBucket(Bucket, kw_only=True):
-    """One minute, hour or day."""
-
-    results: list[CompletionsResult]
-
-
-class EmbeddingsBucket(Bucket, kw_only=True):
-    """One minute, hour or day."""
-
-    results: list[EmbeddingsResult]
-
-
-class Page(Struct, kw_only=True):
-    """`next_page` is handed back as `page`."""
-
+    data: list[Bucket[Result]]
     has_more: bool
     next_page: str | None
     object: str = "page"
-
-
-class CostPage(Page, kw_only=True):
-    """Buckets in order of time."""
-
-    data: list[CostBucket]
-
-
-class CompletionsPage(Page, kw_only=True):
-    """Buckets in order of time."""
-
-    data: list[CompletionsBucket]
-
-
-class EmbeddingsPage(Page, kw_only=True):
-    """Buckets in order of time."""
-
-    data: list[EmbeddingsBucket]

@@ -1,5 +1,6 @@
 """`/v1/organization`: the parameters of OpenAI's own admin API, as its description has them."""
 
+import base64
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,13 @@ NOON = 1_790_000_000 // 86_400 * 86_400 + 43_200
 
 
 @pytest.fixture
-async def home(tmp_path: Path) -> AsyncGenerator[House, None]:
+def clock() -> FrozenClock:
+    return FrozenClock(NOON)
+
+
+@pytest.fixture
+async def home(tmp_path: Path, clock: FrozenClock) -> AsyncGenerator[House, None]:
     """Requests of today at noon: two teams, two models, a user."""
-    clock = FrozenClock(NOON)
     async with house(tmp_path, clock) as made:
         rows = [
             request_row(clock, 1, user="u1"),
@@ -90,9 +95,64 @@ async def test_embeddings_take_the_same_filters(home: House) -> None:
     assert await results(home, "usage/embeddings", "&models=demo") == []
 
 
+async def test_what_came_in_a_batch_is_told_apart(home: House, clock: FrozenClock) -> None:
+    """OpenAI bills batches by other prices, and tools ask for them apart."""
+    await happened(home.services.database, [request_row(clock, 6, tags={"nearhit/batch": "1"})])
+    counts = {
+        query: [(row["batch"], row["num_model_requests"]) for row in await results(home, "usage/completions", query)]
+        for query in ("&batch=true", "&batch=false", "&group_by=batch")
+    }
+    assert counts["&batch=true"] == [(None, 1)]
+    assert counts["&batch=false"] == [(None, 4)]
+    assert sorted(counts["&group_by=batch"]) == [(False, 4), (True, 1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation", "told"),
+    [
+        ("moderations", "moderation", {"input_tokens": 120}),
+        ("images", "image", {"images": None, "size": None, "source": None}),
+        ("audio_speeches", "speech", {"characters": 120}),
+        ("audio_transcriptions", "transcription", {"seconds": 120}),
+    ],
+)
+async def test_what_is_passed_on_has_reports_of_its_own(
+    home: House, clock: FrozenClock, kind: str, operation: str, told: dict[str, object]
+) -> None:
+    """In OpenAI's own fields, and null where nobody has counted: a zero would be believed."""
+    await happened(home.services.database, [request_row(clock, 6, operation=operation, completion=0, cached=0)])
+    (found,) = await results(home, f"usage/{kind}", "&group_by=model")
+    assert {name: found[name] for name in told} == told
+    assert (found["object"], found["num_model_requests"]) == (f"organization.usage.{kind}.result", 1)
+    assert found["model"] == "demo"
+
+
+async def test_a_transcription_counted_in_tokens_tells_no_seconds(home: House, clock: FrozenClock) -> None:
+    """Tokens read as seconds would be hours that nobody spoke."""
+    await happened(home.services.database, [request_row(clock, 6, operation="transcription")])
+    (found,) = await results(home, "usage/audio_transcriptions")
+    assert (found["seconds"], found["num_model_requests"]) == (None, 1)
+
+
+@pytest.mark.parametrize("kind", ["vector_stores", "code_interpreter_sessions"])
+async def test_what_does_not_exist_here_is_an_empty_report(home: House, kind: str) -> None:
+    """A tool that walks through every report must not stop at the ones we have nothing for."""
+    assert await results(home, f"usage/{kind}") == []
+
+
+@pytest.mark.parametrize("start", [1, 1_790_000_001, -86_400, 10**30, -(10**30)])
+async def test_a_page_that_was_never_handed_out_is_refused(home: House, start: int) -> None:
+    """Buckets that begin at odd seconds have no rows, and one that begins before all time has no end."""
+    page = base64.urlsafe_b64encode(str(start).encode()).decode().rstrip("=")
+    async with home.client() as client:
+        answer = await client.get(f"/v1/organization/costs?start_time=0&page=page_{page}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "page")
+
+
 @pytest.mark.parametrize(
     ("path", "param"),
     [
+        ("usage/images?start_time=0&sizes=1024x1024", "sizes"),
         ("usage/completions?start_time=0&batch=maybe", "batch"),
         ("costs?start_time=0&group_by=model", "group_by"),
         ("costs?start_time=0&bucket_width=1h", "bucket_width"),
