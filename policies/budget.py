@@ -174,14 +174,17 @@ def crossed(alerts: Sequence[float], limit: int, before: int, after: int) -> lis
     return [share for share in alerts if before < share * limit <= after]
 
 
-def runs_out(period: Period, limit: int, spent: int, instant: float) -> float | None:
-    """When the limit is reached at this pace, seconds since the epoch; None if not before the window ends."""
-    passed = instant - period.start
+def runs_out(period: Period, limit: int, spent: int, instant: float, opening: int = 0) -> float | None:
+    """When the limit is reached at this pace, seconds since the epoch; None if not before the window ends.
+
+    `opening`: the part of `spent` that was spent before `period.start`, and tells nothing of the pace.
+    """
+    passed, since = instant - period.start, spent - opening
     if spent >= limit:
         return instant
-    if spent <= 0 or passed <= 0:
+    if since <= 0 or passed <= 0:
         return None
-    reached = instant + (limit - spent) * passed / spent
+    reached = instant + (limit - spent) * passed / since
     return reached if reached < period.end else None
 
 

@@ -23,7 +23,7 @@ from gateway.db.session import Database
 from gateway.db.sums import BUCKETS, DAYS_TO, HOUR, HOURS_FROM, MEASURES, ROWS_FROM, percentile
 from gateway.db.usage import DIMENSIONS, SPANS, Asked, cut, facet_of, statement
 from gateway.errors import InvalidRequest
-from policies.budget import Budget, Mode, WindowKind, period, runs_out, window_id
+from policies.budget import Budget, Mode, Period, WindowKind, period, runs_out, window_id
 
 __all__ = ["DIMENSIONS", "Pruned", "Queries", "budget_of"]
 
@@ -254,6 +254,9 @@ def _budget_state(row: Any, balances: Mapping[str, Any], alerts: Mapping[str, li
     spent, estimated, held = (0, 0, 0)
     if balance is not None:
         spent, estimated, held = balance["spent_nano"], balance["estimated_nano"], balance["held_nano"]
+    opening = 0 if balance is None else balance["opening_nano"]
+    # A window that never ends began with nobody knows what: its pace is that since the budget was set.
+    paced = (Period(int(row["created"]), span.end), opening) if budget.window == "total" else (span, 0)
     return BudgetState(
         scope=budget.scope,
         limit_nano=budget.limit_nano,
@@ -271,9 +274,9 @@ def _budget_state(row: Any, balances: Mapping[str, Any], alerts: Mapping[str, li
         remaining_nano=max(0, budget.limit_nano - spent - held),
         starts=span.start,
         ends=span.end,
-        runs_out=runs_out(span, budget.limit_nano, spent, now),
+        runs_out=runs_out(paced[0], budget.limit_nano, spent, now, paced[1]),
         alerted=alerts.get(name, []),
-        opening_nano=0 if balance is None else balance["opening_nano"],
+        opening_nano=opening,
         degrade_to=budget.degrade_to,
         degrade_at=budget.degrade_at,
     )

@@ -176,6 +176,13 @@ def test_the_pace_tells_when_money_runs_out() -> None:
     assert runs_out(span, 100, 100, 100.0) == 100.0
 
 
+def test_the_pace_of_a_budget_for_good_counts_from_its_beginning() -> None:
+    """What was spent before it was set is spent, and says nothing of how fast it goes on."""
+    since = Period(1_000, FOREVER)
+    assert runs_out(since, 100, 70, 1_100.0, opening=60) == 1_100 + 30 * 10
+    assert runs_out(since, 100, 60, 1_100.0, opening=60) is None
+
+
 def test_ends_are_told_in_utc() -> None:
     """A reset time must mean the same to whoever reads the message."""
     assert told(int(datetime(2026, 3, 1, tzinfo=UTC).timestamp())) == "2026-03-01T00:00:00Z"
