@@ -176,7 +176,7 @@ class Attempts:
         return Live(
             target=trial.target,
             provider=provider,
-            price=plan.price,
+            price=self._told_price(trial, plan, first),
             plan=plan,
             hold=hold,
             bound=limits,
@@ -186,6 +186,18 @@ class Attempts:
             gate=way.gate,
             deployment=report.deployment,
         )
+
+    def _told_price(self, trial: Trial, plan: AttemptPlan, first: Chunk) -> Price:
+        """That of the service tier which answered: a provider may choose another than was asked for, and says so."""
+        told, call = first.data.get("service_tier"), trial.call
+        if not isinstance(told, str) or trial.route.free:
+            return plan.price
+        tier, ours = self._tier(call, trial.target)
+        if told == tier or (call.background and not ours and call.body.get("service_tier") is None):
+            return plan.price  # of a tier that is the operator's own the provider knows nothing
+        kind = self._upstreams.kind(plan.provider)
+        found = self._prices.peek(plan.provider, kind, plan.model, call.at, tier=told)
+        return plan.price if found is None or found.id == plan.price.id else found
 
     async def _first(
         self, provider: Provider, sending: Sending, hold: Hold, step: Step, report: "_Report"
@@ -308,7 +320,8 @@ class Attempts:
         if usage is None:
             source = "estimated" if live.provider.billing == "stops-on-close" or ended == "complete" else "upper_bound"
             usage = received if source == "estimated" else Usage(prompt=live.bound.input, completion=live.bound.output)
-        settlement = Settlement(usage=usage, source=source, ended=ended, provider_id=provider_id)
+        other = None if live.price is live.plan.price else live.price
+        settlement = Settlement(usage=usage, source=source, ended=ended, provider_id=provider_id, price=other)
         step = live.step
         step.cost_nano = self._ledger.settle(live.hold, settlement)
         step.result, step.ended_at, step.settled = ended, self._monotonic(), True

@@ -368,13 +368,13 @@ class Ledger:
             raise
 
     def _end(self, hold: Hold, end: Posting) -> int:
-        self._open -= 1
+        self._open, self._number = self._open - 1, self._number + 1
         self._begun.pop(hold.plan.id, None)
-        self._number += 1
         hold.ended, hold.amount = True, end.amount
         self._give_back(hold)
         facts = end.amount, tokens(end.usage), end.source, end.ended, end.provider_id, end.note
-        settle = Settle(self._number, hold.plan.id, self._pulse.instant(), *facts)
+        which = self._number, hold.plan.id, self._pulse.instant()
+        settle = Settle(*which, *facts, end.price and self._rates_of(end.price))
         if self._journal.append(settle):
             self._journal.sync_within(_SYNC_SECONDS)
         self._shipper.add(Line(hold.dispatch, settle), hold.pools, hold.segment)

@@ -39,16 +39,23 @@ class AttemptPlan(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Settlement(Struct, frozen=True, kw_only=True, gc=False):
-    """How an attempt ended. `source`: whose count `usage` is; `provider_id`: the upstream's own id of the answer."""
+    """How an attempt ended. `source`: whose count `usage` is; `provider_id`: the upstream's own id of the answer.
+
+    `price`: another than was planned, where the answer says that it was made in another service tier.
+    """
 
     usage: Usage
     source: Literal["provider", "engine", "estimated", "upper_bound"]
     ended: Ended
     provider_id: str | None = None
+    price: Price | None = None
 
 
 class Posting(Struct, frozen=True, kw_only=True, gc=False):
-    """What goes into the ledger for one attempt, nano-USD. `note` names an anomaly or why nothing is charged."""
+    """What goes into the ledger for one attempt, nano-USD. `note` names an anomaly or why nothing is charged.
+
+    `price`: what `amount` follows from, where that is not the plan's.
+    """
 
     amount: int
     usage: Usage
@@ -56,6 +63,7 @@ class Posting(Struct, frozen=True, kw_only=True, gc=False):
     ended: Ended
     provider_id: str | None = None
     note: str | None = None
+    price: Price | None = None
 
 
 def posting(plan: AttemptPlan, settlement: Settlement, elapsed: float) -> Posting:
@@ -66,16 +74,16 @@ def posting(plan: AttemptPlan, settlement: Settlement, elapsed: float) -> Postin
     An answer that broke off at a provider which stops on close: the prompt, what was received and a second more.
     At one that bills the whole answer anyway, and whenever nothing is known: the reservation.
     """
-    usage = checked(settlement.usage)
+    usage, price = checked(settlement.usage), settlement.price or plan.price
     if max(usage.prompt, usage.completion) > _MOST_TOKENS:
         return upper_bound(plan, settlement, "implausible count")
     if settlement.source in ("provider", "engine"):
-        amount = cost_nano(usage, plan.price)
+        amount = cost_nano(usage, price)
         note = "overrun" if amount > plan.reserve_nano else None
         return _posting(settlement, amount, usage, settlement.source, note)
     if settlement.source == "estimated" and (settlement.ended == "complete" or plan.billing == "stops-on-close"):
         usage = _estimated(plan, usage, settlement.ended, elapsed)
-        amount = cost_nano(usage, plan.price)
+        amount = cost_nano(usage, price)
         if amount <= plan.reserve_nano:
             return _posting(settlement, amount, usage, "estimated", None)
     return upper_bound(plan, settlement)
@@ -104,4 +112,5 @@ def _posting(settlement: Settlement, amount: int, usage: Usage, source: Source, 
         ended=settlement.ended,
         provider_id=cleaned(settlement.provider_id),
         note=note,
+        price=None if source == "upper_bound" else settlement.price,
     )

@@ -46,6 +46,11 @@ class Line(Struct, frozen=True, gc=False):
     dispatch: Dispatch
     settle: Settle
 
+    @property
+    def price(self) -> Rates:
+        """What it was charged by."""
+        return self.settle.price or self.dispatch.price
+
 
 class Posts:
     """Handle to the entries of one database."""
@@ -73,7 +78,7 @@ class Posts:
         self._openings.committed(opened)
         if len(self._known_prices) > _MOST_PRICES:
             self._known_prices.clear()
-        self._known_prices.update(line.dispatch.price.id for line in lines)
+        self._known_prices.update(line.price.id for line in lines)
         return standings
 
     def _post(
@@ -112,7 +117,7 @@ class Posts:
         return self._entries.add(connection, [entry_row(boot, lines[name]) for name in sorted(names)])
 
     def _add_new_prices(self, connection: Connection, lines: Sequence[Line], now: float) -> None:
-        prices = {line.dispatch.price.id: line.dispatch.price for line in lines}
+        prices = {line.price.id: line.price for line in lines}
         rows = [_price_row(price, now) for name, price in prices.items() if name not in self._known_prices]
         if rows:
             connection.execute(self._add_prices, rows)
@@ -198,7 +203,7 @@ def entry_row(boot: str, line: Line) -> tuple[Any, ...]:
         begun.provider,
         begun.model,
         ended.provider_id,
-        begun.price.id,
+        line.price.id,
         *ended.tokens[:_MAIN],
         ended.amount,
         begun.reserve,

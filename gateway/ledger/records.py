@@ -83,6 +83,7 @@ class Settle(Struct, array_like=True, frozen=True, gc=False, tag="S"):
     """The end of an attempt; `number` counts ends in the order they are shipped.
 
     `tokens`: prompt, cached, cache_write, completion, reasoning; then, where there are any, the classes of `Usage`.
+    `price`: what it was charged by, where that is not the dispatch's.
     """
 
     number: int
@@ -94,6 +95,7 @@ class Settle(Struct, array_like=True, frozen=True, gc=False, tag="S"):
     ended: str
     provider_id: str | None
     note: str | None
+    price: Rates | None = None
 
 
 class Shipped(Struct, array_like=True, frozen=True, gc=False, tag="C"):

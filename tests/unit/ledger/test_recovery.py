@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 from sqlalchemy.exc import OperationalError
 
 from gateway.db.queries import Queries
 from gateway.ledger import Hold, Ledger
 from policies.money import Usage
 from tests.clock import FrozenClock
-from tests.unit.ledger.rig import Rig, budget, call, outcome, plan, running, settled
+from tests.unit.ledger.rig import PRICE, Rig, budget, call, outcome, plan, running, settled
 from tests.unit.ledger.world import FaultyDatabase
 
 
@@ -49,6 +50,19 @@ async def test_nothing_a_dead_process_sent_is_forgotten(rig: Rig) -> None:
     assert doubtful["note"] == "recovered, 3 tokens were seen"
     await second.flush()
     assert await rig.window("org") == {"limit": 1_000, "spent": 14, "estimated": 10, "held": 0}
+    assert await second.verify() == []
+
+
+async def test_another_price_survives_its_process(rig: Rig) -> None:
+    """An answer of another service tier is charged by that one's price, which nothing but its end tells."""
+    first = await rig.ledger()
+    cheap = structs.replace(PRICE, id="test@2", output=500)
+    hold = await held(first)
+    first.settle(hold, structs.replace(settled(9), price=cheap))
+    rig.kill(first)
+    second = await rig.ledger()
+    row = (await entries(rig))[hold.plan.id]
+    assert (row["amount_nano"], row["price"], row["reserved_nano"]) == (5, "test@2", 10)
     assert await second.verify() == []
 
 
