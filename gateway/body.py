@@ -39,17 +39,16 @@ async def read_body(
     limit: int,
     timeout: float,
     monotonic: Callable[[], float],
-    arrived: Callable[[], bytes | None] | None = None,
+    arrived: bytes | None = None,
 ) -> bytes:
     """The whole body, decompressed, at most `limit` bytes long (both before and after decompression).
 
-    `arrived` gives it where the server has it whole already, so that nothing is awaited. `timeout` seconds bound the
-    upload; a body that keeps arriving at 64 KiB/s or faster gets the time it needs.
+    `arrived`: where the server has it whole already. `timeout` seconds bound the upload; a body that keeps arriving at
+    64 KiB/s or faster gets the time it needs.
     Raises UnsupportedMedia (not JSON, unknown content-encoding), TooLarge, RequestTimeout, InvalidRequest.
     """
     encoding = _check_headers(headers, limit)
-    raw = arrived() if arrived is not None else None
-    raw = await _receive_all(receive, limit, timeout, monotonic) if raw is None else _bounded(raw, limit)
+    raw = await _receive_all(receive, limit, timeout, monotonic) if arrived is None else _bounded(arrived, limit)
     if encoding is None:
         return raw
     # Inflating 16 MiB takes tens of milliseconds: too long for the event loop.

@@ -12,7 +12,8 @@ may do (its text only tells keys apart here, by a hash), bodies, dialects.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -164,6 +165,21 @@ class Gate:
     def left(self) -> None:
         """A request that was let in has been answered, or its client has gone."""
         self._in_flight -= 1
+
+    @contextmanager
+    def aside(self) -> Generator[None]:
+        """While the body of one that entered is on its way: it takes no place of those that are answered.
+
+        So clients that send slowly keep nobody out; how many may wait is bounded by the connections there may be.
+        Raises Overloaded at the end where the place is gone; `left` is due in either case.
+        """
+        self._in_flight -= 1
+        try:
+            yield
+        finally:
+            self._in_flight += 1
+        if self._in_flight > self._most:
+            raise self._crowded()
 
     @property
     def yielding(self) -> bool:

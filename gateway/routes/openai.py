@@ -6,7 +6,7 @@ dialect of the path. Does not know: the dialects (`gateway.dialects`), what happ
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -48,6 +48,7 @@ _REFUSED = (
     "access-control-expose-headers: x-request-id\r\nx-request-id: "
 )
 _LONGEST_LIST = 2_000  # characters of names of ignored fields; proxies refuse long headers
+_AT_ONCE = nullcontext()
 _LONGEST = 600.0  # seconds a call may take in all where the client names no shorter time
 
 
@@ -186,14 +187,16 @@ class Endpoint:
         edge, received = self._edge, self._edge.monotonic()
         principal = await self._principal(scope)
         headers: Any = scope["headers"]
-        raw = await read_body(
-            receive,
-            headers,
-            limit=edge.server.max_body,
-            timeout=edge.server.body_timeout,
-            monotonic=edge.monotonic,
-            arrived=connection.body,
-        )
+        whole = connection.body()
+        with edge.gate.aside() if whole is None else _AT_ONCE:
+            raw = await read_body(
+                receive,
+                headers,
+                limit=edge.server.max_body,
+                timeout=edge.server.body_timeout,
+                monotonic=edge.monotonic,
+                arrived=whole,
+            )
         directed = directives(headers)
         known = directed is NONE and self._dialect.repeats
         repeat = self._repeats.get((self._operation, principal.key_id, raw)) if known else None

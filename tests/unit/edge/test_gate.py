@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.errors import Overloaded
 from gateway.gate import BEHIND, BURST, LATEST, Clocks, Gate, memory_used
 from policies.overload import Pressure
 from tests.clock import FrozenClock
@@ -198,3 +199,37 @@ async def test_one_that_was_turned_away_may_ask_again_on_its_connection(tmp_path
                 await client.send(unknown)
                 status = (await client.answer()).status
             assert status == 404
+
+
+async def test_slow_bodies_keep_nobody_out(tmp_path: Path) -> None:
+    """One key that sends byte by byte could else close a gateway for everybody."""
+    body = b'{"model": "up/scripted", "messages": [{"role": "user", "content": "x"}]}'
+    chosen = settings(tmp_path, server={"max_in_flight": 2})
+    async with live(chosen) as gateway:
+        port = int(gateway.url.rsplit(":", 1)[1])
+        asked = post(body, f"authorization: Bearer {gateway.key}", path="/v1/chat/completions")
+        async with connected(port) as slow, connected(port) as other, connected(port) as third:
+            for client in (slow, other, third):
+                await client.send(asked[:-5])
+            await asyncio.sleep(0.1)
+            for _ in range(3):
+                assert (await gateway.chat()).status == 200
+            for client in (slow, other, third):
+                await client.send(asked[-5:])
+                assert (await client.answer()).status == 200
+
+
+def test_a_body_that_came_too_late_finds_its_place_taken() -> None:
+    """The bound is one on what is answered at the same time, and every place is given back."""
+    found, _ = gate(most=1)
+    assert found.refusal(HEADERS) is None
+    with pytest.raises(Overloaded), found.aside():
+        assert found.refusal(HEADERS) is None
+    found.left()
+    found.left()
+    assert found.load().in_flight == 0
+    assert found.refusal(HEADERS) is None
+    with pytest.raises(KeyError), found.aside():
+        raise KeyError
+    found.left()
+    assert found.load().in_flight == 0
