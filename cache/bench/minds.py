@@ -1,4 +1,5 @@
-"""Policies by name, ready for a bench run: ours, the published one, and the fixed thresholds people ship.
+"""Policies by name, ready for a bench run: ours, what came before it, the published one, and the fixed thresholds
+people ship.
 
 Knows the names and where priors come from. Does not know data.
 """
@@ -13,9 +14,9 @@ from numpy.typing import NDArray
 
 from cache import priors
 from cache.bench.data import Row
-from cache.bench.figures import share
 from cache.bench.nearest import Picked, Table
-from cache.bench.replay import Fixed, Learning, Mind
+from cache.bench.pooled import Pooled
+from cache.bench.replay import Fixed, Learning, Mind, Step
 from policies.reuse import Budget, LearningPolicy, ReusePolicy, learned, load, threshold
 from policies.reuse.prior import Prior
 
@@ -26,7 +27,7 @@ FIXED = {"gptcache-default": 0.60, "cosine-80": 0.80, "cosine-90": 0.90, "cosine
 def policy(name: str, prior: Prior | None = None) -> ReusePolicy:
     """`prior`: for the policy that learns. Raises LookupError naming the known ones."""
     if name in FIXED:
-        return threshold.Policy(threshold.Params(similarity=FIXED[name]))
+        return fixed(FIXED[name])
     if name == "learned":
         return learned.Policy(prior=prior)
     if name == "cold":
@@ -35,8 +36,14 @@ def policy(name: str, prior: Prior | None = None) -> ReusePolicy:
     return found
 
 
+def fixed(similarity: float) -> ReusePolicy:
+    return threshold.Policy(threshold.Params(similarity=similarity))
+
+
 def mind(name: str, *, encoder: str, artefact: Path | None = None) -> Mind:
     """Raises LookupError naming the known ones, or priors.Unfit for an artefact that cannot be used."""
+    if name == "pooled":
+        return Pooled()
     prior = priors.read(artefact) if artefact else priors.shipped(encoder)
     made = policy(name, prior)
     return Learning(cast("LearningPolicy[Any]", made)) if hasattr(made, "decide") else Fixed(made)
@@ -46,40 +53,41 @@ class Swept(Struct, frozen=True):
     """A fixed threshold over a stream, every miss kept."""
 
     similarity: float
-    hits: int
-    wrong: int
+    steps: list[Step]
+
+    @property
+    def hits(self) -> int:
+        return sum(step.hit for step in self.steps)
+
+    @property
+    def wrong(self) -> int:
+        return sum(step.wrong for step in self.steps)
 
 
 def sweep(rows: Sequence[Row], vectors: NDArray[np.float32], table: Table | None = None) -> list[Swept]:
-    """Fixed thresholds from 0.70 to 0.99, each from an empty cache."""
+    """Fixed thresholds from 0.70 to 1.01, which serves nothing, each from an empty cache."""
     shared = table or Table(vectors)
-    grid = [round(float(similarity), 2) for similarity in np.arange(0.70, 0.995, 0.01)]
-    return [Swept(similarity, *_fixed(rows, vectors, similarity, shared)) for similarity in grid]
+    grid = [round(float(similarity), 2) for similarity in np.arange(0.70, 1.015, 0.01)]
+    return [Swept(similarity, _fixed(rows, vectors, similarity, shared)) for similarity in grid]
 
 
-def hindsight(requests: int, swept: Sequence[Swept], budget: Budget) -> dict[str, float]:
-    """The best fixed threshold of all, chosen after the fact: what no one can have."""
-    best = Swept(1.0, 0, 0)
+def hindsight(swept: Sequence[Swept], budget: Budget) -> Swept:
+    """The best fixed threshold of all, chosen after the fact: what no one can have. The strictest where none fits."""
+    best = max(swept, key=lambda one: one.similarity)
     for one in swept:
-        fits = one.wrong <= budget.max_error_rate * requests and one.wrong <= budget.max_wrong_hit_rate * one.hits
-        if fits and one.hits > best.hits:
+        most = min(budget.max_error_rate * len(one.steps), budget.max_wrong_hit_rate * one.hits)
+        if one.wrong <= most and one.hits > best.hits:
             best = one
-    return {
-        "similarity": best.similarity,
-        "hit_rate": share(best.hits, requests).value,
-        "wrong_per_request": best.wrong / max(1, requests),
-        "wrong_per_hit": best.wrong / max(1, best.hits),
-    }
+    return best
 
 
-def _fixed(rows: Sequence[Row], vectors: NDArray[np.float32], similarity: float, table: Table) -> tuple[int, int]:
+def _fixed(rows: Sequence[Row], vectors: NDArray[np.float32], similarity: float, table: Table) -> list[Step]:
     picked = Picked(table)
-    hits = wrong = 0
+    steps: list[Step] = []
     for i, vector in enumerate(vectors):
         near = picked.search(i, vector, 1)
-        if near and near[0].similarity >= similarity:
-            hits += 1
-            wrong += rows[near[0].entry_id].kind != rows[i].kind
-        else:
+        hit = bool(near) and near[0].similarity >= similarity
+        steps.append(Step(hit, hit and rows[near[0].entry_id].kind != rows[i].kind, False, False, 0))
+        if not hit:
             picked.add(i, i, vector)
-    return hits, wrong
+    return steps

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from cache.bench.data import Pair, Row, read_pairs, read_stream
 from cache.bench.figures import Rate, figures, share
 from cache.bench.minds import hindsight, mind, sweep
 from cache.bench.nearest import Table
-from cache.bench.replay import Options, replay
+from cache.bench.replay import Options, Step, replay
 from cache.bench.vectors import Embedder, Matrix
 from policies.reuse import Budget, Neighbour, Serve
 
@@ -70,14 +71,19 @@ def prepare(path: Path, setting: Setting, *, often: bool = False) -> Prepared:
 
 def run_stream(path: Path, setting: Setting) -> Told:
     """Raises Unreadable, LookupError or priors.Unfit for what cannot be used."""
-    return run_prepared(prepare(path, setting), setting)
+    made = prepare(path, setting)
+    return told(made, setting, run_prepared(made, setting))
 
 
-def run_prepared(made: Prepared, setting: Setting) -> Told:
+def run_prepared(made: Prepared, setting: Setting) -> list[Step]:
     """`setting` may differ from the one it was prepared with in all but order and limit."""
     decider = mind(setting.policy, encoder=made.encoder, artefact=setting.artefact)
     options = Options(budget=setting.budget, seed=made.seed, flip=setting.flip)
-    steps = replay(made.rows, made.vectors, decider, options, made.table)
+    return replay(made.rows, made.vectors, decider, options, made.table)
+
+
+def told(made: Prepared, setting: Setting, steps: Sequence[Step]) -> Told:
+    """A run as figures."""
     found = figures(made.rows, steps, budget=setting.budget, seed=made.seed)
     head = {"stream": made.name, **setting.told(), "seed": made.seed, "flip": setting.flip}
     return {**head, "exact_repeats": made.repeats, **found}
@@ -86,7 +92,9 @@ def run_prepared(made: Prepared, setting: Setting) -> Told:
 def best_fixed(path: Path, setting: Setting) -> Told:
     """The hindsight-best fixed threshold for the same requests."""
     made = prepare(path, setting, often=True)
-    return hindsight(len(made.rows), sweep(made.rows, made.vectors, made.table), setting.budget)
+    best = hindsight(sweep(made.rows, made.vectors, made.table), setting.budget)
+    named = replace(setting, policy="hindsight-best", artefact=None)
+    return {**told(made, named, best.steps), "similarity": best.similarity}
 
 
 class Tally(Struct, kw_only=True):

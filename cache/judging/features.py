@@ -64,7 +64,7 @@ def features(pair: Pair, cosine: float | None) -> NDArray[np.float64]:
         both / max(1, min(len(core_kept), len(core_fresh))),
         min(max(len(core_kept), len(core_fresh)) - both, 8) / 8,
         _overlap(kept.stem_set, fresh.stem_set),
-        _overlap(_trigrams(kept), _trigrams(fresh)),
+        _overlap(kept.trigrams, fresh.trigrams),
         *(min(len(lost), len(new), 5) / 5, min(max(len(lost), len(new)), 8) / 8),
         float(len(lost - asked.stem_set) == len(new - asked.stem_set) == 1),
         *_numbers(kept, fresh, asked),
@@ -95,11 +95,6 @@ def _numbers(kept: Facts, fresh: Facts, asked: Facts) -> tuple[float, float, flo
 
 def _polarity(text: str) -> int:
     return 1 if _YES.match(text) else -1 if _NO.match(text) else 0
-
-
-def _trigrams(facts: Facts) -> frozenset[str]:
-    joined = f" {' '.join(facts.words)} "
-    return frozenset(joined[i : i + 3] for i in range(len(joined) - 2))
 
 
 def _overlap(a: frozenset[str], b: frozenset[str]) -> float:

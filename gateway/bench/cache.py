@@ -18,7 +18,7 @@ from cache.bench.data import Unreadable
 from cache.bench.run import Setting, best_fixed, run_pairs, run_stream
 from gateway.cli.wrong import Wrong
 
-BASELINES = ("gptcache-default", "cosine-80", "cosine-90", "cosine-95", "guarded", "verified")
+BASELINES = ("gptcache-default", "cosine-80", "cosine-90", "cosine-95", "guarded", "verified", "pooled")
 _SHOWN = ("hit_rate", "wrong_per_request", "wrong_per_hit")
 _SHOWN_PAIRS = ("served_true_rate", "served_true_near_rate", "served_false_rate")
 

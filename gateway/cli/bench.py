@@ -151,7 +151,7 @@ def cache_bench(
     max_wrong_hit_rate
         Allowed share of wrong answers among hits, or off.
     baselines
-        Also run the fixed thresholds, the best of them in hindsight, and the published verified cache.
+        Also run the fixed thresholds, the best of them in hindsight, the published verified cache, and the prototype.
     """
     from cache.bench.run import Setting
     from gateway.bench.cache import Wanted, run

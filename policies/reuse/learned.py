@@ -254,7 +254,8 @@ class Policy:
 
     def _standard(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """What the model sees: scaled features, and the bends of their shipped score."""
-        x = np.clip((features - self._center) / self._scale, -self._prior.cut, self._prior.cut)
+        cut = self._prior.cut
+        x = np.minimum(np.maximum((features - self._center) / self._scale, -cut), cut)
         return np.concatenate([x, np.maximum(0.0, float(x @ self._score) - self._knots)])
 
     def _audit(self, state: State) -> float:

@@ -64,7 +64,7 @@ def learn(
     counts.
     """
     mean, covariance = weights(belief)
-    covariance = covariance / memory
+    covariance /= memory
     p = sigmoid(float(mean @ x))
     seen = flip + (1.0 - 2.0 * flip) * p
     slope = (1.0 - 2.0 * flip) * p * (1.0 - p)
@@ -72,4 +72,5 @@ def learn(
     curvature = weight * slope * slope / max(seen * (1.0 - seen), 1e-6) + 1e-9
     reach = covariance @ x
     gain = 1.0 / (1.0 + curvature * float(x @ reach))
-    return believe(mean + reach * (gradient * gain), covariance - np.outer(reach, reach) * (curvature * gain))
+    covariance -= np.outer(reach, reach) * (curvature * gain)
+    return believe(mean + reach * (gradient * gain), covariance)

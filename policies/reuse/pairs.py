@@ -17,6 +17,8 @@ from policies.reuse.guards import GUARDS, unmatched
 
 Vector = NDArray[np.float32]
 
+# Features of `Wording` that stand before "novel".
+_BEFORE_NOVEL = 5
 # How fast a neighbour's say fades with its distance from the nearest.
 _REACH = 0.03
 # What stands in for "the best other answer" while there is none.
@@ -70,6 +72,15 @@ class Candidate(Struct, frozen=True, kw_only=True):
     guards: tuple[str, ...]
 
 
+class Wording(Struct, frozen=True):
+    """What two texts alone say: `features`, the `guards` that forbid, and topic words of the question the kept text
+    does not have (`missing`)."""
+
+    features: tuple[float, ...]
+    guards: tuple[str, ...]
+    missing: frozenset[str]
+
+
 def candidates(text: str, neighbours: Sequence[Neighbour], limit: int) -> list[Candidate]:
     """The nearest `limit` answers, nearest first; ties in the order of their ids, so that any order gives the same."""
     ordered = sorted(neighbours, key=lambda item: (-item.similarity, item.entry_id))
@@ -78,24 +89,31 @@ def candidates(text: str, neighbours: Sequence[Neighbour], limit: int) -> list[C
         groups.setdefault(neighbour.answer, []).append(neighbour)
     if not groups:
         return []
-    asked = analyse(text)
     weights = {answer: _weight(keys, ordered[0].similarity) for answer, keys in groups.items()}
     total = sum(weights.values())
     found: list[Candidate] = []
     for answer, keys in list(groups.items())[:limit]:
         other = max((held[0].similarity for name, held in groups.items() if name != answer), default=None)
         crowd = sum(held[0].similarity > keys[0].similarity - _CLOSE for held in groups.values()) - 1
-        kept = analyse(keys[0].text)
-        guards = _speaking(asked, kept)
+        told = wording(text, keys[0].text)
         features = [
             *_nearness(keys, other, weights[answer] / total, crowd),
-            *_wording(asked, kept, keys),
+            *told.features[:_BEFORE_NOVEL],
+            _novel(told.missing, keys),
+            *told.features[_BEFORE_NOVEL:],
             *_record(keys[0]),
-            min(sum(name in HARD for name in guards), 2) / 2,
-            *(float(name in guards) for name in GUARD_NAMES),
+            min(sum(name in HARD for name in told.guards), 2) / 2,
+            *(float(name in told.guards) for name in GUARD_NAMES),
         ]
-        found.append(Candidate(nearest=keys[0], features=np.asarray(features, np.float32), guards=guards))
+        found.append(Candidate(nearest=keys[0], features=np.asarray(features, np.float32), guards=told.guards))
     return found
+
+
+def wording(text: str, kept_text: str) -> Wording:
+    """Pure in both texts, and most of the work: whoever asks for the same pair often may remember it."""
+    asked, kept = analyse(text), analyse(kept_text)
+    missing_here, missing_there = unmatched(asked, kept), unmatched(kept, asked)
+    return Wording(_compared(asked, kept, missing_here, missing_there), _speaking(asked, kept), missing_here)
 
 
 def _weight(keys: Sequence[Neighbour], best: float) -> float:
@@ -130,19 +148,18 @@ def _nearness(keys: Sequence[Neighbour], other: float | None, share: float, crow
     ]
 
 
-def _wording(asked: Facts, kept: Facts, keys: Sequence[Neighbour]) -> list[float]:
+def _compared(
+    asked: Facts, kept: Facts, missing_here: frozenset[str], missing_there: frozenset[str]
+) -> tuple[float, ...]:
     here, there = asked.content_set, kept.content_set
     both = len(here & there)
-    missing_here, missing_there = unmatched(asked, kept), unmatched(kept, asked)
-    held = frozenset[str]().union(*(analyse(key.text).stem_set for key in keys))
     words_a, words_b = len(asked.words), len(kept.words)
-    return [
+    return (
         both / max(1, len(here | there)),
         both / max(1, min(len(here), len(there))),
-        _overlap(_trigrams(asked), _trigrams(kept)),
+        len(asked.trigrams & kept.trigrams) / max(1, len(asked.trigrams | kept.trigrams)),
         min(len(missing_here), 4) / 4,
         min(len(missing_there), 4) / 4,
-        min(len(missing_here - held), 4) / 4,
         float(not missing_here and not missing_there),
         float(asked.stem_set == kept.stem_set),
         float(len(missing_here) == 1 and len(missing_there) == 1),
@@ -152,19 +169,17 @@ def _wording(asked: Facts, kept: Facts, keys: Sequence[Neighbour]) -> list[float
         float(asked.question == kept.question),
         float(bool(asked.names & kept.stem_set)),
         float(bool(asked.numbers) and len(asked.numbers) == len(kept.numbers)),
-    ]
+    )
+
+
+def _novel(missing: frozenset[str], keys: Sequence[Neighbour]) -> float:
+    """How many topic words no key of the answer has."""
+    for key in keys if missing else ():
+        missing -= analyse(key.text).stem_set
+    return min(len(missing), 4) / 4
 
 
 def _record(key: Neighbour) -> list[float]:
     """What became of this answer before: even is 0, and how much is known."""
     count = key.good + key.bad
     return [math.log((key.good + 1.0) / (key.bad + 1.0)), min(1.0, count / 5)]
-
-
-def _trigrams(facts: Facts) -> frozenset[str]:
-    joined = f" {' '.join(facts.words)} "
-    return frozenset(joined[i : i + 3] for i in range(len(joined) - 2))
-
-
-def _overlap(a: frozenset[str], b: frozenset[str]) -> float:
-    return len(a & b) / max(1, len(a | b))
