@@ -162,10 +162,15 @@ class LearningPolicy(ReusePolicy, Protocol[S]):
         ...
 
 
+# What policies are made of.
+_PARTS = frozenset(
+    ["guards", "english", "facts", "lexicon", "relations", "roles", "pairs", "logistic", "curve", "prior", "spending"]
+)
+
+
 def known() -> list[str]:
-    """Policies have a module of their own with a class `Policy`; the others are what they are made of."""
-    parts = {"guards", "english", "facts", "lexicon", "roles", "pairs", "logistic", "curve", "prior", "spending"}
-    return sorted(module.name for module in iter_modules(__path__) if module.name not in parts)
+    """Policies have a module of their own with a class `Policy`."""
+    return sorted(module.name for module in iter_modules(__path__) if module.name not in _PARTS)
 
 
 def load(name: str) -> ModuleType:

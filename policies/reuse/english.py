@@ -5,6 +5,7 @@ more different than they are, which costs a hit and never an answer.
 """
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -70,7 +71,8 @@ _IRREGULAR_FORMS = (
     "better:better analyses:analysis criteria:criterion data:data dying:die lying:lie tying:tie using:use "
     "used:use uses:use born:birth bitten:bite bit:bite beaten:beat caught:catch brought:bring hidden:hide "
     "drawn:draw blown:blow flown:fly sung:sing sunk:sink torn:tear worn:wear shown:show fed:feed fought:fight "
-    "lent:lend laid:lay rode:ride ridden:ride shot:shoot shook:shake stuck:stick struck:strike swept:sweep news:news"
+    "lent:lend laid:lay rode:ride ridden:ride shot:shoot shook:shake stuck:stick struck:strike swept:sweep news:news "
+    "kgs:kg lbs:lb hrs:hr"
 )
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -103,8 +105,11 @@ _VALUES: dict[str, float] = {
 }
 _VALUES.update((word, float(value)) for value, word in enumerate(_SMALL.split(" ")))
 _VALUES.update((word, 20.0 + 10.0 * tens) for tens, word in enumerate(_TENS.split(" ")))
+_VALUES.update((word.removesuffix("y") + "ies", 20.0 + 10.0 * tens) for tens, word in enumerate(_TENS.split(" ")))
 _ORDINALS: dict[str, float] = {word: float(i + 1) for i, word in enumerate(_SMALL_ORDINALS.split(" "))}
 _SUFFIX = {"k": 1e3, "m": 1e6, "mn": 1e6, "bn": 1e9, "st": 1.0, "nd": 1.0, "rd": 1.0, "th": 1.0, "x": 1.0}
+_BE = bag("is are was were has have had")
+_ASKS = _BE | bag("do does did can could will would shall should may might must")
 _VOWEL = re.compile(r"[aeiouy]")
 
 
@@ -129,9 +134,18 @@ def words(text: str) -> list[Word]:
     """The words of `text` in order, contractions expanded, possessive 's dropped."""
     found: list[Word] = []
     for match in _WORD.finditer(text):
-        parts = _expand(match[0].lower().replace("\u2019", "'"))
+        parts = _expand(_plain(match[0].lower()))
         found += [Word(part, match[0] if i == 0 else "", match.start()) for i, part in enumerate(parts)]
     return found
+
+
+def _plain(word: str) -> str:
+    """Straight apostrophes, and no accents where English writes none ("caf\u00e9"); other scripts stay as they are."""
+    if word.isascii():
+        return word
+    straight = word.replace("\u2019", "'")
+    bare = "".join(letter for letter in unicodedata.normalize("NFD", straight) if not unicodedata.combining(letter))
+    return bare if bare.isascii() else straight
 
 
 def _expand(word: str) -> list[str]:
@@ -203,11 +217,20 @@ def _number_at(sequence: Sequence[Word], i: int) -> tuple[float | None, int]:
     word = sequence[i].text
     if word[0].isdigit():
         return _digits(sequence, i)
+    if word == "one" and _is_anybody(sequence, i):
+        return None, 0
     if word in _ORDINALS:
         return _ORDINALS[word], 1
     if word not in _VALUES and not (word == "a" and i + 1 < len(sequence) and sequence[i + 1].text in _SCALES):
         return None, 0
     return _spelled(sequence, i)
+
+
+def _is_anybody(sequence: Sequence[Word], i: int) -> bool:
+    """ "how does one", "one should": a pronoun."""
+    before = sequence[i - 1].text if i else ""
+    after = sequence[i + 1].text if i + 1 < len(sequence) else ""
+    return (before in _ASKS and bool(after)) or after in _ASKS - _BE
 
 
 def _digits(sequence: Sequence[Word], i: int) -> tuple[float | None, int]:

@@ -5,7 +5,6 @@ questions.
 """
 
 import re
-import unicodedata
 from collections import Counter
 from functools import lru_cache
 from itertools import pairwise
@@ -13,11 +12,11 @@ from itertools import pairwise
 from msgspec import Struct
 
 from policies.reuse.english import Number, Word, bag, numbers, stem, words
-from policies.reuse.lexicon import KIND_OF, KINDS, STOP
+from policies.reuse.lexicon import KIND_OF, KINDS, OPPOSITES, STOP, SYNONYMS
 
 # Words that turn a statement round, and words that only speak of failure, which "did not work" may paraphrase.
 _NEGATORS = bag(
-    "not no never without neither nor none nobody nothing nowhere hardly barely scarcely unable except excluding "
+    "not non no never without neither nor none nobody nothing nowhere hardly barely scarcely unable except excluding "
     "unless avoid avoids avoiding avoided prevent prevents preventing prevented lack lacks lacking"
 )
 _FAILURES = bag(
@@ -26,6 +25,11 @@ _FAILURES = bag(
     "forgot forget forgetting forgotten lost lose losing trouble problem problems issue issues error errors "
     "blocked stuck invalid instead despite unavailable disabled pending still incorrectly stopped different "
     "difficulty difficulties"
+)
+# "has yet to ship", "fails to start"
+_NOT_DONE = re.compile(
+    r"\b(?:(?:have|has|had|am|are|is|was|were|be) yet to|(?:fail|fails|failed|failing|refuse|refuses|refused) to)\b",
+    re.IGNORECASE,
 )
 # "stop repeating" turns round, "stop the alarm" is a command of its own.
 _STOPPERS = bag("stop stops stopping quit quits quitting")
@@ -39,6 +43,8 @@ _DATES = KINDS["month"] | KINDS["weekday"] | KINDS["season"] | KINDS["part of da
 _PERIODS = bag("daily weekly monthly quarterly yearly annual annually hourly biweekly fortnightly")
 # Month names that are everyday words count as months only beside a number or after a preposition.
 _SPANS = KINDS["span"] | {"weekend", "time", "song", "episod", "one"}
+# "the day after tomorrow", "the year before last"
+_BESIDE = frozenset(("after", "before"))
 _WHICH = frozenset(("this", "next", "last", "previous", "past", "coming", "following", "another"))
 _DOUBTFUL_DATES = frozenset(("may", "march", "spring", "fall", "mar", "sun", "sat", "jan", "second"))
 _BEFORE_DATE = bag("in on of this next last until till by since during every each early late from to")
@@ -70,6 +76,18 @@ _PERSONS = {
     "their": "they",
     "theirs": "they",
 }
+_SUBJECTS = bag("i you he she we they it")
+_FOCUSING = bag("only solely merely exclusively even")
+_CASES = {
+    word: (person, case)
+    for case, words_of in (
+        ("subject", {"i": "i", "he": "he", "she": "she", "we": "we", "they": "they"}),
+        ("object", {"me": "i", "him": "he", "us": "we", "them": "they"}),
+        ("owner", {"my": "i", "mine": "i", "his": "he", "her": "she", "hers": "she", "our": "we", "ours": "we"}),
+        ("owner", {"their": "they", "theirs": "they"}),
+    )
+    for word, person in words_of.items()
+}
 _FIRST = bag("i me my mine myself we us our ours")
 _SECOND = bag("you your yours yourself")
 # "can I", "should one", "to": whoever it is about, the answer is the same.
@@ -78,7 +96,7 @@ _ASKING = bag("and know tell me wonder exactly about since until from")
 _TELLING = bag("tell give show help let teach send ask remind call get bring")
 _SMALL_IN_TITLES = bag("of the a an in on and or to for with at by from")
 _NAME_BREAKS = re.compile(r"[.!?:;\n]\s*$|^\s*$|[\"'(\u201c]\s*$")
-_ANSWER_WORDS = {"what", "which", "who", "whom", "whose", "when", "where", "why", "how"}
+_ANSWER_WORDS = frozenset(("what", "which", "who", "whom", "whose", "when", "where", "why", "how"))
 _HOW = {"many": "count", "much": "amount", "long": "duration", "often": "frequency", "far": "distance", "old": "age"}
 _HOW_MORE = {
     "tall": "height",
@@ -99,6 +117,7 @@ _HOW_MORE = {
     "close": "distance",
 }
 _WHAT = {"time": "when", "day": "when", "date": "when", "year": "when", "place": "where", "reason": "why"}
+_ADVISING = bag("can could should may might must")
 _AUXILIARIES = bag("is are was were do does did can could will would shall should may might must has have had")
 _MODALS = {
     **dict.fromkeys(("can", "could", "may", "might"), "can"),
@@ -115,11 +134,14 @@ _FOREIGN = bag(
     "uma nao puedo mi cuando quiero necesito tengo hola bitte mein meine minha meu posso quel quelle voudrais mon "
     "ma mio het een van niet hoe waar waarom och att det som hur"
 )
+# Words the lexicon knows that are members of no kind: capitals make no names of them ("How do I Increase …").
+_EVERYDAY = (frozenset(SYNONYMS) | frozenset(OPPOSITES)) - frozenset(KIND_OF)
 _LETTER = re.compile(r"[^\W\d_]")
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """One text, taken apart. `content`: stems that carry the topic, in order; `stems`: all of them."""
+    """One text, taken apart. `content`: stems that carry the topic, in order; `stems`: all of them. `trigrams`: of its
+    words, with one space between them."""
 
     text: str
     words: tuple[str, ...]
@@ -127,6 +149,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     stem_set: frozenset[str]
     content: tuple[str, ...]
     content_set: frozenset[str]
+    trigrams: frozenset[str]
     numbers: tuple[Number, ...]
     dates: frozenset[str]
     negations: int
@@ -137,6 +160,9 @@ class Facts(Struct, frozen=True, kw_only=True):
     operators: tuple[str, ...]
     symbols: tuple[str, ...]
     persons: tuple[str, ...]
+    cases: frozenset[tuple[str, str]]
+    denied: frozenset[str]
+    focus: frozenset[tuple[str, str]]
     first: bool
     second: bool
     question: str
@@ -163,6 +189,7 @@ def analyse(text: str) -> Facts:
         stem_set=frozenset(stems),
         content=content,
         content_set=frozenset(content),
+        trigrams=_trigrams(plain),
         numbers=tuple(counted),
         dates=_dates(plain, stems, in_numbers),
         negations=_negations(text, plain),
@@ -174,9 +201,15 @@ def analyse(text: str) -> Facts:
         ),
         operators=tuple(_OPERATORS.findall(text)) if any(word[0].isdigit() for word in plain) or "=" in text else (),
         symbols=tuple(
-            sorted(letter for letter in text if not (letter.isalnum() or letter.isspace() or letter in _PLAIN))
+            sorted(
+                [letter for letter in text if not (letter.isalnum() or letter.isspace() or letter in _PLAIN)]
+                + ["%" for word in plain if word == "percent"]
+            )
         ),
         persons=tuple(_PERSONS[word] for word in plain if word in _PERSONS),
+        cases=_cases(plain),
+        denied=_denied(plain),
+        focus=_focus(plain, stems, frozenset(content)),
         first=first,
         second=second,
         question=_question(plain),
@@ -185,10 +218,47 @@ def analyse(text: str) -> Facts:
     )
 
 
+def _trigrams(plain: tuple[str, ...]) -> frozenset[str]:
+    joined = f" {' '.join(plain)} "
+    return frozenset(joined[i : i + 3] for i in range(len(joined) - 2))
+
+
 def _negations(text: str, plain: tuple[str, ...]) -> int:
     """How many words turn the meaning round."""
     stops = sum(word in _STOPPERS and after.endswith("ing") for word, after in pairwise(plain))
-    return max(0, stops + sum(word in _NEGATORS for word in plain) - len(_SILENT_NEGATION.findall(text)))
+    undone = len(_NOT_DONE.findall(" ".join(plain)))
+    return max(0, stops + undone + sum(word in _NEGATORS for word in plain) - len(_SILENT_NEGATION.findall(text)))
+
+
+def _denied(plain: tuple[str, ...]) -> frozenset[str]:
+    """Who does not: the pronouns that are subject of a negated verb ("they can not", "can not they")."""
+    found: set[str] = set()
+    for i, word in enumerate(plain):
+        if word == "not" or word == "never":
+            beside = (*plain[max(0, i - 2) : i], *plain[i + 1 : i + 2])
+            found |= {other for other in beside if other in _SUBJECTS}
+    return frozenset(found)
+
+
+def _focus(plain: tuple[str, ...], stems: tuple[str, ...], content: frozenset[str]) -> frozenset[tuple[str, str]]:
+    """What `only` and its like point at: the next topic word."""
+    return frozenset(
+        (word, next((s for s in stems[i + 1 : i + 4] if s in content), ""))
+        for i, word in enumerate(plain)
+        if word in _FOCUSING
+    )
+
+
+def _cases(plain: tuple[str, ...]) -> frozenset[tuple[str, str]]:
+    """Persons with their parts: who acts, who is acted on, whose it is."""
+    found: set[tuple[str, str]] = set()
+    for i, word in enumerate(plain):
+        after = plain[i + 1] if i + 1 < len(plain) else ""
+        if word == "her" and (not after or stem(after) in STOP):
+            found.add(("she", "object"))
+        elif word in _CASES:
+            found.add(_CASES[word])
+    return frozenset(found)
 
 
 def _dates(plain: tuple[str, ...], stems: tuple[str, ...], in_numbers: Counter[str]) -> frozenset[str]:
@@ -202,7 +272,11 @@ def _dates(plain: tuple[str, ...], stems: tuple[str, ...], in_numbers: Counter[s
         ):
             continue
         found.add(word)
-    spans = (f"{a} {b}" for a, b in pairwise(stems) if a in _WHICH and (b in _SPANS or b in _DATES))
+    spans = (
+        f"{a} {b}"
+        for a, b in pairwise(stems)
+        if (a in _WHICH and (b in _SPANS or b in _DATES)) or (a in _SPANS and b in _BESIDE)
+    )
     return frozenset(found) | frozenset(spans) | (_PERIODS & frozenset(plain))
 
 
@@ -216,14 +290,20 @@ def _names(text: str, found: list[Word]) -> frozenset[str]:
     for word in capital:
         starts = _NAME_BREAKS.search(text[max(0, word.start - 3) : word.start]) is not None
         shouted = word.form.isupper() and len(word.form) > 1
-        if (not starts or shouted) and word.text not in {"i", "i'm", "ok", "okay"} and stem(word.text) not in STOP:
-            names.add(stem(word.text))
+        base = stem(word.text)
+        everyday = base in STOP or (not shouted and base in _EVERYDAY)
+        if (not starts or shouted) and word.text not in {"i", "i'm", "ok", "okay"} and not everyday:
+            names.add(base)
     return frozenset(names)
 
 
 def _own_persons(plain: tuple[str, ...]) -> tuple[bool, bool]:
-    """Whether the text speaks of its writer, and of its reader, beyond "how do I", "can you tell me"."""
+    """Whether the text speaks of its writer, and of its reader, beyond "how do I", "can you tell me".
+
+    Who asks how "I" or "you" can do something to what is "my" or "your" own asks how anybody can.
+    """
     first = second = False
+    asker = _anybody(plain)
     for i, word in enumerate(plain):
         before = plain[i - 1] if i else ""
         if word in {"i", "you", "we"} and before in _ANYBODY_AFTER:
@@ -232,9 +312,22 @@ def _own_persons(plain: tuple[str, ...]) -> tuple[bool, bool]:
             continue
         if (word == "me" and before in _TELLING) or (word == "you" and before in {"can", "could", "will", "would"}):
             continue
-        first = first or word in _FIRST
-        second = second or word in _SECOND
+        first = first or (word in _FIRST and asker not in _FIRST)
+        second = second or (word in _SECOND and asker not in _SECOND)
     return first, second
+
+
+def _anybody(plain: tuple[str, ...]) -> str:
+    """The subject that stands for anybody ("" where there is none): "how do I", "what should you", "do I have to"."""
+    for i, word in enumerate(plain):
+        if word not in {"i", "we", "you"} or not i or plain[i - 1] not in _ADVISING | {"do", "will"}:
+            continue
+        before, after = plain[max(0, i - 3) : i - 1], plain[i + 1 : i + 3]
+        if "how" in before or after in {("have", "to"), ("need", "to")}:
+            return word
+        if plain[i - 1] in _ADVISING and not _ANSWER_WORDS.isdisjoint(before):
+            return word
+    return ""
 
 
 def _question(plain: tuple[str, ...]) -> str:
@@ -249,8 +342,14 @@ def _question(plain: tuple[str, ...]) -> str:
             return asked[0] if asked else "what"
         if word in {"when", "where"} and i > 0 and plain[i - 1] not in _ASKING:
             continue  # "the app crashes when I …" tells of a situation, it does not ask for one
+        if word == "when" and i == 0 and _goes_on_asking(plain):
+            continue  # "When the app crashes, what …"
         return "who" if word in {"whom", "whose"} else word
     return ""
+
+
+def _goes_on_asking(plain: tuple[str, ...]) -> bool:
+    return plain[1:2] != () and plain[1] not in _AUXILIARIES and not _ANSWER_WORDS.isdisjoint(plain[2:])
 
 
 def _how(after: tuple[str, ...]) -> str:
@@ -265,14 +364,10 @@ def _how(after: tuple[str, ...]) -> str:
     return _HOW.get(first) or _HOW_MORE.get(first) or "how"
 
 
-def _unaccented(word: str) -> str:
-    return "".join(letter for letter in unicodedata.normalize("NFD", word) if not unicodedata.combining(letter))
-
-
 def _foreign(text: str, plain: tuple[str, ...]) -> bool:
     """Whether the text is not (recognisably) English: then none of what is known here applies."""
     letters = _LETTER.findall(text)
     if sum(not letter.isascii() for letter in letters) > 0.15 * len(letters):
         return True
-    strange = sum(_unaccented(word) in _FOREIGN for word in plain)
+    strange = sum(word in _FOREIGN for word in plain)
     return strange >= 2 and strange > sum(stem(word) in STOP for word in plain)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from policies.reuse.english import Number, bag, stem
 from policies.reuse.facts import Facts
 from policies.reuse.lexicon import AMBIGUOUS, COUNTED_KINDS, KIND_OF, KINDS, NAMING_KINDS, OPPOSITES, SYNONYMS
+from policies.reuse.relations import aimed_elsewhere, focused_elsewhere, numbered, other_time, recast
 from policies.reuse.roles import swapped
 
 Guard = Callable[[Facts, Facts], bool]
@@ -53,7 +54,7 @@ _ENDED = frozenset(
 _ONE_AFTER = bag("this that which the new any another right wrong each every old good better best other no")
 _QUANTIFIERS = {
     **dict.fromkeys(("all", "every", "each", "always", "everyone", "everything"), "all"),
-    **dict.fromkeys(("some", "few", "several", "sometimes"), "some"),
+    **dict.fromkeys(("some", "any", "few", "several", "sometimes"), "some"),
     **dict.fromkeys(("only", "just", "solely"), "only"),
     **dict.fromkeys(("most", "mostly", "usually"), "most"),
     **dict.fromkeys(("both",), "both"),
@@ -91,13 +92,16 @@ def length(a: Facts, b: Facts) -> bool:
 
 
 def number(a: Facts, b: Facts) -> bool:
-    """Other quantities, ordinals, times, years, percentages; or the same quantity of something else."""
+    """Other quantities, ordinals, times, years, percentages; or the same quantity of something else, or in another
+    part: by 20 and to 20, batches of ten and ten batches."""
     values_a, values_b = _values(a.numbers, b.numbers), _values(b.numbers, a.numbers)
     if values_a != values_b:
         return True
+    if aimed_elsewhere(a, b) or numbered(a, b) or numbered(b, a):
+        return True
     units_a, units_b = _carried(a.numbers), _carried(b.numbers)
     return any(
-        units_a[value] and units_b[value] and units_a[value] != units_b[value]
+        units_a[value] and units_b[value] and not units_a[value] & _also(units_b[value])
         for value in units_a.keys() & units_b.keys()
     )
 
@@ -115,6 +119,8 @@ def negation(a: Facts, b: Facts) -> bool:
     """
     if bool(a.negations) != bool(b.negations):
         return not (b.failures if a.negations else a.failures)
+    if a.denied and b.denied and not a.denied & b.denied and a.denied <= set(b.words) and b.denied <= set(a.words):
+        return True
     return a.negations % 2 != b.negations % 2 and a.content_set == b.content_set
 
 
@@ -156,7 +162,9 @@ def quote(a: Facts, b: Facts) -> bool:
 
 
 def person(a: Facts, b: Facts) -> bool:
-    """He or she or they; mine or yours: whose matter it is."""
+    """He or she or they; mine or yours; whom we hired or who hired us: whose matter it is."""
+    if recast(a, b):
+        return True
     if [who for who in a.persons if who != "they"] != [who for who in b.persons if who != "they"]:
         return True
     if ("they" in a.persons) != ("they" in b.persons) and (a.first or a.second) != (b.first or b.second):
@@ -174,7 +182,9 @@ def question(a: Facts, b: Facts) -> bool:
 
 
 def logic(a: Facts, b: Facts) -> bool:
-    """And against or, if against unless, all against some, before against after."""
+    """And against or, if against unless, all against some, before against after, only this against only that."""
+    if other_time(a, b) or focused_elsewhere(a, b):
+        return True
     has_a, has_b = set(a.words), set(b.words)
     if ("or" in has_a) != ("or" in has_b) and ("and" in has_a) != ("and" in has_b):
         return True
@@ -230,7 +240,7 @@ def forbids(a: Facts, b: Facts) -> str | None:
 
 
 def _is_prefixed(words: frozenset[str], others: frozenset[str]) -> bool:
-    return any(prefix + word in others for word in words for prefix in _NEGATIVE_PREFIXES)
+    return any(prefix + word in others for word in words if len(word) > 2 for prefix in _NEGATIVE_PREFIXES)
 
 
 def _adds_member(a: Facts, b: Facts) -> bool:
@@ -263,10 +273,14 @@ def _carried(found: tuple[Number, ...]) -> dict[float, frozenset[str]]:
     """What stands after each quantity, when it is of a kind that excludes others (units, currencies, spans, am/pm)."""
     carried: dict[float, frozenset[str]] = {}
     for item in found:
-        unit = item.follows
+        unit = stem(item.follows)
         known = unit in {"am", "pm", "%", "percent"} or bool(KIND_OF.get(unit))
         carried[item.value] = carried.get(item.value, frozenset()) | (frozenset((unit,)) if known else frozenset())
     return carried
+
+
+def _also(units: frozenset[str]) -> frozenset[str]:
+    return units.union(*(SYNONYMS.get(unit, frozenset()) for unit in units))
 
 
 def _canonical(stems: frozenset[str]) -> frozenset[str]:

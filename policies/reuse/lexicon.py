@@ -59,6 +59,12 @@ raw cooked|fresh frozen|legal illicit|guilty innocent|optimist pessimist|introve
 import manufacture|with without|for against|must may|always never|always sometimes|often rarely|often seldom|
 all none|all some|every some|every no|both neither|any none|everyone nobody|everything nothing|everyone someone|
 everything something|only also|if unless|because although|because despite|enough necessary|sufficient necessary|
+cover exclude|keep drop|keep discard|formal informal|formal casual|raw cooked|acute chronic|gross net|partial full|
+partial sole|wild tame|active expired|active inactive|preliminary final|temporary permanent|beginner advanced|
+praise criticize|raise cut|hire fire|approve refuse|boil freeze|melt freeze|sweet sour|sweet bitter|loose tight|
+sharp blunt|vacant occupied|literal figurative|optional mandatory|optional required|voluntary compulsory|
+explicit implicit|
+abstract concrete|direct indirect|major minor|upstream downstream|frontend backend|inhale exhale|
 short detailed|brief detailed|simple detailed|old current|former current|outdated current|draft final|
 """
 
@@ -75,7 +81,7 @@ _KINDS = {
     "season": "spring summer autumn winter",
     "part of day": "morning afternoon evening night noon midnight midday dawn dusk",
     "period": "daily weekly monthly quarterly yearly annual annually hourly biweekly fortnightly",
-    "span": "second minute hour day week month quarter year decade century",
+    "span": "millisecond microsecond nanosecond second minute hour day week month quarter year decade century",
     "meal": "breakfast lunch dinner brunch supper dessert snack",
     "direction": "north south east west left right up down",
     "family": (
@@ -110,10 +116,15 @@ _KINDS = {
     "currency": (
         "dollar euro pound yen rupee yuan franc peso ruble krona usd eur gbp jpy inr cny chf bitcoin ethereum"
     ),
+    "area": "acre hectare ha",
+    "power": "watt kilowatt megawatt gigawatt kwh mwh gwh",
+    "resistance": "ohm kilohm megohm",
+    "share": "percent ppm ppb",
+    "angle": "degree radian",
     "length": "meter metre kilometer kilometre km mile foot inch yard centimeter centimetre cm mm millimeter",
     "mass": "gram kilogram kg pound ounce lb lbs oz ton tonne milligram mg",
     "temperature": "celsius fahrenheit kelvin",
-    "volume": "liter litre gallon cup pint teaspoon tablespoon ml milliliter",
+    "volume": "liter litre gallon cup pint quart teaspoon tablespoon ml milliliter",
     "data size": "byte kilobyte megabyte gigabyte terabyte kb mb gb tb bit kilobit megabit gigabit terabit",
     "programming language": (
         "python java javascript typescript ruby rust golang kotlin swift scala php perl haskell fortran cobol "
@@ -257,7 +268,8 @@ deny reject decline refuse|owe due|soon close near|mean stand signify|kilometer 
 liter litre|usa america us|uk britain|grey gray|color colour|centimeter cm|jpeg jpg|postgres postgresql|mac macos|
 gram gr|pound lb lbs|jan january|feb february|mar march|apr april|jun june|jul july|aug august|sep sept september|
 oct october|nov november|dec december|annual annually yearly|noon midday|cv resume|resume continue|licence license|
-phd doctorate|christian christianity|hindu hinduism|buddhist buddhism|muslim islam|jewish judaism|
+phd doctorate|percent %|hour hr|minute min|second sec|rupee rs inr|dollar usd|euro eur|hectare ha|milliliter ml|
+christian christianity|hindu hinduism|buddhist buddhism|muslim islam|jewish judaism|
 acetaminophen paracetamol tylenol|ibuprofen advil|holland netherlands|ny york|grandma grandmother|
 grandpa grandfather|bike bicycle|math mathematics|covid coronavirus|night evening|headphone earphone
 """

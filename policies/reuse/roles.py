@@ -18,22 +18,32 @@ _FILLERS = bag(
 )
 # Only these let two things change places in an otherwise equal sentence.
 _JOINING = bag("and or vs versus nor the a an my your")
+_SUPPORT = bag("do does did")
 _FAR = 7
 _LONGEST_PART = 3
 
 
 def swapped(a: Facts, b: Facts) -> bool:
     """Whether two words both texts share have changed places in a way that changes who does what."""
-    if _exchanged(a, b):
+    if _exchanged(a, b) or _asks_for_other(a, b) or _asks_for_other(b, a):
         return True
     shared = [word for word in a.content if word in b.content_set and a.stems.count(word) == b.stems.count(word) == 1]
     order_b = {word: b.stems.index(word) for word in shared}
-    turned = _is_passive(a) != _is_passive(b)
+    turned = passive(a) != passive(b)
     for i, x in enumerate(shared):
         for y in shared[i + 1 :]:
             if (order_b[x] > order_b[y]) != turned and _says_so(a, b, (x, y), turned=turned):
                 return True
     return False
+
+
+def _asks_for_other(a: Facts, b: Facts) -> bool:
+    """Whether `a` asks who did it and `b` to whom it was done: "who hired us", "who did we hire"."""
+    at_a, at_b = (next((i for i, word in enumerate(x.words) if word == "who"), None) for x in (a, b))
+    if at_a is None or at_b is None or at_a + 1 >= len(a.words) or at_b + 2 >= len(b.words) or passive(a):
+        return False
+    doing = a.stems[at_a + 1]
+    return b.words[at_b + 1] in _SUPPORT and doing in b.stems[at_b + 3 :]
 
 
 def _exchanged(a: Facts, b: Facts) -> bool:
@@ -101,7 +111,7 @@ def _between(facts: Facts, x: str, y: str) -> tuple[str, ...] | None:
     return facts.words[at_x + 1 : at_y] if at_x < at_y <= at_x + _FAR else None
 
 
-def _is_passive(facts: Facts) -> bool:
+def passive(facts: Facts) -> bool:
     """ "was bitten by": an auxiliary, a participle, `by`."""
     words = facts.words
     return any(

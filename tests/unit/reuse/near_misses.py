@@ -28,6 +28,11 @@ How much is half a million dollars in rupees? | How much is two million dollars 
 Plan a trip for 2 people | Plan a trip for 6 people | Please plan a trip for two people
 How long do I boil an egg for 5 minutes firmness? | How long do I boil an egg for 9 minutes firmness? | How long should I boil an egg for 5 minutes firmness?
 Set a timer for 1 hour | Set a timer for 2 hours | Please set a timer for 1 hour
+Lower the brightness by 20 percent | Lower the brightness to 20 percent | Reduce the brightness by 20 percent
+Split this list into batches of ten | Split this list into ten batches | Please split this list into batches of ten
+Set the timeout to 30 seconds | Set the timeout to 30 milliseconds | Set a timeout of 30 seconds
+Who was prime minister in the nineties? | Who was prime minister in the seventies? | Who served as prime minister in the nineties?
+How does one lose 5 kilos? | How does one lose 15 kilos? | How can one lose 5 kilos?
 """,
     "date": """
 What are your opening hours on Monday? | What are your opening hours on Sunday? | What are the opening hours on Monday?
@@ -51,6 +56,7 @@ Is Easter in April? | Is Easter in March? | Does Easter fall in April?
 Why is February short? | Why is July long? | Why is February so short?
 What do bears eat in winter? | What do bears eat in summer? | What do bears eat during winter?
 What is a good breakfast before a run in the morning? | What is a good breakfast before a run in the afternoon? | What's a good breakfast before a run in the morning?
+Remind me on the day after tomorrow | Remind me tomorrow | Remind me the day after tomorrow
 """,
     "negation": """
 Which foods are good for diabetics? | Which foods are not good for diabetics? | What foods are good for diabetics?
@@ -75,6 +81,10 @@ My card is working abroad | My card isn't working abroad | My card works abroad
 Is the shop open? | Is the shop never open? | Is the store open?
 What causes plants to grow? | What prevents plants from growing? | What makes plants grow?
 I am able to download the report | I am unable to download the report | I can download the report
+I can hear the caller but they can't hear me | I can't hear the caller but they can hear me | I hear the caller but they can not hear me
+Show invoices that have been paid | Show invoices that have yet to be paid | Display the invoices that were paid
+Explain how the firewall blocks traffic | Explain how the firewall fails to block traffic | Explain the way the firewall blocks traffic
+Are these deposits refundable? | Are these deposits non-refundable? | Can these deposits be refundable?
 """,
     "antonym": """
 How do I increase the font size? | How do I decrease the font size? | How can I increase the font size?
@@ -100,6 +110,8 @@ Why is the dollar getting stronger? | Why is the dollar getting weaker? | Why do
 Why was my loan approved? | Why was my loan rejected? | Why did my loan get approved?
 How do I subscribe to the newsletter? | How do I unsubscribe from the newsletter? | How can I subscribe to the newsletter?
 What is the cheapest phone? | What is the most expensive phone? | Which is the cheapest phone?
+Does the warranty cover water damage? | Does the warranty exclude water damage? | Is water damage covered by the warranty?
+Write a formal apology to a client | Write a casual apology to a client | Write a formal apology letter to a client
 """,
     "kind": """
 how do i paint a wall red | how do i paint a wall blue | how can i paint a wall red
@@ -195,6 +207,8 @@ Is it her fault? | Is it his fault? | Was it her fault?
 Who is your creator? | Who is my creator? | Who's your creator?
 Should he apologise to her? | Should she apologise to him? | Ought he apologise to her?
 Did she call him back? | Did he call her back? | Has she called him back?
+Does he know my number? | Do I know his number? | Does he have my number?
+Why did they fire us? | Why did we fire them? | Why were we fired by them?
 """,
     "question": """
 When was the bridge built? | Why was the bridge built? | In what year was the bridge built?
@@ -241,6 +255,10 @@ Can I cancel since I paid? | Can I cancel until I paid? | Am I able to cancel si
 Were both answers correct? | Was either answer correct? | Were both of the answers correct?
 Are some of the seats free? | Are all of the seats free? | Are there some seats free?
 Eat if you feel sick | Eat until you feel sick | Do eat if you feel sick
+Only members may vote | Members may only vote | Only members can vote
+How was life during the siege? | How was life following the siege? | What was life like during the siege?
+Does every planet have a moon? | Does any planet have a moon? | Do all planets have a moon?
+He resigned before the scandal broke | He resigned when the scandal broke | He stepped down before the scandal broke
 """,
     "order": """
 How do I get from Berlin to Munich? | How do I get from Munich to Berlin? | How can I get from Berlin to Munich?
@@ -264,6 +282,8 @@ Did the teacher praise the student? | Did the student praise the teacher? | Was 
 Is Java faster than Python? | Is Python faster than Java? | Is Java quicker than Python?
 Subtract tax from income | Subtract income from tax | Please subtract tax from income
 Did Brazil beat Italy? | Did Italy beat Brazil? | Was Italy beaten by Brazil?
+Who hired us? | Who did we hire? | Who was it that hired us?
+Who sold the company to Daimler? | Who did Daimler sell the company to? | Who has sold the company to Daimler?
 """,
     "substitution": """
 how do i descale a kettle | how do i descale a boiler | how can i descale a kettle

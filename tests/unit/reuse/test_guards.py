@@ -90,6 +90,15 @@ def test_a_target_hidden_in_a_long_text_is_not_a_donor() -> None:
         ("Can you tell me the capital of France?", "What is the capital of France?"),
         ("difference between TCP and UDP", "difference between UDP and TCP"),
         ("dim the lights in the living room", "dim the living room lights"),
+        ("How can I increase my height?", "How can you increase your height?"),
+        ("How old do I have to be?", "How old do you have to be?"),
+        ("How do I get traffic to my blog?", "How do I Get Traffic to my Blog?"),
+        ("What is 20% of 50?", "What is 20 percent of 50?"),
+        ("How far is 5 km?", "How far is 5 kilometers?"),
+        ("Translate this into Swahili", "Translate this to Swahili"),
+        ("How many calories burn in 30 minutes?", "How many calories does one burn in 30 minutes?"),
+        ("What is your favourite Pokémon?", "What is your favourite pokemon?"),
+        ("The app fails to start", "The app does not start"),
     ],
 )
 def test_what_the_first_page_promises(asked: str, kept: str) -> None:
