@@ -57,21 +57,35 @@ class Choice(Struct, frozen=True, kw_only=True):
     saved_nano: int
 
 
+class Start(Struct, frozen=True, kw_only=True):
+    """What decides in a scope until it has so many `labels` of its own over so many `requests`: a fixed `threshold`,
+    -1 where nothing is served until then."""
+
+    threshold: float = -1.0
+    labels: int = 0
+    requests: float = 0.0
+
+
 class _Scope:
     """The window of one scope during a replay."""
 
-    def __init__(self, budget: Budget, limits: Limits) -> None:
+    def __init__(self, budget: Budget, limits: Limits, start: Start) -> None:
         self._budget = budget
         self._limits = limits
+        self._start = start
         self._window = Window()
+        self._labels = 0
         self._threshold = _UNSEEN
         self._since = 0
 
     def ask(self, seen: Seen) -> bool:
         """Whether this request would have been served by meaning."""
-        if self._since % _EVERY == 0 or self._threshold == _UNSEEN:
+        if self._labels < self._start.labels or self._window.requests < self._start.requests:
+            self._threshold = self._start.threshold
+        elif self._since % _EVERY == 0 or self._threshold == _UNSEEN:
             self._threshold = threshold(self._window, self._budget, self._limits)
         self._since += 1
+        self._labels += seen.wrong is not None
         served = seen.risk is not None and self._may(seen.risk)
         risk = 1.0 if seen.risk is None else seen.risk
         if seen.wrong is not None and served:
@@ -87,16 +101,16 @@ class _Scope:
         )
 
 
-def replay(seen: Sequence[Seen], budget: Budget, limits: Limits | None = None) -> Choice:
+def replay(seen: Sequence[Seen], budget: Budget, limits: Limits | None = None, start: Start | None = None) -> Choice:
     """The same requests in the same order under `budget`, every scope starting without knowledge of its own."""
-    chosen = limits or Limits()
+    chosen, begun = limits or Limits(), start or Start()
     scopes: dict[str, _Scope] = {}
     served: list[Seen] = []
     nothing = budget.max_error_rate <= 0.0 or budget.max_wrong_hit_rate <= 0.0
     for one in seen:
         if one.exact or nothing:
             continue
-        scope = scopes.setdefault(one.scope, _Scope(budget, chosen))
+        scope = scopes.setdefault(one.scope, _Scope(budget, chosen, begun))
         if scope.ask(one):
             served.append(one)
     return _told(budget, seen, served)

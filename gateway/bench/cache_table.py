@@ -12,9 +12,9 @@ import msgspec
 
 Told = dict[str, Any]
 _HEAD = (
-    "| policy | budget | hits, 95 % (least, most) | wrong per request, 95 % (worst order) "
+    "| policy | budget | orders | hits, 95 % (least, most) | wrong per request, 95 % (worst order) "
     "| wrong per hit, 95 % (worst order) | orders above / provably | first hit, half / all orders |\n"
-    "|---|--:|--:|--:|--:|--:|--:|"
+    "|---|--:|--:|--:|--:|--:|--:|--:|"
 )
 _TABLES = (
     ("A: the budget per request alone", 1.0, 0.0),
@@ -36,7 +36,7 @@ def markdown(result: Told) -> str:
     for stream in dict.fromkeys(row["stream"] for row in summary):
         mine = [row for row in summary if row["stream"] == stream]
         first = mine[0]
-        parts.append(f"## {stream.partition('.')[0]}: {first['requests']:,} requests, {first['orders']} orders")
+        parts.append(f"## {stream.partition('.')[0]}: {first['requests']:,} requests")
         for title, per_hit, flip in _TABLES:
             rows = [row for row in mine if row["max_wrong_hit_rate"] == per_hit and row["flip"] == flip]
             chosen = sorted((row for row in rows if row["policy"] in _OURS), key=_place)
@@ -66,6 +66,7 @@ def _line(row: Told) -> str:
     cells = (
         f"{name}{seen}",
         "none" if row["policy"] in _FIXED else f"{row['budget']:.1%}".replace(".0%", "%"),
+        str(row["orders"]),
         f"{_rate(row, 'hit_rate', 1)} ({_percent(row['least_hit_rate'], 1)}, {_percent(row['most_hit_rate'], 1)})",
         f"{_rate(row, 'wrong_per_request', 2)} ({_percent(row['worst_per_request'], 2)})",
         f"{_rate(row, 'wrong_per_hit', 1)} ({_percent(row['worst_per_hit'], 1)})" if row["hits"] else "no hits",

@@ -15,13 +15,14 @@ from msgspec import Struct
 from gateway.call import Principal
 from gateway.db.decisions import MOST_DECISIONS, Log, decisions
 from gateway.errors import InvalidRequest
+from gateway.parts import build_policy
 from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
 from gateway.routes.usage import reach, span_of
 from gateway.services import Services
 from policies.money import usd
-from policies.reuse import Budget
-from policies.tuning import Choice, Seen, Share, as_it_was, replay
+from policies.reuse import Budget, ReusePolicy, learned
+from policies.tuning import Choice, Seen, Share, Start, as_it_was, replay
 
 _MOST_BUDGETS = 8
 _FEW = 300  # judged answers below which an error of a percent or less cannot be told from none
@@ -93,7 +94,7 @@ async def tuned(
     seen = [one.seen for one in log.decisions]
     now = Budget(max_error_rate=settings.max_error_rate, max_wrong_hit_rate=settings.max_wrong_hit_rate)
     # Pure arithmetic over thousands of requests: not on the loop that answers them.
-    choices = await asyncio.to_thread(_replayed, seen, wanted)
+    choices = await asyncio.to_thread(_replayed, seen, wanted, build_policy(services.settings))
     weighed = [one for one in seen if one.risk is not None]
     judged = sum(one.wrong is not None for one in weighed)
     return TuneAnswer(
@@ -120,8 +121,16 @@ def rates(text: str) -> list[float]:
     return found
 
 
-def _replayed(seen: list[Seen], budgets: list[Budget]) -> list[Choice]:
-    return [replay(seen, budget) for budget in budgets]
+def _replayed(seen: list[Seen], budgets: list[Budget], policy: ReusePolicy) -> list[Choice]:
+    return [replay(seen, budget, start=_start(policy, budget)) for budget in budgets]
+
+
+def _start(policy: ReusePolicy, budget: Budget) -> Start:
+    """A scope of the policy that learns begins with what its prior allows."""
+    if not isinstance(policy, learned.Policy):
+        return Start()
+    labels, requests = policy.own_after
+    return Start(threshold=policy.threshold(policy.fresh(), budget), labels=labels, requests=requests)
 
 
 def _warnings(log: Log, judged: int) -> list[str]:

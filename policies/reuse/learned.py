@@ -161,6 +161,11 @@ class Policy:
             return threshold(state.window, budget, self._params.limits)
         return self._prior.threshold(budget)
 
+    @property
+    def own_after(self) -> tuple[int, float]:
+        """Labels and requests a scope needs before its own window decides; until then the prior does."""
+        return self._params.labels, self._params.requests
+
     def count(self, state: State, verdict: Verdict, *, served: bool) -> State:
         """The state after a request was answered."""
         risk = 1.0 if isinstance(verdict, Regenerate) else min((item.risk for item in verdict.evidence), default=1.0)

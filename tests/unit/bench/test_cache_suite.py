@@ -79,7 +79,7 @@ def test_orders_become_one_row_with_the_worst_of_them() -> None:
     assert row["scored_hit_rate"] == 0.3
     assert row["first_hit"] == [1, 1]
     shown = cache_table.markdown({"summary": [row]})
-    assert "| nearhit | 1% | 60.0, 50.2-69.1 (60.0, 60.0) |" in shown
+    assert "| nearhit | 1% | 2 | 60.0, 50.2-69.1 (60.0, 60.0) |" in shown
     assert "(30.00)" in shown
     assert "1 / 1; 1 / 1" in shown
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.reuse import Budget
-from policies.tuning import Seen, as_it_was, replay, wilson, within_reach, wrong_share
+from policies.tuning import Seen, Start, as_it_was, replay, wilson, within_reach, wrong_share
 
 SCOPE = "0123456789ab"
 
@@ -39,6 +39,17 @@ def test_a_wider_budget_serves_and_saves_more_and_costs_more_errors() -> None:
     for choice in choices:
         assert (choice.wrong_per_request.rate or 0.0) <= choice.budget.max_error_rate * 1.5
         assert choice.wrong_per_hit.low <= (choice.wrong_per_hit.rate or 0.0) <= choice.wrong_per_hit.high
+
+
+def test_a_new_scope_serves_what_the_prior_allows_and_later_what_its_own_window_does() -> None:
+    """A small gateway that serves from its first request on was told that the same budget would have served nothing."""
+    seen = [Seen(scope=SCOPE, risk=0.04, doubt=0.04, worth=1, wrong=False) for _ in range(30)]
+    budget = Budget(max_error_rate=0.05, max_wrong_hit_rate=0.05)
+    start = Start(threshold=0.05, labels=10, requests=10.0)
+    assert replay(seen, budget, start=start).hits >= 10
+    assert replay(seen[:10], budget, start=start).hits == 10
+    assert replay(seen[:10], budget, start=Start(threshold=0.01, labels=10)).hits == 0
+    assert replay(seen[:10], budget, start=Start(labels=10)).hits == 0
 
 
 @pytest.mark.parametrize("budget", [Budget(max_error_rate=0.0), Budget(max_wrong_hit_rate=0.0)])
