@@ -134,7 +134,7 @@ class Answer:
         return {
             "tokens": [token.token for token in tokens],
             "token_logprobs": [_finite(token.logprob) for token in tokens],
-            "top_logprobs": [{text: _finite(value) for text, value in token.top} or None for token in tokens],
+            "top_logprobs": [_alternatives(token) for token in tokens],
             "text_offset": offsets,
         }
 
@@ -176,9 +176,18 @@ def _bytes(text: str) -> list[int]:
     return list(text.encode("utf-8", "replace"))
 
 
+def _alternatives(token: TokenLogprob) -> Body | None:
+    """By their text, the token itself always among them; None for a first token, which follows nothing."""
+    if token.logprob is None:
+        return None
+    found: Body = {text: _finite(value) for text, value in token.top}
+    found.setdefault(token.token, _finite(token.logprob))
+    return found
+
+
 def _score(token: TokenLogprob) -> Body:
-    """vLLM's entry of a prompt token: alternatives by their text, the token itself among them."""
-    found = {text: _finite(value) for text, value in token.top} | {token.token: _finite(token.logprob)}
+    """vLLM's entry of a prompt token."""
+    found = _alternatives(token) or {}
     return {text: {"logprob": value, "decoded_token": text} for text, value in found.items()}
 
 

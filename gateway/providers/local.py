@@ -44,6 +44,7 @@ class LocalProvider:
     """
 
     billing: Billing = "stops-on-close"
+    ignored_fields = staticmethod(ignored_fields)  # told to clients in `x-nearhit-ignored`
 
     def __init__(  # noqa: PLR0913 - one name per part it is made of
         self,

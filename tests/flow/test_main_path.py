@@ -222,8 +222,9 @@ async def test_paths_outside_the_api_answer_in_openais_shape(tmp_path: Path) -> 
 async def test_the_simulated_engine_answers_and_is_priced_as_assumed(tmp_path: Path) -> None:
     """The bundled engine is a provider like any other: same path, same books."""
     async with live(settings(tmp_path)) as gateway:
-        told = await gateway.chat(model="local/sim")
+        told = await gateway.chat(model="local/sim", beams=4)
         assert told.status == 200, told.raw
+        assert told.headers["x-nearhit-ignored"] == "beams"  # what an engine leaves out of account is named
         (entry,) = await gateway.entries()
         assert entry["amount_nano"] > 0
         assert entry["provider"] == "local"

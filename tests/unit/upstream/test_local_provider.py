@@ -121,7 +121,7 @@ async def test_parts_that_are_no_text_are_refused_where_they_stand() -> None:
 def test_unknown_fields_are_named_and_nothing_else() -> None:
     """`x-nearhit-ignored` is made of this list."""
     body = {**ASK, "repetition_penalti": 1.1, "best_off": {}, "top_k": 3, "zzz": None, "user": "u", "metadata": {}}
-    assert ignored_fields(body) == ["best_off", "repetition_penalti"]
+    assert ignored_fields(body) == LocalProvider.ignored_fields(body) == ["best_off", "repetition_penalti"]
 
 
 def test_every_sampling_field_reaches_the_engine() -> None:
@@ -328,6 +328,9 @@ async def test_log_probabilities_in_both_shapes() -> None:
         "top_logprobs": [{"ä": -0.5, "b": -9999.0}] * 2,
         "text_offset": [0, 1],
     }
+    rare = Spoken(Delta(text="c", logprobs=[TokenLogprob("c", -3.0, [("a", -0.5)])]), END)
+    told: Any = (await run(await local(rare), sending({"prompt": "x", "logprobs": 1}, "completion")))[0].data
+    assert told["choices"][0]["logprobs"]["top_logprobs"] == [{"a": -0.5, "c": -3.0}]  # what was said is always there
 
 
 async def test_usage_counts_a_prompt_once_and_every_choice() -> None:
