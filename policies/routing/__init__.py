@@ -130,18 +130,18 @@ def strategy(name: str) -> Strategy:
 
 def rank(chosen: Strategy, asked: Asked, places: Sequence[Place]) -> Ranking:
     """Every place once: in the order to try them, or left out with a reason."""
-    cost = chosen.cost
+    cost, tokens = chosen.cost, asked.prompt + asked.output
     costed: list[tuple[float, int, tuple[float, ...], Place]] = []
     left_out: list[tuple[Place, str]] = []
     for number, place in enumerate(places):
-        if place.shut_until or place.lacks or place.context:
+        if place.shut_until or place.lacks or 0 < place.context < tokens:
             why = out_of_the_question(asked, place)
             if why:
                 left_out.append((place, why))
                 continue
         parts = cost(asked, place)
         costed.append((sum(parts), number, parts, place))
-    costed.sort(key=_by_cost)
+    costed.sort()  # no two numbers are equal, so nothing behind them is ever compared
     return Ranking(
         strategy=chosen,
         order=[place for _, _, _, place in costed],
@@ -179,10 +179,6 @@ def home_of(session: int, places: Sequence[Place]) -> Place:
     from policies.routing.draws import share
 
     return min(places, key=lambda place: share(session, place.name, place.weight))
-
-
-def _by_cost(row: tuple[float, int, tuple[float, ...], Place]) -> tuple[float, int]:
-    return row[0], row[1]
 
 
 def _shown(value: float) -> float:

@@ -12,9 +12,11 @@ PARTS = ("prefill", "queue", "company")
 
 def cost(asked: Asked, place: Place) -> tuple[float, float, float]:
     prompt, each = asked.prompt, 1_000.0 / place.prefill_rate
-    running = max(place.in_flight, int(place.running))
-    return (
-        (prompt - min(place.matched, prompt - 1)) * each,
-        (place.queued_tokens + int(place.waiting * prompt)) * each,
-        running * place.slowdown_ms * asked.output,
-    )
+    matched, queued, running = place.matched, place.queued_tokens, place.in_flight
+    if matched >= prompt:
+        matched = prompt - 1
+    if place.waiting:
+        queued += int(place.waiting * prompt)
+    if place.running > running:
+        running = int(place.running)
+    return (prompt - matched) * each, queued * each, running * place.slowdown_ms * asked.output

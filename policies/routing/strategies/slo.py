@@ -10,15 +10,16 @@ from policies.routing import Asked, Place
 UNIT = "ms late"
 PARTS = ("first token late", "tokens late", "price")
 _MS_PER_PICO_USD = 1e6 * 1e-12
+_UNPRICED = float("inf")
 
 
 def cost(asked: Asked, place: Place) -> tuple[float, float, float]:
-    price = place.price
-    dear = float("inf")
+    price, first = place.price, place.slow_ttft_ms
+    dear = _UNPRICED
     if price is not None:
         dear = (asked.prompt * price.input + asked.output * price.output) * _MS_PER_PICO_USD
-    if place.slow_ttft_ms < 0:
+    if first < 0:
         return 0.0, 0.0, dear
-    ahead = place.slow_ttft_ms * place.waiting / (place.running + 1.0)
-    late = max(0.0, place.slow_ttft_ms + ahead - asked.ttft_ms)
-    return late, max(0.0, place.slow_tpot_ms - asked.tpot_ms) * asked.output, dear
+    late = first + first * place.waiting / (place.running + 1.0) - asked.ttft_ms
+    slow = place.slow_tpot_ms - asked.tpot_ms
+    return late if late > 0.0 else 0.0, slow * asked.output if slow > 0.0 else 0.0, dear
