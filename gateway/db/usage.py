@@ -74,8 +74,10 @@ class Range(NamedTuple):
 class Asked(Struct, frozen=True, kw_only=True):
     """What is wanted: totals per `group_by` in each `[start, end)` of `buckets`.
 
-    `durations`: with their histogram; `first`: of the time to the first piece, and nothing else. `days_to`: the first
-    day whose sums are not made yet; `hours_from`, `rows_from`: the instants from which on hours and rows are kept.
+    `durations`: with their histogram; `first`: of the time to the first piece, and nothing else. `measures`: of
+    `MEASURES` those that are wanted, for each costs time. `among`: values of the first of `group_by`, no others count.
+    `days_to`: the first day whose sums are not made yet; `hours_from`, `rows_from`: the instants from which on hours
+    and rows are kept.
     """
 
     group_by: tuple[str, ...]
@@ -83,6 +85,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     where: Mapping[str, str]
     durations: bool = True
     first: bool = False
+    measures: tuple[str, ...] = MEASURES
+    among: tuple[str, ...] | None = None
     days_to: int = 0
     hours_from: int = 0
     rows_from: int = 0
@@ -153,7 +157,7 @@ def _split(
 
 
 def statement(dialect: Dialect, asked: Asked) -> Select[Any]:
-    """Columns `bucket`, `g0` … in the order of `group_by`, `MEASURES` and, if wanted, `BUCKETS`; dearest first.
+    """Columns `bucket`, `g0` … in the order of `group_by`, the measures and, if wanted, `BUCKETS`; dearest first.
 
     Raises ValueError for an unknown dimension.
     """
@@ -179,6 +183,8 @@ def statement(dialect: Dialect, asked: Asked) -> Select[Any]:
     )
     if parts.bucketed or asked.group_by:
         wanted = wanted.group_by(*keys)
+    if asked.among is not None:
+        wanted = wanted.where(together.c.g0.in_(asked.among))
     return wanted.order_by(sums["cost_nano"].desc(), *keys[1:]).limit(MOST_GROUPS)
 
 
@@ -190,7 +196,7 @@ class _Parts:
         self._asked = asked
         self.bucketed = len(asked.buckets) > 1
         self.names = [f"g{i}" for i in range(len(asked.group_by))]
-        self.summed = (*MEASURES, *BUCKETS) if asked.durations else MEASURES
+        self.summed = (*asked.measures, *BUCKETS) if asked.durations else asked.measures
 
     def days(self, facet: str, ranges: Sequence[Range]) -> list[Select[Any]]:
         """Requests without a label are all but those with one: only what has one is kept by it."""
@@ -217,7 +223,14 @@ class _Parts:
         for name, value in self._asked.where.items():
             if value or name != self._asked.label:
                 within.append(_equals(self._of_sums(of, facet, name, day), name, value))
+        if self._narrowed(facet):
+            within.append(self._of_sums(of, facet, self._asked.group_by[0], day).in_(self._asked.among or ()))
         return self._grouped(whole, of.starts, ranges, keys, sums).where(*within)
+
+    def _narrowed(self, facet: str) -> bool:
+        """Whether only sums `among` those wanted are read: not where others are taken off a whole afterwards."""
+        among = self._asked.among
+        return among is not None and (self._asked.group_by[0] != self._asked.label or (facet != "" and "" not in among))
 
     def rows(self, ranges: Sequence[Range]) -> list[Select[Any]]:
         """Of rows: the numbers, and apart from them the histogram, which groups by bucket before it spreads them."""
@@ -242,9 +255,12 @@ class _Parts:
             "audit_nano": case((counted, 0), else_=row.cost_nano),
             "corrected_nano": func.coalesce(taken_back.c.amount, 0),
         }
-        sums = [_summed(measures.get(name, getattr(row, name, None)), ranges).label(name) for name in MEASURES]
-        zeros = [literal(0).label(name) for name in self.summed[len(MEASURES) :]]
-        whole = table(row).outerjoin(taken_back, taken_back.c.request_id == row.id)
+        wanted = self._asked.measures
+        sums = [_summed(measures.get(name, getattr(row, name, None)), ranges).label(name) for name in wanted]
+        zeros = [literal(0).label(name) for name in self.summed[len(wanted) :]]
+        whole: FromClause = table(row)
+        if "corrected_nano" in wanted:
+            whole = whole.outerjoin(taken_back, taken_back.c.request_id == row.id)
         return self._grouped(whole, row.at, ranges, self._row_keys(), [*sums, *zeros]).where(*self._row_conditions())
 
     def _histogram(self, ranges: Sequence[Range]) -> Select[Any]:
@@ -261,7 +277,7 @@ class _Parts:
             _summed(case((found.c.place == i, found.c.members), else_=0), ranges).label(name)
             for i, name in enumerate(BUCKETS)
         ]
-        return select(*again, *(literal(0).label(name) for name in MEASURES), *spread).group_by(*again)
+        return select(*again, *(literal(0).label(name) for name in self._asked.measures), *spread).group_by(*again)
 
     def _grouped(
         self,
@@ -287,7 +303,10 @@ class _Parts:
         return [_of_rows(self._dialect, name).label(key) for key, name in self._named()]
 
     def _row_conditions(self) -> list[ColumnElement[bool]]:
-        return conditions(self._dialect, self._asked.where)
+        found = conditions(self._dialect, self._asked.where)
+        if self._asked.among is not None:
+            found.append(_of_rows(self._dialect, self._asked.group_by[0]).in_(self._asked.among))
+        return found
 
     def _of_sums(self, of: type[UsageHour] | type[UsageDay], facet: str, name: str, day: Any) -> ColumnElement[Any]:
         if name in ("hour", "day"):

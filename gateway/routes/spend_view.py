@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from gateway.db.queries import Queries
 from gateway.db.rows import UsageRow
+from gateway.db.sums import MEASURES
+from gateway.db.usage import MOST_GROUPS
 from gateway.errors import InvalidRequest
 from policies.budget import period
 
@@ -22,6 +24,10 @@ _LONGEST_DAYS = 400
 _CHARTED = 7
 _LONGEST_VALUE = 200
 REST = "all others"
+_SHOWN = (
+    *("requests", "hits", "prompt", "completion", "cost_nano", "estimated_nano"),
+    *("audit_nano", "saved_nano", "corrected_nano"),
+)
 
 
 class View(Struct, frozen=True, kw_only=True):
@@ -156,10 +162,13 @@ class Bucket(Struct, frozen=True, kw_only=True):
 
 
 class Spending(Struct, frozen=True, kw_only=True):
-    """What the page shows. `charted`: names of the groups in the chart, the last one may be all others."""
+    """What the page shows. `charted`: names of the groups in the chart, the last one may be all others.
+
+    `before`: nano-USD of the period before.
+    """
 
     total: UsageRow
-    before: UsageRow
+    before: int
     lines: list[Line]
     charted: list[str]
     buckets: list[Bucket]
@@ -169,18 +178,25 @@ async def spending(queries: Queries, view: View, where: Mapping[str, str]) -> Sp
     """`where` are the view's filters within what the reader may see. Raises ValueError for what is kept no more."""
     start, end = view.span()
     earlier = view.before.span()
-    rows = await queries.usage(view.groups, start, end, where, latencies=False)
-    past = await queries.usage(view.groups, *earlier, where, latencies=False)
-    known = {tuple(row.group.values()): row.cost_nano for row in past}
+    rows = await queries.usage(view.groups, start, end, where, latencies=False, measures=_SHOWN)
+    total = _sum(rows)
+    if len(rows) >= MOST_GROUPS:  # the others are not among the rows
+        total = (await queries.usage((), start, end, where, latencies=False, measures=_SHOWN))[0]
+    (known,), (before,) = await queries.costs(earlier, view.groups, where), await queries.costs(earlier, (), where)
     rows.sort(key=lambda row: (-row.cost_nano, -row.saved_nano, tuple(row.group.values())))
     charted, buckets = await _chart(queries, view, where, rows)
     return Spending(
-        total=(await queries.usage((), start, end, where, latencies=False))[0],
-        before=(await queries.usage((), *earlier, where, latencies=False))[0],
+        total=total,
+        before=before.get((), 0),
         lines=[Line(row=row, before=known.get(tuple(row.group.values())), drill=view.drill(row.group)) for row in rows],
         charted=charted,
         buckets=buckets,
     )
+
+
+def _sum(rows: Sequence[UsageRow]) -> UsageRow:
+    """Every request is in one of the rows."""
+    return UsageRow(group={}, **{name: sum(getattr(row, name) for row in rows) for name in MEASURES})
 
 
 async def _chart(
@@ -193,14 +209,16 @@ async def _chart(
     largest = sorted(totals, key=lambda name: -totals[name])
     shown = largest if len(largest) <= _CHARTED else largest[: _CHARTED - 1]
     starts = starts_of(view)
-    found = await queries.series([*(at for _, at in starts), view.span()[1]], [view.by], where)
+    bounds = [*(at for _, at in starts), view.span()[1]]
+    found = await queries.costs(bounds, [view.by], where, among=[name for name in shown if name])
+    # Those without a name are what the others leave of the whole; of those not shown only the sum is wanted.
+    unnamed = await queries.costs(bounds if "" in shown else (), (), {**where, view.by: ""})
+    wholes = await queries.costs(bounds if len(shown) < len(largest) else (), (), where)
     buckets: list[Bucket] = []
-    for (label, _), groups in zip(starts, found, strict=True):
-        spent = {row.group[view.by]: row.cost_nano for row in groups}
-        amounts = [spent.pop(name, 0) for name in shown]
-        buckets.append(
-            Bucket(label=label, amounts=amounts if len(shown) == len(largest) else [*amounts, sum(spent.values())])
-        )
+    for number, (label, _) in enumerate(starts):
+        amounts = [found[number].get((name,), 0) if name else unnamed[number].get((), 0) for name in shown]
+        rest = [wholes[number].get((), 0) - sum(amounts)] if wholes else []
+        buckets.append(Bucket(label=label, amounts=[*amounts, *rest]))
     return ([*shown] if len(shown) == len(largest) else [*shown, REST]), buckets
 
 

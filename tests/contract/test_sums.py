@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ import pytest
 from sqlalchemy import text
 
 from gateway.bench.traffic import Shape, rows
+from gateway.db import usage
 from gateway.db.queries import Pruned, Queries
 from gateway.db.session import Database
 from gateway.db.sums import COLUMNS, DAY, Row, day_starts
 from gateway.ledger import sums
 from gateway.ledger.request_rows import RequestRows
 from gateway.ledger.retention import Kept, Retention
+from gateway.routes import spend_view
 from tests.clock import FrozenClock
 from tests.unit.ledger.rig import call, fresh_postgres, outcome, running
 from tests.unit.ledger.sum_world import counted, numbers
@@ -124,6 +127,50 @@ async def test_series_of_a_zone(database: Database) -> None:
         assert [numbers(rows) for rows in found] == [
             counted(told, {}, (("team",), start, end, {})) for start, end in pairwise(bounds)
         ], zone
+
+
+@pytest.mark.parametrize("by", ["team", "provider", "user", "tag:feature"])
+async def test_costs_of_some_groups_are_those_of_their_rows(database: Database, by: str) -> None:
+    """The quick way to the amounts of a chart must tell what the long one does, also of requests without a name."""
+    await write(database, TRAFFIC)
+    await sums.make_days(database, BEGAN + 2 * DAY)
+    queries = Queries(database)
+    for zone in ("UTC", "Asia/Kolkata"):
+        bounds = day_starts(zone, BEGAN, SHAPE.end)
+        told = [
+            {tuple(row.group.values()): row.cost_nano for row in rows} for rows in await queries.series(bounds, (by,))
+        ]
+        assert [_spent(one) for one in await queries.costs(bounds, (by,))] == [_spent(one) for one in told]
+        names = sorted({name for one in told for (name,) in one})
+        for among in ([names[0]], names[1:3], ["", *names[:2]], ["nobody"], []):
+            found = await queries.costs(bounds, (by,), among=among)
+            wanted = [{key: cost for key, cost in one.items() if key[0] in among} for one in told]
+            assert [_spent(one) for one in found] == [_spent(one) for one in wanted], (zone, among)
+
+
+def _spent(costs: dict[tuple[str, ...], int]) -> dict[tuple[str, ...], int]:
+    return {key: cost for key, cost in costs.items() if cost}
+
+
+async def test_a_chart_of_more_groups_than_an_answer_holds_adds_up(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand users on thirty days are more than one answer has; the picture must still be of all that was spent."""
+    await write(database, TRAFFIC)
+    await sums.make_days(database, BEGAN + 2 * DAY)
+    for place in (usage, spend_view):
+        monkeypatch.setattr(place, "MOST_GROUPS", 20)
+    days = [datetime.fromtimestamp(at, UTC).date().isoformat() for at in (BEGAN, SHAPE.end - 1)]
+    for by in ("user", "tag:customer", "team"):
+        view = spend_view.read_view({"by": by, "from": days[0], "to": days[1]}, SHAPE.end)
+        found = await spend_view.spending(Queries(database), view, {})
+        spent = [
+            sum(as_told(row)["cost_nano"] for row in TRAFFIC if start <= row[1] < start + DAY)
+            for start in range(int(BEGAN), int(SHAPE.end), DAY)
+        ]
+        assert [sum(bucket.amounts) for bucket in found.buckets] == spent, by
+        assert found.total.cost_nano == sum(spent)
+        assert len(found.lines) <= 20
 
 
 async def test_listings_are_the_newest_that_match(database: Database) -> None:
