@@ -29,6 +29,9 @@ from policies.reuse import Budget, ReusePolicy
 # Entries taken back while the store was away; they are refused here and taken out as soon as it answers.
 _MAX_REFUSED = 10_000
 
+# A client that asks for nothing stricter.
+_ANY = Budget(max_error_rate=1.0, max_wrong_hit_rate=1.0)
+
 
 class SemanticCache:
     """One per process. `now`: wall-clock seconds, `monotonic`: seconds for durations.
@@ -110,13 +113,14 @@ class SemanticCache:
         *,
         tier: Tier = "semantic",
         max_age: float | None = None,
-        max_error_rate: float | None = None,
+        allowed: Budget = _ANY,
         again: Miss | None = None,
         hold: bool = False,
     ) -> Hit | Miss:
         """An answer for `query`, or why there is none.
 
-        `tier="exact"` looks for the very same request only; `max_age` (seconds) and `max_error_rate` make it stricter.
+        `tier="exact"` looks for the very same request only, as where no error at all is `allowed`: then an answer of
+        another wording will not do, however it was judged. `max_age`: in seconds.
         `again`: the miss of an earlier look-up for the same request, which then counts once, by how it ends. `hold`: a
         verdict that serves nothing counts in what the scope learns only when `count` is told of the miss.
         """
@@ -125,11 +129,13 @@ class SemanticCache:
             self._tally.again(query, again.reason)
         counts = self._tally.of(query)
         counts.lookups += 1
+        budget = self._budget(allowed)
+        own = tier == "exact" or min(budget.max_error_rate, budget.max_wrong_hit_rate) <= 0.0
         entry = self._front.get(query.exact)
-        if entry is not None and self._config.mode != "off" and self._may_serve(entry, query, max_age):
+        if entry is not None and self._config.mode != "off" and self._may_serve(entry, query, max_age, own=own):
             found = self._hit(entry, query, started)
         else:
-            found = await self._find_apart(query, tier, max_age, max_error_rate, (started, hold))
+            found = await self._find_apart(query, tier, max_age, budget, (started, hold, own))
         if isinstance(found, Miss):
             self._tally.miss(query, found.reason)
             return found
@@ -147,14 +153,12 @@ class SemanticCache:
         if miss.uncounted is not None:
             self._scopes.count(miss.uncounted.key, miss.uncounted.verdict, served=False)
 
-    async def would_serve(
-        self, query: Query, vector: Vector, text: str, similarity: float, max_error_rate: float | None
-    ) -> bool:
+    async def would_serve(self, query: Query, vector: Vector, text: str, similarity: float, allowed: Budget) -> bool:
         """Whether an answer to another request of the scope, were it kept, would be served to this one."""
         if self._meaning is None or self._config.mode != "semantic" or query.semantic_bar is not None:
             return False
         try:
-            return await self._meaning.would_serve(query, vector, text, similarity, self._budget(max_error_rate))
+            return await self._meaning.would_serve(query, vector, text, similarity, self._budget(allowed))
         except StoreDown:
             return False
 
@@ -278,10 +282,11 @@ class SemanticCache:
         return [entry for entry in await self._store.recent(limit) if entry.expires > now]
 
     async def _find_apart(
-        self, query: Query, tier: Tier, max_age: float | None, max_error_rate: float | None, how: tuple[float, bool]
+        self, query: Query, tier: Tier, max_age: float | None, budget: Budget, how: tuple[float, bool, bool]
     ) -> Hit | Miss:
-        """What the front does not have: the store's exact entry, else the semantic tier. `how`: since when, on hold."""
-        started, hold = how
+        """What the front does not have: the store's exact entry, else the semantic tier. `how`: since when, whether on
+        hold, whether only the text's own answer will do."""
+        started, hold, own = how
         miss = partial(self._miss, started)
         if self._config.mode == "off":
             return miss("off")
@@ -289,14 +294,14 @@ class SemanticCache:
             entry = await self._store.get(query.exact)
         except StoreDown:
             return miss("store-down")
-        if entry is not None and self._may_serve(entry, query, max_age):
+        if entry is not None and self._may_serve(entry, query, max_age, own=own):
             self._front.put(entry)
             return self._hit(entry, query, started)
         if tier == "exact" or self._config.mode == "exact" or self._meaning is None or query.semantic_bar is not None:
             return miss(query.semantic_bar or "not-kept")
         found = await self._meaning.find(
             query,
-            self._budget(max_error_rate),
+            budget,
             partial(self._may_serve, query=query, max_age=max_age, exact=False),
             hold=hold,
         )
@@ -333,11 +338,11 @@ class SemanticCache:
         took = (self._monotonic() - started) * 1_000
         return Hit(entry=entry, tier="exact", similarity=1.0, confidence=1.0, lookup_ms=took, audit=audit)
 
-    def _budget(self, max_error_rate: float | None) -> Budget:
+    def _budget(self, allowed: Budget) -> Budget:
         """The operator's, which a client may only tighten."""
         return Budget(
-            max_error_rate=min(self._config.max_error_rate, 1.0 if max_error_rate is None else max_error_rate),
-            max_wrong_hit_rate=self._config.max_wrong_hit_rate,
+            max_error_rate=min(self._config.max_error_rate, allowed.max_error_rate),
+            max_wrong_hit_rate=min(self._config.max_wrong_hit_rate, allowed.max_wrong_hit_rate),
         )
 
     def _is_audited(self, found: Found) -> bool:
@@ -348,14 +353,17 @@ class SemanticCache:
     def _miss(self, started: float, reason: str) -> Miss:
         return Miss(reason=reason, lookup_ms=(self._monotonic() - started) * 1_000)
 
-    def _may_serve(self, entry: Entry, query: Query, max_age: float | None, *, exact: bool = True) -> bool:
-        """The last word on every entry, whatever found it: the asker's own scope, alive, young enough, not refused."""
+    def _may_serve(
+        self, entry: Entry, query: Query, max_age: float | None, *, exact: bool = True, own: bool = False
+    ) -> bool:
+        """The last word on every entry: the asker's scope, alive, young enough, not refused, the text's `own` answer."""
         now = self._now()
         return (
             hmac.compare_digest(entry.scope, query.scope)
             and (not exact or hmac.compare_digest(entry.exact, query.exact))
             and now < entry.expires
             and (max_age is None or now - entry.created <= max_age)
+            and not (own and entry.answer_id)
             and entry.id not in self._refused
             and entry.root not in self._refused
         )

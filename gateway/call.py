@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from policies.money import Usage
+from policies.reuse import Budget
 
 if TYPE_CHECKING:
     from gateway.dialects import Voice
@@ -47,7 +48,7 @@ class Directives(Struct, frozen=True, kw_only=True):
     only_if_cached: bool = False
     max_age: float | None = None
     ttl: float | None = None
-    max_error_rate: float | None = None
+    allowed: Budget = Budget(max_error_rate=1.0, max_wrong_hit_rate=1.0)
     per_user: bool = False
     user: str | None = None
     session: str | None = None

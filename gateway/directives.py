@@ -10,6 +10,8 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from msgspec.structs import replace
+
 from gateway.call import Directives
 from gateway.errors import InvalidRequest
 from gateway.foreign_headers import PROPERTY, helicone_property
@@ -111,9 +113,19 @@ def _scope(found: Found, name: str, value: str) -> None:
 
 
 def _error_rate(found: Found, name: str, value: str) -> None:
+    rate, before = _share(name, value), found.get("allowed", Directives().allowed)
+    found["allowed"] = replace(before, max_error_rate=min(rate, before.max_error_rate))
+
+
+def _wrong_hit_rate(found: Found, name: str, value: str) -> None:
+    rate, before = _share(name, value), found.get("allowed", Directives().allowed)
+    found["allowed"] = replace(before, max_wrong_hit_rate=min(rate, before.max_wrong_hit_rate))
+
+
+def _share(name: str, value: str) -> float:
     if not _DECIMAL.fullmatch(value) or value in ("", ".") or float(value) > 1:
         raise _refuse(name, "must be a number from 0 to 1")
-    _tighten(found, "max_error_rate", float(value))
+    return float(value)
 
 
 def _ttl(found: Found, name: str, value: str) -> None:
@@ -198,6 +210,7 @@ _READERS: dict[bytes, Callable[[Found, str, str], None]] = {
     b"cache-control": _cache_control,
     b"x-nearhit-cache": _tier,
     b"x-nearhit-max-error-rate": _error_rate,
+    b"x-nearhit-max-wrong-hit-rate": _wrong_hit_rate,
     b"x-nearhit-cache-ttl": _ttl,
     b"x-nearhit-cache-scope": _scope,
     b"x-nearhit-tags": _tags,

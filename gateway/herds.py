@@ -77,8 +77,8 @@ class Herds:
         vector = from_bytes(miss.vector)
         near = max(leads, key=lambda lead: float(lead.vector @ vector))
         likeness = float(near.vector @ vector)
-        rate = directives.max_error_rate
-        if near.text == query.text or not await self._cache.would_serve(query, vector, near.text, likeness, rate):
+        allowed = directives.allowed
+        if near.text == query.text or not await self._cache.would_serve(query, vector, near.text, likeness, allowed):
             return False  # the same text with other words around it shares a flight, or must not
         watch()
         ended = asyncio.get_running_loop().create_future()

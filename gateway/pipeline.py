@@ -102,7 +102,7 @@ class Pipeline:
                 query,
                 tier=self._parts.asking.tier(call),
                 max_age=call.directives.max_age,
-                max_error_rate=call.directives.max_error_rate,
+                allowed=call.directives.allowed,
                 again=journey.miss,
                 hold=journey.miss is None and self._parts.herds.is_near(query),
             )

@@ -7,7 +7,7 @@ import pytest
 from cache.semantic import SemanticCache
 from cache.types import Hit, Miss
 from cache.verify import ticket
-from policies.reuse import learned
+from policies.reuse import Budget, learned
 from tests.clock import FrozenClock
 from tests.unit.cache.test_learning import Rig, hit, kept, miss, put, trust
 from tests.unit.cache.test_semantic_cache import SIMILAR, query
@@ -38,6 +38,19 @@ async def test_a_judged_key_is_drawn_for_audit_and_an_answers_own_key_never(cloc
     rig.coin = 0.21
     assert not (await hit(cache, SIMILAR)).audit
     assert (await trust(cache)).hits == 2  # those on judged keys; an answer's own text is no hit by meaning
+    await cache.close()
+
+
+async def test_who_allows_no_error_gets_no_judged_key(clock: FrozenClock) -> None:
+    """A budget of 0 and "exact" promise the text's own answer; a judge's word for another wording's is not that."""
+    _, cache, _ = await opened(clock)
+    none, nothing = Budget(max_error_rate=0.0), Budget(max_error_rate=1.0, max_wrong_hit_rate=0.0)
+    for _ in range(2):  # from the store, and from what is at hand
+        assert isinstance(await cache.find(query(SIMILAR), tier="exact"), Miss)
+        assert isinstance(await cache.find(query(SIMILAR), allowed=none), Miss)
+        assert isinstance(await cache.find(query(SIMILAR), allowed=nothing), Miss)
+        assert isinstance(await cache.find(query(), tier="exact", allowed=none), Hit)
+        assert (await hit(cache, SIMILAR)).tier == "exact"
     await cache.close()
 
 

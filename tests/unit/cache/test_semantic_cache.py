@@ -137,7 +137,7 @@ async def test_max_age_makes_it_stricter(cache: SemanticCache, clock: FrozenCloc
 
 
 async def test_a_stricter_error_rate_reaches_the_policy(clock: FrozenClock) -> None:
-    """A client may lower the allowed error, never raise it."""
+    """A client may lower either budget, never raise it."""
     seen: list[Budget] = []
 
     class Watching(Policy):
@@ -150,10 +150,11 @@ async def test_a_stricter_error_rate_reaches_the_policy(clock: FrozenClock) -> N
     cache = rig.open()
     await cache.start()
     await cache.keep(query(), Kept(answer=b"{}"))
-    for asked in (None, 0.001, 0.5):
-        await cache.find(query(SIMILAR), max_error_rate=asked)
-    assert [budget.max_error_rate for budget in seen] == [0.01, 0.001, 0.01]
-    assert {budget.max_wrong_hit_rate for budget in seen} == {0.04}
+    await cache.find(query(SIMILAR))
+    for asked in ((0.001, 0.5), (0.5, 0.02)):
+        await cache.find(query(SIMILAR), allowed=Budget(max_error_rate=asked[0], max_wrong_hit_rate=asked[1]))
+    told = [(budget.max_error_rate, budget.max_wrong_hit_rate) for budget in seen]
+    assert told == [(0.01, 0.04), (0.001, 0.04), (0.01, 0.02)]
     await cache.close()
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.call import Directives
 from gateway.directives import directives
 from gateway.errors import InvalidRequest
+from policies.reuse import Budget
 
 
 def read(*headers: tuple[str, str]) -> Directives:
@@ -39,8 +40,9 @@ def test_ordinary_headers_ask_for_nothing() -> None:
         ("cache-control", "only-if-cached", {"only_if_cached": True}),
         ("x-nearhit-cache", "off", {"tier": "off"}),
         ("x-nearhit-cache", "EXACT", {"tier": "exact"}),
-        ("x-nearhit-max-error-rate", "0.005", {"max_error_rate": 0.005}),
-        ("x-nearhit-max-error-rate", "0", {"max_error_rate": 0.0}),
+        ("x-nearhit-max-error-rate", "0.005", {"allowed": Budget(max_error_rate=0.005, max_wrong_hit_rate=1.0)}),
+        ("x-nearhit-max-error-rate", "0", {"allowed": Budget(max_error_rate=0.0, max_wrong_hit_rate=1.0)}),
+        ("x-nearhit-max-wrong-hit-rate", "0.02", {"allowed": Budget(max_error_rate=1.0, max_wrong_hit_rate=0.02)}),
         ("x-nearhit-cache-ttl", "90", {"ttl": 90.0}),
         ("x-nearhit-cache-ttl", "5m", {"ttl": 300.0}),
         ("x-nearhit-cache-scope", "user", {"per_user": True}),
@@ -74,6 +76,7 @@ def test_each_header_means_what_the_contract_says(name: str, value: str, expecte
         ("x-nearhit-max-error-rate", "-0.1"),
         ("x-nearhit-max-error-rate", "nan"),
         ("x-nearhit-max-error-rate", ""),
+        ("x-nearhit-max-wrong-hit-rate", "5%"),
         ("x-nearhit-cache-ttl", "1 week"),
         ("x-nearhit-cache-scope", "org"),
         ("x-nearhit-user", ""),
