@@ -10,6 +10,7 @@ computed again after a preemption; and the keys of a tile are padded to a length
 Tiles of equal shape share one call, which computes each of them by itself.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -111,14 +112,13 @@ class KVCache:
     def __init__(
         self, layers: int, blocks: int, kv_heads: int, head: int, dtype: str = "float32", device: str = "cpu"
     ) -> None:
-        # Zeros come from untouched pages: memory is used only as blocks are.
         slots = (blocks + 1) * BLOCK
         self.dtype = dtype
         kind = _PLAIN.get(dtype) or _SCALED[dtype][0]
-        self.layers = [torch.zeros(2, slots, kv_heads, head, dtype=kind, device=device) for _ in range(layers)]
+        self.layers = [_zeros((2, slots, kv_heads, head), kind, device) for _ in range(layers)]
         self._halves = [(_bytes(both) if dtype in _SCALED else both).unbind(0) for both in self.layers]
         scaled = layers if dtype in _SCALED else 0
-        self.scales = [torch.zeros(2, slots, kv_heads, device=device) for _ in range(scaled)]
+        self.scales = [_zeros((2, slots, kv_heads), torch.float32, device) for _ in range(scaled)]
 
     @staticmethod
     def token_bytes(layers: int, kv_heads: int, head: int, dtype: str) -> int:
@@ -176,6 +176,13 @@ class KVCache:
             return kept.index_select(1, slots).float()
         found = _bytes(kept).index_select(1, slots).view(kept.dtype).float()
         return found * self.scales[layer].index_select(1, slots)[..., None]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+    """On a processor numpy's: they come from untouched pages, so memory is used only as blocks are. torch's do not."""
+    if torch.device(device).type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
 
 
 def _bytes(tensor: Tensor) -> Tensor:

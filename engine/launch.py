@@ -17,6 +17,7 @@ from engine.grammar import Vocabulary
 from engine.locate import locate
 from engine.models import loader
 from engine.models.decoder import Decoder
+from engine.models.packed import Packed
 from engine.models.spec import UnsupportedModel, read_spec
 from engine.options import Options
 from engine.parallel import Leader, lead
@@ -64,7 +65,7 @@ def load(model: str, options: Options, *, monotonic: Callable[[], float]) -> Loa
     loaded = Loaded(
         model,
         decoder,
-        ("reproducible",) if _is_reproducible(decoder, options) else (),
+        _features(decoder, options),
         Vocabulary(tokenizer.contents(), decoder.spec.vocabulary, tokenizer.eos),
         _draft(options, decoder),
     )
@@ -110,6 +111,12 @@ def device_of(options: Options) -> str:
     if options.device == "cuda" and not there:
         raise EngineFailed("device cuda: torch sees no GPU here.")
     return "cuda" if there and options.device != "cpu" else "cpu"
+
+
+def _features(decoder: Decoder, options: Options) -> tuple[str, ...]:
+    """`reproducible`: answers do not depend on company. `packed`: dense weights lie in the processor's own order."""
+    packed = ("packed",) if any(isinstance(linear, Packed) for linear in decoder.linears) else ()
+    return (*packed, *(("reproducible",) if _is_reproducible(decoder, options) else ()))
 
 
 def _is_reproducible(decoder: Decoder, options: Options) -> bool:

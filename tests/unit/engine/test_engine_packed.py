@@ -1,12 +1,15 @@
 """Weights laid out for the processor, and rows that attend together: faster, and nothing else may change."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn import functional
 
 from engine.attention import BLOCK, KVCache, Look, Span, Tile, pack
 from engine.launch import launch
-from engine.models import packed
+from engine.models import blocked, packed
 from engine.models.linear import DenseFactory
 from engine.models.packed import Packed, PackedFactory, packing
 from engine.options import Options
@@ -41,11 +44,78 @@ def test_rows_come_out_alike_however_many_there_are(shape: tuple[int, int]) -> N
         assert torch.equal(linear(x[-size:]), whole[-size:])
 
 
-def test_where_torch_cannot_pack_nothing_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names are private to torch: when they go, the engine is slower and as right."""
+@pytest.mark.parametrize("shape", [(259, 48), (96, 768), (64, 1100)])
+def test_a_row_alone_has_the_bits_of_a_row_in_company(shape: tuple[int, int]) -> None:
+    """Another kernel multiplies it, piece by piece: were its sums others, an answer would tell its company."""
+    weight, bias = torch.randn(shape), torch.randn(shape[0])
+    kept = blocked.lines(packed._mkldnn._reorder_linear_weight(weight), *shape, torch.float32)
+    if kept is None:
+        pytest.skip("oneDNN keeps matrices in another order here")
+    linear, x = Packed(weight, bias), torch.randn(8, shape[1])
+    assert linear._alone is not None
+    whole = linear(x)
+    assert all(torch.equal(linear(x[at : at + 1]), whole[at : at + 1]) for at in range(8))
+
+
+def test_a_table_that_cannot_be_read_where_it_lies_is_kept_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed memory is private to oneDNN: in an order nobody here knows, rows must still be the weights."""
+    weight = torch.randn(130, 64)
+    monkeypatch.setattr(packed, "_measured", lambda *_: packed._Found(1, seen=False, piece=0))
+    table = PackedFactory(torch.float32, CPU).table("one", weight)
+    assert torch.equal(table.rows(torch.tensor([129, 0])), weight[[129, 0]])
+    torch.testing.assert_close(table(torch.eye(64)), weight.T, rtol=1e-6, atol=1e-6)
+
+
+def test_an_order_that_is_not_known_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read past private names is compared first: by another idea of the order nothing is taken from it."""
+    packed._measured.cache_clear()
+    monkeypatch.setattr(blocked, "PIECES", (384,))
+    assert not packed._measured(64, 1100, torch.float32, torch.get_num_threads()).piece
+    packed._measured.cache_clear()
+    monkeypatch.setattr(blocked, "rows", lambda _kept, ids, inputs: torch.zeros(len(ids), inputs))
+    assert not packed._measured(64, 1100, torch.float32, torch.get_num_threads()).seen
+    packed._measured.cache_clear()
+
+
+def test_rows_come_out_alike_after_the_threads_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are chosen by the number of threads: what was measured with one says nothing about two."""
+    asked: list[int] = []
+
+    def measured(outputs: int, inputs: int, dtype: torch.dtype, threads: int) -> packed._Found:
+        asked.append(threads)
+        return packed._Found(1, seen=False, piece=0)
+
+    monkeypatch.setattr(packed, "_measured", measured)
+    before = torch.get_num_threads()
+    linear = Packed(torch.randn(64, 64))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: before + 1)
+    linear(torch.randn(2, 64))
+    linear(torch.randn(2, 64))
+    assert asked == [before, before + 1]
+
+
+def test_a_cache_takes_memory_only_as_it_is_used() -> None:
+    """A quarter of the machine is promised to it: written at start, it would be taken from everybody else at once."""
+    before = resident()
+    cache = KVCache(2, 8_000, 4, 64, "bfloat16")
+    cache.write(0, torch.tensor([77]), torch.randn(1, 4, 64), torch.randn(1, 4, 64))
+    assert sum(layer.nbytes for layer in cache.layers) > 250 * 2**20
+    assert resident() - before < 64 * 2**20
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_where_torch_cannot_pack_nothing_is_packed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The names are private to torch: when they go, the engine is slower and as right, and says so."""
     monkeypatch.setattr(packed, "_mkldnn", object())
     packed._works.cache_clear()
     assert type(packing(torch.float32, CPU)) is DenseFactory
+    assert "plain rows" in caplog.text
     packed._works.cache_clear()
 
 
@@ -101,4 +171,4 @@ def test_long_prompts_read_their_keys_once() -> None:
 def test_a_model_promises_the_same_tokens_in_every_company() -> None:
     """The self-check at start, on the real path: packed weights, grouped attention."""
     core = launch("tiny-random:qwen3", Options(threads=1, context=256, sequences=4), monotonic=lambda: 0.0)
-    assert "reproducible" in core.info().features
+    assert {"reproducible", "packed"} <= {*core.info().features}
