@@ -356,7 +356,7 @@ class SemanticCache:
     def _may_serve(
         self, entry: Entry, query: Query, max_age: float | None, *, exact: bool = True, own: bool = False
     ) -> bool:
-        """The last word on every entry: the asker's scope, alive, young enough, not refused, the text's `own` answer."""
+        """The last word on every entry: the asker's scope, alive, young enough, not refused, a text's `own` answer."""
         now = self._now()
         return (
             hmac.compare_digest(entry.scope, query.scope)

@@ -22,4 +22,4 @@ def cost(asked: Asked, place: Place) -> tuple[float, float, float]:
         return 0.0, 0.0, dear
     late = first + first * place.waiting / (place.running + 1.0) - asked.ttft_ms
     slow = place.slow_tpot_ms - asked.tpot_ms
-    return late if late > 0.0 else 0.0, slow * asked.output if slow > 0.0 else 0.0, dear
+    return max(0.0, late), slow * asked.output if slow > 0.0 else 0.0, dear

@@ -80,7 +80,8 @@ def test_the_whole_answer_is_one_item() -> None:
 def test_a_kept_conversation_goes_on_from_its_last_note() -> None:
     """What the note stands for would be paid for twice, and a trigger in the middle is no turn."""
     note = whole(Compacting(), "A note.", input=TALK)["output"][-1]
-    asked = Responses().read({"model": "m", "input": "Go on."}, [*TALK, TRIGGER, note])
+    earlier: list[Any] = [*TALK, TRIGGER, note]
+    asked = Responses().read({"model": "m", "input": "Go on."}, earlier)
     said: Any = asked.body["messages"]
     assert [one["content"][-7:] for one in said] == ["A note.", "Go on."]
 
