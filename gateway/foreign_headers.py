@@ -1,4 +1,4 @@
-"""Request headers of other gateways, read as what they ask for here: LiteLLM, Helicone, Portkey, Cloudflare.
+"""Headers of other gateways and of coding agents, read as what they ask for here: LiteLLM, Helicone, Codex and others.
 
 Knows: their names and forms. Does not know: what a directive does. Like ours they only make things stricter; one that
 cannot be read, or asks for what is settled in the configuration here (providers, retries, keys), is left alone: those
@@ -148,6 +148,10 @@ READERS: dict[bytes, Callable[[Found, str], None]] = {
     b"cf-aig-cache-ttl": _ttl,
     b"cf-aig-cache-key": _apart,
     b"cf-aig-metadata": _metadata,
+    # Coding agents say which conversation a request belongs to: Codex, Claude Code, opencode.
+    b"session-id": _session,
+    b"x-claude-code-session-id": _session,
+    b"x-session-affinity": _session,
     b"cf-aig-request-timeout": _milliseconds,
 }
 

@@ -42,6 +42,10 @@ _TEXT = (
 )
 
 
+# Anthropic's words; its clients read them as the sign to shorten their conversation and go on.
+_TOO_LONG = "prompt is too long"
+
+
 def refusal(error: GatewayError, request_id: str) -> tuple[int, bytes]:
     """Status and body of a failure."""
     status = error.http_status
@@ -53,7 +57,10 @@ def _error(error: GatewayError) -> Body:
     kind = _TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
     detail = error.detail()
     extra = {name: detail[name] for name in ("code", "param") if detail.get(name) is not None}
-    return {"type": "error", "error": {"type": kind, "message": detail["message"] or error.message, **extra}}
+    message = detail["message"] or error.message
+    if detail.get("code") == "context_length_exceeded" and _TOO_LONG not in message:
+        message = f"{_TOO_LONG}: {message}"
+    return {"type": "error", "error": {"type": kind, "message": message, **extra}}
 
 
 class MessagesVoice:

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from gateway.dialects.messages_answer import MessagesVoice, refusal
 from gateway.dialects.tool_names import ToolNames
-from gateway.errors import BudgetExhausted, GatewayError, Internal, NotFound, Overloaded, UpstreamTimeout
+from gateway.errors import (
+    BudgetExhausted,
+    GatewayError,
+    Internal,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    UpstreamTimeout,
+)
 from gateway.stream import unfold
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
@@ -171,3 +179,12 @@ def test_errors_by_status(error: GatewayError, status: int, kind: str) -> None:
     found, raw = refusal(error, "req-1")
     told = msgspec.json.decode(raw)
     assert (found, told["type"], told["error"]["type"], told["request_id"]) == (status, "error", kind, "req-1")
+
+
+def test_a_prompt_that_is_too_long_is_told_in_the_words_its_clients_look_for() -> None:
+    """Claude Code shortens its conversation when it reads them, and gives up otherwise."""
+    for words in ("The window is 2048 tokens.", "prompt is too long: 9 tokens > 8 maximum"):
+        _, raw = refusal(InvalidRequest(words, code="context_length_exceeded"), "req-1")
+        message = msgspec.json.decode(raw)["error"]["message"]
+        assert message.startswith("prompt is too long: ")
+        assert message.endswith(words)

@@ -112,6 +112,14 @@ def test_a_malformed_traceparent_begins_a_new_trace(value: str) -> None:
     assert read(("traceparent", value)).traceparent is None
 
 
+@pytest.mark.parametrize("name", ["session-id", "x-claude-code-session-id", "x-session-affinity"])
+def test_a_coding_agent_says_which_conversation_it_is(name: str) -> None:
+    """Its requests then stay where their beginning is cached; our own header has the last word."""
+    assert read((name, "s1")).session == "s1"
+    assert read((name, "s1"), ("x-nearhit-session", "s2")).session == "s2"
+    assert read(("x-nearhit-session", "s2"), (name, "s1")).session == "s2"
+
+
 def test_a_header_twice_counts_at_its_stricter_value() -> None:
     """A proxy that appends must not loosen what the client asked."""
     asked = read(
