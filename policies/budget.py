@@ -105,6 +105,12 @@ def parse_window_id(text: str) -> tuple[str, str, Period]:
     return scope, kind, Period(int(start), int(end))
 
 
+def stands(window: str, kind: WindowKind, zone: tzinfo) -> bool:
+    """Whether a window is one of a budget of that kind and zone, and not of what the budget was before."""
+    _, had, span = parse_window_id(window)
+    return had == kind and period(kind, zone, span.start) == span
+
+
 def period(kind: WindowKind, zone: tzinfo, instant: float) -> Period:
     """The window of `kind` in `zone` that holds `instant` (seconds since the epoch)."""
     if kind == "total":

@@ -4,7 +4,8 @@ Knows: the rows, in the transaction that moves the balance. Does not know: how a
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+from zoneinfo import ZoneInfo
 
 from sqlalchemy import select
 from sqlalchemy.engine import Connection
@@ -12,7 +13,7 @@ from sqlalchemy.engine import Connection
 from gateway.db.models import AlertDelivery, BudgetAlert, BudgetRow
 from gateway.db.session import Dialect
 from gateway.ledger.balances import BALANCES, chunks, insert_once, parameters
-from policies.budget import crossed, parse_window_id
+from policies.budget import WindowKind, crossed, parse_window_id, stands
 
 _JUST_SET = -1  # below every threshold: what was reached before a budget was set is told when it is
 
@@ -35,19 +36,26 @@ class Alerting:
         self._add_deliveries = insert_once(dialect, AlertDelivery)
 
     def moved(self, connection: Connection, those: Iterable[Moved], now: float) -> None:
-        """Note each threshold that was crossed, once per window, whoever crosses it."""
+        """Note each threshold that was crossed, once per window, whoever crosses it.
+
+        Windows of other kinds, which the budget had before, go on being counted and are nobody's limit any more.
+        """
         by_scope: dict[str, list[Moved]] = {}
         for one in those:
             by_scope.setdefault(parse_window_id(one.window)[0], []).append(one)
         found: list[dict[str, Any]] = []
         for some in chunks(sorted(by_scope)):
-            for scope, alerts, mode in connection.execute(_ALERTS, {"scopes": list(some)}):
+            for scope, alerts, mode, kind, zone in connection.execute(_ALERTS, {"scopes": list(some)}):
                 for one in by_scope[scope]:
-                    found += [
-                        {"window_id": one.window, "threshold": share, "spent_nano": one.after, "at": now}
-                        | {"limit_nano": one.limit, "mode": mode}
-                        for share in crossed(alerts, one.limit, one.before, one.after)
-                    ]
+                    shares = crossed(alerts, one.limit, one.before, one.after)
+                    if shares and stands(one.window, cast("WindowKind", kind), ZoneInfo(zone)):
+                        known = {
+                            "window_id": one.window,
+                            "spent_nano": one.after,
+                            "limit_nano": one.limit,
+                            "mode": mode,
+                        }
+                        found += [{**known, "threshold": share, "at": now} for share in shares]
         if found:
             self._write(connection, found)
 
@@ -76,6 +84,6 @@ class Alerting:
             connection.execute(self._add_deliveries, queued)
 
 
-_ALERTS = select(BudgetRow.scope, BudgetRow.alerts, BudgetRow.mode).where(
+_ALERTS = select(BudgetRow.scope, BudgetRow.alerts, BudgetRow.mode, BudgetRow.window, BudgetRow.timezone).where(
     BudgetRow.scope.in_(parameters("scopes")), BudgetRow.retired.is_(None)
 )

@@ -173,6 +173,22 @@ async def test_what_is_reached_when_a_budget_is_set_is_told_at_once(rig: Rig) ->
         assert there.thresholds == [0.5, 0.8]
 
 
+async def test_windows_that_a_budget_had_before_tell_nobody(rig: Rig) -> None:
+    """From a day in one zone to a month in another: what is spent then is a part of three windows, and one limit."""
+    async with receiver() as there:
+        ledger = await rig.ledger(alerts=webhook(there.url))
+        for kind, zone in (("day", "UTC"), ("day", "Asia/Kolkata"), ("month", "UTC")):
+            await ledger.set_budget(budget("org", 100, window=kind, timezone=zone, alerts=(0.05,)), "test")
+            await rig.charge(ledger, 1)
+        await rig.charge(ledger, 4)
+        await ledger.flush()
+        sender = courier(rig, webhook(there.url))
+        for _ in range(4):
+            await sender.turn()
+        told = [msgspec.json.decode(body)["data"] for _, body in there.got]
+        assert [(one["window"], one["threshold"], one["spent_usd"]) for one in told] == [("month", 0.05, "0.000000007")]
+
+
 class Mailbox:
     """An SMTP server's inbox."""
 
