@@ -9,7 +9,7 @@ import base64
 import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from litestar import get
 from litestar.types import ControllerRouterHandler
@@ -24,18 +24,32 @@ from gateway.errors import InvalidRequest
 from gateway.routes.access import AnyRequest, Caller, CallerDep, control_router
 from gateway.routes.organization_shapes import (
     Amount,
-    Bucket,
+    CompletionsBucket,
+    CompletionsPage,
     CompletionsResult,
+    CostBucket,
+    CostPage,
     CostResult,
+    EmbeddingsBucket,
+    EmbeddingsPage,
     EmbeddingsResult,
     Grouped,
+    ImagesBucket,
+    ImagesPage,
     ImagesResult,
+    ModerationsBucket,
+    ModerationsPage,
     ModerationsResult,
-    Page,
-    SessionsResult,
+    SessionsBucket,
+    SessionsPage,
+    SpeechesBucket,
+    SpeechesPage,
     SpeechesResult,
+    TranscriptionsBucket,
+    TranscriptionsPage,
     TranscriptionsResult,
-    VectorStoresResult,
+    VectorStoresBucket,
+    VectorStoresPage,
 )
 from gateway.routes.usage import reach
 from policies.money import dollars
@@ -63,6 +77,7 @@ _USAGE_GROUPS = ("project_id", "user_id", "api_key_id", "model", "batch", "servi
 _UNKNOWN = ("sizes", "sources")  # filters by what is not kept
 
 Result = TypeVar("Result", bound=Grouped)
+Answer = TypeVar("Answer")
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -235,27 +250,40 @@ def _grouped(rows: list[UsageRow], wanted: Wanted) -> list[list[UsageRow]]:
 
 async def _page(
     caller: Caller,
-    made: Callable[[list[UsageRow]], Result],
+    kind: tuple[Callable[..., Answer], Callable[..., object]],
+    made: Callable[[list[UsageRow]], Grouped],
     operations: Sequence[Operation] | None = None,
-) -> Page[Result]:
-    """One page of a report; `made`: what the rows of one group come to. `operations` None: all of them, for costs."""
+) -> Answer:
+    """One page of a report, of that kind and with such buckets. `made`: what the rows of one group come to.
+
+    `operations` None: all of them, for costs.
+    """
     wanted = wanted_page(caller.request, caller.services.now(), costs=operations is None)
     await caller.services.ledger.flush()
     wheres: list[dict[str, str]] = [{}] if operations is None else [{"operation": name} for name in operations]
     parts = [await _rows(caller, wanted, where) for where in wheres]
-    data: list[Bucket[Result]] = []
-    for number, start in enumerate(wanted.starts):
+    found: list[list[Grouped]] = []
+    for number in range(len(wanted.starts)):
         groups = _grouped([row for part in parts for row in part[number]], wanted)
-        results = [_named(made(members), wanted, members[0]) for members in groups]
-        data.append(Bucket(start_time=start, end_time=start + wanted.seconds, results=results))
-    return Page(data=data, has_more=wanted.next_page is not None, next_page=wanted.next_page)
+        found.append([_named(made(members), wanted, members[0]) for members in groups])
+    return _told(kind, wanted, found)
 
 
-def _nothing(caller: Caller) -> Page[Any]:
+def _nothing(caller: Caller, kind: tuple[Callable[..., Answer], Callable[..., object]]) -> Answer:
     """A page of a report on what does not exist here."""
     wanted = wanted_page(caller.request, caller.services.now(), costs=False)
-    data = [Bucket[Any](start_time=at, end_time=at + wanted.seconds, results=[]) for at in wanted.starts]
-    return Page(data=data, has_more=wanted.next_page is not None, next_page=wanted.next_page)
+    return _told(kind, wanted, [[] for _ in wanted.starts])
+
+
+def _told(
+    kind: tuple[Callable[..., Answer], Callable[..., object]], wanted: Wanted, found: list[list[Grouped]]
+) -> Answer:
+    page, bucket = kind
+    data = [
+        bucket(start_time=start, end_time=start + wanted.seconds, results=results)
+        for start, results in zip(wanted.starts, found, strict=True)
+    ]
+    return page(data=data, has_more=wanted.next_page is not None, next_page=wanted.next_page)
 
 
 def _cost(rows: list[UsageRow]) -> CostResult:
@@ -308,60 +336,60 @@ def _requests(rows: list[UsageRow]) -> int:
 
 
 @get("/costs", opt={"role": "finance"}, summary="Costs in OpenAI's shape")
-async def costs(caller: CallerDep) -> Page[CostResult]:
+async def costs(caller: CallerDep) -> CostPage:
     """As OpenAI's `GET /v1/organization/costs`: daily buckets from `start_time` on, grouped by `group_by`.
 
     What requests cost when they were answered; later corrections stand in statements and FOCUS.
     """
-    return await _page(caller, _cost)
+    return await _page(caller, (CostPage, CostBucket), _cost)
 
 
 @get("/usage/completions", opt={"role": "finance"}, summary="Completions in OpenAI's shape")
-async def completions(caller: CallerDep) -> Page[CompletionsResult]:
+async def completions(caller: CallerDep) -> CompletionsPage:
     """As OpenAI's `GET /v1/organization/usage/completions`: chat and text completions, hits included."""
-    return await _page(caller, _completion, ("chat", "completion"))
+    return await _page(caller, (CompletionsPage, CompletionsBucket), _completion, ("chat", "completion"))
 
 
 @get("/usage/embeddings", opt={"role": "finance"}, summary="Embeddings in OpenAI's shape")
-async def embeddings(caller: CallerDep) -> Page[EmbeddingsResult]:
+async def embeddings(caller: CallerDep) -> EmbeddingsPage:
     """As OpenAI's `GET /v1/organization/usage/embeddings`."""
-    return await _page(caller, _embedding, ("embedding",))
+    return await _page(caller, (EmbeddingsPage, EmbeddingsBucket), _embedding, ("embedding",))
 
 
 @get("/usage/moderations", opt={"role": "finance"}, summary="Moderations in OpenAI's shape")
-async def moderations(caller: CallerDep) -> Page[ModerationsResult]:
+async def moderations(caller: CallerDep) -> ModerationsPage:
     """As OpenAI's `GET /v1/organization/usage/moderations`."""
-    return await _page(caller, _moderation, ("moderation",))
+    return await _page(caller, (ModerationsPage, ModerationsBucket), _moderation, ("moderation",))
 
 
 @get("/usage/images", opt={"role": "finance"}, summary="Images in OpenAI's shape")
-async def images(caller: CallerDep) -> Page[ImagesResult]:
+async def images(caller: CallerDep) -> ImagesPage:
     """As OpenAI's `GET /v1/organization/usage/images`."""
-    return await _page(caller, _image, ("image",))
+    return await _page(caller, (ImagesPage, ImagesBucket), _image, ("image",))
 
 
 @get("/usage/audio_speeches", opt={"role": "finance"}, summary="Speech in OpenAI's shape")
-async def speeches(caller: CallerDep) -> Page[SpeechesResult]:
+async def speeches(caller: CallerDep) -> SpeechesPage:
     """As OpenAI's `GET /v1/organization/usage/audio_speeches`."""
-    return await _page(caller, _speech, ("speech",))
+    return await _page(caller, (SpeechesPage, SpeechesBucket), _speech, ("speech",))
 
 
 @get("/usage/audio_transcriptions", opt={"role": "finance"}, summary="Transcriptions in OpenAI's shape")
-async def transcriptions(caller: CallerDep) -> Page[TranscriptionsResult]:
+async def transcriptions(caller: CallerDep) -> TranscriptionsPage:
     """As OpenAI's `GET /v1/organization/usage/audio_transcriptions`."""
-    return await _page(caller, _transcription, ("transcription",))
+    return await _page(caller, (TranscriptionsPage, TranscriptionsBucket), _transcription, ("transcription",))
 
 
 @get("/usage/vector_stores", opt={"role": "finance"}, summary="Vector stores in OpenAI's shape")
-async def vector_stores(caller: CallerDep) -> Page[VectorStoresResult]:
+async def vector_stores(caller: CallerDep) -> VectorStoresPage:
     """As OpenAI's `GET /v1/organization/usage/vector_stores`; there are none here."""
-    return _nothing(caller)
+    return _nothing(caller, (VectorStoresPage, VectorStoresBucket))
 
 
 @get("/usage/code_interpreter_sessions", opt={"role": "finance"}, summary="Sessions in OpenAI's shape")
-async def sessions(caller: CallerDep) -> Page[SessionsResult]:
+async def sessions(caller: CallerDep) -> SessionsPage:
     """As OpenAI's `GET /v1/organization/usage/code_interpreter_sessions`; there are none here."""
-    return _nothing(caller)
+    return _nothing(caller, (SessionsPage, SessionsBucket))
 
 
 def route_handlers() -> list[ControllerRouterHandler]:

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 Result = TypeVar("Result")
+Buckets = TypeVar("Buckets")
 
 
 class Amount(Struct):
@@ -120,10 +121,85 @@ class Bucket(Struct, Generic[Result], kw_only=True):
     object: str = "bucket"
 
 
-class Page(Struct, Generic[Result], kw_only=True):
+class Page(Struct, Generic[Buckets], kw_only=True):
     """Buckets in order of time. `next_page` is handed back as `page`."""
 
-    data: list[Bucket[Result]]
+    data: list[Buckets]
     has_more: bool
     next_page: str | None
     object: str = "page"
+
+
+# Each with a name of its own, which the description of the API tells.
+
+
+class CostBucket(Bucket[CostResult], kw_only=True):
+    """Of one stretch of time."""
+
+
+class CostPage(Page[CostBucket], kw_only=True):
+    """In order of time."""
+
+
+class CompletionsBucket(Bucket[CompletionsResult], kw_only=True):
+    """Of one stretch of time."""
+
+
+class CompletionsPage(Page[CompletionsBucket], kw_only=True):
+    """In order of time."""
+
+
+class EmbeddingsBucket(Bucket[EmbeddingsResult], kw_only=True):
+    """Of one stretch of time."""
+
+
+class EmbeddingsPage(Page[EmbeddingsBucket], kw_only=True):
+    """In order of time."""
+
+
+class ModerationsBucket(Bucket[ModerationsResult], kw_only=True):
+    """Of one stretch of time."""
+
+
+class ModerationsPage(Page[ModerationsBucket], kw_only=True):
+    """In order of time."""
+
+
+class ImagesBucket(Bucket[ImagesResult], kw_only=True):
+    """Of one stretch of time."""
+
+
+class ImagesPage(Page[ImagesBucket], kw_only=True):
+    """In order of time."""
+
+
+class SpeechesBucket(Bucket[SpeechesResult], kw_only=True):
+    """Of one stretch of time."""
+
+
+class SpeechesPage(Page[SpeechesBucket], kw_only=True):
+    """In order of time."""
+
+
+class TranscriptionsBucket(Bucket[TranscriptionsResult], kw_only=True):
+    """Of one stretch of time."""
+
+
+class TranscriptionsPage(Page[TranscriptionsBucket], kw_only=True):
+    """In order of time."""
+
+
+class VectorStoresBucket(Bucket[VectorStoresResult], kw_only=True):
+    """Of one stretch of time."""
+
+
+class VectorStoresPage(Page[VectorStoresBucket], kw_only=True):
+    """In order of time."""
+
+
+class SessionsBucket(Bucket[SessionsResult], kw_only=True):
+    """Of one stretch of time."""
+
+
+class SessionsPage(Page[SessionsBucket], kw_only=True):
+    """In order of time."""
