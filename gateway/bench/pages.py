@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from gateway.db.session import Database
 from gateway.db.sums import DAY, Row, day_starts
 from gateway.ledger import sums
 from gateway.ledger.request_rows import RequestRows
+from gateway.routes.spend_view import read_view, spending
 from gateway.web.reads import first_piece, series
 
 _BATCH = 100
@@ -74,7 +76,10 @@ def _write(connection: Connection, writer: RequestRows, some: list[Row]) -> floa
 
 
 def cases(queries: Queries, shape: Shape) -> dict[str, Callable[[], Awaitable[object]]]:
-    """What pages ask, by name. `now` lies in the middle of an hour, as it does."""
+    """What pages ask, by name: `spend page` all that one asks, `usage` what the API and its CSV do, with percentiles.
+
+    `now` lies in the middle of an hour, as it does.
+    """
     now = _now(shape)
     start, day, week = shape.end - shape.days * DAY, now - DAY, now - 7 * DAY
     zone = day_starts("America/New_York", start + DAY, now)
@@ -88,16 +93,16 @@ def cases(queries: Queries, shape: Shape) -> dict[str, Callable[[], Awaitable[ob
         "overview: time to first piece of a team, 24 h": lambda: first_piece(queries, day, now, {"team": "search"}),
         "overview: series by day": lambda: series(queries, start, now, {}),
         "overview: series by hour, 24 h": lambda: series(queries, day, now, {}),
-        "explorer: team x model": lambda: usage(("team", "model"), start, now),
-        "explorer: day x team": lambda: usage(("day", "team"), start, now, latencies=False),
-        "explorer: project of a model": lambda: usage(("project",), start, now, {"model": "smart"}),
-        "explorer: user": lambda: usage(("user",), start, now),
-        "explorer: user x model of a team": lambda: usage(("user", "model"), start, now, {"team": "search"}),
-        "explorer: one user by day": lambda: usage(("day",), start, now, {"user": "user-3-0@example.com"}),
-        "explorer: tag customer": lambda: usage(("tag:customer",), start, now),
-        "explorer: tag feature x team": lambda: usage(("tag:feature", "team"), start, now),
-        "explorer: days of New York x team": lambda: queries.series(zone, ("team",)),
-        "explorer: days of Kolkata x team": lambda: queries.series(odd, ("team",)),
+        "usage: team x model": lambda: usage(("team", "model"), start, now),
+        "usage: day x team": lambda: usage(("day", "team"), start, now, latencies=False),
+        "usage: project of a model": lambda: usage(("project",), start, now, {"model": "smart"}),
+        "usage: user": lambda: usage(("user",), start, now),
+        "usage: user x model of a team": lambda: usage(("user", "model"), start, now, {"team": "search"}),
+        "usage: one user by day": lambda: usage(("day",), start, now, {"user": "user-3-0@example.com"}),
+        "usage: tag customer": lambda: usage(("tag:customer",), start, now),
+        "usage: tag feature x team": lambda: usage(("tag:feature", "team"), start, now),
+        "usage: days of New York x team": lambda: queries.series(zone, ("team",)),
+        "usage: days of Kolkata x team": lambda: queries.series(odd, ("team",)),
         "OpenAI costs: day x project x model": lambda: usage(
             ("day", "project", "model_used"), start, now, latencies=False
         ),
@@ -114,9 +119,16 @@ def cases(queries: Queries, shape: Shape) -> dict[str, Callable[[], Awaitable[ob
         "cache: audits of a month by day": lambda: usage(("day",), start, now, {"cache": "audit"}, latencies=False),
         "requests: of a model nobody asked for": lambda: recent(50, where={"model": "none"}),
     }
+    for by, zone_name in (("team", "UTC"), ("user", "UTC"), ("tag:customer", "UTC"), ("team", "Asia/Kolkata")):
+        asked = {"by": by, "zone": zone_name, "from": _date(start), "to": _date(now)}
+        found[f"spend page: {by}, {zone_name}"] = lambda asked=asked: spending(queries, read_view(asked, now), {})
     for name in ("team", "project", "key", "model", "model_used", "provider", "operation", "source", "cache", "status"):
         found[f"usage by {name}"] = lambda name=name: usage((name,), start, now)
     return found
+
+
+def _date(instant: float) -> str:
+    return datetime.fromtimestamp(instant, UTC).date().isoformat()
 
 
 def _now(shape: Shape) -> float:
