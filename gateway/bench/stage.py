@@ -63,27 +63,38 @@ def peer(url: str) -> Target:
 
 def start(stack: ExitStack, folder: Path) -> Stage:
     """Both upstreams and both gateways. Raises BenchError when one does not come up."""
-    own = cores()
-    ours, theirs = (own[0], own[-1]) if len(own) > 1 else (None, None)
-    if theirs is not None:
-        pin_self(theirs)
-    plain = {name: value for name, value in environment().items() if not name.startswith("NEARHIT_")}
+    ours, theirs, plain = _apart()
     direct = [_upstream(stack, folder, core=theirs, environment=plain, pace=pace) for pace in (AT_ONCE, PACED)]
     modes = ("exact", "semantic")
-    exact, semantic = [_gateway(stack, folder, mode, direct, core=ours, environment=plain) for mode in modes]
+    exact, semantic = [
+        _gateway(stack, folder, mode, _config(mode, direct), core=ours, environment=plain) for mode in modes
+    ]
     floor = _floor(stack, folder, core=ours, environment=plain)
     return Stage(direct=direct[0], paced=direct[1], floor=floor, exact=exact, semantic=semantic)
 
 
 def alone(stack: ExitStack, folder: Path, pace: tuple[str, ...]) -> Gateway:
     """One gateway with the exact cache before one upstream of that pace. Raises BenchError."""
+    ours, theirs, plain = _apart()
+    upstream = _upstream(stack, folder, core=theirs, environment=plain, pace=pace)
+    return _gateway(stack, folder, "exact", _config("exact", [upstream, upstream]), core=ours, environment=plain)
+
+
+def pair(stack: ExitStack, folder: Path, pace: tuple[str, ...], more: str) -> tuple[Gateway, list[Target]]:
+    """The same before two upstreams, of which `paced` reaches the second; `more` settings, in lines of YAML."""
+    ours, theirs, plain = _apart()
+    upstreams = [_upstream(stack, folder, core=theirs, environment=plain, pace=pace) for _ in range(2)]
+    settings = _config("exact", upstreams) + more
+    return _gateway(stack, folder, "exact", settings, core=ours, environment=plain), upstreams
+
+
+def _apart() -> tuple[int | None, int | None, dict[str, str]]:
+    """The gateway's core, that of everything else, this process included, and the environment of all."""
     own = cores()
     ours, theirs = (own[0], own[-1]) if len(own) > 1 else (None, None)
     if theirs is not None:
         pin_self(theirs)
-    plain = {name: value for name, value in environment().items() if not name.startswith("NEARHIT_")}
-    upstream = _upstream(stack, folder, core=theirs, environment=plain, pace=pace)
-    return _gateway(stack, folder, "exact", [upstream, upstream], core=ours, environment=plain)
+    return ours, theirs, {name: value for name, value in environment().items() if not name.startswith("NEARHIT_")}
 
 
 def _floor(stack: ExitStack, folder: Path, *, core: int | None, environment: dict[str, str]) -> Target:
@@ -109,13 +120,13 @@ def _gateway(
     stack: ExitStack,
     folder: Path,
     mode: str,
-    upstreams: list[Target],
+    settings: str,
     *,
     core: int | None,
     environment: dict[str, str],
 ) -> Gateway:
     port, config = spare_port(), folder / f"{mode}.yaml"
-    config.write_text(_config(mode, upstreams))
+    config.write_text(settings)
     given = {"NEARHIT_HOME": str(folder / mode), "NEARHIT_ADMIN_KEY": ADMIN_KEY, "HF_HUB_OFFLINE": "1"}
     arguments = ["serve", "--config", str(config), "--port", str(port)]
     serve = stack.enter_context(running(arguments, core=core, environment=environment | given, folder=folder))

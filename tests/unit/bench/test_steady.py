@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.bench.faults import phases
 from gateway.bench.overload import Asked, Judge, Kind, recovered, told
 from gateway.bench.soak import slopes
 
@@ -52,3 +53,20 @@ def test_one_wild_sample_moves_nothing() -> None:
     points = [(number * 60.0, 200.0) for number in range(40)]
     points[20] = (1_200.0, 900.0)
     assert slopes(points)[0] == 0.0
+
+
+def test_requests_are_told_apart_by_when_they_were_due() -> None:
+    """One that came while a part hung, and was answered after, is what the hanging cost."""
+    asked = [
+        Asked(0.5, 0.5, 200, 3.0),
+        Asked(1.0, 1.0, 200, 60.0),
+        Asked(1.9, 1.9, 503, 5.0),
+        Asked(2.0, 2.0, 200, 4.0),
+    ]
+    found = phases(asked, {"before": 1.0, "hung": 2.0, "after": 3.0})
+    assert {name: (one.requests, one.worst_ms, one.failed) for name, one in found.items()} == {
+        "before": (1, 3.0, 0),
+        "hung": (2, 60.0, 1),
+        "after": (1, 4.0, 0),
+    }
+    assert list(found) == ["before", "hung", "after"]
