@@ -17,7 +17,8 @@ from policies.reuse.lexicon import KIND_OF, KINDS, OPPOSITES, STOP, SYNONYMS
 # Words that turn a statement round, and words that only speak of failure, which "did not work" may paraphrase.
 _NEGATORS = bag(
     "not non no never without neither nor none nobody nothing nowhere hardly barely scarcely unable except excluding "
-    "unless avoid avoids avoiding avoided prevent prevents preventing prevented lack lacks lacking"
+    "unless avoid avoids avoiding avoided prevent prevents preventing prevented lack lacks lacking "
+    "barred banned prohibited forbidden disallowed"
 )
 _FAILURES = bag(
     "fail fails failed failing failure refuse refuses refused deny denies denied decline declines declined "
@@ -77,7 +78,7 @@ _PERSONS = {
     "theirs": "they",
 }
 _SUBJECTS = bag("i you he she we they it")
-_FOCUSING = bag("only solely merely exclusively even")
+_FOCUSING = bag("only solely merely exclusively even every each some no most few")
 _CASES = {
     word: (person, case)
     for case, words_of in (
@@ -241,7 +242,7 @@ def _denied(plain: tuple[str, ...]) -> frozenset[str]:
 
 
 def _focus(plain: tuple[str, ...], stems: tuple[str, ...], content: frozenset[str]) -> frozenset[tuple[str, str]]:
-    """What `only` and its like point at: the next topic word."""
+    """What `only`, `every` and their like point at: the next topic word."""
     return frozenset(
         (word, next((s for s in stems[i + 1 : i + 4] if s in content), ""))
         for i, word in enumerate(plain)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from policies.reuse.english import Number, bag, stem
 from policies.reuse.facts import Facts
 from policies.reuse.lexicon import AMBIGUOUS, COUNTED_KINDS, KIND_OF, KINDS, NAMING_KINDS, OPPOSITES, SYNONYMS
-from policies.reuse.relations import aimed_elsewhere, focused_elsewhere, numbered, other_time, recast
+from policies.reuse.relations import aimed_elsewhere, focused_elsewhere, numbered, other_connective, recast
 from policies.reuse.roles import swapped
 
 Guard = Callable[[Facts, Facts], bool]
@@ -60,8 +60,10 @@ _QUANTIFIERS = {
     **dict.fromkeys(("both",), "both"),
     **dict.fromkeys(("either",), "either"),
     **dict.fromkeys(("least",), "least"),
+    **dict.fromkeys(("no", "none", "nobody"), "none"),
 }
-_CONDITIONS = ("before", "after", "if", "unless", "until", "since", "without", "while", "during", "because", "although")
+# Units that are members of no kind: "five times" is not "five minutes".
+_UNITS = frozenset(stem(word) for word in ("am", "pm", "%", "percent", "time"))
 _INJECTION = (
     "ignore previous",
     "ignore all previous",
@@ -183,18 +185,19 @@ def question(a: Facts, b: Facts) -> bool:
 
 def logic(a: Facts, b: Facts) -> bool:
     """And against or, if against unless, all against some, before against after, only this against only that."""
-    if other_time(a, b) or focused_elsewhere(a, b):
+    if other_connective(a, b) or focused_elsewhere(a, b):
         return True
     has_a, has_b = set(a.words), set(b.words)
     if ("or" in has_a) != ("or" in has_b) and ("and" in has_a) != ("and" in has_b):
         return True
-    amounts_a = {_QUANTIFIERS[word] for word in has_a if word in _QUANTIFIERS}
-    amounts_b = {_QUANTIFIERS[word] for word in has_b if word in _QUANTIFIERS}
-    if (amounts_a ^ amounts_b) - {"only"} and amounts_a and amounts_b:
-        return True
-    only_a = {word for word in _CONDITIONS if word in has_a and word not in has_b}
-    only_b = {word for word in _CONDITIONS if word in has_b and word not in has_a}
-    return bool(only_a and only_b)
+    amounts_a, amounts_b = _amounts(a), _amounts(b)
+    return bool((amounts_a ^ amounts_b) - {"only"} and amounts_a and amounts_b)
+
+
+def _amounts(facts: Facts) -> set[str]:
+    """ "not any" is none."""
+    found = {_QUANTIFIERS[word] for word in facts.words if word in _QUANTIFIERS}
+    return found - {"some"} | {"none"} if facts.negations and "any" in facts.words else found
 
 
 def order(a: Facts, b: Facts) -> bool:
@@ -274,7 +277,7 @@ def _carried(found: tuple[Number, ...]) -> dict[float, frozenset[str]]:
     carried: dict[float, frozenset[str]] = {}
     for item in found:
         unit = stem(item.follows)
-        known = unit in {"am", "pm", "%", "percent"} or bool(KIND_OF.get(unit))
+        known = unit in _UNITS or bool(KIND_OF.get(unit))
         carried[item.value] = carried.get(item.value, frozenset()) | (frozenset((unit,)) if known else frozenset())
     return carried
 

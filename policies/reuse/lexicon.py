@@ -118,11 +118,12 @@ _KINDS = {
     ),
     "area": "acre hectare ha",
     "power": "watt kilowatt megawatt gigawatt kwh mwh gwh",
-    "resistance": "ohm kilohm megohm",
+    "electric": "ohm kilohm megohm amp ampere volt millivolt kilovolt",
+    "speed": "knot mph kmh kph",
     "share": "percent ppm ppb",
     "angle": "degree radian",
     "length": "meter metre kilometer kilometre km mile foot inch yard centimeter centimetre cm mm millimeter",
-    "mass": "gram kilogram kg pound ounce lb lbs oz ton tonne milligram mg",
+    "mass": "gram kilogram kg stone pound ounce lb lbs oz ton tonne milligram mg",
     "temperature": "celsius fahrenheit kelvin",
     "volume": "liter litre gallon cup pint quart teaspoon tablespoon ml milliliter",
     "data size": "byte kilobyte megabyte gigabyte terabyte kb mb gb tb bit kilobit megabit gigabit terabit",
@@ -172,7 +173,7 @@ _KINDS = {
     ),
     "body": (
         "head eye ear nose mouth tooth neck shoulder arm elbow hand finger chest stomach back knee leg foot toe "
-        "heart lung liver kidney brain skin bone"
+        "heart lung liver kidney spleen brain skin bone hip ankle wrist thumb jaw heel throat"
     ),
     "illness": (
         "cold flu fever headache migraine cancer diabetes asthma arthritis depression anxiety allergy pneumonia "

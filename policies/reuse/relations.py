@@ -7,11 +7,27 @@ from policies.reuse.english import bag, stem
 from policies.reuse.facts import Facts
 from policies.reuse.roles import passive
 
-_TIMES = {
-    **dict.fromkeys(("before", "until", "till", "prior", "preceding", "ahead", "beforehand", "pre"), "before"),
-    **dict.fromkeys(("after", "following", "afterwards", "afterward", "subsequently", "post"), "after"),
-    **dict.fromkeys(("during", "while", "whilst", "amid"), "while"),
+# What a connective can mean; two that share no meaning say different things.
+_MEANINGS = {
+    word: frozenset(meanings.split())
+    for words, meanings in (
+        ("if", "case"),
+        ("whether", "case asks"),
+        ("when whenever", "case at after"),
+        ("once", "at after"),
+        ("after following afterwards afterward subsequently post", "after"),
+        ("before prior preceding ahead beforehand pre", "before"),
+        ("until till", "before until"),
+        ("while whilst during amid", "at"),
+        ("since", "after cause"),
+        ("because", "cause"),
+        ("although though despite", "against"),
+        ("unless", "unless"),
+    )
+    for word in words.split()
 }
+_ONE_SIDED = bag("if unless because")
+_COUNTED_ONCE = bag("a an per every each in daily weekly monthly yearly again more")
 # "by 20 percent" and "to 20 percent"
 _AIMS = bag("by to from")
 _ORDINAL_WORDS = bag("first second third fourth fifth sixth seventh eighth ninth tenth")
@@ -49,17 +65,33 @@ def recast(a: Facts, b: Facts) -> bool:
     return len(changed) > 1 or any(who != "i" and "owner" not in parts_a[who] | parts_b[who] for who in changed)
 
 
-def other_time(a: Facts, b: Facts) -> bool:
-    """Before, while and after exclude one another."""
-    times_a, times_b = _times(a), _times(b)
-    return bool(times_a - times_b) and bool(times_b - times_a)
+def other_connective(a: Facts, b: Facts) -> bool:
+    """Before, while, after, if, unless, because: one here and one there that cannot mean the same; or another "if"."""
+    only_a, only_b = _connectives(a) - _connectives(b), _connectives(b) - _connectives(a)
+    if only_a and only_b:
+        senses_a, senses_b = (frozenset[str]().union(*(_MEANINGS[word] for word in x)) for x in (only_a, only_b))
+        if not senses_a & senses_b:
+            return True
+    return a.content_set == b.content_set and any(
+        _next_topic(a, word) != _next_topic(b, word) for word in _ONE_SIDED & set(a.words) & set(b.words)
+    )
 
 
-def _times(facts: Facts) -> set[str]:
-    found = {_TIMES[word] for word in facts.words if word in _TIMES}
-    if "when" in facts.words and facts.question != "when":
-        found.add("while")
-    return found
+def _connectives(facts: Facts) -> frozenset[str]:
+    """A `when` that asks is none, and neither is a `once` that counts."""
+    found = {word for word in facts.words if word in _MEANINGS}
+    if facts.question == "when":
+        found.discard("when")
+    if "once" in found:
+        after = facts.words[facts.words.index("once") + 1 :][:1]
+        if not after or after[0] in _COUNTED_ONCE:
+            found.discard("once")
+    return frozenset(found)
+
+
+def _next_topic(facts: Facts, word: str) -> str | None:
+    at = facts.words.index(word)
+    return next((stem for stem in facts.stems[at + 1 :] if stem in facts.content_set), None)
 
 
 def focused_elsewhere(a: Facts, b: Facts) -> bool:

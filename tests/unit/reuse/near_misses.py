@@ -33,6 +33,7 @@ Split this list into batches of ten | Split this list into ten batches | Please 
 Set the timeout to 30 seconds | Set the timeout to 30 milliseconds | Set a timeout of 30 seconds
 Who was prime minister in the nineties? | Who was prime minister in the seventies? | Who served as prime minister in the nineties?
 How does one lose 5 kilos? | How does one lose 15 kilos? | How can one lose 5 kilos?
+Retry the request five times | Retry the request every five minutes | Please retry the request five times
 """,
     "date": """
 What are your opening hours on Monday? | What are your opening hours on Sunday? | What are the opening hours on Monday?
@@ -85,6 +86,7 @@ I can hear the caller but they can't hear me | I can't hear the caller but they 
 Show invoices that have been paid | Show invoices that have yet to be paid | Display the invoices that were paid
 Explain how the firewall blocks traffic | Explain how the firewall fails to block traffic | Explain the way the firewall blocks traffic
 Are these deposits refundable? | Are these deposits non-refundable? | Can these deposits be refundable?
+Can minors open an account? | Are minors barred from opening an account? | May minors open an account?
 """,
     "antonym": """
 How do I increase the font size? | How do I decrease the font size? | How can I increase the font size?
@@ -136,6 +138,7 @@ where can i pay with mastercard | where can i pay with paypal | where could i pa
 how do i connect to mysql | how do i connect to mongodb | how can i connect to mysql
 what does islam say about charity | what does buddhism say about charity | what does islam teach about charity
 clean the kitchen floor | clean the bathroom floor | how to clean the kitchen floor
+Charge the battery at 2 amps | Charge the battery at 2 volts | Please charge the battery at 2 amps
 """,
     "name": """
 Who is Marie Curie? | Who is Pierre Curie? | Who was Marie Curie?
@@ -259,6 +262,11 @@ Only members may vote | Members may only vote | Only members can vote
 How was life during the siege? | How was life following the siege? | What was life like during the siege?
 Does every planet have a moon? | Does any planet have a moon? | Do all planets have a moon?
 He resigned before the scandal broke | He resigned when the scandal broke | He stepped down before the scandal broke
+If the light is on the door is locked | If the door is locked the light is on | The door is locked if the light is on
+Every key opens some door | Some key opens every door | Each key opens some door
+Close the valve once the tank is full | Close the valve until the tank is full | Close the valve when the tank is full
+No students failed the exam | Not all students failed the exam | No student failed the exam
+What happens if I pay? | What happens unless I pay? | What happens when I pay?
 """,
     "order": """
 How do I get from Berlin to Munich? | How do I get from Munich to Berlin? | How can I get from Berlin to Munich?
