@@ -1,7 +1,10 @@
 """Near misses must be stopped, by the guard that is there for them, and their paraphrases let through."""
 
+from pathlib import Path
+
 import pytest
 
+from cache.bench.data import read_pairs
 from policies.reuse.facts import Facts, analyse
 from policies.reuse.guards import GUARDS, forbids, injection, language, length
 from tests.unit.reuse.near_misses import COMPARING, FOREIGN, INJECTED, PADDED, triples
@@ -104,3 +107,13 @@ def test_a_target_hidden_in_a_long_text_is_not_a_donor() -> None:
 def test_what_the_first_page_promises(asked: str, kept: str) -> None:
     """The examples people try first; each was once stopped by a guard that was too eager."""
     assert forbids(*both(asked, kept)) is None
+
+
+def test_near_misses_in_other_words_are_mostly_stopped_and_paraphrases_seldom() -> None:
+    """300 of ten kinds, written without looking at the guards: what passes here is left to the learned boundary."""
+    pairs = read_pairs(Path(__file__).parents[2] / "data" / "other_near_misses.tsv")
+    stopped = {same: [forbids(*both(pair.a, pair.b)) for pair in pairs if pair.same == same] for same in (True, False)}
+    hard = {same: sum(name not in (None, "substitution") for name in found) for same, found in stopped.items()}
+    assert (len(stopped[False]), len(stopped[True])) == (300, 300)
+    assert hard[False] >= 250
+    assert hard[True] <= 15
