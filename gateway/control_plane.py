@@ -13,7 +13,7 @@ from gateway.routes.access import EXCEPTION_HANDLERS, with_services
 from gateway.routes.admin import control_plane, openapi_config, programs_plane
 from gateway.services import Services
 
-_PATHS = ("/api/", "/ui", "/v1/organization/")
+_PATHS = ("/api/v1/", "/ui", "/v1/organization/")
 
 
 class ControlPlane:

@@ -47,9 +47,9 @@ class Counting(Endpoint):
         await send_whole(send, payload, [*always(call.id), *pairs(lines), JSON])
 
 
-@route("/", http_method=["GET", "HEAD"], media_type=MediaType.JSON, sync_to_thread=False)
+@route(["/", "/api/hello"], http_method=["GET", "HEAD"], media_type=MediaType.JSON, sync_to_thread=False)
 def greet() -> dict[str, str]:
-    """Some of Anthropic's clients look whether anybody is there before they ask."""
+    """Anthropic's clients look whether anybody is there before they ask: Claude Code at the second since 2.1.330."""
     return {"object": "nearhit", "base_url": "/v1", "docs": "/docs", "dashboard": "/ui"}
 
 

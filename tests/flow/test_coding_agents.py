@@ -1,6 +1,6 @@
 """What coding agents send by base URL alone, as they were seen to send it, in small: one tool is called and answered.
 
-Recorded of Codex 0.169, Claude Code 2.1.197, opencode 1.18 and qwen-code 0.24 and written anew without their prompts.
+Recorded of Codex 0.169, Claude Code 2.1.330, opencode 1.18 and qwen-code 0.24 and written anew without their prompts.
 """
 
 from collections.abc import Callable
@@ -166,8 +166,9 @@ async def test_a_tool_is_called_and_its_result_comes_back(
         async with live(settings(tmp_path, providers={"up": {"kind": "scripted"}, "lab": lab})) as gateway:
             prices: Body = {"input_usd": "1.00", "output_usd": "2.00", "actor": "test", "effective_from": 0.0}
             await gateway.services.prices.set("lab/m", **prices)
-            async with gateway.client.head(gateway.url) as there:
-                assert there.status == 200
+            for greeting in ("/", "/api/hello"):
+                async with gateway.client.head(gateway.url + greeting) as there:
+                    assert there.status == 200
             script.calls = [("call_1", "run", RUN)]
             told = await gateway.post(path, shape(None), headers=headers)
             assert told.status == 200, told.raw
