@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TEST_PROCESSES ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev serve test lint types imports docs fmt bench bench-cache proof h200-dry containers clean bench-overload bench-slow bench-faults soak constraints release bench-engine
+.PHONY: help install install-dev serve test lint types imports docs fmt bench bench-cache proof h200-dry containers clean bench-overload bench-slow bench-faults bench-routing soak constraints release bench-engine
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -81,6 +81,9 @@ bench-slow: install ## p99 beside 500 clients that never finish a request, and w
 
 bench-faults: install ## how much longer requests take while Redis or an upstream hangs; kept under docs/benchmarks/
 	$(BIN)/python -m gateway.bench.faults --save docs/benchmarks
+
+bench-routing: install ## routing decisions, failover, translation; kept under docs/benchmarks/
+	$(BIN)/python -m gateway.bench.routing --save docs/benchmarks
 
 soak: install ## an hour of mixed traffic: does anything grow; kept under docs/benchmarks/
 	$(BIN)/python -m gateway.bench.soak --seconds $(SOAK_SECONDS) --save docs/benchmarks
