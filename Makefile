@@ -91,7 +91,7 @@ soak: install ## an hour of mixed traffic: does anything grow; kept under docs/b
 bench-engine: $(VENV)/.installed-bench ## the engine beside transformers and llama.cpp; kept under docs/benchmarks/
 	$(BIN)/nearhit bench engine --save docs/benchmarks $(BENCH_ENGINE)
 
-bench-cache: install ## reuse on the labelled data in NEARHIT_BENCH_DATA; hours; kept under docs/benchmarks/
+bench-cache: install ## reuse on the labelled data in NEARHIT_BENCH_DATA; about an hour; kept under docs/benchmarks/
 	@test -n "$(NEARHIT_BENCH_DATA)" || { echo "set NEARHIT_BENCH_DATA to a folder with streams/ and pairs/"; exit 1; }
 	$(BIN)/python -m cache.training --data "$(NEARHIT_BENCH_DATA)" --leave-one-out --out $(BENCH_SCRATCH) --cache $(BENCH_SCRATCH)
 	$(BIN)/python -m gateway.bench.cache_suite --data "$(NEARHIT_BENCH_DATA)" --apart $(BENCH_SCRATCH) --cache $(BENCH_SCRATCH) \
