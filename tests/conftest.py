@@ -10,6 +10,7 @@ from pathlib import Path
 
 import certifi
 import pytest
+from hypothesis import settings
 
 # Triton reads this when it is first imported, by whichever test: without a GPU its kernels run in its interpreter.
 os.environ.setdefault("TRITON_INTERPRET", "1")  # noqa: TID251 - for tests alone
@@ -20,6 +21,10 @@ from tests.clock import FrozenClock
 from tests.services import MISSING, postgres_url, redis_url
 
 __all__ = ["postgres_url", "redis_url"]
+
+# A busy machine is no reason to fail: 200 ms for an example is Hypothesis's default outside of CI.
+settings.register_profile("patient", parent=settings.default, deadline=None)
+settings.load_profile("patient")
 
 _PREFIXES = ("NEARHIT_", "OTEL_", "PROMETHEUS_")
 _SUFFIXES = ("_API_KEY",)
