@@ -22,7 +22,7 @@ from engine.grammar import Vocabulary
 from engine.models.decoder import Decoder
 from engine.pacing import Pace
 from engine.rows import Asked, Drawn, ask, take
-from engine.runner import EagerRunner, Runner, Step
+from engine.runner import EagerRunner, Reading, Runner, Step
 from engine.scheduler import Limits, Scheduler, Work
 from engine.sequence import Sequence
 from engine.speculation import Speculation
@@ -40,12 +40,28 @@ class Ended(Struct, frozen=True):
 
 
 class Flight(Struct, frozen=True):
-    """A step that was started. `ended`: what had ended before."""
+    """A step that was started. `asked`: who hears of it, in the order of `steps`. `ended`: what had ended before.
+
+    `decodes` rows and `prompt` tokens are computed in it, parts of tokens included.
+    """
 
     asked: list[Asked]
-    step: Step | None
+    steps: list[Step]
     began: float
     ended: list[Ended]
+    decodes: int = 0
+    prompt: float = 0.0
+
+
+class _Read(Struct, frozen=True):
+    """A block of a prompt that is computed in parts, beside those who decode."""
+
+    asked: Asked
+    reading: Reading
+
+    @property
+    def sequence(self) -> Sequence:
+        return self.asked.work.sequence
 
 
 class EngineCore:
@@ -79,6 +95,7 @@ class EngineCore:
         self._speculation = speculation
         self._monotonic = monotonic
         self._live: dict[Hashable, Sequence] = {}
+        self._read: _Read | None = None
         self._flying: set[int] = set()  # arrivals of those in the step that is under way
         self._arrivals = count()
         self._rate = 0.0
@@ -182,26 +199,62 @@ class EngineCore:
             self._speculation.prepare(self._scheduler.running)
         limits = self._scheduler.limits
         chunk, alone = self._pace.chunk(limits.chunk), self._pace.alone(limits.step_tokens)
-        asked = [ask(work) for work in self._scheduler.plan(now, chunk, alone)]
-        if not asked:
-            return Flight(asked, None, now, ended)
-        self._flying = {one.work.sequence.arrival for one in asked}
+        plan = self._scheduler.plan(now, chunk, alone)
+        self._divide(plan)
+        asked, read = [ask(work) for work in plan], self._read
+        touched = [*asked, *([] if read is None else [read.asked])]
+        self._flying = {one.work.sequence.arrival for one in touched}
+        decodes = sum(work.sequence.pending == 1 for work in plan)
+        prompt = float(sum(work.tokens for work in plan if work.sequence.pending > 1))
+        steps: list[Step] = []
         try:
-            rows = [row for one in asked for row in (*one.scores, *one.draws)]
-            return Flight(asked, self._runner.launch([one.work for one in asked], rows), now, ended)
+            if asked:
+                rows = [row for one in asked for row in (*one.scores, *one.draws)]
+                steps.append(self._runner.launch(plan, rows))
+            if read is not None:
+                parts = max(1, int(self._pace.part() * self._runner.parts)) if decodes else self._runner.parts
+                prompt += read.asked.work.tokens * parts / self._runner.parts
+                if (step := read.reading.go_on(parts)) is not None:
+                    steps.append(step)
+                    asked.append(read.asked)
+                    self._let_go()
         except RuntimeError:  # torch's own errors, out of memory included
-            return Flight(asked, None, now, ended + self._crashed(asked))
+            return Flight([], [], now, ended + self._crashed(touched))
+        return Flight(asked, steps, now, ended, decodes, prompt)
+
+    def _divide(self, plan: list[Work]) -> None:
+        """Where a block of a prompt is too much for a step that decodes, compute the one that asks for most in parts.
+
+        That is the one furthest into its prompt. It is taken out of `plan`.
+        """
+        if self._read is not None and not self._read.sequence.reading:  # it lost its blocks
+            self._read = None
+        decodes = any(work.sequence.pending == 1 for work in plan)
+        prompts = [work for work in plan if work.sequence.pending > 1]
+        if self._read is not None or not decodes or not prompts or self._runner.parts == 1 or self._pace.part() == 1:
+            return
+        work = max(prompts, key=lambda one: one.begin)
+        plan.remove(work)
+        asked = ask(work)
+        self._read = _Read(asked, self._runner.read([work], [*asked.scores, *asked.draws]))
+        work.sequence.reading = True
+
+    def _let_go(self) -> None:
+        if self._read is not None:
+            self._read.sequence.reading = False
+            self._read = None
 
     def collect(self, flight: Flight) -> list[Ended]:
         """What a started step came to. Nobody hears of a request that was cancelled meanwhile."""
-        if flight.step is None:
-            return flight.ended
+        if self._read is not None and self._read.sequence.over:
+            self._scheduler.remove(self._read.sequence)
         try:
-            picks = iter(flight.step.finish())
+            picks = iter([pick for step in flight.steps for pick in step.finish()])
         except RuntimeError:
             return flight.ended + self._crashed(flight.asked)
         then = self._monotonic()
-        self._measure([one.work for one in flight.asked], then - flight.began)
+        if flight.decodes or flight.prompt:
+            self._measure(flight, then - flight.began)
         self._flying = set()
         ended = list(flight.ended)
         for one in flight.asked:
@@ -216,6 +269,7 @@ class EngineCore:
     def _crashed(self, asked: list[Asked]) -> list[Ended]:
         _log.exception("a step failed; its %d requests end", len(asked))
         self._flying = set()
+        self._let_go()
         sequences = [one.work.sequence for one in asked]
         for sequence in sequences:
             if sequence.over:
@@ -255,12 +309,9 @@ class EngineCore:
         timing = sequence.timing(self._monotonic())
         return Output(handle=0, tokens=[], finish=reason, usage=sequence.usage(), timing=timing)
 
-    def _measure(self, plan: list[Work], seconds: float) -> None:
-        decodes = sum(work.sequence.pending == 1 for work in plan)
-        total = sum(work.tokens for work in plan)
-        prompt = sum(work.tokens for work in plan if work.sequence.pending > 1)
-        self._pace.observe(decodes, prompt, seconds)
-        rate = total / max(seconds, 1e-6)
+    def _measure(self, flight: Flight, seconds: float) -> None:
+        self._pace.observe(flight.decodes, flight.prompt, seconds)
+        rate = (flight.decodes + flight.prompt) / max(seconds, 1e-6)
         self._rate += (rate - self._rate) * (_SMOOTH if self._rate else 1.0)
         self._step_s += (seconds - self._step_s) * (_SMOOTH if self._step_s else 1.0)
 

@@ -3,8 +3,9 @@
 Knows: measured seconds of steps. Does not know: clocks, sequences, blocks.
 
 A step that also reads a prompt lasts longer, and everybody who decodes in it waits. So the share of a step that a
-prompt gets follows from what was measured: a step may last `STRETCH` times a step that only decodes. Where nobody
-decodes a step is bounded too, by `LONGEST`.
+prompt gets follows from what was measured: a step may last `STRETCH` times a step that only decodes. Where one block of
+a prompt takes longer than that, as far into a long prompt, it is computed over several steps, a `part` of it in each.
+Where nobody decodes a step is bounded too, by `LONGEST`.
 """
 
 from engine.blocks import BLOCK
@@ -28,8 +29,8 @@ class Pace:
         self._prompt = 0.0
         self._decodes = 1.0  # sequences that a decoding step serves
 
-    def observe(self, decodes: int, prompt: int, seconds: float) -> None:
-        """A step had `decodes` rows that decode and `prompt` tokens of prompts, and took `seconds`."""
+    def observe(self, decodes: int, prompt: float, seconds: float) -> None:
+        """`decodes` rows that decode and `prompt` tokens of prompts, whole or in part, took a step of `seconds`."""
         if seconds <= 0:
             return
         if prompt == 0:
@@ -45,8 +46,15 @@ class Pace:
         """Prompt tokens that may join a step which decodes: whole blocks, at least one, at most `most`."""
         if not self._decode or not self._prompt:
             return most
-        tokens = int((STRETCH - 1) * self._decode / self._prompt)
-        return min(max(tokens // BLOCK * BLOCK, BLOCK), most)
+        return min(max(int(self._fitting()) // BLOCK * BLOCK, BLOCK), most)
+
+    def part(self) -> float:
+        """How much of one block may join a step which decodes: above 0, at most 1."""
+        return min(self._fitting() / BLOCK, 1.0) if self._decode and self._prompt else 1.0
+
+    def _fitting(self) -> float:
+        """Prompt tokens that take as long as a step which decodes may be longer."""
+        return (STRETCH - 1) * self._decode / self._prompt
 
     def alone(self, most: int) -> int:
         """Prompt tokens of a step in which nobody decodes: whole blocks, at least one, at most `most`."""

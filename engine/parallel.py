@@ -137,6 +137,11 @@ class Leader(Decoder):
         self._followers = followers
         self._cache: KVCache | None = None
 
+    @property
+    def parts(self) -> int:
+        """Followers repeat whole passes."""
+        return 1
+
     def forward(self, batch: Batch, cache: Cache) -> Tensor:
         """Logits, as of the whole model. Raises EngineFailed when a follower is gone: the whole engine is then."""
         assert isinstance(cache, KVCache)

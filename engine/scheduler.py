@@ -112,6 +112,7 @@ class Scheduler:
     def plan(self, now: float, chunk: int | None = None, alone: int | None = None) -> list[Work]:
         """The next step, in rank order. Every planned sequence has the blocks it needs. `now` in monotonic seconds.
 
+        Sequences that are `reading` are busy; they may still lose their blocks, and are not reading any more then.
         `chunk`: tokens of a prompt while others decode; `alone`: of all prompts else. None: the limits' own.
         """
         self._displace()
@@ -124,6 +125,9 @@ class Scheduler:
         preemptions, at = self.preemptions, 0
         while at < len(self.running):
             sequence = self.running[at]
+            if sequence.reading:
+                at += 1
+                continue
             count = (
                 1 if sequence.pending == 1 else _whole_blocks(sequence.pending, self._share(sequence, chunk, budget))
             )
@@ -248,6 +252,7 @@ class Scheduler:
         self._pool.give_back(sequence.blocks)
         sequence.blocks = []
         sequence.drafts = []
+        sequence.reading = False
         sequence.computed = 0
 
     def check(self) -> None:

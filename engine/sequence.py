@@ -41,7 +41,8 @@ class Sequence:
 
     Prefill, decode and the resumption after a preemption are all the same state: `computed < len(tokens)`. `drafts` are
     guesses at what follows, verified by the next step and never part of `tokens` before. `scored`: prompt positions
-    whose log probabilities are known, where they are wanted. Times are monotonic seconds.
+    whose log probabilities are known, where they are wanted. `reading`: what comes next is being computed, over several
+    steps. Times are monotonic seconds.
     """
 
     key: Hashable
@@ -70,6 +71,7 @@ class Sequence:
     drafts: list[int] = field(default_factory=list[int])
     guesses: Guesses = field(default_factory=Guesses)
     scored: int = 0
+    reading: bool = False
     over: bool = False
 
     @property

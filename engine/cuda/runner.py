@@ -19,7 +19,7 @@ from engine.cuda.frame import Cut, Frame, Sizes, sizes_of
 from engine.cuda.graphs import Recorder, bucket
 from engine.cuda.table import BlockTable
 from engine.kernels import NO_SPLIT
-from engine.runner import Step
+from engine.runner import Reading, Step
 from engine.sampler import Pick, Row, sample
 from engine.scheduler import Work
 
@@ -98,6 +98,15 @@ class CudaRunner:
     def blocks(self) -> int:
         """Blocks of the cache that sequences may use."""
         return self.cache.layers[0].shape[1] // BLOCK - 1
+
+    @property
+    def parts(self) -> int:
+        """A device is not interrupted."""
+        return 1
+
+    def read(self, plan: list[Work], rows: list[Row]) -> Reading:
+        """Never called, as there is one part."""
+        raise NotImplementedError
 
     def prepare(self, sizes: Sequence[int]) -> None:
         """Record decode steps of these sizes now, so that no request waits for it."""

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from engine.attention import Batch, Cache, Look
 from engine.models.linear import Linear, Table
+from engine.models.rope import Rope
 from engine.models.rotary import Rotary, turn
 from engine.models.spec import Spec
 
@@ -70,8 +71,22 @@ class _Norms(NamedTuple):
     fed: _Norm | None
 
 
+@dataclass(slots=True)
+class Passage:
+    """A batch on its way: `x` [T, hidden] is the stream before layer `layer`, `turns` are how each rope turns it."""
+
+    batch: Batch
+    x: Tensor
+    turns: dict[Rope | None, tuple[Tensor, Tensor]]
+    layer: int = 0
+
+
 class Decoder:
-    """`forward` turns a packed batch into logits of the rows that need them."""
+    """`forward` turns a packed batch into logits of the rows that need them.
+
+    `begin`, `advance` and `end` are the same in parts, for who cannot spend the time at once; under
+    `torch.inference_mode`.
+    """
 
     def __init__(self, spec: Spec, embed: Table, layers: list[Layer], norm: Tensor, head: Linear) -> None:
         self.spec = spec
@@ -97,19 +112,33 @@ class Decoder:
         """Weights read for one step."""
         return sum(linear.bytes for linear in self.linears)
 
+    @property
+    def parts(self) -> int:
+        """Into how many parts a pass may be divided."""
+        return len(self.layers)
+
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: Cache) -> Tensor:
         """Logits [rows, V] in float32 for `batch.rows`; keys and values of all T tokens end up in `cache`."""
-        spec = self.spec
+        passage = self.begin(batch)
+        self.advance(passage, cache, self.parts)
+        return self.end(passage)
+
+    def begin(self, batch: Batch) -> Passage:
+        """Before the first layer."""
         self.rotary.reserve(batch.length)
-        turns = self.rotary.at(batch.positions)
         x = self.embed.rows(batch.ids)
-        if spec.embed_scale != 1.0:
-            x = x * torch.tensor(spec.embed_scale, dtype=x.dtype)  # rounded as in training
-        x = x.float()  # looked up, so nobody else's: what layers give is added in place
-        for index, layer in enumerate(self.layers):
-            norms, rope = self._norms[index], spec.ropes[index]
-            rotation = None if rope is None else (*turns[rope], rope.rotary)
+        if self.spec.embed_scale != 1.0:
+            x = x * torch.tensor(self.spec.embed_scale, dtype=x.dtype)  # rounded as in training
+        # looked up, so nobody else's: what layers give is added in place
+        return Passage(batch, x.float(), self.rotary.at(batch.positions))
+
+    def advance(self, passage: Passage, cache: Cache, layers: int) -> None:
+        """Through the next `layers` layers, as far as there are."""
+        spec, batch, x = self.spec, passage.batch, passage.x
+        for index in range(passage.layer, min(passage.layer + layers, len(self.layers))):
+            layer, norms, rope = self.layers[index], self._norms[index], spec.ropes[index]
+            rotation = None if rope is None else (*passage.turns[rope], rope.rotary)
             query, key, value = self._project(layer.qkv(norms.attention(x)), norms.qk, rotation)
             cache.write(index, batch.slots, key, value)
             attended = layer.out(cache.attend(index, query, batch, self._looks[index]))
@@ -117,7 +146,12 @@ class Decoder:
             gate, up = layer.gate_up(norms.mlp(x)).chunk(2, -1)
             fed = layer.down(self._gate(gate).mul_(up))
             x = x.add_(fed if norms.fed is None else norms.fed(fed))
-        return self.logits(x[batch.rows])
+            passage.layer = index + 1
+
+    def end(self, passage: Passage) -> Tensor:
+        """Logits, as of `forward`, after the last layer."""
+        assert passage.layer == len(self.layers)
+        return self.logits(passage.x[passage.batch.rows])
 
     def logits(self, x: Tensor) -> Tensor:
         """From the stream [rows, hidden] after the last layer to logits [rows, V] in float32."""

@@ -57,7 +57,7 @@ def total(seeds: range, decoder: Decoder, draft: Decoder, clock: Any) -> dict[st
 def test_any_traffic_gives_the_oracles_answers(group: int, decoder: Any, draft: Any, clock: Any) -> None:
     """Chunking, sharing, preemption, guessing and aborts are bookkeeping: none may change a single token."""
     seen = total(range(group, ORDINARY, GROUPS), decoder, draft, clock)
-    met = ("preemptions", "hit", "evicted", "drafted", "accepted", "aborted", "copies")
+    met = ("preemptions", "hit", "evicted", "drafted", "accepted", "aborted", "copies", "divided")
     assert all(seen[name] for name in met), f"a fuzz that never meets these proves nothing about them: {seen}"
 
 
@@ -76,6 +76,9 @@ FAULTS: list[tuple[Any, str, str, str]] = [
     (Scheduler, "_guesses", "sequence.blocks += self._pool.take(max(need, 0))", "pass"),
     (Scheduler, "_preempt", "self._release(sequence)", "pass"),
     (EngineCore, "collect", "if sequence.over:", "if False:"),
+    (EngineCore, "_divide", "not self._read.sequence.reading", "False"),
+    (EngineCore, "_divide", "plan.remove(work)", "pass"),
+    (Scheduler, "plan", "if sequence.reading:", "if False:"),
     (EngineCore, "_finish", "if sequence.arrival not in self._flying:", "if True:"),
     (BlockPool, "take", "del self._by_hash[digest]", "pass"),
     (BlockPool, "give_back", "self._references[block] == 0", "True"),

@@ -26,8 +26,10 @@ def test_a_prompts_share_follows_from_measured_seconds() -> None:
     pace.observe(8, 64, 0.010 + 64 * 0.0001)
     assert pace.chunk(512) == int((STRETCH - 1) * 100) // BLOCK * BLOCK
     assert pace.chunk(64) == 64
+    assert pace.part() == 1
     pace.observe(8, 64, 0.010 + 64 * 0.01)  # a long context: tokens are a hundred times dearer
     assert pace.chunk(512) == BLOCK
+    assert pace.part() == pytest.approx((STRETCH - 1) * 0.010 / (BLOCK * 0.01))
     pace.observe(8, 0, 0.0)  # a clock too coarse says nothing
 
 
@@ -43,6 +45,64 @@ def test_the_gap_of_running_streams_is_bounded() -> None:
         pace.observe(16, chunk, seconds)
         read += chunk
     assert worst <= 3 * 0.005
+
+
+def test_a_block_that_takes_too_long_is_read_in_parts(make_core: Any, submit: Any, oracle: Any, clock: Any) -> None:
+    """Far into a long prompt one block takes longer than ten steps that decode: each of those still gets its turn.
+
+    The clock counts layers: 1 ms each of a step that decodes, 4 ms each of one block.
+    """
+    core = make_core(chunk=16)
+    layers = core.decoder.parts
+    advance = core.decoder.advance
+
+    def told(passage: Any, cache: Any, count: int) -> None:
+        clock.seconds += count * (0.004 if len(passage.batch.ids) >= BLOCK else 0.001)
+        advance(passage, cache, count)
+
+    core.decoder.advance = told
+    try:
+        core.submit("decodes", submit([5, 6, 7], max_tokens=60))
+        core.step()
+        for _ in range(4):
+            core.step()
+        core.submit("long", submit(list(range(1, 50)), max_tokens=2))
+        said: dict[str, list[int]] = {"decodes": [], "long": []}
+        gaps: list[float] = []
+        while core.busy:
+            before = clock.seconds
+            for one in core.step():
+                said[one.key] += one.output.tokens
+            gaps.append(clock.seconds - before)
+    finally:
+        del core.decoder.advance
+    assert said["long"] == oracle(list(range(1, 50)), 2)
+    first = layers * 0.005  # nothing had been measured when it came: it is read beside the step at once
+    assert max(gaps) <= max(first, 3 * layers * 0.001)
+    assert sum(gap > layers * 0.001 for gap in gaps) > 3 * layers / 2, "three more blocks in parts"
+
+
+def test_who_leaves_while_a_block_is_read_in_parts_frees_all_with_that_step(
+    make_core: Any, submit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its layers that are left would be computed for nobody, its blocks be held for as many steps."""
+    core = make_core(chunk=16)
+    monkeypatch.setattr(core._pace, "part", lambda: 0.1)
+    core.submit("decodes", submit([5, 6, 7], max_tokens=9))
+    core.step()
+    before = core.pool.available
+    core.submit("long", submit(list(range(1, 50))))
+    flight = core.launch()
+    assert core._read is not None
+    output = core.cancel("long", "abort")
+    assert output is not None
+    assert output.usage.prompt == 0
+    assert core.pool.available < before
+    core.collect(flight)
+    assert core.pool.available == before
+    core.step()
+    assert core._read is None
+    core.check()
 
 
 def test_a_step_of_prompts_alone_is_bounded() -> None:

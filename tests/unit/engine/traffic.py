@@ -11,6 +11,7 @@ from engine.blocks import blocks_for
 from engine.core import Ended, EngineCore
 from engine.frames import Submit
 from engine.models.decoder import Decoder
+from engine.pacing import Pace
 from engine.sampler import Row, sample
 from engine.scheduler import Limits, Work
 from engine.sequence import Sequence
@@ -61,7 +62,19 @@ class Seen:
     aborted: int = 0
     aborted_in_flight: int = 0
     copies: int = 0
+    divided: int = 0
     wrong: int = 0
+
+
+class Uneven(Pace):
+    """Now and then a block of a prompt is too much for one step."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._random = random.Random(seed)
+
+    def part(self) -> float:
+        return self._random.choice([1.0, 0.6, 0.1])
 
 
 class Traffic:
@@ -134,6 +147,7 @@ class Run:
                 self.said[key] = []
             self._abort(0.02, in_flight=False)
             flight = self.core.launch()
+            self.seen.divided += self.core._read is not None
             self._abort(0.03, in_flight=True)
             still = 0 if flight.asked or not self.core.busy else still + 1
             assert still <= MOST_STILL, "nobody gets on"
@@ -191,6 +205,7 @@ def play(seed: int, decoder: Decoder, draft: Decoder, clock: Callable[[], float]
         monotonic=clock,
         speculation=speculation,
     )
+    core._pace = Uneven(seed)
     run = Run(traffic, core)
     run.play()
     stats, seen = core.stats(), run.seen
