@@ -8,12 +8,12 @@ must be told to ignore an end, and none holds a token back because half a charac
 """
 
 import string
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
@@ -41,6 +41,8 @@ _BLOCK_NAMES = (
     ("mlp.up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
 )
+_GGUF = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
+_FILES = {"float32": "ALL_F32", "bfloat16": "MOSTLY_BF16", "int8": "MOSTLY_Q8_0", "int4": "MOSTLY_Q4_0"}
 
 
 def config(size: str) -> dict[str, Any]:
@@ -100,26 +102,27 @@ def _tokenizer(vocabulary: int) -> Tokenizer:
     return made
 
 
-def write_gguf(folder: Path) -> Path:
-    """`model.gguf` in float32. Raises ImportError where the package `gguf` is missing."""
-    import gguf
-    from safetensors.torch import load_file
+def write_gguf(folder: Path, weights: str = "float32") -> Path:
+    """`model.gguf`, or `model-Q8_0.gguf` and so on. Raises ImportError where the package `gguf` is missing.
 
-    target = folder / "model.gguf"
+    Norms stay float32. With int4 the head is Q8_0, as it is int8 in ours.
+    """
+    import gguf
+
+    kind = gguf.GGMLQuantizationType[_GGUF[weights]]
+    target = folder / ("model.gguf" if weights == "float32" else f"model-{_GGUF[weights]}.gguf")
     if target.exists():
         return target
     made = msgspec.json.decode((folder / "config.json").read_bytes())
     draft = target.with_suffix(".new")
     writer = gguf.GGUFWriter(str(draft), "qwen3")
-    _describe(writer, made)
+    _describe(writer, made, gguf.LlamaFileType[_FILES[weights]])
     _vocabulary(writer, msgspec.json.decode((folder / "tokenizer.json").read_bytes()))
-    weights = load_file(folder / "model.safetensors")
-    writer.add_tensor("token_embd.weight", weights["model.embed_tokens.weight"].numpy())
-    writer.add_tensor("output_norm.weight", weights["model.norm.weight"].numpy())
-    for layer in range(made["num_hidden_layers"]):
-        for theirs, ours in _BLOCK_NAMES:
-            name = f"model.layers.{layer}.{theirs}.weight"
-            writer.add_tensor(f"blk.{layer}.{ours}.weight", weights[name].to(torch.float32).numpy())
+    for name, tensor in _tensors(folder, made["num_hidden_layers"]):
+        plain = tensor.ndim == 1 or weights == "float32"
+        own = gguf.GGMLQuantizationType.Q8_0 if weights == "int4" and name == "token_embd.weight" else kind
+        data = tensor.numpy() if plain else gguf.quants.quantize(tensor.numpy(), own)
+        writer.add_tensor(name, data, raw_dtype=None if plain else own)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -128,9 +131,19 @@ def write_gguf(folder: Path) -> Path:
     return target
 
 
-def _describe(writer: Any, made: dict[str, Any]) -> None:
-    import gguf
+def _tensors(folder: Path, layers: int) -> Iterator[tuple[str, Tensor]]:
+    """All weights in float32 under GGUF's names."""
+    from safetensors.torch import load_file
 
+    weights = load_file(folder / "model.safetensors")
+    yield "token_embd.weight", weights["model.embed_tokens.weight"].float()
+    yield "output_norm.weight", weights["model.norm.weight"].float()
+    for layer in range(layers):
+        for theirs, ours in _BLOCK_NAMES:
+            yield f"blk.{layer}.{ours}.weight", weights[f"model.layers.{layer}.{theirs}.weight"].float()
+
+
+def _describe(writer: Any, made: dict[str, Any], file_type: int) -> None:
     writer.add_name("bench")
     writer.add_context_length(made["max_position_embeddings"])
     writer.add_embedding_length(made["hidden_size"])
@@ -142,7 +155,7 @@ def _describe(writer: Any, made: dict[str, Any]) -> None:
     writer.add_value_length(made["head_dim"])
     writer.add_rope_freq_base(made["rope_theta"])
     writer.add_layer_norm_rms_eps(made["rms_norm_eps"])
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_file_type(file_type)
 
 
 def _vocabulary(writer: Any, tokenizer: dict[str, Any]) -> None:

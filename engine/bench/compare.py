@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from engine.bench import checkpoint, workloads
-from engine.bench.peers import known
+from engine.bench.peers import WEIGHTS, known
 from engine.bench.trial import Trial
 from engine.models.spec import read_spec
 from engine.planning import measure
@@ -30,17 +30,23 @@ REFERENCE = "transformers_generate"
 OURS = "nearhit"
 _SLO_TTFT_MS, _SLO_TPOT_MS = 500.0, 50.0
 _PATIENCE_S = 1800
+_LESSER = ("one", "sixteen")  # workloads for weights in fewer bits
+_REDUCING = ("llama_cpp", OURS)  # who has those
 _LIBRARIES = ("torch", "transformers", "xllamacpp")
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What is measured. `folder` keeps the checkpoints between runs. `long_prompt`: tokens of the late prompt."""
+    """What is measured. `folder` keeps the checkpoints between runs. `long_prompt`: tokens of the late prompt.
+
+    `weights`: their types. All but float32 are asked of those engines that have them, one by one and in sixteens.
+    """
 
     folder: Path
     models: tuple[str, ...] = ("5m", "100m")
     names: tuple[str, ...] = workloads.NAMES
     peers: tuple[str, ...] = (REFERENCE, "transformers_static", "transformers_continuous", "llama_cpp", OURS)
     threads: tuple[int, ...] = (1, 2)
+    weights: tuple[str, ...] = tuple(WEIGHTS)
     repeats: int = 3
     long_prompt: int = 8192
 
@@ -49,13 +55,16 @@ class Row(Struct, kw_only=True):
     """One engine on one workload, medians over repeats. Times in milliseconds. `equal`: requests whose tokens agree.
 
     `gap_ratio`: the largest gap of a running stream after the late prompt came, over their median gap before it came.
-    `roofline`: the least time that memory and arithmetic allow over the time taken.
+    `roofline`: the least time that memory and arithmetic allow over the time taken. `perplexity`: percent by which it
+    changes from float32 weights to these, where we measured it.
     """
 
     model: str
     workload: str
     threads: int
     peer: str
+    weights: str = "float32"
+    perplexity: float | None = None
     requests: int = 0
     equal: int = 0
     tokens_per_s: float = 0.0
@@ -73,19 +82,23 @@ class Row(Struct, kw_only=True):
 def run(plan: Plan, say: Callable[[str], object]) -> dict[str, Any]:
     """Everything in `plan`; what could not run says why in its row. Raises LookupError for unknown names."""
     unknown = sorted({*plan.peers} - {*known()}) or sorted({*plan.names} - {*workloads.NAMES})
-    unknown = unknown or sorted({*plan.models} - {*checkpoint.SIZES})
+    unknown = unknown or sorted({*plan.models} - {*checkpoint.SIZES}) or sorted({*plan.weights} - {*WEIGHTS})
     if unknown:
-        raise LookupError(f"Unknown: {unknown[0]!r}. Peers: {known()}, workloads: {workloads.NAMES}.")
+        told = f"Peers: {known()}, workloads: {workloads.NAMES}, weights: {tuple(WEIGHTS)}."
+        raise LookupError(f"Unknown: {unknown[0]!r}. {told}")
     began, load = time.strftime("%Y-%m-%d"), os.getloadavg()[0]
     rows: list[Row] = []
     machines: dict[int, Machine] = {}
     for model in plan.models:
         folder = checkpoint.write(plan.folder / model, model)
-        found = shape(read_spec(checkpoint.config(model)), 4.0)
-        for threads in plan.threads:
+        changes = {weights: _change(plan, folder, weights) for weights in plan.weights}
+        for threads, weights in product(plan.threads, plan.weights):
             machines[threads] = machines.get(threads) or _machine(threads)
-            for name in plan.names:
-                for row in _rows(plan, _Place(model, folder, threads, found, machines[threads]), name):
+            found = shape(read_spec(checkpoint.config(model)), WEIGHTS[weights])
+            place = _Place(model, folder, threads, found, machines[threads], weights)
+            for name in plan.names if weights == "float32" else [name for name in plan.names if name in _LESSER]:
+                for row in _rows(plan, place, name):
+                    row.perplexity = changes[weights] if row.peer == OURS else None
                     rows.append(row)
                     say(line(row))
     return {
@@ -107,14 +120,24 @@ class _Place(Struct, frozen=True):
     threads: int
     shape: Shape
     machine: Machine
+    weights: str
+
+
+def _change(plan: Plan, folder: Path, weights: str) -> float | None:
+    if weights == "float32" or OURS not in plan.peers:
+        return None
+    from engine.quant.quality import change_from_float32
+
+    return change_from_float32(str(folder), "bfloat16", "none" if weights == "bfloat16" else weights)
 
 
 def _rows(plan: Plan, place: _Place, name: str) -> Iterator[Row]:
     vocabulary = checkpoint.SIZES[place.model]["vocabulary"]
     asked = [workloads.make(name, vocabulary, at, long_prompt=plan.long_prompt) for at in range(plan.repeats)]
     reference: list[Trial] | None = None
-    for peer in sorted(plan.peers, key=lambda peer: peer != REFERENCE):
-        row = Row(model=place.model, workload=name, threads=place.threads, peer=peer)
+    peers = plan.peers if place.weights == "float32" else [peer for peer in plan.peers if peer in _REDUCING]
+    for peer in sorted(peers, key=lambda peer: peer != REFERENCE):
+        row = Row(model=place.model, workload=name, threads=place.threads, peer=peer, weights=place.weights)
         try:
             trials = [_trial(peer, place, workload) for workload in asked]
         except _Failed as error:
@@ -134,8 +157,9 @@ def _trial(peer: str, place: _Place, workload: workloads.Workload) -> Trial:
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         file.write(msgspec.json.encode(workload))
         file.flush()
-        command = [sys.executable, "-m", "engine.bench.trial", peer, str(place.folder), str(place.threads), file.name]
         threads = str(place.threads)
+        command = [sys.executable, "-m", "engine.bench.trial", peer, str(place.folder), threads, file.name]
+        command.append(place.weights)
         # The reference asks for one thread per process here: what else runs in it must not take more than it was given.
         environment = [
             "env",
@@ -182,6 +206,9 @@ def _fill(
 
 
 def _compare(row: Row, trials: list[Trial], reference: list[Trial] | None) -> None:
+    if row.weights != "float32":
+        row.note = "not compared: other weights than the reference's"
+        return
     if reference is None:
         row.note = "not compared: the reference did not run"
         return
@@ -230,36 +257,43 @@ def _version(name: str) -> str | None:
 
 
 def ratios(rows: list[Row]) -> dict[str, float]:
-    """Our rate over each peer's, for rows whose tokens are all equal; and our own gap ratios."""
+    """Our rate over each peer's, in float32 where all tokens are equal; and our own gap ratios."""
     found: dict[str, float] = {}
-    told = {(row.model, row.workload, row.threads, row.peer): row for row in rows if row.requests}
-    for (model, name, threads, peer), row in told.items():
-        ours = told.get((model, name, threads, OURS))
-        label = f"{model}/{name}/{threads}"
+    told = {(row.model, row.workload, row.threads, row.weights, row.peer): row for row in rows if row.requests}
+    for (model, name, threads, weights, peer), row in told.items():
+        ours = told.get((model, name, threads, weights, OURS))
+        label = f"{model}/{name}/{threads}" + ("" if weights == "float32" else f"/{weights}")
         if peer == OURS:
             if row.gap_ratio is not None:
                 found[f"{label}/gap"] = row.gap_ratio
-        elif ours is not None and ours.equal == ours.requests and row.equal == row.requests and row.tokens_per_s:
+        elif ours is not None and row.tokens_per_s and (weights != "float32" or _right(ours, row)):
             found[f"{label}/{peer}"] = round(ours.tokens_per_s / row.tokens_per_s, 2)
     return found
 
 
+def _right(*rows: Row) -> bool:
+    return all(row.equal == row.requests for row in rows)
+
+
 HEAD = (
-    "| model | workload | threads | engine | tokens/s | ± | TTFT p50 | TTFT max | TPOT p50 | largest gap | gap ratio "
-    "| goodput | roofline | tokens equal |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    "| model | weights | workload | threads | engine | tokens/s | ± | TTFT p50 | TTFT max | TPOT p50 | largest gap "
+    "| gap ratio | goodput | roofline | tokens equal | perplexity |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
 def line(row: Row) -> str:
     """One row of the table."""
-    place = f"| {row.model} | {row.workload} | {row.threads} | {row.peer} |"
+    place = f"| {row.model} | {row.weights} | {row.workload} | {row.threads} | {row.peer} |"
     if not row.requests:
-        return f"{place} {row.note} |" + " |" * 9
+        return f"{place} {row.note} |" + " |" * 10
+    equal = f"{row.equal}/{row.requests}" if row.weights == "float32" else ""
+    change = "" if row.perplexity is None else f"{row.perplexity:+.3f} %"
     ratio = "" if row.gap_ratio is None else f"{row.gap_ratio:.2f}"
     return (
         f"{place} {row.tokens_per_s:.0f} | {row.spread:.0%} | {row.ttft_p50:.1f} ms | {row.ttft_max:.1f} ms "
         f"| {row.tpot_p50:.2f} ms | {row.largest_gap:.1f} ms | {ratio} | {row.goodput:.0%} | {row.roofline:.1%} "
-        f"| {row.equal}/{row.requests} |"
+        f"| {equal} | {change} |"
     )
 
 
@@ -277,7 +311,7 @@ def save(result: dict[str, Any], folder: Path) -> Path:
     told = [
         f"# Engines side by side, {result['date']}",
         "",
-        f"Float32, greedy, the same token ids; {result['repeats']} repeats, medians;",
+        f"Greedy, the same token ids; {result['repeats']} repeats, medians;",
         f"{result['processors']} processors, load {result['load_average_before']} before; {machine}.",
         f"Goodput: TTFT ≤ {slo['ttft_ms']:g} ms and TPOT ≤ {slo['tpot_ms']:g} ms.",
         f"Versions: {', '.join(f'{name} {one}' for name, one in result['versions'].items())}.",

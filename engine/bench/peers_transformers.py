@@ -35,7 +35,8 @@ class Streamer:
 
 
 def load(setting: Setting, attention: str = "sdpa") -> Any:
-    """The model in float32 with `setting.threads` torch threads."""
+    """The model in float32 with `setting.threads` torch threads. Raises ImportError for other weights."""
+    setting.plain()
     import torch
     import transformers
 

@@ -1,4 +1,6 @@
-"""One engine on one workload, in a process of its own: `python -m engine.bench.trial PEER FOLDER THREADS WORKLOAD`.
+"""One engine on one workload, in a process of its own.
+
+`python -m engine.bench.trial PEER FOLDER THREADS WORKLOAD WEIGHTS`
 
 Knows: when tokens came. Does not know: what they mean. The last line of stdout is one JSON `Trial`; WORKLOAD is a file.
 """
@@ -87,10 +89,10 @@ async def _follow(stream: AsyncGenerator[list[int], None], trace: Trace) -> None
 
 
 def main(arguments: list[str]) -> int:
-    name, folder, threads, file = arguments
+    name, folder, threads, file, weights = arguments
     workload = msgspec.json.decode(Path(file).read_bytes(), type=Workload)
     try:
-        found = asyncio.run(run(name, Setting(Path(folder), int(threads), workload)))
+        found = asyncio.run(run(name, Setting(Path(folder), int(threads), workload, weights)))
     except ImportError as error:
         sys.stderr.write(f"{name}: {error}\n")
         return 3

@@ -108,6 +108,19 @@ def measure(
     }
 
 
+def change_from_float32(model: str, dtype: str, quant: str) -> float:
+    """Percent by which the perplexity of the shipped text changes when float32 weights become these."""
+    source = locate(model)
+    passages = _windows(source, TEXT)
+    context = max(len(passage.ids) for passage in passages)
+    reference = _Kept(loader.load(source, "float32", context), "float32")
+    reduced = _Kept(loader.load(source, dtype, context, quant), "float32")
+    sums = _Sums()
+    for passage in passages:
+        _compare(reference, reduced, passage, sums)
+    return round((math.exp((sums.reduced - sums.reference) / sums.tokens) - 1) * 100, 3)
+
+
 def _windows(source: ModelSource, text: Path) -> list[Passage]:
     try:
         written = text.read_text(encoding="utf-8")

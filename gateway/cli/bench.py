@@ -73,6 +73,8 @@ class EngineRun:
         one, sixteen, prefix, long.
     threads
         Threads of torch or ggml.
+    weights
+        float32, bfloat16, int8, int4: the latter three by ours and llama.cpp, with what they cost in perplexity.
     repeats
         Each asks other prompts.
     long_prompt
@@ -83,6 +85,7 @@ class EngineRun:
     peers: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
     threads: tuple[int, ...] = (1, 2)
+    weights: tuple[str, ...] = ("float32", "bfloat16", "int8", "int4")
     repeats: int = 3
     long_prompt: int = 8192
 
@@ -114,6 +117,7 @@ def engine_bench(
         names=given.workloads or usual.names,
         peers=given.peers or usual.peers,
         threads=given.threads,
+        weights=given.weights,
         repeats=given.repeats,
         long_prompt=given.long_prompt,
     )

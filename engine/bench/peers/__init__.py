@@ -25,11 +25,20 @@ class Peer(Protocol):
 
 
 class Setting(Struct, frozen=True):
-    """`threads`: of torch or ggml, nothing else is limited."""
+    """`threads`: of torch or ggml, nothing else is limited. `weights`: one of WEIGHTS."""
 
     folder: Path
     threads: int
     workload: Workload
+    weights: str = "float32"
+
+    def plain(self) -> None:
+        """Raises ImportError unless weights are float32: for peers that are asked with no others."""
+        if self.weights != "float32":
+            raise ImportError(f"asked with float32 weights only, not {self.weights}")
+
+
+WEIGHTS = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0, "int4": 0.5}  # bytes, without scales
 
 
 def known() -> list[str]:

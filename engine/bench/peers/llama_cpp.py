@@ -1,4 +1,4 @@
-"""llama.cpp's server, as the wheel `xllamacpp` brings it, in float32 over its own HTTP interface."""
+"""llama.cpp's server, as the wheel `xllamacpp` brings it, over its own HTTP interface; its cache is float32."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -61,7 +61,7 @@ def _parameters(xllamacpp: Any, setting: Setting) -> Any:
     slots = min(len(workload.prompts), 16)
     longest = max(len(prompt) + out for prompt, out in zip(workload.prompts, workload.outputs, strict=True))
     found = xllamacpp.CommonParams()
-    found.model.path = str(write_gguf(setting.folder))
+    found.model.path = str(write_gguf(setting.folder, setting.weights))
     found.n_parallel = slots
     found.kv_unified = True
     found.n_ctx = sum(map(len, workload.prompts)) + sum(workload.outputs) + 2 * longest

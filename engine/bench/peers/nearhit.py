@@ -3,11 +3,19 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from itertools import count
+from typing import Any
 
 from engine.api import Engine, GenerateRequest, SamplingParams
 from engine.bench.peers import Setting
 from engine.host import open_engine
 from engine.options import Options
+
+_OPTIONS: dict[str, Any] = {
+    "float32": {"dtype": "float32"},
+    "bfloat16": {"dtype": "bfloat16"},
+    "int8": {"dtype": "bfloat16", "quant": "int8"},
+    "int4": {"dtype": "bfloat16", "quant": "int4"},
+}
 
 
 class _Nearhit:
@@ -26,5 +34,6 @@ class _Nearhit:
 
 @asynccontextmanager
 async def start(setting: Setting) -> AsyncGenerator[_Nearhit, None]:
-    async with open_engine(str(setting.folder), Options(threads=setting.threads)) as engine:
+    options = Options(threads=setting.threads, **_OPTIONS[setting.weights])
+    async with open_engine(str(setting.folder), options) as engine:
         yield _Nearhit(engine)
