@@ -246,7 +246,7 @@ def _submit(request: GenerateRequest, handle: int, ready: Prepared) -> Submit:
     return Submit(
         handle=handle,
         tokens=ready.tokens,
-        sampling=ready.sampling,
+        sampling=msgspec.structs.replace(ready.sampling, seed=None),  # of any size there, which no frame can carry
         seed=secrets.randbits(63) if seed is None else seed & _SEEDS,
         eos=ready.eos,
         salt=request.salt,

@@ -238,6 +238,14 @@ async def test_poison_leaves_the_engine_alive(engine: Engine) -> None:
     assert (await everything(engine, ask("after")))[-1].finish_reason == "length"
 
 
+async def test_any_integer_is_a_seed(engine: Engine) -> None:
+    """OpenAI names no bounds, and a number that no frame can carry must not end in an error of ours."""
+    for seed in (2**200, -5):
+        one, two = [await everything(engine, ask(f"{seed}-{at}", seed=seed, temperature=1.0)) for at in range(2)]
+        assert one[-1].finish_reason == "length"
+        assert text(one) == text(two)
+
+
 async def test_window(engine: Engine) -> None:
     """A prompt over the window is the client's mistake; a prompt that leaves little room just gets a short answer."""
     info = engine.info()
