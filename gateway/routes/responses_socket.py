@@ -28,7 +28,7 @@ from gateway.server_socket import DRAIN
 LIFETIME = 3_600.0  # seconds; clients know this limit and open another connection
 REMEMBERED = 256 << 20  # bytes of conversations, by all connections of one worker
 _MOST = 1_024  # connections of one worker
-_AHEAD = 4  # messages that wait while one is answered
+_AHEAD = 1  # messages that wait while one is answered; each may be as long as a body
 _RESTARTING, _DONE = 1012, 1000
 # Of the handshake, or of one request only; all others hold for every turn of the connection.
 _NOT_HANDED_ON = (b"sec-websocket-", b"connection", b"upgrade", b"content-", b"transfer-encoding", b"idempotency-key")
