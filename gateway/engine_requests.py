@@ -45,7 +45,11 @@ class Sequence(Struct, frozen=True):
 
 def ignored_fields(body: Body) -> list[str]:
     """Names of the fields that an engine does not know and leaves out of account, in alphabetical order."""
-    return sorted(name for name, value in body.items() if value is not None and name not in _KNOWN)
+    found = [name for name, value in body.items() if value is not None and name not in _KNOWN]
+    options = body.get("stream_options")
+    if isinstance(options, dict) and cast("Body", options).get("continuous_usage_stats"):
+        found.append("stream_options.continuous_usage_stats")  # usage is told once, at the end
+    return sorted(found)
 
 
 def refuse_unsupported(body: Body) -> None:

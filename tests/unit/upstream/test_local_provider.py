@@ -122,6 +122,10 @@ def test_unknown_fields_are_named_and_nothing_else() -> None:
     """`x-nearhit-ignored` is made of this list."""
     body = {**ASK, "repetition_penalti": 1.1, "best_off": {}, "top_k": 3, "zzz": None, "user": "u", "metadata": {}}
     assert ignored_fields(body) == LocalProvider.ignored_fields(body) == ["best_off", "repetition_penalti"]
+    options: dict[str, object] = {"include_usage": True, "continuous_usage_stats": False}
+    assert ignored_fields({**ASK, "stream_options": options}) == []
+    options["continuous_usage_stats"] = True
+    assert ignored_fields({**ASK, "stream_options": options}) == ["stream_options.continuous_usage_stats"]
 
 
 def test_every_sampling_field_reaches_the_engine() -> None:
