@@ -16,6 +16,7 @@ from gateway.db.session import UNREACHABLE, Database
 
 EVERY = 0.5
 _MOST = 1_000
+_CREATED = "key.create"  # whoever has seen that key good has seen it as it is
 
 
 class KeyWatch:
@@ -49,5 +50,5 @@ class KeyWatch:
             rows = (await connection.execute(wanted.limit(_MOST))).all()
         for row in rows:
             self._last = row.id
-            if row.action.startswith("key."):
+            if row.action.startswith("key.") and row.action != _CREATED:
                 self._keyring.forget_key(row.target)

@@ -96,6 +96,18 @@ async def test_a_change_of_a_key_is_heard_by_other_workers(services: Services, c
         await elsewhere.identify_key(rotated.key)
 
 
+async def test_a_new_key_is_good_through_an_outage(services: Services, clock: FrozenClock) -> None:
+    """Word of its making comes after its first use; forgotten then, it would be refused while the database is away."""
+    elsewhere = Keyring(services.database, b"p" * 32, now=clock.now, monotonic=clock.monotonic)
+    watch = KeyWatch(services.database, elsewhere)
+    await watch.look()
+    made = await services.keyring.create(ADMIN, NewKey(name="n", team="t", project="p"))
+    await note(services, ADMIN, Change("key.create", made.row.id))
+    await elsewhere.identify_key(made.key)
+    await watch.look()
+    assert len(elsewhere._known) == 1
+
+
 async def test_an_old_secret_works_on_as_long_as_was_asked(services: Services, clock: FrozenClock) -> None:
     """Applications are told of a new secret one after the other; meanwhile both work, and not a second longer."""
     made = await services.keyring.create(ADMIN, NewKey(name="n", team="t", project="p"))
