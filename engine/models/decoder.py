@@ -121,7 +121,7 @@ class Decoder:
     def forward(self, batch: Batch, cache: Cache) -> Tensor:
         """Logits [rows, V] in float32 for `batch.rows`; keys and values of all T tokens end up in `cache`."""
         passage = self.begin(batch)
-        self.advance(passage, cache, self.parts)
+        self.advance(passage, cache, len(self.layers))
         return self.end(passage)
 
     def begin(self, batch: Batch) -> Passage:
