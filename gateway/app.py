@@ -18,6 +18,7 @@ from cache.embedder import EncoderClient
 from cache.judging.offline import OfflineJudge
 from cache.semantic import SemanticCache
 from engine.api import Engine
+from gateway import logs
 from gateway.alert_channels import channels
 from gateway.alerts import Courier
 from gateway.answering import answering
@@ -334,6 +335,7 @@ class App(Litestar):
 
 def create_app(settings: Settings, rereading: Rereading = _NEVER_AGAIN) -> App:
     """The ASGI application of one gateway worker. Nothing is opened before its lifespan starts."""
+    logs.configure()
     worker = build(settings)
     services = services_of(worker)
     reloader = services.reloader = reloader_of(worker, services, rereading)

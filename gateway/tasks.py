@@ -6,11 +6,17 @@ from typing import Any
 
 import structlog
 
+from gateway.errors import GatewayError
+
 log = structlog.get_logger("nearhit.tasks")
 
 
 class Tasks:
-    """Keeps a reference to every task it spawned; a task that dies of an error is logged, never lost."""
+    """Keeps a reference to every task it spawned; a task that dies of an error is logged, never lost.
+
+    A GatewayError is an answer that somebody gets or does without (an attempt beside another, one vote of three): it
+    is told in a line. What it says may quote a request, so its kind and code stand there alone.
+    """
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
@@ -26,8 +32,12 @@ class Tasks:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("task failed", task=task.get_name(), error=repr(error), exc_info=error)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, GatewayError):
+            log.info("task ended", task=task.get_name(), error=type(error).__name__, code=error.code)
+        else:
+            log.error("task failed", task=task.get_name(), error=type(error).__name__, exc_info=error)
 
     async def finish(self, grace: float) -> None:
         """Wait up to `grace` seconds for what runs, then cancel the rest and wait for it."""

@@ -186,6 +186,7 @@ def _postgres(url: URL) -> AsyncEngine:
         pool_timeout=_POOL_TIMEOUT,
         pool_use_lifo=True,
         connect_args={"server_settings": limits | {"application_name": "nearhit"}, "timeout": _CONNECT_TIMEOUT},
+        hide_parameters=True,  # an error of the database is logged: it must not quote what was to be kept
         json_serializer=_dumps,
         json_deserializer=_decode_json,
     )
@@ -198,6 +199,7 @@ def _sqlite(url: URL, connections: int) -> AsyncEngine:
         pool_size=connections,
         max_overflow=0,
         pool_timeout=_POOL_TIMEOUT,
+        hide_parameters=True,  # an error of the database is logged: it must not quote what was to be kept
         json_serializer=_dumps,
         json_deserializer=_decode_json,
     )

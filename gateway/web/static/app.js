@@ -8,16 +8,19 @@
   const long = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
   const short = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
   const hour = new Intl.DateTimeFormat(undefined, { weekday: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+  const recent = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "numeric", minute: "2-digit" });
   const date = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
   const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
   const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", timeZone: "UTC" });
 
-  // Today's instants need no date, later and earlier ones no seconds, except where a page asks for the whole.
+  // Today's instants need no date, others no seconds, and this year's no year, except where a page asks for the whole.
   function written(at, form) {
     if (form === "minute") return short.format(at);
     if (form === "whole") return long.format(at);
     if (form === "day") return date.format(at);
-    return at.toDateString() === new Date().toDateString() ? clock.format(at) : short.format(at);
+    const now = new Date();
+    if (at.toDateString() === now.toDateString()) return clock.format(at);
+    return (at.getFullYear() === now.getFullYear() ? recent : short).format(at);
   }
 
   function localise(within) {
