@@ -27,6 +27,8 @@ from policies.routing.agreement import majority, mean_logprob, said
 
 _MOST_SINGLES = 512
 _MOST_CHUNKS = 50_000  # of an answer that is waited for whole
+_LOGPROBS = ("logprobs", "top_logprobs")
+_TELLS_NONE = "tells no log probabilities"
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -76,7 +78,13 @@ class Several:
         for target in route.targets[:-1]:
             rung: dict[str, object] = {"target": str(target)}
             rungs.append(rung)
-            whole = await self._rung(told, self._only(route, target), landing, rung)
+            try:
+                whole = await self._rung(told, self._only(route, target), landing, rung)
+            except errors.InvalidRequest as problem:
+                if told is call or problem.param not in _LOGPROBS:
+                    raise  # the client's own fault
+                rung["verdict"] = _TELLS_NONE
+                continue
             if whole is None:
                 continue
             sure = mean_logprob(whole.body)
@@ -84,7 +92,7 @@ class Several:
             if sure is not None and sure >= route.chosen.min_logprob:
                 rung["verdict"] = "sure"
                 return took_off(landing, _replayed(whole, strip=told is not call))
-            rung["verdict"] = "unsure" if sure is not None else "tells no log probabilities"
+            rung["verdict"] = "unsure" if sure is not None else _TELLS_NONE
             self._let_go(whole)
         rungs.append({"target": str(route.targets[-1]), "verdict": "last"})
         return await self._dispatcher.begin(call, self._only(route, route.targets[-1]), landing, "rung")

@@ -199,6 +199,21 @@ async def test_a_cascade_escalates_where_the_small_one_is_not_sure(
         assert rungs[0]["mean_logprob"] == logprob
 
 
+async def test_a_rung_that_cannot_say_how_sure_it_is_is_passed_over(tmp_path: Path) -> None:
+    """Groq refuses log probabilities: the client, who never asked for any, got that refusal. Who asks for them does."""
+    upstreams = {"a": QUICK, "b": QUICK}
+    groq = {"a": {"kind": "groq", "base_url": "http://127.0.0.1:9/v1", "api_key": "none"}}
+    async with stage(tmp_path, upstreams, {"strategy": "cascade", "min_logprob": -0.5}, more=groq) as found:
+        told = await found.ask()
+        assert (told.status, told.headers["x-nearhit-provider"]) == (200, "b")
+        rungs = (await found.explained(told.headers["x-request-id"]))["why"]["cascade"]["rungs"]
+        assert rungs[0]["verdict"] == "tells no log probabilities"
+        entries = await found.gateway.entries()
+        assert [entry["provider"] for entry in entries if entry["amount_nano"]] == ["b"]
+        refused = await found.gateway.chat(model="smart", logprobs=True)
+        assert (refused.status, refused.json["error"]["param"]) == (400, "logprobs")
+
+
 async def test_the_majority_of_an_ensemble_answers(tmp_path: Path) -> None:
     """Two of three say the same but for case: theirs is the answer, and all three are paid for."""
     upstreams = {"a": Options(say="No."), "b": Options(say="Yes."), "c": Options(say="yes")}
