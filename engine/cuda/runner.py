@@ -105,8 +105,8 @@ class CudaRunner:
         return 1
 
     def read(self, plan: list[Work], rows: list[Row]) -> Reading:
-        """Never called, as there is one part."""
-        raise NotImplementedError
+        """Nobody may ask for it: `parts` is one."""
+        raise NotImplementedError("a device computes a step whole")
 
     def prepare(self, sizes: Sequence[int]) -> None:
         """Record decode steps of these sizes now, so that no request waits for it."""

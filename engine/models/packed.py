@@ -26,9 +26,7 @@ _SIZES = (1, 2, 3, 4, 5, 8, 16, 17, 32, 33)
 _MORE = (*range(1, 34), 48, 64, 100, 128)  # where that costs little; their kernels, a millisecond each, are then made
 _LITTLE = 2**22  # weights
 _LARGE = 2**20  # weights; more come from memory, not from a cache,
-_FEW = (
-    4  # and then a product with so many rows is up to a quarter quicker than one with fewer: oneDNN reads further ahead
-)
+_FEW = 4  # and then so many rows are up to a quarter quicker than fewer: oneDNN reads further ahead
 
 
 class _Found(NamedTuple):
