@@ -38,10 +38,14 @@ class EncoderDown(Exception):
 
 
 class Encoded(NamedTuple):
-    """`vectors`: `(n, dimension)` float32, normalised. `tokens[i]` before cutting: above the window, text was lost."""
+    """`vectors`: `(n, dimension)` float32, normalised. `tokens[i]` before cutting: above the window, text was lost.
+
+    `seconds`: what the encoder computed for this, 0 where all was known.
+    """
 
     vectors: NDArray[np.float32]
     tokens: list[int]
+    seconds: float = 0.0
 
 
 class Encoder(Protocol):
@@ -128,13 +132,16 @@ class EncoderClient:
         # Taken before the wait: meanwhile others may push it out.
         known = {text: self._recall(text) for text in cut if text in self._remembered}
         missing = list(dict.fromkeys(text for text in cut if text not in known))
+        seconds = 0.0
         if missing:
-            known |= await self._fetch(missing)
+            fresh, seconds = await self._fetch(missing)
+            known |= fresh
         found = [known[text] for text in cut]
         vectors = np.stack([vector for vector, _ in found]) if found else np.zeros((0, self.dimension), np.float32)
         # A word of a thousand letters is one unknown token: characters that were cut must count all the same.
         least = [self.window + 1 if len(text) > MAX_CHARS else 0 for text in texts]
-        return Encoded(vectors, [max(tokens, few) for (_, tokens), few in zip(found, least, strict=True)])
+        counts = [max(tokens, few) for (_, tokens), few in zip(found, least, strict=True)]
+        return Encoded(vectors, counts, seconds)
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         return (await self.encode(texts)).vectors
@@ -145,7 +152,7 @@ class EncoderClient:
             return []
         return (await self._ask([text[:MAX_CHARS] for text in texts], vectors=False)).tokens
 
-    async def _fetch(self, texts: list[str]) -> dict[str, tuple[NDArray[np.float32], int]]:
+    async def _fetch(self, texts: list[str]) -> tuple[dict[str, tuple[NDArray[np.float32], int]], float]:
         answer = await self._ask(texts, vectors=True)
         vectors = np.frombuffer(answer.vectors, dtype="<f4").reshape(len(texts), self.dimension)
         fresh = {text: (vectors[i].copy(), answer.tokens[i]) for i, text in enumerate(texts)}
@@ -153,7 +160,7 @@ class EncoderClient:
             self._remembered.update(fresh)
         while len(self._remembered) > _REMEMBERED:
             self._remembered.popitem(last=False)
-        return fresh
+        return fresh, answer.seconds
 
     def _recall(self, text: str) -> tuple[NDArray[np.float32], int]:
         self._remembered.move_to_end(text)

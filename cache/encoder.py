@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -222,14 +223,16 @@ class Server:
             return await self._submit(self._few, ask)
         tokens: list[int] = []
         vectors: list[bytes] = []
+        seconds = 0.0
         for start in range(0, len(ask.texts), _MAX_TEXTS):
             piece = wire.Ask(id=ask.id, texts=ask.texts[start : start + _MAX_TEXTS], vectors=ask.vectors)
             answer = await self._submit(self._bulk, piece)
             if answer.error is not None:
                 return answer
             tokens += answer.tokens
+            seconds += answer.seconds
             vectors.append(answer.vectors)
-        return wire.Answer(id=ask.id, tokens=tokens, vectors=b"".join(vectors))
+        return wire.Answer(id=ask.id, tokens=tokens, vectors=b"".join(vectors), seconds=seconds)
 
     async def _submit(self, queue: deque[_Job], ask: wire.Ask) -> wire.Answer:
         job = _Job(ask, asyncio.get_running_loop().create_future())
@@ -240,6 +243,7 @@ class Server:
 
 def _answer(model: Model, asks: list[wire.Ask]) -> list[wire.Answer]:
     """One pass for all; runs in the model's thread. A model that fails fails these asks, not the process."""
+    began = time.perf_counter()
     try:
         ids = [model.tokenize(ask.texts) for ask in asks]
         wanted = [row for ask, rows in zip(asks, ids, strict=True) if ask.vectors for row in rows]
@@ -247,12 +251,15 @@ def _answer(model: Model, asks: list[wire.Ask]) -> list[wire.Answer]:
     except (RuntimeError, ValueError, TypeError) as error:
         log.error("embedding failed: %s", type(error).__name__)
         return [wire.Answer(id=ask.id, error="failed") for ask in asks]
+    counts = [[len(row) for row in rows] for rows in ids]
+    per_token = (time.perf_counter() - began) / max(1, sum(map(sum, counts)))
     answers: list[wire.Answer] = []
     start = 0
-    for ask, rows in zip(asks, ids, strict=True):
-        taken = vectors[start : start + len(rows)] if ask.vectors else vectors[:0]
+    for ask, tokens in zip(asks, counts, strict=True):
+        taken = vectors[start : start + len(tokens)] if ask.vectors else vectors[:0]
         start += len(taken)
-        answers.append(wire.Answer(id=ask.id, tokens=[len(row) for row in rows], vectors=taken.astype("<f4").tobytes()))
+        told = taken.astype("<f4").tobytes()
+        answers.append(wire.Answer(id=ask.id, tokens=tokens, vectors=told, seconds=per_token * sum(tokens)))
     return answers
 
 

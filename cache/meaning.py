@@ -15,7 +15,7 @@ from cache.learning import evidence_of, guarded, named
 from cache.partitions import Candidate, Key, NotReady, Partitions
 from cache.scopes import Scopes
 from cache.store import Store, StoreDown
-from cache.types import CacheConfig, Entry, Looked, Query, Sight, Uncounted, Weighed
+from cache.types import CacheConfig, Embedding, Entry, Looked, Query, Sight, Uncounted, Weighed
 from cache.vectors import Vector, pack
 from policies.reuse import Budget, Explore, Neighbour, Regenerate, Serve, Verdict
 
@@ -46,7 +46,7 @@ class Found(Struct, kw_only=True):
     sight: Sight | None = None
     audit: float = 0.0
     uncounted: Uncounted | None = None
-    embedded: tuple[float, float] | None = None
+    embedded: Embedding | None = None
 
 
 class Meaning:
@@ -75,14 +75,14 @@ class Meaning:
         `hold`: a verdict that serves nothing is not counted yet.
         """
         found = Found()
-        started = self._monotonic()
+        started, computed = self._monotonic(), 0.0
         try:
-            found.vector = await self.embed(query.text, self._config.embed_timeout)
+            found.vector, computed = await self._embed(query.text, self._config.embed_timeout)
         except EncoderDown as error:
             found.reason = error.reason
             return found
         finally:
-            found.embedded = (started, self._monotonic())
+            found.embedded = Embedding(started, self._monotonic(), computed)
         if found.vector is None:
             found.reason = "text-too-long"
             return found
@@ -102,6 +102,10 @@ class Meaning:
 
     async def embed(self, text: str, timeout: float) -> Vector | None:
         """The vector of `text`; None when the model cannot read all of it. Raises EncoderDown, also for a time-out."""
+        return (await self._embed(text, timeout))[0]
+
+    async def _embed(self, text: str, timeout: float) -> tuple[Vector | None, float]:
+        """The same, and the seconds of computing."""
         if (trouble := self._encoder.status()) is not None:
             raise EncoderDown("encoder-loading" if trouble in {"starting", "loading"} else "encoder-down")
         try:
@@ -109,7 +113,7 @@ class Meaning:
                 encoded = await self._encoder.encode([text])
         except TimeoutError as error:
             raise EncoderDown("embed-timeout") from error
-        return None if encoded.tokens[0] > self._encoder.window else encoded.vectors[0]
+        return None if encoded.tokens[0] > self._encoder.window else encoded.vectors[0], encoded.seconds
 
     async def would_serve(self, query: Query, vector: Vector, text: str, similarity: float, budget: Budget) -> bool:
         """Whether an answer to `text`, were it kept, would be served to `query`. Counts nothing. Raises StoreDown."""

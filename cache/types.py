@@ -120,11 +120,19 @@ class Sight(Struct, frozen=True, kw_only=True):
     headroom: dict[str, float] = field(default_factory=dict[str, float])
 
 
+class Embedding(NamedTuple):
+    """From when to when the encoder was asked, monotonic seconds, and how many of them it computed for this text."""
+
+    start: float
+    end: float
+    computed: float
+
+
 class Hit(Struct, frozen=True, kw_only=True):
     """An answer that may be served. `confidence`: estimated probability that it is right; 1.0 for an exact hit.
 
     `audit`: it is to be compared with a fresh answer (the coin has been thrown), also where it is exact but its text
-    was only judged to have this answer. `embedded`: from when to when the encoder was asked, monotonic seconds.
+    was only judged to have this answer. `embedded`: where the encoder was asked.
     """
 
     entry: Entry
@@ -135,7 +143,7 @@ class Hit(Struct, frozen=True, kw_only=True):
     looked: tuple[Looked, ...] = ()
     sight: Sight | None = None
     audit: bool = False
-    embedded: tuple[float, float] | None = None
+    embedded: Embedding | None = None
 
 
 class Uncounted(NamedTuple):
@@ -159,7 +167,7 @@ class Miss(Struct, frozen=True, kw_only=True):
     explore: int | None = None
     sight: Sight | None = None
     uncounted: Uncounted | None = None
-    embedded: tuple[float, float] | None = None
+    embedded: Embedding | None = None
 
 
 class CacheConfig(Struct, frozen=True, kw_only=True):

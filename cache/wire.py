@@ -26,11 +26,15 @@ class Ask(Struct, kw_only=True):
 
 
 class Answer(Struct, kw_only=True):
-    """`vectors`: `(len(tokens), dimension)` float32 little endian, normalised. `tokens`: before the text is cut."""
+    """`vectors`: `(len(tokens), dimension)` float32 little endian, normalised. `tokens`: before the text is cut.
+
+    `seconds`: of computing, this ask's share of the passes it was part of.
+    """
 
     id: int
     tokens: list[int] = []
     vectors: bytes = b""
+    seconds: float = 0.0
     error: str | None = None
 
 

@@ -73,6 +73,7 @@ ABOUT: dict[str, str] = {
     "cache.max_entries": "Entries kept; the oldest unused go first.",
     "cache.herd_wait": "Longest wait for a near-identical request's answer that is just being made; 0: none.",
     "cache.audit_budget_usd": "What checking hits and a judging model may cost a day in all; `0`: no audits.",
+    "cache.encoder_hour_usd": "An hour of what the encoder computes on; its time comes off what the cache saved.",
     "cache.audit_charge": "Whether audits also draw on the budgets of the tenant whose hit they check.",
     "cache.audit_share": "Share of hits by meaning that is audited at least; null: as the policy asks.",
     "cache.judge.model": "The configured model that says whether two answers are the same; null: no model, no network.",

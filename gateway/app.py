@@ -79,6 +79,7 @@ from gateway.tasks import Tasks
 from gateway.telemetry import Telemetry
 from gateway.transport.direct import DirectTransport
 from gateway.upstreams import Upstreams
+from policies.money import nano
 
 _LAST_GRACE = 2.0
 _NEVER_AGAIN = Rereading()
@@ -274,7 +275,13 @@ def pipeline_of(worker: Worker) -> Pipeline:
     """The request path over this worker's parts."""
     several = answering(worker.upstreams, worker.deployments, worker.prices, worker.ledger, worker.answering)
     pumps = Pumps(several, worker.answering, monotonic=time.monotonic)
-    recorder = Recorder(worker.ledger, worker.telemetry, monotonic=time.monotonic, answered=worker.distilling.offer)
+    recorder = Recorder(
+        worker.ledger,
+        worker.telemetry,
+        monotonic=time.monotonic,
+        encoder_nano=nano(worker.settings.cache.encoder_hour_usd) / 3_600,
+        answered=worker.distilling.offer,
+    )
     errand_means = ErrandMeans(
         catalog=worker.catalog,
         pumps=pumps,

@@ -140,6 +140,7 @@ class Outcome(Struct, kw_only=True):
     saved_nano: int = 0
     discount_nano: int = 0
     routed_nano: int = 0
+    embed_nano: int = 0
     similarity: float | None = None
     confidence: float | None = None
     ttft_ms: float | None = None

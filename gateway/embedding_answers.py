@@ -110,7 +110,7 @@ async def _encoded(encoder: Encoder, texts: list[str]) -> tuple[NDArray[np.float
     sums = np.zeros((len(texts), encoder.dimension), np.float32)
     total = 0
     while parts:
-        vectors, counts = await encoder.encode([part.text for part in parts])
+        vectors, counts, _ = await encoder.encode([part.text for part in parts])
         longer: list[_Part] = []
         for part, vector, count in zip(parts, vectors, counts, strict=True):
             if count > encoder.window and len(part.text) > 1:

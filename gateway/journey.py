@@ -85,7 +85,7 @@ def serve(journey: Journey, hit: Hit, flight: Flight) -> None:
 class Recorder:
     """Writes exactly one row and one observation for every request, whatever became of it.
 
-    `answered` hears of every answer that was bought, once it has ended.
+    `answered` hears of every answer that was bought, once it has ended. `encoder_nano`: of a second of the encoder.
     """
 
     def __init__(
@@ -94,11 +94,13 @@ class Recorder:
         telemetry: Telemetry,
         *,
         monotonic: Callable[[], float],
+        encoder_nano: float = 0.0,
         answered: Callable[[Call, Flight], None] | None = None,
     ) -> None:
         self._ledger = ledger
         self._telemetry = telemetry
         self._monotonic = monotonic
+        self._encoder_nano = encoder_nano
         self._answered = answered
 
     def record(self, journey: Journey) -> None:
@@ -115,7 +117,9 @@ class Recorder:
         journey.recorded = True
         outcome, timings = journey.outcome, journey.timings
         found = journey.hit or journey.miss
-        timings.embedded = found.embedded if found else None
+        if found is not None and found.embedded is not None:
+            timings.embedded = (found.embedded.start, found.embedded.end)
+            outcome.embed_nano = round(found.embedded.computed * self._encoder_nano)
         if journey.flight is not None:
             _note(journey, journey.flight.landing)
         outcome.total_ms = (timings.ended - timings.received) * 1e3

@@ -114,8 +114,9 @@ class CacheSettings(Section):
 
     `audit_budget_usd`: what audits and a judging model may cost a day, in all; never exceeded, 0 switches audits off.
     `audit_charge`: audits also draw on the budgets of the team, project and key whose hit they check. `audit_share`: of
-    hits by meaning, how many are audited at least; None leaves it to the policy. `encryption_key_file`: keys of 32
-    bytes, one per line, the newest first: it seals what is kept, all of them open.
+    hits by meaning, how many are audited at least; None leaves it to the policy. `encoder_hour_usd`: what an hour
+    costs of what the encoder computes on; its time is subtracted from savings. `encryption_key_file`: keys of 32 bytes,
+    one per line, the newest first: it seals what is kept, all of them open.
     """
 
     mode: Literal["off", "exact", "shadow", "semantic"] = "semantic"
@@ -132,6 +133,7 @@ class CacheSettings(Section):
     herd_wait: Seconds = 2.0
     audit_budget_usd: Annotated[str, BeforeValidator(str)] = "0.10"
     audit_charge: bool = False
+    encoder_hour_usd: Annotated[str, BeforeValidator(str)] = "0.05"
     audit_share: float | None = Field(default=None, ge=0, le=1)
     judge: JudgeSettings = JudgeSettings()
     encryption_key_file: Path | None = None
@@ -148,7 +150,7 @@ class CacheSettings(Section):
                 raise ValueError(f"cannot read {value}: {error.strerror}") from error
         return value
 
-    @field_validator("audit_budget_usd")
+    @field_validator("audit_budget_usd", "encoder_hour_usd")
     @classmethod
     def _an_amount(cls, value: str) -> str:
         if nano(value) < 0:

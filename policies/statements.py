@@ -13,7 +13,10 @@ Split = Literal["even", "spend", "requests", "fixed"]
 
 
 class TeamFacts(Struct, frozen=True):
-    """What a team did in a month; amounts in nano-USD. `discount_nano`: taken off by providers' own prompt caches."""
+    """What a team did in a month; amounts in nano-USD. `discount_nano`: taken off by providers' own prompt caches.
+
+    `embed_nano`: what finding kept answers took of the encoder.
+    """
 
     team: str
     requests: int = 0
@@ -22,11 +25,12 @@ class TeamFacts(Struct, frozen=True):
     corrected_nano: int = 0
     audit_nano: int = 0
     discount_nano: int = 0
+    embed_nano: int = 0
 
     @property
     def net_saved_nano(self) -> int:
-        """What is left once wrong hits are taken back and the checking is paid."""
-        return self.saved_nano + self.corrected_nano - self.audit_nano
+        """What is left once wrong hits are taken back and the checking and the encoder are paid."""
+        return self.saved_nano + self.corrected_nano - self.audit_nano - self.embed_nano
 
 
 class Shared(Struct, frozen=True, kw_only=True):

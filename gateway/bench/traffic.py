@@ -119,6 +119,7 @@ def _row(one: dict[str, Any]) -> Row:
         "saved_nano": cost if hit else 0,
         "discount_nano": prompt * 60 if upstream and chance < 0.2 else 0,
         "routed_nano": cost // 4 if upstream and chance < 0.1 else 0,
+        "embed_nano": 70 if source != "exact" else 0,
         "cost_status": "estimated" if upstream and chance > 0.98 else "exact",
         "similarity": 0.9 + chance / 10 if source == "semantic" else None,
         "confidence": 0.99 if source == "semantic" else None,

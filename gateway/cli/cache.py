@@ -38,7 +38,18 @@ def stats_cache(*, days: float = 7.0, options: ReadOptions = ReadOptions()) -> N
     columns = (*columns, "confirmed", "aliases", "quarantined", "judge errs")
     show.line("\nmeasured, since the store was first filled")
     show.table(columns, [_trust(row) for row in rows], right=columns[3:])
-    columns = ("team", "project", "model", "saved", "taken back", "audits", "net saved", "shadow hits", "shadow saving")
+    columns = (
+        "team",
+        "project",
+        "model",
+        "saved",
+        "taken back",
+        "audits",
+        "encoder",
+        "net saved",
+        "shadow hits",
+        "shadow saving",
+    )
     show.line(f"\nmoney since {found['since']}")
     show.table(columns, [_money(row) for row in rows], right=columns[3:])
 
@@ -69,7 +80,9 @@ def _trust(row: dict[str, Any]) -> list[str]:
 
 def _money(row: dict[str, Any]) -> list[str]:
     told = row["money"]
-    amounts = [show.usd(told[name]) for name in ("saved_usd", "corrected_usd", "audit_usd", "net_saved_usd")]
+    amounts = [
+        show.usd(told[name]) for name in ("saved_usd", "corrected_usd", "audit_usd", "embed_usd", "net_saved_usd")
+    ]
     return [*_names(row), *amounts, str(told["shadow_hits"]), show.usd(told["shadow_usd"])]
 
 

@@ -15,7 +15,8 @@ class UsageRow(Struct, frozen=True, kw_only=True):
     behind it. `hits` were answered from the cache. `discount_nano`: what providers' own prompt caches took off
     `cost_nano`, `routed_nano`: what choosing among the places of a route did (negative where they cost more).
     `audit_nano` is the part of `cost_nano` that was spent to check hits (`audits` requests, which are not counted in
-    `requests`); `corrected_nano` is what feedback took back of `saved_nano` (0 or less).
+    `requests`); `corrected_nano` is what feedback took back of `saved_nano` (0 or less); `embed_nano` what the time of
+    the encoder cost that looked for kept answers, no part of `cost_nano`.
     """
 
     group: dict[str, str]
@@ -39,11 +40,12 @@ class UsageRow(Struct, frozen=True, kw_only=True):
     estimated: int = 0
     discount_nano: int = 0
     routed_nano: int = 0
+    embed_nano: int = 0
 
     @property
     def net_saved_nano(self) -> int:
-        """What is left of the savings once wrong hits are taken back and the checking is paid."""
-        return self.saved_nano + self.corrected_nano - self.audit_nano
+        """What is left of the savings once wrong hits are taken back and the checking and the encoder are paid."""
+        return self.saved_nano + self.corrected_nano - self.audit_nano - self.embed_nano
 
     @property
     def hit_rate(self) -> float:

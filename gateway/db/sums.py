@@ -55,6 +55,7 @@ MEASURES = (
     "saved_nano",
     "corrected_nano",
     "routed_nano",
+    "embed_nano",
 )
 BUCKETS = tuple(f"h{i:02}" for i in range(len(EDGES) + 1))
 SUMMED = (*MEASURES, *BUCKETS)
@@ -97,7 +98,8 @@ _SUMS_COLUMNS = tuple(column.name for column in cast("Table", UsageDay.__table__
 assert ("facet", "starts", "who", *SUMMED, HOURS) == _SUMS_COLUMNS, "the tables of sums follow MEASURES and EDGES"
 _ID, _TIME, _USER, _SOURCE, _CACHE, _TAGS = (_AT[name] for name in ("id", "at", "user", "source", "cache", "tags"))
 _STATUS, _PROMPT, _COST, _COST_STATUS = (_AT[name] for name in ("status", "prompt", "cost_nano", "cost_status"))
-_SAVED, _DISCOUNT, _ROUTED = (_AT[name] for name in ("saved_nano", "discount_nano", "routed_nano"))
+_SAVED, _DISCOUNT = (_AT[name] for name in ("saved_nano", "discount_nano"))
+_ROUTED, _EMBED = (_AT[name] for name in ("routed_nano", "embed_nano"))
 _FIRST_MS, _TOTAL_MS = (_AT[name] for name in ("ttft_ms", "total_ms"))
 _who = itemgetter(*(_AT[name] for name in Who._fields[:-1]))
 _owner = itemgetter(*(_AT[name] for name in ("team", "project", "key_id", "model")))
@@ -202,6 +204,7 @@ def _add(sums: Sums, key: Key, row: Row, own: bool) -> list[int]:
     held[13] += row[_DISCOUNT]
     held[14] += row[_SAVED]
     held[16] += row[_ROUTED]
+    held[17] += row[_EMBED]
     return held
 
 

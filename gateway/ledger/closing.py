@@ -153,6 +153,7 @@ async def facts_of(database: Database, month: str) -> Facts:
             row.corrected_nano,
             row.audit_nano,
             row.discount_nano,
+            row.embed_nano,
         )
         for row in await Queries(database).usage(["team"], its.start, its.end, latencies=False)
     ]

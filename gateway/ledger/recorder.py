@@ -182,6 +182,7 @@ def request_row(outcome: Outcome) -> tuple[Any, ...]:
         outcome.saved_nano,
         outcome.discount_nano,
         outcome.routed_nano,
+        min(outcome.embed_nano, LARGEST_COUNT),
         outcome.cost_status,
         outcome.similarity,
         outcome.confidence,
@@ -197,4 +198,4 @@ def request_row(outcome: Outcome) -> tuple[Any, ...]:
     )
 
 
-assert len(COLUMNS) == 36, "request_row follows the table's columns"
+assert len(COLUMNS) == 37, "request_row follows the table's columns"

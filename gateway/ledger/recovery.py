@@ -170,6 +170,7 @@ def _lost_request(record: Dispatch, entries: list[Any]) -> Row:
         "saved_nano": 0,
         "discount_nano": 0,
         "routed_nano": 0,
+        "embed_nano": 0,
         "cost_status": "estimated" if estimated else "exact",
         "total_ms": 0.0,
         "attempts": len(entries),

@@ -63,7 +63,8 @@ class TrustView(Struct, kw_only=True):
 
 
 class MoneyView(Struct, kw_only=True):
-    """USD since `from`: what hits saved, what feedback took back of that, what audits cost, and what is left.
+    """USD since `from`: what hits saved, what feedback took back of that, what audits and the encoder cost, and
+    what is left.
 
     `shadow_hits` more could have been served within both budgets where the cache only watched, saving `shadow_usd`.
     """
@@ -71,6 +72,7 @@ class MoneyView(Struct, kw_only=True):
     saved_usd: str = "0"
     corrected_usd: str = "0"
     audit_usd: str = "0"
+    embed_usd: str = "0"
     net_saved_usd: str = "0"
     shadow_hits: int = 0
     shadow_usd: str = "0"
@@ -118,6 +120,7 @@ class Worth(Struct):
     saved: int = 0
     corrected: int = 0
     audit: int = 0
+    embed: int = 0
     shadow_hits: int = 0
     shadow: int = 0
 
@@ -201,7 +204,7 @@ async def _worth(services: Services, principal: Principal, since: float, names: 
 
 
 def _money(row: UsageRow) -> Worth:
-    return Worth(saved=row.saved_nano, corrected=row.corrected_nano, audit=row.audit_nano)
+    return Worth(saved=row.saved_nano, corrected=row.corrected_nano, audit=row.audit_nano, embed=row.embed_nano)
 
 
 def _shadowed(missed: list[Decision], requests: int, budget: Budget, *, watching: bool) -> tuple[int, int]:
@@ -269,7 +272,8 @@ def _money_view(worth: Worth) -> MoneyView:
         saved_usd=usd(worth.saved),
         corrected_usd=usd(worth.corrected),
         audit_usd=usd(worth.audit),
-        net_saved_usd=usd(worth.saved + worth.corrected - worth.audit),
+        embed_usd=usd(worth.embed),
+        net_saved_usd=usd(worth.saved + worth.corrected - worth.audit - worth.embed),
         shadow_hits=worth.shadow_hits,
         shadow_usd=usd(worth.shadow),
     )

@@ -83,7 +83,13 @@ async def savings(queries: Queries, view: View, where: dict[str, str]) -> Saving
             count=total.audits,
         )
     )
-    parts.append(Part(name="Embedding", meaning="The bundled encoder runs on this machine; nobody bills it.", amount=0))
+    parts.append(
+        Part(
+            name="Embedding",
+            meaning="The encoder's time, at the price of its hour (cache.encoder_hour_usd).",
+            amount=-total.embed_nano,
+        )
+    )
     starts = starts_of(view)
     found = await queries.series([*(at for _, at in starts), end], ["source"], where)
     days = [

@@ -26,7 +26,7 @@ _LONGEST_VALUE = 200
 REST = "all others"
 _SHOWN = (
     *("requests", "hits", "prompt", "completion", "cost_nano", "estimated_nano"),
-    *("audit_nano", "saved_nano", "corrected_nano"),
+    *("audit_nano", "saved_nano", "corrected_nano", "embed_nano"),
 )
 
 

@@ -75,6 +75,7 @@ class TeamView(Struct, kw_only=True):
     saved_usd: str
     corrected_usd: str
     audit_usd: str
+    embed_usd: str
     net_saved_usd: str
     provider_cache_usd: str
     lines: list[SpentLine]
@@ -194,6 +195,7 @@ def _team_view(of: TeamStatement) -> TeamView:
         saved_usd=usd(facts.saved_nano),
         corrected_usd=usd(facts.corrected_nano),
         audit_usd=usd(facts.audit_nano),
+        embed_usd=usd(facts.embed_nano),
         net_saved_usd=usd(facts.net_saved_nano),
         provider_cache_usd=usd(facts.discount_nano),
         lines=[

@@ -45,6 +45,7 @@ _COLUMNS = (
     "audit_usd",
     "saved_usd",
     "corrected_usd",
+    "embed_usd",
     "net_saved_usd",
     "p50_ms",
     "p95_ms",
@@ -140,6 +141,7 @@ def shown(row: UsageRow) -> Row:
         "audit_usd": usd(row.audit_nano),
         "saved_usd": usd(row.saved_nano),
         "corrected_usd": usd(row.corrected_nano),
+        "embed_usd": usd(row.embed_nano),
         "net_saved_usd": usd(row.net_saved_nano),
         "p50_ms": row.p50_ms,
         "p95_ms": row.p95_ms,
@@ -173,7 +175,8 @@ async def usage(
     """Totals per group between `from` and `to` (a time, a date or a duration before now; this month by default).
 
     `net_saved_usd` is what hits would have cost (`saved_usd`), less what feedback took back (`corrected_usd`) and what
-    checking hits has cost (`audit_usd`, a part of `cost_usd`; those `audits` are not counted in `requests`).
+    checking hits has cost (`audit_usd`, a part of `cost_usd`; those `audits` are not counted in `requests`) and the
+    encoder's time has (`embed_usd`, no part of `cost_usd`).
     `provider_cache_usd` is what providers' own prompt caches took off `cost_usd`, `routing_usd` what the same
     tokens would have cost at the place asked without a strategy, less what was paid. Percentiles are read off a
     histogram and off by less than 41 % (a factor of 2 below 64 ms). A span may begin and end anywhere; before

@@ -4,13 +4,14 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from gateway.auth import ADMIN
 from gateway.routes.cache_admin import FeedbackWanted, judge
 from policies.budget import Budget
-from tests.flow.hash_encoder import hash_encoder
+from tests.flow.hash_encoder import SECONDS, hash_encoder
 from tests.live import Live, Told, decode, live, settings
 from tests.waiting import until
 
@@ -91,6 +92,23 @@ async def test_audits_are_paid_from_their_own_cap_and_from_nobody_elses(tmp_path
         (own,) = [name for name in drawn if "nearhit/audit" in name]
         assert "team:acme" not in own
         assert not await ledger.verify()
+
+
+async def test_the_encoders_time_is_taken_off_what_the_cache_saved(tmp_path: Path) -> None:
+    """Finding out whether something may be used again is work that somebody pays; what is known costs nothing anew."""
+    async with opened(tmp_path, audit_share=0.0, encoder_hour_usd="0.36") as gateway:
+        await say(gateway, ASKED)
+        await say(gateway, ASKED)
+        hit = await say(gateway, SIMILAR)
+        assert hit.headers["x-nearhit-cache"] == "hit-semantic"
+        rows = await eventually(gateway, lambda rows: len(rows) == 3)
+        took = round(SECONDS * 0.36e9 / 3_600)
+        assert sorted(row["embed_nano"] for row in rows) == [0, took, took]  # the exact hit asked no encoder
+        usage = await usage_of(gateway)
+        assert Decimal(usage["embed_usd"]) == Decimal(2 * took) / 10**9
+        assert Decimal(usage["net_saved_usd"]) == Decimal(usage["saved_usd"]) - Decimal(usage["embed_usd"])
+        stats = (await control(gateway, "/api/v1/cache/stats"))["total"]["money"]
+        assert (stats["embed_usd"], stats["net_saved_usd"]) == (usage["embed_usd"], usage["net_saved_usd"])
 
 
 async def test_a_charged_audit_draws_on_the_tenant_too(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ class RequestRow(Base):
     `model` is the name asked for, `model_used` what answered. Durations in milliseconds. `discount_nano`: what the
     provider's own prompt cache took off the cost; negative where writing to it cost more than reading it saved.
     `routed_nano`: what choosing among the places of its route took off (`gateway.routed`); negative where it cost more.
+    `embed_nano`: what the encoder's time cost that looked for a kept answer.
 
     Every byte here is paid a million times: tokens are four bytes, and no index but that of time is kept up, for the
     sums tell in which hours the rows of a key, team or model are.
@@ -50,6 +51,7 @@ class RequestRow(Base):
     saved_nano: Mapped[int]
     discount_nano: Mapped[int] = mapped_column(server_default="0")
     routed_nano: Mapped[int] = mapped_column(server_default="0")
+    embed_nano: Mapped[int] = mapped_column(Integer, server_default="0")
     cost_status: Mapped[str] = mapped_column(String(16))
     similarity: Mapped[float | None]
     confidence: Mapped[float | None]

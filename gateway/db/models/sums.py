@@ -40,7 +40,7 @@ class _Sums:
 
     The gateway's own requests (audits) count in no column but `audits` and the tokens and amounts. `estimated`:
     requests whose cost rests on an estimate. `discount_nano`: what providers' own prompt caches took off the cost,
-    `routed_nano`: what choosing among places took off.
+    `routed_nano`: what choosing among places took off, `embed_nano`: what looking for kept answers took.
     `h00` … `h31` count durations between the edges of `gateway.db.sums.EDGES`.
     """
 
@@ -65,6 +65,7 @@ class _Sums:
     saved_nano: Mapped[int]
     corrected_nano: Mapped[int]
     routed_nano: Mapped[int] = mapped_column(server_default="0")
+    embed_nano: Mapped[int] = mapped_column(server_default="0")
     h00: Mapped[int] = mapped_column(Integer)
     h01: Mapped[int] = mapped_column(Integer)
     h02: Mapped[int] = mapped_column(Integer)

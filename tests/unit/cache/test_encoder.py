@@ -283,6 +283,7 @@ async def test_the_real_encoder(tmp_path: Path) -> None:
         assert (client.dimension, client.window) == (384, 256)
         assert path.stat().st_mode & 0o077 == 0
         await _check_meaning(client)
+        await _check_what_it_took(client)
         await _check_batches(client)
         await _check_long_texts(client)
         await _check_whole_cache(client)
@@ -291,6 +292,13 @@ async def test_the_real_encoder(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         _, errors = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0, errors.decode()
+
+
+async def _check_what_it_took(client: EncoderClient) -> None:
+    """Its time is priced: each asker is told his own share, the longer text's is larger, what is known takes none."""
+    short, long = await asyncio.gather(client.encode(["priced"]), client.encode(["much longer words " * 40]))
+    assert 0 < short.seconds < long.seconds
+    assert (await client.encode(["priced"])).seconds == 0
 
 
 async def _check_meaning(client: EncoderClient) -> None:

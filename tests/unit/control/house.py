@@ -141,7 +141,9 @@ def hit_row(clock: FrozenClock, number: int, **changes: Any) -> dict[str, Any]:
 
 async def happened(database: Database, rows: list[dict[str, Any]]) -> None:
     """Rows as the recorder writes them: with their sums."""
-    written = [plain({"discount_nano": 0, "routed_nano": 0, **row}[name] for name in COLUMNS) for row in rows]
+    written = [
+        plain({"discount_nano": 0, "routed_nano": 0, "embed_nano": 0, **row}[name] for name in COLUMNS) for row in rows
+    ]
     writer = RequestRows(database.dialect)
     for i in range(0, len(written), 500):
         await database.transact(writer.add, written[i : i + 500])

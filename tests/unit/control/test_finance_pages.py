@@ -213,20 +213,20 @@ async def test_a_teams_viewer_sees_its_own_team_only(home: House) -> None:
 async def test_savings_are_the_sum_of_their_parts(home: House) -> None:
     """Net of what is taken off: the number finance quotes, the same on every page; providers' discounts beside it."""
     await _filled(home)
-    beside = {"discount_nano": 500_000_000, "routed_nano": 40_000_000}
+    beside = {"discount_nano": 500_000_000, "routed_nano": 40_000_000, "embed_nano": 100_000_000}
     await happened(home.services.database, [request_row(home.clock, number=7, id="d", **beside)])
     text = (await _page(home, "/ui/savings?from=2026-08-01&to=2026-09-30")).text
     parts = text[text.index("<tbody>") : text.index("<tfoot>")]
-    assert sum(Decimal(amount) for amount in re.findall(r"exactly \$(-?[\d.]+) USD", parts)) == Decimal("1.2")
-    assert re.search(r'id="net-saved"><span class="money" title="exactly \$1.2 USD"', text)
-    assert re.search(r'id="saved-in-all"><span class="money" title="exactly \$1.74 USD"', text)
+    assert sum(Decimal(amount) for amount in re.findall(r"exactly \$(-?[\d.]+) USD", parts)) == Decimal("1.1")
+    assert re.search(r'id="net-saved"><span class="money" title="exactly \$1.1 USD"', text)
+    assert re.search(r'id="saved-in-all"><span class="money" title="exactly \$1.64 USD"', text)
     assert re.search(r'id="saved-by-routing"><span class="money" title="exactly \$0.04 USD"', text)
-    assert "Embedding" in text
+    assert "exactly $-0.1 USD" in parts[parts.index("Embedding") :]
     days = _csv((await _page(home, "/ui/savings.csv?from=2026-08-01&to=2026-09-30")).text)
     assert sum(Decimal(day["routing_usd"]) for day in days) == Decimal("0.04")
     assert sum(Decimal(day["provider_cache_usd"]) for day in days) == Decimal("0.5")
     spend = (await _page(home, "/ui/spend?from=2026-08-01&to=2026-09-30")).text
-    assert "exactly $1.2 USD" in spend[spend.index("Saved, net") :][:200]
+    assert "exactly $1.1 USD" in spend[spend.index("Saved, net") :][:200]
 
 
 async def test_a_day_out_of_line_is_named_with_what_moved(home: House) -> None:

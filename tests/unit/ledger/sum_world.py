@@ -43,6 +43,7 @@ REQUEST = st.fixed_dictionaries(
         "saved_nano": AMOUNT,
         "discount_nano": _some([-4, 0, 9]),
         "routed_nano": _some([-3, 0, 11]),
+        "embed_nano": _some([0, 7]),
         "cost_status": _some(["exact", "estimated"]),
         "ttft_ms": _some([None, 0.5, 300.0]),
         "total_ms": _some([0.0, 0.99, 1.0, 63.0, 90.5, 5_000.0, 1e6]),
@@ -127,6 +128,7 @@ _RULES: dict[str, Callable[[Told], int]] = {
     "discount_nano": lambda one: one["discount_nano"],
     "saved_nano": lambda one: one["saved_nano"],
     "routed_nano": lambda one: one["routed_nano"],
+    "embed_nano": lambda one: one["embed_nano"],
     "corrected_nano": lambda one: 0,
 }
 
