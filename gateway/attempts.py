@@ -6,6 +6,7 @@ Does not know: which target comes next, who waits for the answer, HTTP.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from typing import Literal
 
 from msgspec import Struct, structs
 
@@ -209,20 +210,23 @@ class Attempts:
         except errors.GatewayError as problem:
             step.result, step.ended_at = problem.code or "failed", self._monotonic()
             step.settled = errors.in_doubt(problem)
-            step.cost_nano = self._close(hold, plan, problem)
             told, patience = self._verdict(problem, sending, step)
             report.end(told, step.ended_at, patience)
+            if step.settled:
+                await self._pay(provider, hold, step, self._doubtful(plan))
+            else:
+                self._ledger.void(hold, problem.code or "failed")
             raise
         except asyncio.CancelledError:
             step.result, step.ended_at, step.settled = "cancelled", self._monotonic(), True
-            step.cost_nano = self._ledger.settle(hold, self._given_up(plan))
             report.end("nothing", step.ended_at)
+            await self._pay(provider, hold, step, self._given_up(plan))
             raise
         except Exception as problem:
             empty = isinstance(problem, StopAsyncIteration | Partial)
             step.result, step.ended_at, step.settled = "empty" if empty else "broken", self._monotonic(), True
-            step.cost_nano = self._ledger.settle(hold, self._doubtful(plan))
             report.end("failed", step.ended_at)
+            await self._pay(provider, hold, step, self._doubtful(plan))
             if not empty:  # a mistake of ours: told as one, but its money is not held for ever
                 raise
             raise errors.UpstreamFailed(f"{plan.provider} ended its answer before it began.") from None
@@ -288,12 +292,22 @@ class Attempts:
                 body["service_tier"] = tier
         return body
 
-    def _close(self, hold: Hold, plan: AttemptPlan, problem: errors.GatewayError) -> int:
-        """End the money of an attempt that never answered: nothing where it provably cost nothing, else the bound."""
-        if errors.in_doubt(problem):
-            return self._ledger.settle(hold, self._doubtful(plan))
-        self._ledger.void(hold, problem.code or "failed")
-        return 0
+    async def _pay(self, provider: Provider, hold: Hold, step: Step, guess: Settlement) -> None:
+        """End the money of an attempt that was sent and never answered: by its provider's own count, else by a guess.
+
+        Settled however this is interrupted.
+        """
+        try:
+            step.counted = await provider.consumed(step.id)
+        finally:
+            if step.counted is not None:
+                step.exact = hold.plan.price.status != "assumed"
+                guess = structs.replace(guess, usage=step.counted, source=self._source(step.provider))
+            step.cost_nano = self._ledger.settle(hold, guess)
+
+    def _source(self, provider: str) -> Literal["engine", "provider"]:
+        """Who counted."""
+        return "engine" if self._upstreams.kind(provider) == "local" else "provider"
 
     @staticmethod
     def _doubtful(plan: AttemptPlan) -> Settlement:
@@ -316,7 +330,7 @@ class Attempts:
         if live.hold.ended:
             return live.hold.amount
         live.gate.release()
-        source = "engine" if self._upstreams.kind(live.target.provider) == "local" else "provider"
+        source = self._source(live.target.provider)
         if usage is None:
             source = "estimated" if live.provider.billing == "stops-on-close" or ended == "complete" else "upper_bound"
             usage = received if source == "estimated" else Usage(prompt=live.bound.input, completion=live.bound.output)

@@ -22,7 +22,8 @@ Ended = Literal["complete", "cut", "cancelled", "failed"]
 class Step(Struct, kw_only=True):
     """What became of one attempt. Instants are monotonic seconds, 0.0: not reached. `why`: hedge, rung, vote, …
 
-    `settled`: it is paid for, or may have to be; else it provably cost nothing.
+    `settled`: it is paid for, or may have to be; else it provably cost nothing. `counted`: what it used, where it never
+    answered and its provider says so all the same; `exact`: and its price is known too.
     """
 
     id: str
@@ -35,6 +36,8 @@ class Step(Struct, kw_only=True):
     result: str = "begun"
     cost_nano: int = 0
     settled: bool = False
+    counted: Usage | None = None
+    exact: bool = False
     replica: str = ""
     why: str = ""
 

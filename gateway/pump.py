@@ -14,7 +14,7 @@ from gateway.attempts import Live
 from gateway.call import PASSED, Call, Chunk
 from gateway.catalog import Route
 from gateway.estimate import text_size
-from gateway.flights import Flight
+from gateway.flights import Flight, Landing
 from gateway.providers import Partial
 from gateway.several import Several
 from gateway.tasks import Tasks
@@ -114,7 +114,7 @@ class Pumps:
     def _close_books(self, flight: Flight, call: Call, live: Live | None) -> None:
         landing = flight.landing
         if live is None:
-            landing.cost_status = "estimated" if any(step.cost_nano for step in landing.steps) else "exact"
+            self._unanswered(landing)
         else:
             # A count told before the end of a broken answer may still grow: only a whole answer's is final, or what
             # an engine of ours says it has computed.
@@ -126,6 +126,14 @@ class Pumps:
             # Exact tokens at an assumed price (an engine nobody has measured) are still an estimate in dollars.
             landing.cost_status = "exact" if told is not None and live.price.status != "assumed" else "estimated"
         landing.cost_nano = sum(step.cost_nano for step in landing.steps)
+
+    @staticmethod
+    def _unanswered(landing: Landing) -> None:
+        """No attempt gave a first chunk; some may have cost something all the same, and the last of those is named."""
+        paid = [step for step in landing.steps if step.cost_nano]
+        landing.cost_status = "exact" if all(step.exact for step in paid) else "estimated"
+        if paid:
+            landing.provider, landing.model, landing.usage = paid[-1].provider, paid[-1].model, paid[-1].counted
 
     @staticmethod
     def _received(flight: Flight, call: Call, live: Live) -> Usage:

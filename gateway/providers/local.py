@@ -109,7 +109,9 @@ class LocalProvider:
         return None if found is None else found.usage()
 
     async def consumed(self, attempt: str) -> Usage | None:
-        """The engine says it a moment after the abort."""
+        """The engine says it a moment after the abort; of what was never asked of one, nobody."""
+        if attempt not in self._recent:
+            return None
         for _ in range(_ASKED):
             if (usage := self.usage_of(attempt)) is not None:
                 return usage
