@@ -15,6 +15,7 @@ from policies.routing import UNKNOWN, Place
 from policies.routing.affinity import PrefixIndex
 from policies.routing.circuit import Circuit, State
 from policies.routing.samples import Samples
+from policies.routing.takeover import Takeover
 
 _MOST = 4_096
 _PATIENCE = 1.0  # seconds a place is left alone that asks for patience without saying how long
@@ -63,6 +64,7 @@ class Deployment:
         self.target = target
         self.number = number
         self.circuit = Circuit()
+        self.takeover = Takeover()
         self.in_flight = 0
         self.queued_tokens = 0
         self.patient_until = 0.0

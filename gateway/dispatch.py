@@ -2,7 +2,7 @@
 
 Knows the single failover rule: before the first chunk the next candidate may be tried, after it never; how often, and
 when a second one is asked beside the first. Does not know: how candidates are ordered (`gateway.routing`), what an
-attempt is (`gateway.attempts`), who waits for the answer, the cache, HTTP.
+attempt is (`gateway.attempts`), which failovers would be in vain (`gateway.failovers`), who waits for the answer, HTTP.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from gateway.call import Call
 from gateway.catalog import Route, Target
 from gateway.deployments import Deployments
 from gateway.estimate import text_size
+from gateway.failovers import OURS_TO_MEND, Failovers, Way, is_failing
 from gateway.flights import Ended, Landing
 from gateway.ledger import Ledger
 from gateway.routed import routed_nano
@@ -28,7 +29,6 @@ from policies.retry import RetryBudget, pause, worth_retrying
 
 _MOST_ATTEMPTS = 3
 _FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
-_OURS_TO_MEND = (401, 402, 403)  # our key, our account there: nothing the client did
 _LEAST_HEDGE = 0.05  # seconds; what is measured may be shorter than is worth another call
 
 
@@ -54,6 +54,7 @@ class Dispatcher:
         self._monotonic = monotonic
         self._random = random
         self._retries = RetryBudget()
+        self._failovers = Failovers(means.deployments, self._retries, monotonic=monotonic)
 
     async def begin(self, call: Call, route: Route, landing: Landing, why: str = "") -> Live:
         """The first candidate that starts to answer. Raises the last GatewayError when none does."""
@@ -96,20 +97,23 @@ class Dispatcher:
     async def _walk(self, call: Call, route: Route, choice: Choice, landing: Landing, why: str) -> Live:
         """The candidates one after another, and again while that is worth it."""
         error: errors.GatewayError | None = None
+        since: float | None = None  # when the place that was left began to fail
         targets = choice.targets
         for number in range(max(_MOST_ATTEMPTS, len(targets))):
             again = number - len(targets)
             if again >= 0 and not await self._may_repeat(call, error, again):
                 break
             target = targets[number % len(targets)]
-            if number and not self._may_try(target, free=again < 0):
+            way = await self._way(call, target, since, number, len(targets))
+            if way is None:
                 continue
             queued = choice.to_read(number % len(targets))
             trial = Trial(call=call, route=route, target=target, prompt=queued, why=why or choice.ranking.first)
             self._router.sent(choice, target)
             try:
                 following = targets[number + 1] if number + 1 < len(targets) else None
-                return await self._try(trial, following, landing)
+                with self._failovers.on(way):
+                    return await self._try(trial, following, landing)
             except errors.NotPriced as problem:
                 if number + 1 >= len(targets):
                     raise
@@ -118,14 +122,15 @@ class Dispatcher:
                 error = problem
                 if not _worth_another(problem, route):
                     raise
+                since = self._failovers.failing_since(target) if is_failing(problem) else since
         raise error or errors.UpstreamFailed("no candidate could be tried")
 
-    def _may_try(self, target: Target, *, free: bool) -> bool:
-        """The next candidate is tried for nothing while it does well; one that failed last costs a retry."""
-        deployment = self._deployments.of(target)
-        if not deployment.allows(self._monotonic()):
-            return False
-        return (free and not deployment.circuit.in_a_row) or not free or self._retries.allows()
+    async def _way(self, call: Call, target: Target, since: float | None, number: int, candidates: int) -> Way | None:
+        """Into a candidate; one that is tried again has been paid for, others as `gateway.failovers` says."""
+        if not number:
+            return Way(self._deployments.of(target))
+        known, spare = (since, candidates - number - 1) if number < candidates else (None, 0)
+        return await self._failovers.way(target, known, deadline=call.deadline, spare=spare)
 
     async def _may_repeat(self, call: Call, error: errors.GatewayError | None, again: int) -> bool:
         """Whether the route may be walked once more, having waited as long as the upstream asked for."""
@@ -180,8 +185,10 @@ class Dispatcher:
         self.settle(live, usage, ended, received, "")
 
     async def _one(self, trial: Trial, landing: Landing) -> Live:
-        live, unwanted = await self._attempts.start(trial, landing), trial.route.chosen.fallback_on
-        return await look_over(live, unwanted, self.drop) if unwanted else live
+        unwanted = trial.route.chosen.fallback_on
+        with self._failovers.watched(trial.target):
+            live = await self._attempts.start(trial, landing)
+            return await look_over(live, unwanted, self.drop) if unwanted else live
 
     def _hedge_after(self, trial: Trial) -> float | None:
         """Seconds of silence after which another candidate is asked as well."""
@@ -205,7 +212,7 @@ def _worth_another(problem: errors.GatewayError, route: Route) -> bool:
     if getattr(problem, "unwanted", False):
         return True
     refused = isinstance(problem, errors.UpstreamRefused)
-    if refused and (problem.http_status in _OURS_TO_MEND or _is_unwanted(problem, route)):
+    if refused and (problem.http_status in OURS_TO_MEND or _is_unwanted(problem, route)):
         return True
     return worth_retrying(problem.http_status, refused=refused)
 

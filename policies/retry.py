@@ -31,15 +31,15 @@ def pause(again: int, random: float, *, retry_after: float | None = None) -> flo
 
 
 class RetryBudget:
-    """Retries are at most a share of requests, beyond a small reserve; so an outage is never multiplied.
+    """Retries are at most a share of requests, or a small reserve; so an outage is never multiplied.
 
-    Every request that begins deposits `share` of a retry, every retry withdraws one. The balance is capped, so that a
-    quiet day does not pay for a storm.
+    Every request that begins deposits `share` of a retry, every retry withdraws one. What is saved up is at most that
+    share of the requests under way, or `reserve`: a quiet day does not pay for a storm.
     """
 
-    def __init__(self, *, share: float = 0.2, reserve: float = 3.0, cap: float = 10.0) -> None:
+    def __init__(self, *, share: float = 0.2, reserve: float = 3.0) -> None:
         self._share = share
-        self._cap = cap
+        self._reserve = reserve
         self._balance = reserve
         self._active = 0
 
@@ -48,16 +48,24 @@ class RetryBudget:
         return self._balance
 
     def began(self) -> None:
-        """A request begins. With many at once the cap grows with them."""
+        """A request begins."""
         self._active += 1
-        self._balance = min(self._balance + self._share, max(self._cap, self._share * self._active))
+        self._balance = min(self._balance + self._share, max(self._reserve, self._share * self._active))
 
     def ended(self) -> None:
         self._active = max(0, self._active - 1)
 
-    def allows(self) -> bool:
-        """Take one retry out of the budget, if there is one."""
-        if self._balance < 1.0:
+    def allows(self, spare: float = 0.0) -> bool:
+        """Take one retry out of the budget, if there is one beside those to `spare`."""
+        if self._balance < 1.0 + spare:
             return False
         self._balance -= 1.0
         return True
+
+    def borrow(self) -> None:
+        """Take one that cannot be gone without; what is lacking is paid by the requests that follow."""
+        self._balance -= 1.0
+
+    def repay(self) -> None:
+        """One that was taken made nothing worse."""
+        self._balance += 1.0

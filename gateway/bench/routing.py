@@ -4,7 +4,7 @@
 
     decision    one choice among fifty deployments, in microseconds of CPU, by strategy
     failover    what a first provider that refuses at once adds to the answer of the second, its refusal included
-    failure     upstream calls for each request while every upstream of a route fails
+    failure     upstream calls for each request while every upstream of a route fails, one after another and at once
     translation CPU per request and per streamed event, by language, without a socket
 
 The last line of standard output is one JSON object. Failover and failure go over loopback to scripted upstreams,
@@ -37,6 +37,8 @@ from policies.routing import Asked, Place, known, rank, strategy
 _PLACES = 50
 _ROUNDS = 5
 _REQUESTS = 200
+_AT_ONCE = 60
+_COUNTS = (2, 3, 6)  # places of a route that fails as a whole
 _encode = msgspec.json.Encoder().encode
 
 
@@ -47,6 +49,7 @@ class Report(Struct, kw_only=True):
     decision_us: dict[str, float]
     failover_added_ms: float
     calls_per_request: float
+    calls_per_request_at_once: dict[str, float]
     request_us: dict[str, float]
     event_us: dict[str, float]
     machine: Any
@@ -157,6 +160,14 @@ async def _failure(home: Path) -> float:
         return round(found.calls() / _REQUESTS, 3)
 
 
+async def _failure_at_once(home: Path, places: int) -> float:
+    """The same for sixty requests at once, none of which has failed when the last one is sent."""
+    failing = Options(fail_rate=1.0, seed=3, ttft_ms=500.0)
+    async with stand(home, {f"p{number}": failing for number in range(places)}) as found:
+        await asyncio.gather(*(found.ask("both", number) for number in range(_AT_ONCE)))
+        return round(found.calls() / _AT_ONCE, 3)
+
+
 def run(save: Path | None, *, times: int) -> int:
     """Measure everything; the report goes to standard output, and into `save`."""
     with tempfile.TemporaryDirectory() as folder:
@@ -166,6 +177,9 @@ def run(save: Path | None, *, times: int) -> int:
             decision_us=decisions(times),
             failover_added_ms=asyncio.run(_failover(home / "a")),
             calls_per_request=asyncio.run(_failure(home / "b")),
+            calls_per_request_at_once={
+                f"{count} places": asyncio.run(_failure_at_once(home / f"c{count}", count)) for count in _COUNTS
+            },
             request_us=requests(times),
             event_us=events(times),
             machine=machine(),

@@ -1,0 +1,67 @@
+"""Whether a place may take over requests that failed elsewhere: proven, being found out, or failing as well.
+
+When the first place of a route dies under many requests at once, all of them turn to the next one. If that one is well
+they should go there; if it is down too, every one of them is a call for nothing. So one goes first and the others pay
+(`policies.retry`) or wait for news: each answer doubles how many may be under way, a failure takes that back to one.
+
+Time is handed in, in monotonic seconds. Does not know: what a failure is, who waits, what a retry costs.
+The doubling is slow start as in TCP (RFC 5681); a half-open circuit finds out in the same way, for a place by itself.
+"""
+
+from math import inf
+from typing import Literal
+
+from msgspec import Struct
+
+QUIET = 10.0  # a place that has done well for so long after its last failure has recovered
+FRESH = 10.0  # for so long an answer proves something
+_MOST = 1 << 16
+
+Verdict = Literal["proven", "crowded", "unknown", "asked", "failed"]
+
+
+class Takeover(Struct):
+    """What is known of one place. `under_way`: requests there that failed elsewhere, of which `may` be at most.
+
+    `failing_since`: its first failure since it did well for a while. `proven_at`: when the newest request that it
+    answered was sent, so that what was sent before an outage proves nothing about it.
+    """
+
+    failing_since: float | None = None
+    failed_at: float = -inf
+    proven_at: float = -inf
+    may: int = 1
+    under_way: int = 0
+
+    def verdict(self, since: float, now: float) -> Verdict:
+        """What is known of this place, for a request whose own place has been failing `since`.
+
+        proven: it has answered meanwhile, and there is room. crowded: there is none before the next answer.
+        unknown: nobody has asked since. asked: somebody is finding out. failed: its last news were bad.
+        """
+        if self.proven_at >= since and now - self.proven_at < FRESH:
+            return "proven" if self.under_way < self.may else "crowded"
+        self.may = 1
+        if self.failed_at >= since and self.failed_at > self.proven_at:
+            return "failed"
+        return "asked" if self.under_way else "unknown"
+
+    def came(self) -> None:
+        """A request that failed elsewhere goes there; `left` once it is over."""
+        self.under_way += 1
+
+    def left(self) -> None:
+        self.under_way -= 1
+
+    def answered(self, sent: float, now: float) -> None:
+        """A request sent there at `sent`, from elsewhere or not, was answered."""
+        self.proven_at = max(self.proven_at, sent)
+        self.may = min(_MOST, self.may * 2)
+        if now - self.failed_at >= QUIET:
+            self.failing_since = None
+
+    def failed(self, now: float) -> None:
+        self.failed_at = now
+        self.may = 1
+        if self.failing_since is None:
+            self.failing_since = now

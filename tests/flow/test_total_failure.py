@@ -1,0 +1,99 @@
+"""Many requests at once while places fail: an outage of all is not multiplied, one of the first is not felt."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.scripted_calls import Options
+from tests.scripted import Stage, stage
+from tests.wire_upstream import Answer, Manner, Request, WireUpstream, wire_upstream
+
+_FAILURE = "500 Internal Server Error"
+_USAGE = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+_SPOKEN = {"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
+_YES = msgspec.json.encode({"choices": [_SPOKEN], "usage": _USAGE})
+
+
+class Together:
+    """Answers none before `crowd` requests have come, and then all of them alike."""
+
+    def __init__(self, crowd: int, status: str) -> None:
+        self._crowd, self._status = crowd, status
+        self._come = 0
+        self._all = asyncio.Event()
+
+    async def answer(self, asked: Request) -> Answer:
+        self._come += 1
+        if self._come >= self._crowd:
+            self._all.set()
+        await self._all.wait()
+        return Answer(status=self._status, body=_YES if self._status == "200 OK" else b"{}")
+
+    def failure(self) -> Answer:
+        return Answer(status=_FAILURE)
+
+
+@asynccontextmanager
+async def places(home: Path, *ways: Together) -> AsyncGenerator[tuple[Stage, list[WireUpstream]]]:
+    """A model over as many places as there are ways to answer, tried in this order."""
+    async with AsyncExitStack() as stack:
+        manner = Manner(ttft_ms=20.0)
+        ups = [await stack.enter_async_context(wire_upstream(way, manner)) for way in ways]
+        names = [f"p{number}" for number in range(len(ups))]
+        more = {
+            name: {"kind": "openai", "base_url": f"http://127.0.0.1:{up.port}/v1", "api_key": "none"}
+            for name, up in zip(names, ups, strict=True)
+        }
+        found = stage(home, dict.fromkeys(names, Options()), {}, more=more)
+        yield await stack.enter_async_context(found), ups
+
+
+async def _crowd(found: Stage, requests: int) -> list[int]:
+    async def one(number: int) -> int:
+        messages = [{"role": "user", "content": f"question {number}"}]
+        told = await found.gateway.chat(model="smart", messages=messages, headers={"x-nearhit-timeout": "120"})
+        return told.status
+
+    return await asyncio.gather(*(one(number) for number in range(requests)))
+
+
+@pytest.mark.parametrize("count", [2, 3, 6])
+@pytest.mark.parametrize("status", [_FAILURE, "401 Unauthorized"])
+async def test_sixty_at_once_make_few_calls_where_all_places_fail(tmp_path: Path, count: int, status: str) -> None:
+    """Each request used to try every place because none had failed when it looked: up to one call per place."""
+    ways = [Together(60, status), *(Together(1, status) for _ in range(count - 1))]
+    async with places(tmp_path, *ways) as (found, ups):
+        assert min(await _crowd(found, 60)) >= 400
+        calls = [len(up.heard) for up in ups]
+        assert calls[0] >= 60
+        assert min(calls) >= 1  # each place was asked whether it does
+        assert sum(calls) <= 1.2 * 60
+
+
+async def test_a_crowd_goes_over_to_the_next_place_that_works(tmp_path: Path) -> None:
+    """The first place dies under a hundred requests, the second too, the third is well: nobody fails for it."""
+    ways = Together(100, _FAILURE), Together(1, _FAILURE), Together(1, "200 OK")
+    async with places(tmp_path, *ways) as (found, ups):
+        assert await _crowd(found, 100) == [200] * 100
+        dead, _, well = (len(up.heard) for up in ups)
+        assert (dead, well) == (100, 100)
+
+
+async def test_who_waits_for_news_of_a_place_does_so_within_its_deadline(tmp_path: Path) -> None:
+    """The one that finds out may hang; the others must not hang with it."""
+    ways = Together(40, _FAILURE), Together(1_000, _FAILURE)
+    async with places(tmp_path, *ways) as (found, ups):
+
+        async def one(number: int) -> int:
+            messages = [{"role": "user", "content": f"question {number}"}]
+            return (await found.gateway.chat(model="smart", messages=messages, headers=hurried)).status
+
+        hurried: dict[str, Any] = {"x-nearhit-timeout": "2"}
+        statuses = await asyncio.gather(*(one(number) for number in range(40)))
+        assert set(statuses) <= {500, 502, 503, 504}
+        assert len(ups[1].heard) <= 8
