@@ -46,7 +46,7 @@ class Failovers:
     async def way(self, target: Target, since: float | None, *, deadline: float, spare: int) -> Way | None:
         """Into `target`, for a request whose own place has been failing `since`; None: there is nothing to gain.
 
-        `since` None: no place failed, or this try is paid for already. Returns by `deadline`. `spare`: retries to leave,
+        `since` None: no place failed, or this try is paid for already. Returns by `deadline`. `spare`: retries to leave
         with which the places after this one are found out.
         """
         deployment = self._deployments.of(target)
