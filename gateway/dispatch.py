@@ -29,6 +29,7 @@ from policies.retry import RetryBudget, pause, worth_retrying
 
 _MOST_ATTEMPTS = 3
 _FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
+_NOT_THERE = ("unsupported_operation", "unsupported_parameter", "unsupported_content")  # what another place may do
 _LEAST_HEDGE = 0.05  # seconds; what is measured may be shorter than is worth another call
 
 
@@ -118,6 +119,10 @@ class Dispatcher:
                 if number + 1 >= len(targets):
                     raise
                 error = problem
+            except errors.InvalidRequest as problem:
+                error = error or problem
+                if problem.code not in _NOT_THERE or number + 1 >= len(targets):
+                    raise error from None
             except (errors.UpstreamFailed, errors.Overloaded) as problem:
                 error = problem
                 if not _worth_another(problem, route):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from engine.api import GenerateRequest, SamplingParams
 from gateway import engine_forms
-from gateway.call import Body, Operation
+from gateway.call import PASSED, Body, Native, Operation
 from gateway.errors import InvalidRequest
 from gateway.providers import Sending
 
@@ -66,6 +66,17 @@ def refuse_unsupported(body: Body) -> None:
             if kind not in ("text", "refusal"):
                 path = f"messages[{at}].content[{place}]"
                 raise InvalidRequest("This model reads text only.", param=path, code="unsupported_content")
+
+
+def cannot(operation: Operation, body: Body, native: Native | None) -> str:  # noqa: ARG001 - every provider is asked alike
+    """What of a request no engine here can do, as `gateway.providers` says."""
+    if operation in PASSED:
+        return operation
+    try:
+        refuse_unsupported(body)
+    except InvalidRequest as problem:
+        return problem.param or "this"
+    return ""
 
 
 def sequences(sending: Sending) -> list[Sequence]:

@@ -4,7 +4,7 @@ Knows: what a request needs (tokens, tools, pictures, a schema), who it belongs 
 Does not know: how strategies weigh (`policies.routing`), how anything is sent or measured.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import msgspec
@@ -16,6 +16,7 @@ from gateway.deployments import Deployment, Deployments
 from gateway.errors import GatewayError, InvalidRequest, Overloaded, UpstreamRefused, wait_headers
 from gateway.estimate import asked_output
 from gateway.model_settings import RouteEntry
+from gateway.providers import Cannot
 from gateway.upstreams import Upstreams
 from policies.money import Price
 from policies.routing import (
@@ -70,6 +71,7 @@ class _Plan:
         self.generation = generation
         self.lacking = any(place.lacks for place in self.places)
         self.priced: tuple[str, int, int] | None = None
+        self.picky: dict[Cannot, list[Place]] = {}
 
     def leave(self) -> None:
         """Another plan takes its place: nobody needs to keep these places current."""
@@ -110,6 +112,8 @@ class Router:
             self._set_prices(plan, call, route)
         keys = self._match(plan, call, now) if name == "prefix_affine" else []
         ranking = rank(strategy(name), asked, plan.places)
+        if plan.picky:
+            ranking = _able(ranking, call, plan)
         if not ranking.order:
             ranking = self._anywhere(ranking, asked, plan)
         ranking = self._kept_together(ranking, asked, route, plan)
@@ -145,7 +149,13 @@ class Router:
                 rows.append((self._place(entry, target, len(rows)), deployment))
         for place, deployment in rows:
             deployment.attach(place)
-        return _Plan(route, rows, self._upstreams.generation)
+        plan = _Plan(route, rows, self._upstreams.generation)
+        if len(rows) > 1:  # a lone place says itself what it cannot do
+            for place, deployment in rows:
+                cannot: Cannot | None = getattr(self._upstreams.of(deployment.target), "cannot", None)
+                if cannot is not None:
+                    plan.picky.setdefault(cannot, []).append(place)
+        return plan
 
     def _place(self, entry: RouteEntry, target: Target, number: int) -> Place:
         context = entry.context or self._upstreams.window(target) or 0
@@ -192,7 +202,7 @@ class Router:
             if canary and drawn < chosen.canary.share:
                 return brought_forward(ranking, canary[0], "canary")
             if canary and all(entry.to != chosen.canary.to for entry in chosen.route):
-                return _without(ranking, canary[0], "canary of others")
+                return _without(ranking, {id(canary[0]): "canary of others"})
         if asked.session is not None and len(order) > 1:
             return brought_forward(ranking, home_of(asked.session, order), "session")
         return ranking
@@ -210,13 +220,27 @@ class Router:
         raise _refusal(ranking, asked, plan)
 
 
-def _without(ranking: Ranking, place: Place, why: str) -> Ranking:
-    kept = [(other, cost) for other, cost in zip(ranking.order, ranking.costs, strict=True) if other is not place]
+def _able(ranking: Ranking, call: Call, plan: _Plan) -> Ranking:
+    """Without the places whose provider would refuse the request, unless all of them would: each says best why."""
+    refused = {
+        id(place): f"refuses {what}"
+        for cannot, places in plan.picky.items()
+        if (what := cannot(call.operation, call.body, call.native))
+        for place in places
+    }
+    return _without(ranking, refused) if 0 < len(refused) < len(plan.places) else ranking
+
+
+def _without(ranking: Ranking, reasons: Mapping[int, str]) -> Ranking:
+    """`reasons`: by the id of the place that is left out."""
+    rows = zip(ranking.order, ranking.costs, strict=True)
+    kept = [(place, cost) for place, cost in rows if id(place) not in reasons]
+    left_out = [(place, reasons[id(place)]) for place in ranking.order if id(place) in reasons]
     return Ranking(
         strategy=ranking.strategy,
-        order=[other for other, _ in kept],
+        order=[place for place, _ in kept],
         costs=[cost for _, cost in kept],
-        left_out=[*ranking.left_out, (place, why)],
+        left_out=[*ranking.left_out, *left_out],
         first=ranking.first,
     )
 

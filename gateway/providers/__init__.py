@@ -4,7 +4,7 @@ Adding a provider is adding a file here with `Config` and `build`; siblings neve
 else's package will do: one that is installed with an entry point of the group `nearhit.providers` is found by its name.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import iter_modules
@@ -56,8 +56,16 @@ class Partial(Exception):
         self.usage = usage
 
 
+Cannot = Callable[[Operation, Body, Native | None], str]
+
+
 class Provider(Protocol):
-    """`billing` says what a closed connection costs: nothing more, or the whole answer all the same."""
+    """`billing` says what a closed connection costs: nothing more, or the whole answer all the same.
+
+    Three more may be there. `cannot(operation, body, native)`: the operation or the first field of a request that
+    `send` would refuse whatever else is in it, empty for none, by one quick look; the same function for all that refuse
+    alike, or None. `speaks`: the dialect it takes as it came. `ignored_fields(body)`: those it leaves out of account.
+    """
 
     name: str
     billing: Billing

@@ -18,7 +18,7 @@ from gateway.tasks import Tasks
 from gateway.transport import Transport
 from gateway.transport.credential import Credential
 from gateway.upstream.anthropic_answers import Events, body_of, refusal
-from gateway.upstream.anthropic_requests import translated
+from gateway.upstream.anthropic_requests import cannot, translated
 from gateway.upstream.exchanges import Asked, config_of
 from gateway.upstream.fields import objects, words
 from gateway.upstream.native import Answered, Means, NativeConfig, NativeProvider
@@ -38,6 +38,7 @@ class AnthropicProvider(NativeProvider):
     """Obeys gateway.providers.Provider; chat only."""
 
     speaks = "messages"
+    cannot = staticmethod(cannot)
 
     def __init__(self, name: str, settings: ProviderSettings, means: Means) -> None:
         """Raises ValueError for settings that cannot work."""

@@ -20,7 +20,7 @@ from gateway.tasks import Tasks
 from gateway.transport import Transport
 from gateway.transport.credential import Credential
 from gateway.upstream.bedrock_answers import Events, body_of, refusal
-from gateway.upstream.bedrock_requests import translated
+from gateway.upstream.bedrock_requests import cannot, translated
 from gateway.upstream.event_frames import FrameParser
 from gateway.upstream.exchanges import Asked, config_of
 from gateway.upstream.native import Answered, Means, NativeConfig, NativeProvider
@@ -44,6 +44,8 @@ class Config(NativeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 class BedrockProvider(NativeProvider):
     """Obeys gateway.providers.Provider; chat only."""
+
+    cannot = staticmethod(cannot)
 
     def __init__(self, name: str, settings: ProviderSettings, means: Means) -> None:
         """Raises ValueError for settings that cannot work."""

@@ -21,7 +21,7 @@ from gateway.transport.credential import Credential
 from gateway.upstream.exchanges import Asked, config_of
 from gateway.upstream.fields import objects, words
 from gateway.upstream.gemini_answers import Events, body_of, refusal
-from gateway.upstream.gemini_requests import translated
+from gateway.upstream.gemini_requests import cannot, translated
 from gateway.upstream.native import Answered, Means, NativeConfig, NativeProvider
 
 _DEFAULT_BASE = "https://generativelanguage.googleapis.com/v1beta"
@@ -36,6 +36,8 @@ class Config(NativeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 class GeminiProvider(NativeProvider):
     """Obeys gateway.providers.Provider; chat only."""
+
+    cannot = staticmethod(cannot)
 
     def __init__(self, name: str, settings: ProviderSettings, means: Means) -> None:
         """Raises ValueError for settings that cannot work."""

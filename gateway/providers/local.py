@@ -17,7 +17,7 @@ from engine.api import Delta, Engine
 from gateway.call import Body, Chunk
 from gateway.embedding_answers import TokenIds, embed
 from gateway.engine_answers import Answer, whole
-from gateway.engine_requests import Sequence, ignored_fields, sequences
+from gateway.engine_requests import Sequence, cannot, ignored_fields, sequences
 from gateway.errors import EngineUnavailable, GatewayError, InvalidRequest, NotFound, Overloaded, UpstreamTimeout
 from gateway.providers import Billing, Partial, Sending
 from gateway.stream import fold
@@ -44,6 +44,7 @@ class LocalProvider:
     """
 
     billing: Billing = "stops-on-close"
+    cannot = staticmethod(cannot)
     ignored_fields = staticmethod(ignored_fields)  # told to clients in `x-nearhit-ignored`
 
     def __init__(  # noqa: PLR0913 - one name per part it is made of

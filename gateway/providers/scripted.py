@@ -19,7 +19,7 @@ from gateway.settings import ProviderSettings
 from gateway.tasks import Tasks
 from gateway.transport import Transport
 from gateway.transport.refusal import in_doubt
-from gateway.upstream.passing import refuse_passed
+from gateway.upstream.passing import cannot, refuse_passed
 from policies.money import Usage
 
 _REMEMBERED = 10_000
@@ -42,6 +42,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class ScriptedProvider:
     """`calls` and `closed_early` count for whoever watches; `billed` is what the last attempts consumed."""
+
+    cannot = staticmethod(cannot)
 
     def __init__(self, name: str, config: Config, billing: Billing) -> None:
         self.name = name

@@ -9,7 +9,7 @@ import base64
 import re
 from typing import cast
 
-from gateway.call import Body
+from gateway.call import Body, Native, Operation
 from gateway.errors import InvalidRequest
 from gateway.providers import Sending
 from gateway.upstream.fields import (
@@ -31,6 +31,7 @@ from gateway.upstream.fields import (
     schema_or_text,
     stops,
     text_only,
+    unsupported,
     usual_verbosity,
     words,
 )
@@ -271,3 +272,13 @@ _UNSUPPORTED: dict[str, Check] = {
     "reasoning_effort": one_of({"none": 0, **_EFFORTS}, "reasoning_effort"),
     "service_tier": one_of(_TIERS, "service_tier"),
 }
+
+
+def cannot(operation: Operation, body: Body, native: Native | None) -> str:
+    """What of a request this language has no word for, as `gateway.providers` says."""
+    if operation != "chat":
+        return operation
+    if native is not None and native.dialect == "messages":
+        return ""  # it goes out as it came
+    found = unsupported(body, _UNSUPPORTED)
+    return found[0] if found else ""

@@ -10,7 +10,7 @@ from typing import cast
 
 import msgspec
 
-from gateway.call import Body
+from gateway.call import Body, Native, Operation
 from gateway.providers import Sending
 from gateway.upstream.fields import (
     Check,
@@ -29,6 +29,7 @@ from gateway.upstream.fields import (
     schema_or_text,
     stops,
     text_only,
+    unsupported,
     usual_verbosity,
     words,
 )
@@ -263,3 +264,11 @@ _UNSUPPORTED: dict[str, Check] = {
     "reasoning_effort": lambda _: "Models differ here: pass the model's own field (`thinking`, `reasoning_config`, …).",
     "service_tier": _tier,
 }
+
+
+def cannot(operation: Operation, body: Body, native: Native | None) -> str:  # noqa: ARG001 - every language is asked alike
+    """What of a request this language has no word for, as `gateway.providers` says."""
+    if operation != "chat":
+        return operation
+    found = unsupported(body, _UNSUPPORTED)
+    return found[0] if found else ""

@@ -39,12 +39,19 @@ def refuse(param: str, message: str, code: str = "unsupported_parameter") -> NoR
     raise InvalidRequest(message, param=param, code=code)
 
 
-def refuse_unsupported(body: Body, checks: Mapping[str, Check]) -> None:
-    """Raises InvalidRequest for the first field a target cannot honour; a check says why, or nothing."""
+def unsupported(body: Body, checks: Mapping[str, Check]) -> tuple[str, str] | None:
+    """The first field a target cannot honour, and why; a check says why, or nothing."""
     for name, check in checks.items():
         value = body.get(name)
         if value is not None and (why := check(value)):
-            refuse(name, why)
+            return name, why
+    return None
+
+
+def refuse_unsupported(body: Body, checks: Mapping[str, Check]) -> None:
+    """Raises InvalidRequest for the first field a target cannot honour."""
+    if found := unsupported(body, checks):
+        refuse(*found)
 
 
 def never(what: str) -> Check:

@@ -11,7 +11,7 @@ from typing import cast
 
 import msgspec
 
-from gateway.call import Body
+from gateway.call import Body, Native, Operation
 from gateway.providers import Sending
 from gateway.upstream.fields import (
     Check,
@@ -29,6 +29,7 @@ from gateway.upstream.fields import (
     refuse_unsupported,
     stops,
     text_only,
+    unsupported,
     usual_verbosity,
     whole_number,
     words,
@@ -247,3 +248,11 @@ _UNSUPPORTED: dict[str, Check] = {
     "reasoning_effort": one_of(tuple(_BUDGETS), "reasoning_effort"),
     "service_tier": one_of(("auto", "default"), "service_tier"),
 }
+
+
+def cannot(operation: Operation, body: Body, native: Native | None) -> str:  # noqa: ARG001 - every language is asked alike
+    """What of a request this language has no word for, as `gateway.providers` says."""
+    if operation != "chat":
+        return operation
+    found = unsupported(body, _UNSUPPORTED)
+    return found[0] if found else ""

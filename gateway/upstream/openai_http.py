@@ -70,6 +70,7 @@ class OpenAISpeaker(Upstream):
         given = {field: value for field in _MANNERS if (value := getattr(config, field)) is not None}
         self.manner = msgspec.structs.replace(manner or Manner(), **given)
         quirks = self.manner.quirks
+        self.cannot = quirks.cannot if quirks.picky else None
         self._rules = StreamRules(
             name=name,
             needs_done=not self.manner.ends_without_done,

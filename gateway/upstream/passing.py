@@ -9,7 +9,7 @@ from typing import cast
 import msgspec
 from msgspec import structs
 
-from gateway.call import PASSED, Body, Chunk
+from gateway.call import PASSED, Body, Chunk, Native, Operation
 from gateway.dialects.passed import FILES, MEDIA_TYPE, PAYLOAD
 from gateway.errors import InvalidRequest
 from gateway.ids import uuid7
@@ -31,6 +31,11 @@ def refuse_passed(name: str, sending: Sending) -> None:
             param="model",
             code="unsupported_operation",
         )
+
+
+def cannot(operation: Operation, body: Body, native: Native | None) -> str:  # noqa: ARG001 - every provider is asked alike
+    """What of a request a provider with models of its own does not do, as `gateway.providers` says."""
+    return operation if operation in PASSED else ""
 
 
 def content_of(sending: Sending) -> tuple[str, bytes]:

@@ -11,7 +11,7 @@ from typing import cast
 
 from msgspec import Struct
 
-from gateway.call import Body, Operation
+from gateway.call import Body, Native, Operation
 from gateway.errors import InvalidRequest
 from gateway.providers import Sending
 from gateway.stream import StreamGarbage
@@ -60,13 +60,18 @@ class Quirks(Struct, frozen=True, kw_only=True):
         """Whether answers have to be looked at."""
         return bool(self.finishes or self.broken or self.reasoning or self.counts_apart or self.parts or self.empties)
 
+    @property
+    def picky(self) -> bool:
+        """Whether there is anything that it does not do."""
+        return bool(self.refused or self.one_choice or len(self.operations) < len(_WHAT))
+
     # -- requests ----------------------------------------------------------------------------------------------
 
     def asked(self, name: str, sending: Sending, body: Body) -> Body:
         """The request as this service takes it; `body` is not changed. Raises InvalidRequest for what it cannot do."""
         self.check_operation(name, sending)
-        if self.refused or self.one_choice:
-            self._check(name, body)
+        if field := self._refused(body):
+            raise InvalidRequest(f"{name} cannot honour `{field}`.", param=field, code="unsupported_parameter")
         if self.dropped or self.renamed:
             body = {self.renamed.get(key, key): value for key, value in body.items() if key not in self.dropped}
         if self.developer and self.names and not self.short_ids:
@@ -83,14 +88,16 @@ class Quirks(Struct, frozen=True, kw_only=True):
                 f"{name} makes no {_WHAT[sending.operation]}.", param="model", code="unsupported_operation"
             )
 
-    def _check(self, name: str, body: Body) -> None:
-        refused = sorted(field for field in self.refused if body.get(field) not in (None, False, {}))
-        if self.one_choice and body.get("n") not in (None, 1):
-            refused.append("n")
+    def cannot(self, operation: Operation, body: Body, native: Native | None) -> str:  # noqa: ARG002 - no language of its own
+        """What of a request this service does not do, as `gateway.providers` says."""
+        return operation if operation not in self.operations else self._refused(body)
+
+    def _refused(self, body: Body) -> str:
+        """The first field that it cannot honour; empty where there is none."""
+        refused = [field for field in body.keys() & self.refused if body[field] not in (None, False, {})]
         if refused:
-            raise InvalidRequest(
-                f"{name} cannot honour `{refused[0]}`.", param=refused[0], code="unsupported_parameter"
-            )
+            return min(refused)
+        return "n" if self.one_choice and body.get("n") not in (None, 1) else ""
 
     def _message(self, message: object) -> object:
         if not isinstance(message, dict):

@@ -19,7 +19,7 @@ from engine.api import EngineFailed
 from engine.sim import SimEngine
 from gateway.call import Body, Chunk, Operation
 from gateway.errors import GatewayError, InvalidRequest, UpstreamTimeout
-from gateway.providers import Partial, Provider, Sending, known, load
+from gateway.providers import Cannot, Partial, Provider, Sending, known, load
 from gateway.providers import local as local_provider
 from gateway.scripted_calls import Options
 from gateway.scripted_server import ScriptedServer
@@ -402,6 +402,40 @@ async def test_failure_before_the_first_chunk_is_an_error_of_ours(build: Build) 
     for stream in (True, False):
         with pytest.raises(GatewayError):
             await collect(bench.provider, sending(stream=stream))
+
+
+ASKS: list[tuple[Operation, Body]] = [
+    ("chat", {}),
+    ("chat", {"n": 2}),
+    ("chat", {"n": 1, "logprobs": False, "store": False}),
+    ("chat", {"logprobs": True, "top_logprobs": 2}),
+    ("chat", {"logit_bias": {"5": 1}}),
+    ("chat", {"seed": 5}),
+    ("chat", {"prediction": {"type": "content", "content": "word"}}),
+    ("chat", {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav"}}),
+    ("chat", {"functions": [{"name": "f", "parameters": {}}]}),
+    ("chat", {"presence_penalty": 0.5}),
+    ("completion", {"prompt": "Say something."}),
+    ("embedding", {"input": "one"}),
+    ("moderation", {"input": "one"}),
+]
+
+
+async def test_what_it_says_it_cannot_do_is_what_it_refuses(build: Build) -> None:
+    """Routes leave a place out by what its provider says of itself: more would hide it, less is a needless 400."""
+    bench = await build(Case())
+    cannot: Cannot | None = getattr(bench.provider, "cannot", None)
+    for operation, asks in ASKS:
+        body = {**(CHAT if operation == "chat" else {"max_tokens": 2} if operation == "completion" else {}), **asks}
+        said = "" if cannot is None else cannot(operation, body, None)
+        refusal = ""
+        try:
+            await collect(bench.provider, sending(operation, stream=False, body=body))
+        except InvalidRequest as problem:
+            refusal = operation if problem.code == "unsupported_operation" else str(problem.param)
+        except GatewayError:
+            pass  # the service behind it is a fake that has not everything
+        assert said == refusal, (operation, asks)
 
 
 async def test_a_cut_stream_is_partial_and_never_whole(build: Build) -> None:

@@ -137,6 +137,59 @@ async def test_places_that_cannot_do_it_are_left_out(tmp_path: Path) -> None:
         }
 
 
+@pytest.mark.parametrize(
+    ("asks", "field"),
+    [({"n": 2}, "n"), ({"logprobs": True}, "logprobs"), ({"logit_bias": {"5": 1}}, "logit_bias")],
+)
+async def test_a_place_whose_provider_would_refuse_is_left_out(
+    tmp_path: Path, asks: dict[str, Any], field: str
+) -> None:
+    """What a provider cannot do it knows itself: nobody should have to write it down again to be routed by it."""
+    groq = {"kind": "groq", "base_url": "http://127.0.0.1:9/v1", "api_key": "none"}
+    async with stage(tmp_path, {"a": QUICK, "b": QUICK, "c": QUICK}, {}, more={"a": groq, "c": groq}) as found:
+        told = await found.ask(**asks)
+        assert (told.headers["x-nearhit-provider"], told.headers["x-nearhit-attempts"]) == ("b", "1")
+        rows = (await found.explained(told.headers["x-request-id"]))["why"]["routing"]["candidates"]
+        assert {row["target"]: row.get("left_out") for row in rows} == {
+            "b/m": None,
+            "a/m": f"refuses {field}",
+            "c/m": f"refuses {field}",
+        }
+
+
+async def test_embeddings_go_where_there_are_any(tmp_path: Path) -> None:
+    """An operation is a capability as well: Groq has no embeddings."""
+    groq = {"kind": "groq", "base_url": "http://127.0.0.1:9/v1", "api_key": "none"}
+    async with stage(tmp_path, {"a": QUICK, "b": QUICK}, {}, more={"a": groq}) as found:
+        told = await found.gateway.post("/v1/embeddings", {"model": "smart", "input": "x"})
+        assert (told.status, told.headers["x-nearhit-provider"]) == (200, "b")
+
+
+async def test_what_no_place_can_do_is_refused_by_name(tmp_path: Path) -> None:
+    """Which field is to blame is what a client can act upon; a place that can, but is down, is no reason for it."""
+    groq = {"kind": "groq", "base_url": "http://127.0.0.1:9/v1", "api_key": "none"}
+    async with stage(tmp_path, {"a": QUICK, "b": QUICK}, {}, more={"a": groq, "b": groq}) as found:
+        told = await found.gateway.chat(model="smart", n=2)
+        assert (told.status, told.json["error"]["param"]) == (400, "n")
+        assert not [row for row in await found.gateway.entries() if row["amount_nano"]]
+    async with stage(
+        tmp_path / "down", {"a": QUICK, "b": Options(fail_rate=1.0, seed=3)}, {}, more={"a": groq}
+    ) as found:
+        statuses = {(await found.gateway.chat(model="smart", n=2)).status for _ in range(8)}
+        assert min(statuses) >= 500
+
+
+async def test_what_a_place_finds_out_only_while_translating_goes_to_the_next(tmp_path: Path) -> None:
+    """Bedrock takes pictures as data and not by address: no quick look tells, and another place can do it."""
+    bedrock = {"a": {"kind": "bedrock", "base_url": "http://127.0.0.1:9", "api_key": "none"}}
+    picture = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, picture]}]
+    async with stage(tmp_path, {"a": QUICK, "b": QUICK}, {}, more=bedrock) as found:
+        told = await found.gateway.chat(model="smart", messages=messages)
+        assert (told.status, told.headers["x-nearhit-provider"]) == (200, "b")
+        assert [entry["provider"] for entry in await found.gateway.entries() if entry["amount_nano"]] == ["b"]
+
+
 async def test_a_circuit_opens_is_told_and_closes_again(tmp_path: Path) -> None:
     """An upstream that is down must cost nothing per request, and must be found again when it is back."""
     async with stage(tmp_path, {"a": Options(fail_rate=1.0, seed=3)}, {}) as found:
