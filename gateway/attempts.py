@@ -172,6 +172,7 @@ class Attempts:
         landing.capped = limits.injected
         step.sent_at = self._monotonic()
         sending = self._sending(call, plan, limits, step.sent_at)
+        step.keys = sending.keys
         first, chunks = await self._first(provider, sending, hold, step, report)
         report.began(step.first_chunk_at - step.sent_at, step.first_chunk_at)
         return Live(

@@ -77,7 +77,7 @@ class Dispatcher:
             price, limits = self._attempts.price(call, route, target), self._attempts.limits(call, route, target)
             pools = self._ledger.drawn_on(call, target.provider, target.model)
             quotes.append({"target": str(target), **rehearsal.attempt(call, price, limits, pools)})
-        return {"route": quotes, "routing": choice.ranking.told()}
+        return rehearsal.whole(quotes, choice.ranking.told(), both=route.chosen.hedge is not None)
 
     def settle(self, live: Live, usage: Usage | None, ended: Ended, received: Usage, provider_id: str) -> int:
         """Post what a begun answer cost. `usage` is the provider's own count; without it, what was `received`."""

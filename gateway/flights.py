@@ -22,8 +22,9 @@ Ended = Literal["complete", "cut", "cancelled", "failed"]
 class Step(Struct, kw_only=True):
     """What became of one attempt. Instants are monotonic seconds, 0.0: not reached. `why`: hedge, rung, vote, …
 
-    `settled`: it is paid for, or may have to be; else it provably cost nothing. `counted`: what it used, where it never
-    answered and its provider says so all the same; `exact`: and its price is known too.
+    `keys`: of a pool, by number, as they were tried; the last one has answered, or was the last to be refused.
+    `settled`: it is paid for, or may have to be; else it provably cost nothing. `counted`: what it used, where its
+    provider says so; `exact`: and its price is known too.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Step(Struct, kw_only=True):
     exact: bool = False
     replica: str = ""
     why: str = ""
+    keys: list[str] = []
 
 
 class Landing(Struct, kw_only=True):

@@ -234,6 +234,8 @@ def _tried(step: Step, started: float) -> dict[str, object]:
         told["end_ms"] = (step.ended_at - started) * 1e3
     if step.replica:
         told["replica"] = step.replica
+    if step.keys:
+        told["key"] = step.keys[-1]
     if step.why:
         told["why"] = step.why
     return told

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from gateway.allowance import Account, Accounted
 from gateway.call import Body, Chunk
 from gateway.errors import UpstreamRefused
-from gateway.providers import Billing, Provider, Sending
+from gateway.providers import Billing, Cannot, Provider, Sending
 from policies.money import Usage
 
 log = structlog.get_logger("nearhit.upstream")
@@ -31,6 +31,11 @@ class _Key(Struct):
     in_flight: int = 0
     until: float = 0.0
 
+    @property
+    def name(self) -> str:
+        """Of itself nothing is told."""
+        return f"key {self.number}"
+
 
 class KeyPool:
     """Obeys gateway.providers.Provider over one provider per key, all of the same name."""
@@ -38,6 +43,7 @@ class KeyPool:
     def __init__(self, name: str, members: Sequence[Provider], *, monotonic: Callable[[], float]) -> None:
         self.name = name
         self.billing: Billing = members[0].billing
+        self.cannot: Cannot | None = getattr(members[0], "cannot", None)
         self._keys = [_Key(member, number + 1) for number, member in enumerate(members)]
         self._monotonic = monotonic
         self._asked = 0
@@ -47,6 +53,7 @@ class KeyPool:
         refusal: UpstreamRefused | None = None
         for key in self._order():
             key.in_flight += 1
+            sending.keys.append(key.name)
             try:
                 async with aclosing(key.provider.send(sending)) as chunks:
                     async for chunk in chunks:
@@ -105,7 +112,7 @@ class KeyPool:
         return [
             replace(
                 key.provider.accounts()[0] if isinstance(key.provider, Accounted) else Account(),
-                name=f"key {key.number}",
+                name=key.name,
                 in_flight=key.in_flight,
                 rests=max(0.0, key.until - now),
             )

@@ -1,7 +1,7 @@
 """What a dry run says of money and limits: what each budget has left, and whether one of them would refuse.
 
-Knows: how a hold and a rate limit decide, told as numbers. Does not know: who draws on what, how anything is taken.
-The answer holds for this moment: others draw on the same budgets.
+Knows: how a hold and a rate limit decide, told as numbers, what a route can cost as a whole. Does not know: who draws
+on what, how anything is taken. The answer holds for this moment: others draw on the same budgets.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,9 @@ from typing import cast
 from gateway.call import Call
 from gateway.estimate import Bound, within
 from gateway.ledger.pools import Pool
+from gateway.model_settings import ModelSettings
 from policies.budget import told
-from policies.money import Price, bound_nano, usd
+from policies.money import Price, bound_nano, nano, usd
 
 Told = dict[str, object]
 
@@ -38,6 +39,31 @@ def attempt(call: Call, price: Price | None, limits: Bound, pools: Sequence[Pool
     if (shorter := within(limits, price, tightest.headroom)) is not None:
         return {**found, "verdict": "shorter", "max_tokens": shorter.injected, "limited_by": tightest.budget.scope}
     return {**found, "verdict": "insufficient_quota", "refused_by": tightest.budget.scope}
+
+
+def whole(attempts: Sequence[Told], routing: Told, *, both: bool = False) -> Told:
+    """The dry run of a route of which one place answers: at worst the dearest, and two of them where one is a hedge."""
+    costs = sorted(filter(None, map(_worst, attempts)), reverse=True)
+    return {"route": attempts, "worst_case_usd": usd(sum(costs[: 1 + both])), "routing": routing}
+
+
+def of_several(chosen: ModelSettings, told: Told) -> Told:
+    """The same of a route of which several answer, all of them paid for: every rung at worst, or `of` votes."""
+    places = {one["target"]: one for one in cast("list[Told]", told["route"])}  # of equal servers one is asked
+    asked = list(places.values())
+    rule: Told = {"min_logprob": chosen.min_logprob}
+    if chosen.strategy == "ensemble":
+        rule = {"of": chosen.of}
+        names = [entry.to for entry in chosen.route]
+        voters = (names[number % len(names)] for number in range(chosen.of))
+        asked = [places[name] for name in voters if name in places]
+    routing = {**cast("Told", told["routing"]), "strategy": chosen.strategy, **rule}
+    return {"route": asked, "worst_case_usd": usd(sum(filter(None, map(_worst, asked)))), "routing": routing}
+
+
+def _worst(attempt: Told) -> int | None:
+    worst = attempt["worst_case_usd"]
+    return nano(worst) if isinstance(worst, str) else None
 
 
 def refusal(attempts: object, rates: Sequence[Told], *, kept: bool) -> Told | None:

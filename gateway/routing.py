@@ -38,7 +38,7 @@ from policies.routing.draws import fraction, mixed, number_of
 _BYTES_PER_TOKEN = 4  # of a usual prompt; only compared and told, never charged
 _USUAL_OUTPUT, _LONG_OUTPUT = 256, 2_048  # tokens of an answer whose length nobody named, and the most that counts
 _MOST_PLANS = 2_048
-_OF_SEVERAL = ("cascade", "ensemble")
+OF_SEVERAL = ("cascade", "ensemble")
 _BY_SPEED = ("fastest", "slo")
 _encode = msgspec.json.Encoder().encode
 
@@ -104,7 +104,7 @@ class Router:
         """
         now, plan, chosen = self._monotonic(), self._plan(route), route.chosen
         name = "cheapest" if cheapest else chosen.strategy
-        name = "ordered" if name in _OF_SEVERAL else name
+        name = "ordered" if name in OF_SEVERAL else name
         asked = self._asked(call, plan, now)
         for deployment in plan.deployments:
             deployment.refresh(now, speed=name in _BY_SPEED)

@@ -20,6 +20,8 @@ from gateway.estimate import text_size
 from gateway.flights import Ended, Landing
 from gateway.model_settings import ModelSettings
 from gateway.providers import Partial
+from gateway.rehearsal import of_several
+from gateway.routing import OF_SEVERAL
 from gateway.stream import fold
 from gateway.tasks import Tasks
 from policies.money import Usage
@@ -54,19 +56,21 @@ class Several:
     def __init__(self, dispatcher: Dispatcher, tasks: Tasks) -> None:
         self._dispatcher = dispatcher
         self._tasks = tasks
-        self.quote = dispatcher.quote
         self.settle = dispatcher.settle
         self.routed = dispatcher.routed
         self._singles: dict[tuple[str, Target], tuple[Route, Route]] = {}
 
     def begin(self, call: Call, route: Route, landing: Landing) -> Coroutine[Any, Any, Live]:
         """The answer as it begins. Awaited, raises GatewayError."""
-        if call.operation in ("chat", "completion"):
-            if route.chosen.strategy == "cascade":
-                return self._cascade(call, route, landing)
-            if route.chosen.strategy == "ensemble":
-                return self._ensemble(call, route, landing)
-        return self._dispatcher.begin(call, route, landing)
+        if not _asks_several(call, route):
+            return self._dispatcher.begin(call, route, landing)
+        chosen = self._cascade if route.chosen.strategy == "cascade" else self._ensemble
+        return chosen(call, route, landing)
+
+    def quote(self, call: Call, route: Route) -> dict[str, object]:
+        """What would be asked, and what that costs at worst; nothing is held. Raises GatewayError."""
+        told = self._dispatcher.quote(call, route)
+        return of_several(route.chosen, told) if _asks_several(call, route) else told
 
     # -- cascade -----------------------------------------------------------------------------------------------
 
@@ -81,9 +85,11 @@ class Several:
             try:
                 whole = await self._rung(told, self._only(route, target), landing, rung)
             except errors.InvalidRequest as problem:
-                if told is call or problem.param not in _LOGPROBS:
+                if not (problem.code or "").startswith("unsupported"):
                     raise  # the client's own fault
-                rung["verdict"] = _TELLS_NONE
+                ours = told is not call and problem.param in _LOGPROBS
+                what = "it" if problem.param == "model" else problem.param
+                rung["verdict"] = _TELLS_NONE if ours else f"refuses {what}"
                 continue
             if whole is None:
                 continue
@@ -187,6 +193,10 @@ class Several:
         received = Usage(prompt=bound.input, completion=min(bound.output, output))
         told = whole.usage if ended == "complete" else None
         self._dispatcher.settle(whole.live, told, ended, received, str(whole.chunks[0].data.get("id") or ""))
+
+
+def _asks_several(call: Call, route: Route) -> bool:
+    return call.operation in ("chat", "completion") and route.chosen.strategy in OF_SEVERAL
 
 
 def _single(route: Route, target: Target) -> Route:

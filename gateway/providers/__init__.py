@@ -25,7 +25,7 @@ class Sending(Struct, frozen=True, kw_only=True):
     `id` is the attempt id. `tenant` is an opaque isolation salt. `timeout` bounds the wait for the first chunk and
     `idle` every later gap, both in seconds. `background`: others go first. `traceparent`: W3C trace context for an
     upstream over HTTP. `extra`: headers of this one call. `native`: the client's own request, for a provider that
-    speaks its dialect (and says so: `speaks`).
+    speaks its dialect (and says so: `speaks`). `keys`: a pool writes down here which of its keys it asks.
     """
 
     id: str
@@ -40,6 +40,7 @@ class Sending(Struct, frozen=True, kw_only=True):
     traceparent: str | None = None
     extra: Mapping[str, str] = {}
     native: Native | None = None
+    keys: list[str] = []
 
     @property
     def headers(self) -> dict[str, str]:

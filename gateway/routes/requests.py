@@ -135,7 +135,8 @@ class Candidate(Struct, kw_only=True):
 class Step(Struct, kw_only=True):
     """One attempt on the clock of the request, in milliseconds from its arrival.
 
-    `replica`: which server of a fleet; `why` it was made, where it was not plainly next: hedge, rung, vote, canary, …
+    `replica`: which server of a fleet; `key`: which of a pool, by number. `why` it was made, where it was not plainly
+    next: hedge, rung, vote, canary, …
     """
 
     id: str = ""
@@ -147,6 +148,7 @@ class Step(Struct, kw_only=True):
     end_ms: float | None = None
     cost_usd: str = "0"
     replica: str = ""
+    key: str = ""
     why: str = ""
 
 
@@ -334,6 +336,7 @@ def _step(item: dict[str, object]) -> Step:
         end_ms=number(item.get("end_ms")),
         cost_usd=usd(cost) if isinstance(cost, int) else "0",
         replica=str(item.get("replica", "")),
+        key=str(item.get("key", "")),
         why=str(item.get("why", "")),
     )
 

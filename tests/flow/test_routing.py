@@ -253,7 +253,9 @@ async def test_a_cascade_escalates_where_the_small_one_is_not_sure(
 
 
 async def test_a_rung_that_cannot_say_how_sure_it_is_is_passed_over(tmp_path: Path) -> None:
-    """Groq refuses log probabilities: the client, who never asked for any, got that refusal. Who asks for them does."""
+    """Groq refuses log probabilities: the client, who never asked for any, got that refusal. Nor is it the client's
+    fault who does ask for them, or for anything else, as long as another rung can do it.
+    """
     upstreams = {"a": QUICK, "b": QUICK}
     groq = {"a": {"kind": "groq", "base_url": "http://127.0.0.1:9/v1", "api_key": "none"}}
     async with stage(tmp_path, upstreams, {"strategy": "cascade", "min_logprob": -0.5}, more=groq) as found:
@@ -263,8 +265,37 @@ async def test_a_rung_that_cannot_say_how_sure_it_is_is_passed_over(tmp_path: Pa
         assert rungs[0]["verdict"] == "tells no log probabilities"
         entries = await found.gateway.entries()
         assert [entry["provider"] for entry in entries if entry["amount_nano"]] == ["b"]
-        refused = await found.gateway.chat(model="smart", logprobs=True)
-        assert (refused.status, refused.json["error"]["param"]) == (400, "logprobs")
+        for asks, verdict in (({"logprobs": True}, "refuses logprobs"), ({"n": 2}, "tells no log probabilities")):
+            told = await found.ask(1, **asks)
+            rungs = (await found.explained(told.headers["x-request-id"]))["why"]["cascade"]["rungs"]
+            assert (told.headers["x-nearhit-provider"], rungs[0]["verdict"]) == ("b", verdict)
+
+
+async def _rehearsed(found: Stage, model: str = "smart") -> Any:
+    headers = {"x-nearhit-dry-run": "1"}
+    return (await found.gateway.chat(model=model, max_tokens=100, headers=headers)).json
+
+
+async def test_a_dry_run_of_several_answers_tells_the_rule_and_what_all_of_them_cost(tmp_path: Path) -> None:
+    """Three votes are three bills: who asks what a request can cost must not be told the price of one."""
+    several = {
+        "vote": {"route": ["a/m", "b/m"], "strategy": "ensemble", "of": 3},
+        "rungs": {"route": ["a/m", "b/m"], "strategy": "cascade", "min_logprob": -0.3},
+        "both": {"route": ["a/m", "b/m"], "hedge": "1s"},
+    }
+    async with stage(tmp_path, {"a": QUICK, "b": QUICK}, {}, prices={"b": ("3.00", "6.00")}, models=several) as found:
+        one = await _rehearsed(found)
+        small, dear = (float(place["worst_case_usd"]) for place in one["route"])
+        assert dear == pytest.approx(3 * small)
+        assert (one["routing"]["strategy"], float(one["worst_case_usd"])) == ("ordered", dear)
+        told = await _rehearsed(found, "votes")
+        assert (told["routing"]["strategy"], told["routing"]["of"]) == ("ensemble", 3)
+        assert [place["target"] for place in told["route"]] == ["a/m", "b/m", "a/m"]
+        assert float(told["worst_case_usd"]) == pytest.approx(2 * small + dear)
+        told = await _rehearsed(found, "rungs")
+        assert (told["routing"]["strategy"], told["routing"]["min_logprob"]) == ("cascade", -0.3)
+        assert float(told["worst_case_usd"]) == pytest.approx(small + dear)
+        assert float((await _rehearsed(found, "hedge"))["worst_case_usd"]) == pytest.approx(small + dear)
 
 
 async def test_the_majority_of_an_ensemble_answers(tmp_path: Path) -> None:
@@ -328,6 +359,8 @@ async def test_a_key_that_must_wait_is_replaced_by_another(tmp_path: Path) -> No
             for number in range(4):
                 told = await found.ask(number)
                 assert told.headers["x-nearhit-attempts"] == "1"
+                (attempt,) = (await found.explained(told.headers["x-request-id"]))["attempts"]
+                assert attempt["key"] == "key 1"
             assert language.heard.count("Bearer tired") == 1
             language.good.clear()
             told = await found.gateway.chat(model="smart", headers={"x-nearhit-timeout": "2"})
