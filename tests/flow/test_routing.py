@@ -279,9 +279,9 @@ async def _rehearsed(found: Stage, model: str = "smart") -> Any:
 async def test_a_dry_run_of_several_answers_tells_the_rule_and_what_all_of_them_cost(tmp_path: Path) -> None:
     """Three votes are three bills: who asks what a request can cost must not be told the price of one."""
     several = {
-        "vote": {"route": ["a/m", "b/m"], "strategy": "ensemble", "of": 3},
+        "votes": {"route": ["a/m", "b/m"], "strategy": "ensemble", "of": 3},
         "rungs": {"route": ["a/m", "b/m"], "strategy": "cascade", "min_logprob": -0.3},
-        "both": {"route": ["a/m", "b/m"], "hedge": "1s"},
+        "hedge": {"route": ["a/m", "b/m"], "hedge": "1s"},
     }
     async with stage(tmp_path, {"a": QUICK, "b": QUICK}, {}, prices={"b": ("3.00", "6.00")}, models=several) as found:
         one = await _rehearsed(found)
