@@ -38,7 +38,7 @@ def _person(found: Found, value: str) -> None:
 def _json(value: str) -> dict[str, object]:
     try:
         read = msgspec.json.decode(value) if len(value) <= _LARGEST else None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {}
     return cast("dict[str, object]", read) if isinstance(read, dict) else {}
 

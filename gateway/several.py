@@ -232,7 +232,7 @@ def _arguments(call: Body) -> object:
     raw = cast("Body", call.get("function") or {}).get("arguments")
     try:
         return msgspec.json.decode(raw) if isinstance(raw, str) else raw
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return raw
 
 

@@ -240,7 +240,7 @@ def _arguments(text: str) -> object:
     """A model may write what is no JSON object; Anthropic's shape wants one, and nothing that was written is lost."""
     try:
         found: Any = _decode(text or "{}")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {"invalid_json": text}
     return found if isinstance(found, dict) else {"invalid_json": text}  # pyright: ignore[reportUnknownVariableType] - JSON
 

@@ -105,7 +105,7 @@ class Called(Struct):
             return text
         try:
             found = _decode(text).get(INPUT)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             return text
         return found if isinstance(found, str) else text
 
