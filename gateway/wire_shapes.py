@@ -15,7 +15,8 @@ Temperature = Annotated[float, Meta(ge=0, le=2)] | None
 TopP = Annotated[float, Meta(ge=0, le=1)] | None
 Penalty = Annotated[float, Meta(ge=-2, le=2)] | None
 Choices = Annotated[int, Meta(ge=1, le=128)] | None
-Limit = Annotated[int, Meta(ge=1)] | None
+MOST_TOKENS = 2**31 - 1  # of an answer; what is beyond no budget could hold
+Limit = Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None
 Seed = Annotated[int, Meta(ge=-SEED, le=SEED - 1)] | None
 StopText = Annotated[str, Meta(min_length=1, max_length=1_024)]
 Stop = StopText | Annotated[list[StopText], Meta(max_length=4)] | None
@@ -257,7 +258,7 @@ class Completion(Generation, gc=False, kw_only=True):
     """POST /v1/completions."""
 
     prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1, max_length=2_048)]
-    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=MOST_TOKENS)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool | None = None
     best_of: Annotated[int, Meta(ge=1, le=128)] | None = None

@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.call import Body
 from gateway.dialects.chat import dicts, first_choice, text_of, thought_of
+from gateway.dialects.named import detail_of
 from gateway.dialects.tool_names import ToolNames
 from gateway.errors import GatewayError
 
@@ -42,6 +43,13 @@ _TEXT = (
 )
 
 
+_NAMED = {
+    "max_completion_tokens": "max_tokens",
+    "reasoning_effort": "output_config.effort",
+    "response_format": "output_config.format",
+    "stop": "stop_sequences",
+    "user": "metadata.user_id",
+}
 # Anthropic's words; its clients read them as the sign to shorten their conversation and go on.
 _TOO_LONG = "prompt is too long"
 
@@ -55,7 +63,7 @@ def refusal(error: GatewayError, request_id: str) -> tuple[int, bytes]:
 def _error(error: GatewayError) -> Body:
     status = error.http_status
     kind = _TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
-    detail = error.detail()
+    detail = detail_of(error, _NAMED)
     extra = {name: detail[name] for name in ("code", "param") if detail.get(name) is not None}
     message = detail["message"] or error.message
     if detail.get("code") == "context_length_exceeded" and _TOO_LONG not in message:

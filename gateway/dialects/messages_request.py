@@ -114,8 +114,6 @@ def _stop(asked: shapes.Messages) -> list[str] | None:
 def _user(asked: shapes.Messages) -> str | None:
     """Who asks. Some clients write a JSON object there; its session is not who, and would make everybody new daily."""
     given = asked.metadata.user_id if asked.metadata else None
-    if given is not None and not given.isprintable():  # as `user` it would be refused by a name nobody sent
-        _refuse("metadata.user_id", "'metadata.user_id' holds characters that cannot be printed.", "invalid_value")
     if given is None or not given.startswith("{"):
         return given
     try:

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from gateway.wire_shapes import MOST_TOKENS
+
 Json = dict[str, Any]
 ToolName = Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9_-]{1,128}\Z")]
 CallId = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -177,7 +179,7 @@ class Messages(Struct, gc=False, kw_only=True):
 
     model: Annotated[str, Meta(min_length=1, max_length=512)]
     messages: Annotated[list[UserTurn | AssistantTurn | SystemTurn], Meta(min_length=1)]
-    max_tokens: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    max_tokens: Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | UnsetType = UNSET
     system: str | list[TextBlock] | None = None
     stop_sequences: list[Annotated[str, Meta(min_length=1, max_length=1_024)]] | None = None
     stream: bool | None = None

@@ -36,11 +36,15 @@ class Compacting(Responses):
     name = "compaction"
 
     def read(self, body: Body, earlier: Sequence[Body] | None = None) -> Asked:
-        """As `Responses.read`; nothing of it is streamed or kept."""
+        """As `Responses.read`; nothing of it is streamed or kept.
+
+        This operation has no limit of its length, and one that is sent all the same would cut the note off.
+        """
         given = body.get("input")
         if given is None or isinstance(given, str | list):
             given = [*items_of(cast("object", given)), TRIGGER]
-        inner = translate({**body, "input": given, "store": False, "stream": False, "background": False}, earlier)
+        made = {"input": given, "store": False, "stream": False, "background": False, "max_output_tokens": None}
+        inner = translate({**body, **made}, earlier)
         return _asked(inner, CompactedVoice(inner, [*(earlier or ()), *inner.items]))
 
 

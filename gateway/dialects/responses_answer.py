@@ -11,6 +11,7 @@ import msgspec
 
 from gateway.call import Body
 from gateway.dialects.chat import dicts, first_choice, text_of, thought_of
+from gateway.dialects.named import detail_of
 from gateway.dialects.responses_compaction import compacted
 from gateway.dialects.responses_items import Called, Event, Noted, Said
 from gateway.dialects.responses_object import blank, usage
@@ -18,6 +19,13 @@ from gateway.dialects.responses_request import Inner
 from gateway.errors import GatewayError, NotFound
 
 _encode = msgspec.json.Encoder().encode
+_NAMED = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+    "verbosity": "text.verbosity",
+}
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -25,7 +33,7 @@ def refusal(error: GatewayError) -> tuple[int, bytes]:
     """OpenAI's shape; a model that does not exist is a bad request on this route."""
     if isinstance(error, NotFound) and error.code == "model_not_found":
         return 400, _encode({"error": {**error.detail(), "param": "model"}})
-    return error.http_status, error.body()
+    return error.http_status, _encode({"error": detail_of(error, _NAMED)})
 
 
 class ResponsesVoice:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.wire_shapes import Label, Metadata, Model, Temperature, TopP
+from gateway.wire_shapes import MOST_TOKENS, Label, Metadata, Model, Temperature, TopP
 
 Json = dict[str, Any]
 ToolName = Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9_-]{1,128}\Z")]
@@ -164,7 +164,7 @@ class Responses(Struct, gc=False, kw_only=True):
     tool_choice: str | Json | None = None
     parallel_tool_calls: bool | None = None
     text: Text | None = None
-    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None = None
     temperature: Temperature = None
     top_p: TopP = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None

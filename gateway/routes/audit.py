@@ -23,6 +23,7 @@ from gateway.services import Services
 from gateway.web.sessions import Sessions
 
 Text = Annotated[str | None, QueryParameter(max_length=200)]
+LineId = Annotated[int | None, QueryParameter(ge=1, le=2**63 - 1)]  # what a database's integers can hold
 Digest = Annotated[str | None, QueryParameter(pattern="^[0-9a-f]{64}$", description="a head that was noted earlier")]
 
 
@@ -101,7 +102,7 @@ async def newest(services: Services, limit: int, **asked: Any) -> list[AuditLine
 async def audit(
     caller: CallerDep,
     limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 100,
-    before: Annotated[int | None, QueryParameter(ge=1)] = None,
+    before: LineId = None,
     actor: Text = None,
     action: Text = None,
     target: Text = None,

@@ -7,11 +7,11 @@ from typing import Annotated
 from urllib.parse import urlencode
 
 from litestar import Response, get, post
-from litestar.params import FromQuery, QueryParameter
+from litestar.params import QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from gateway.audit import Verdict, verify
-from gateway.routes.audit import newest, of_every_team
+from gateway.routes.audit import LineId, newest, of_every_team
 from gateway.routes.visitor import Visitor, VisitorDep, page_router
 
 _PAGE = 50
@@ -30,7 +30,7 @@ async def _page(
 
 @get("/audit", opt={"role": "admin"})
 async def audit_page(
-    visitor: VisitorDep, action: Text = "", actor: Text = "", target: Text = "", before: FromQuery[int | None] = None
+    visitor: VisitorDep, action: Text = "", actor: Text = "", target: Text = "", before: LineId = None
 ) -> Response[bytes]:
     """Changes by filter, newest first."""
     of_every_team(visitor.principal)

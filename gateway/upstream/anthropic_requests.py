@@ -64,7 +64,7 @@ def translated(sending: Sending) -> Body:
         **passed_on(body),
         "model": sending.model,
         "max_tokens": output_limit(body, _DEFAULT_OUTPUT),
-        "messages": turns.told,
+        "messages": turns.whole(),
     }
     if turns.system:
         made["system"] = turns.system

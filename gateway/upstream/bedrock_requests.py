@@ -85,7 +85,7 @@ def translated(sending: Sending) -> Body:
         config["stopSequences"] = found
     passed = passed_on(body)
     made: Body = {name: value for name, value in passed.items() if name in _OWN}
-    made |= {"messages": turns.told, "inferenceConfig": config}
+    made |= {"messages": turns.whole(), "inferenceConfig": config}
     if extra := {name: value for name, value in passed.items() if name not in _OWN}:
         made["additionalModelRequestFields"] = {**mapping(made.get("additionalModelRequestFields")), **extra}
     if turns.system:

@@ -82,7 +82,7 @@ def translated(sending: Sending) -> Body:
         config["stopSequences"] = found
     _add_format(config, body)
     _add_thinking(config, body, sending.model)
-    made: Body = {**passed, "contents": contents.told, "generationConfig": config}
+    made: Body = {**passed, "contents": contents.whole(), "generationConfig": config}
     if contents.system:
         made["systemInstruction"] = {"parts": contents.system}
     _add_tools(made, body)

@@ -43,6 +43,12 @@ class Turns(ABC):
         else:
             refuse(f"{path}.role", "This model takes tool results by role 'tool' only.")
 
+    def whole(self) -> list[Body]:
+        """The turns. Raises InvalidRequest where only instructions and empty texts came: these services want a turn."""
+        if not self.told:
+            refuse("messages", "This model needs something to answer: 'messages' has only instructions or empty texts.")
+        return self.told
+
     def _say(self, role: str, blocks: list[Body]) -> None:
         if not blocks:
             return

@@ -110,7 +110,7 @@ ROUTES: tuple[Route, ...] = (
     Route("get", "/metrics", "Metrics", "Prometheus exposition.", answers=("text/plain",)),
 )  # fmt: skip
 _EXPORTS = "/api/v1/export/"
-_FILES = ("text/csv", "application/x-ndjson", "application/vnd.apache.parquet", _JSON)
+_FILES = ("text/csv", "application/jsonl", "application/vnd.apache.parquet", _JSON)
 _OPEN = ("/health/live", "/health/ready", "/health/upstreams", "/metrics")
 
 
@@ -160,11 +160,20 @@ def _refusing(path: str, operation: Json) -> None:
     answers: Json = {code: cast("Json", _any_of(answer)) for code, answer in told.items() if code != "400"}
     if path.startswith(_EXPORTS):
         answers["200"] = {"description": "A file.", "content": {kind: {} for kind in _FILES}}
+    elif _may_be_csv(operation):
+        read = cast("Json", answers["200"])
+        answers["200"] = {**read, "content": {**_part(read, "content"), "text/csv": {}}}
     if path == "/health/ready":
         answers["503"] = {"description": "What is still loading.", "content": {_JSON: {"schema": {"type": "object"}}}}
     operation["responses"] = {**answers, "default": {"description": "Refused, and why.", "content": content}}
     if path not in _OPEN:
         operation["security"] = [{"key": []}]
+
+
+def _may_be_csv(operation: Json) -> bool:
+    """Whether `format=csv` makes a sheet of the answer."""
+    forms = [one for one in cast("list[Json]", operation.get("parameters") or []) if one["name"] == "format"]
+    return any("csv" in str(one["schema"]) for one in forms)
 
 
 def _any_of(value: object) -> object:

@@ -96,9 +96,11 @@ class Asker:
             return None
         if field is None and operation.ids and answer.status_code in (404, 409):  # it was deleted, or has ended
             return None
-        if field is None:
+        names = {*(operation.beside or {}).get(field or "", {}), *([field] if field else ())}
+        if operation.form:
+            names.add("file")  # it is drawn too, and may be empty
+        if not names:
             return f"refused what is whole: {error['message']}"
-        names = {field, *(operation.beside or {}).get(field, {})}
         told = str(error.get("param") or error["message"])
         if any(name in told for name in names):
             return None

@@ -33,6 +33,12 @@ def whole(dialect: Responses, note: str, **asked: Any) -> Any:
     return msgspec.json.decode(voice.whole(answer(note)))
 
 
+def test_a_limit_does_not_cut_the_note() -> None:
+    """The operation has none; one that came along made every conversation impossible to shorten."""
+    asked = Compacting().read({"model": "m", "input": "hi", "max_output_tokens": 1})
+    assert not {"max_tokens", "max_completion_tokens"} & set(asked.body)
+
+
 @given(note=st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip))
 def test_a_note_comes_back_as_it_was_written(note: str) -> None:
     """A word lost here is lost from the conversation for good."""

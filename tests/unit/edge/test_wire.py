@@ -111,6 +111,7 @@ CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
     (chat(n=1.5), "n"),
     (chat(max_tokens=-1), "max_tokens"),
     (chat(max_tokens=0), "max_tokens"),
+    (chat(max_tokens=2**31), "max_tokens"),
     (chat(max_tokens="ten"), "max_tokens"),
     (chat(max_tokens=1.5), "max_tokens"),
     (chat(max_tokens=True), "max_tokens"),

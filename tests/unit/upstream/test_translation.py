@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.call import Body, Chunk
+from gateway.errors import InvalidRequest
 from gateway.providers import Sending
 from gateway.stream import EventParser, fold
 from gateway.upstream import (
@@ -147,6 +149,16 @@ def test_text_and_arguments_come_back_as_they_went(spoken: Spoken, text: str, ca
     """What a model said once is given back to it in every later turn; a letter lost there is lost for good."""
     if text or calls:
         check(spoken.answer(spoken.request(asked(text, calls))).data, text, calls)
+
+
+@pytest.mark.parametrize("role", ["system", "user"])
+def test_a_conversation_without_a_turn_is_refused_by_name(spoken: Spoken, role: str) -> None:
+    """These services want something to answer; their own words for it name nothing that the client has sent."""
+    sending = asked("", [])
+    nothing = {"role": role, "content": "be brief" if role == "system" else ""}
+    with pytest.raises(InvalidRequest) as refused:
+        spoken.request(replace(sending, body={"messages": [nothing]}))
+    assert refused.value.param == "messages"
 
 
 @given(text=TEXTS, calls=CALLS, size=st.integers(1, 9), cuts=st.lists(st.integers(0, 4_000), max_size=6))
