@@ -6,7 +6,7 @@ A client may only make things stricter than the operator's settings. Does not kn
 from typing import Literal, cast
 
 from cache.scope import Identity, scope_query
-from cache.types import Query, Uncacheable
+from cache.types import Miss, Query, Uncacheable
 from gateway.call import PASSED, CacheMark, Call
 from gateway.catalog import Route
 from gateway.flights import Key
@@ -76,9 +76,10 @@ class Asking:
             return None
         return query.scope, query.exact
 
-    def mark(self, call: Call, query: Query | Uncacheable) -> CacheMark:
-        """How a request that is not a hit is marked."""
-        if isinstance(query, Uncacheable) or not call.directives.write:
+    def mark(self, call: Call, query: Query | Uncacheable, miss: Miss | None) -> CacheMark:
+        """How a request that is not a hit is marked. A cache that could not be asked was no miss."""
+        away = miss is not None and miss.reason == "store-down"
+        if isinstance(query, Uncacheable) or away or not call.directives.write:
             return "bypass"
         return "miss" if call.directives.read else "refresh"
 

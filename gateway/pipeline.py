@@ -96,7 +96,6 @@ class Pipeline:
     async def _find(self, journey: Journey) -> Answer | None:
         """A kept answer that may be served instead of a fresh one."""
         call, query = journey.call, journey.query
-        journey.outcome.cache = self._parts.asking.mark(call, query)
         if isinstance(query, Query) and self._parts.asking.may_read(call):
             found = await self._parts.cache.find(
                 query,
@@ -112,6 +111,7 @@ class Pipeline:
                 serve(journey, found, flight)
                 return self._fetching.answer(journey, flight)
             journey.miss = found
+        journey.outcome.cache = self._parts.asking.mark(call, query, journey.miss)
         if call.directives.only_if_cached:
             raise CacheMissed("No kept answer may be served for this request, and only-if-cached was asked for.")
         return None

@@ -20,6 +20,7 @@ from gateway.errors import GatewayError, NotFound
 
 _encode = msgspec.json.Encoder().encode
 _NAMED = {
+    "logprobs": "include",
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning.effort",

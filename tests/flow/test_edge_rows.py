@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from gateway.serve_home import take_first_key
+from tests.flow.edge_fields import CHAT, COMPLETE, ROWS, Row
 from tests.flow.edge_process import ask_patiently, ending, spawn
 from tests.flow.edge_rig import Answer, Client, ask, connected, decode, post
 
-CHAT, EMBED = "/v1/chat/completions", "/v1/embeddings"
 LIMIT = 1 << 20
 HI = [{"role": "user", "content": "hi"}]
 encode = msgspec.json.encode
@@ -129,31 +129,31 @@ async def test_bodies(gateway: Gateway, body: bytes, expected: set[int]) -> None
         assert answer.headers["content-type"].startswith("application/json")
 
 
-FIELDS: list[tuple[str, dict[str, Any], str]] = [
-    (CHAT, {"messages": HI}, "model"),
-    (CHAT, {"model": "chat"}, "messages"),
-    (CHAT, {"model": "chat", "messages": "hi"}, "messages"),
-    (CHAT, {"model": "chat", "messages": [{}]}, "messages[0].role"),
-    (CHAT, {"model": "chat", "messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
-    (CHAT, {"model": "chat", "messages": HI, "temperature": 3}, "temperature"),
-    (CHAT, {"model": "chat", "messages": HI, "stop": ["a"] * 5}, "stop"),
-    (CHAT, {"model": "chat", "messages": HI, "stream": "yes"}, "stream"),
-    (CHAT, {"model": "chat", "messages": HI, "stream_options": {"include_usage": True}}, "stream_options"),
-    (CHAT, {"model": "chat", "messages": HI, "tools": [{"type": "function"}]}, "tools[0].function"),
-    (CHAT, {"model": "chat", "messages": HI, "tool_choice": "required"}, "tool_choice"),
-    ("/v1/completions", {"model": "chat", "prompt": {}}, "prompt"),
-    (EMBED, {"model": "embed", "input": ""}, "input"),
-    (EMBED, {"model": "embed", "input": ["a"] * 2049}, "input"),
-    (EMBED, {"model": "embed", "input": "a", "encoding_format": "hex"}, "encoding_format"),
-]
+@pytest.mark.parametrize("row", [pytest.param(row, id=f"row {row.number}") for row in ROWS])
+async def test_fields(gateway: Gateway, row: Row) -> None:
+    """Groups B and C: 400, `param` says where, and the connection is as good as before."""
+    async with connected(gateway.port) as client:
+        await client.send(gateway.request(encode(row.body), path=row.path))
+        answer = await client.answer()
+        error = decode(answer.body)["error"]
+        assert (answer.status, error["type"], error["param"]) == (400, "invalid_request_error", row.param)
+        assert error["code"] in {"invalid_value", "invalid_type", "missing_required_parameter"}
+        assert error["message"]
+        await client.send(f"GET /v1/models HTTP/1.1\r\nhost: t\r\nauthorization: Bearer {gateway.key}\r\n\r\n".encode())
+        assert (await client.answer()).status == 200
 
 
-@pytest.mark.parametrize(("path", "body", "param"), FIELDS, ids=lambda value: value if isinstance(value, str) else "")
-async def test_fields(gateway: Gateway, path: str, body: dict[str, Any], param: str) -> None:
-    """Group C: `param` reaches the client (every row of it is in the unit tests of the checks)."""
-    answer = await gateway.chat(body, path)
-    assert answer.status == 400
-    assert decode(answer.body)["error"]["param"] == param
+async def test_the_operation_of_the_past_says_where_too(gateway: Gateway) -> None:
+    """The checks of legacy completions are others."""
+    answer = await gateway.chat({"model": "chat", "prompt": {}}, COMPLETE)
+    assert (answer.status, decode(answer.body)["error"]["param"]) == (400, "prompt")
+
+
+async def test_no_content_type_is_taken_for_json(gateway: Gateway) -> None:
+    """Row 115: hand-written clients leave it out."""
+    request = gateway.request(encode({"model": "chat", "messages": HI}))
+    answer = await ask(gateway.port, request.replace(b"content-type: application/json\r\n", b""))
+    assert (answer.status, decode(answer.body)["object"]) == (200, "chat.completion")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A request's whole life over a real socket: miss, hit, both forms, the headers and the row it ends as."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,18 @@ async def test_only_if_cached_never_calls_upstream(tmp_path: Path) -> None:
         assert told.status == 504
         assert told.json["error"]["code"] == "cache_miss"
         assert await gateway.entries() == []
+
+
+async def test_a_cache_that_is_away_is_gone_around(tmp_path: Path) -> None:
+    """Requests must flow without Redis, and nobody may take that for a question that was new."""
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        nowhere = f"redis://127.0.0.1:{gone.getsockname()[1]}/0"
+    chosen = settings(tmp_path, redis=nowhere, cache={"store": "redis", "mode": "exact"})
+    async with live(chosen) as gateway:
+        for _ in range(2):
+            told = await gateway.chat()
+            assert (told.status, told.headers["x-nearhit-cache"]) == (200, "bypass")
+            assert told.headers["cache-status"] == "nearhit; fwd=bypass; detail=store-down"
 
 
 async def test_teams_never_share_an_answer(tmp_path: Path) -> None:
