@@ -24,10 +24,11 @@ _SWEEP_EVERY = 64
 PAGE = 1_000
 BEFORE_ALL = -1
 _EXPIRED = "id IN (SELECT id FROM entry WHERE expires <= ? LIMIT ?)"
-_WORTH_LEAST = "id IN (SELECT id FROM entry WHERE id != ? ORDER BY rank LIMIT ?)"
+# To a twelfth of what an entry is worth: in the order of the index.
+_WORTH_LEAST = "id IN (SELECT id FROM entry WHERE id != ? ORDER BY CAST(rank * 8 AS INTEGER) LIMIT ?)"
 # Of an answer's keys those used least, never the answer's own or the two that are spoken of.
 _KEYS_USED_LEAST = (
-    "SELECT exact, id FROM entry WHERE answer = ? AND id != answer AND exact != ? AND exact != ? ORDER BY rank LIMIT ?"
+    "SELECT exact, id FROM entry WHERE answer = ? AND answer != id AND exact != ? AND exact != ? ORDER BY rank LIMIT ?"
 )
 
 
@@ -39,22 +40,25 @@ class Bounds(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """An entry waiting for its turn. `replaces`: a row with its digest may be there already."""
+    """An entry waiting for its turn. `replaces`: the id of a row that may have its digest; 0 where none can."""
 
     entry: Entry
     body: bytes
-    replaces: bool
+    replaces: int = 0
 
 
 class SqliteFile:
-    """One file, one thread. `known`: the beginnings of all digests in it; read by the loop, so it is only replaced."""
+    """One file, one thread. `known`: the beginning of every digest in it or on its way there, and the entry's id.
+
+    The loop keeps `known`; here it is only looked at, and replaced.
+    """
 
     def __init__(self, path: Path, codec: Codec, bounds: Bounds) -> None:
         self._path = path
         self._codec = codec
         self._bounds = bounds
         self._database: sqlite3.Connection | None = None
-        self.known: set[int] = set()
+        self.known: dict[int, int] = {}
         self._held = 0
         self._held_bytes = 0
         self._writes = 0
@@ -110,11 +114,13 @@ class SqliteFile:
             self._database = None
 
     def read(self, exact: bytes) -> Entry | None:
-        found = self.db.execute("SELECT body FROM entry WHERE exact = ?", (exact,)).fetchone()
+        found = self.db.execute("SELECT body FROM entry WHERE id = ? AND exact = ?", self._held_as(exact)).fetchone()
         return None if found is None else self._codec.decode(found[0], exact)
 
     def recent(self, limit: int) -> list[Entry]:
-        rows = self.db.execute("SELECT body, exact FROM entry ORDER BY created DESC LIMIT ?", (limit,)).fetchall()
+        newest = "SELECT id FROM entry ORDER BY created DESC LIMIT ?"
+        sql = f"SELECT body, exact FROM entry WHERE id IN ({newest}) ORDER BY created DESC"  # noqa: S608 - a literal
+        rows = self.db.execute(sql, (limit,)).fetchall()
         return [entry for body, exact in rows if (entry := self._codec.decode(body, exact)) is not None]
 
     def write(self, gathered: list[Gathered], touched: dict[bytes, Used], now: float) -> list[Change]:
@@ -124,15 +130,14 @@ class SqliteFile:
         changes: list[Change] = []
         with self._transaction():
             if touched:
-                self.db.executemany(
-                    sqlite_schema.TOUCH, [(used.at, used.times, exact) for exact, used in touched.items()]
-                )
+                uses = [(used.at, used.times, *self._held_as(exact)) for exact, used in touched.items()]
+                self.db.executemany(sqlite_schema.TOUCH, uses)
             rows: list[tuple[object, ...]] = []
             for entry, body, replaces in gathered:
                 if replaces:  # it may be one of those just gathered
                     sqlite_schema.insert(self.db, rows)
                     rows.clear()
-                    changes += self._delete("exact = ?", (entry.exact,))
+                    changes += self._delete("id = ? AND exact = ?", (replaces, entry.exact))
                 text = "" if self._codec.is_sealed else entry.text
                 size = sqlite_schema.size_of(entry, body, text)
                 rows.append(sqlite_schema.columns(entry, body, text, size, now))
@@ -146,8 +151,9 @@ class SqliteFile:
 
     def take(self, entry_id: int) -> tuple[Entry | None, list[Change]] | None:
         """Remove an entry with every other key of its answer."""
-        sql = "SELECT body, exact, id FROM entry WHERE answer = coalesce((SELECT answer FROM entry WHERE id = ?), ?)"
-        found = self.db.execute(sql, (entry_id, entry_id)).fetchall()
+        answer = self.db.execute("SELECT answer FROM entry WHERE id = ?", (entry_id,)).fetchone() or (entry_id,)
+        sql = f"SELECT body, exact, id FROM entry WHERE {sqlite_schema.KEYS}"  # noqa: S608 - a literal
+        found = self.db.execute(sql, answer).fetchall()
         if not found:
             return None
         with self._transaction():
@@ -161,7 +167,8 @@ class SqliteFile:
             return self._delete("exact = ? AND id = ?", (exact, entry_id))
 
     def add_key(self, entry: Entry, beside: bytes, most: int, now: float) -> list[Change] | None:
-        held = self.db.execute("SELECT answer FROM entry WHERE exact = ?", (beside,)).fetchone()
+        sql = "SELECT answer FROM entry WHERE id = ? AND exact = ?"
+        held = self.db.execute(sql, self._held_as(beside)).fetchone()
         if held is None or held[0] != entry.root:
             return None
         surplus = max(0, sqlite_schema.keys_of(self.db, entry) - most + 1)
@@ -169,7 +176,8 @@ class SqliteFile:
         if len(least) < surplus:
             return None
         changes = [change for exact, entry_id in least for change in self.take_key(exact, entry_id)]
-        changes += self.write([Gathered(entry, self._codec.encode(entry), replaces=True)], {}, now)
+        former, _ = self._held_as(entry.exact)
+        changes += self.write([Gathered(entry, self._codec.encode(entry), former)], {}, now)
         return [*changes, Change("add", entry.scope, entry.encoder, row_of(entry))]
 
     def purge(self, selection: Selection, after: int) -> tuple[list[Change], int | None]:
@@ -188,7 +196,11 @@ class SqliteFile:
     def _recount(self) -> None:
         self._held, held_bytes = self.db.execute("SELECT count(*), sum(bytes) FROM entry").fetchone()
         self._held_bytes = held_bytes or 0
-        self.known = {short(exact) for (exact,) in self.db.execute("SELECT substr(exact, 1, 8) FROM entry")}
+        self.known = {short(exact): entry_id for exact, entry_id in self.db.execute("SELECT exact, id FROM entry")}
+
+    def _held_as(self, exact: bytes) -> tuple[int, bytes]:
+        """Id, 0 where there is none, and digest: what a row is found by."""
+        return self.known.get(short(exact), 0), exact
 
     def _surplus(self) -> int:
         return eviction.surplus(self._held, self._bounds.entries, self._held_bytes, self._bounds.bytes)

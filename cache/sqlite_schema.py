@@ -14,28 +14,31 @@ from cache.store import Selection, Stored, VectorRow
 from cache.types import Entry
 from policies import eviction
 
-VERSION = 3
+VERSION = 4
 _MOST_STATES = 10_000
 _STATES = """
 CREATE TABLE state (name BLOB PRIMARY KEY, version INTEGER NOT NULL, written REAL NOT NULL, blob BLOB NOT NULL);
 CREATE INDEX state_written ON state (written);
 """
-_SCHEMA = f"""
+# An entry is written to the pages where the one before it was: a page of an index that is somewhere else for each (by
+# digest, by exact rank) would cost more than all the rest. Digests are looked up in memory (`SqliteFile.known`), and
+# `entry_held`, in the order of ids, lets a start, a count and a page go through all entries without their answers.
+_ENTRY = """
 CREATE TABLE entry (
-    id INTEGER PRIMARY KEY, exact BLOB NOT NULL UNIQUE, scope BLOB NOT NULL, encoder TEXT NOT NULL,
+    id INTEGER PRIMARY KEY, exact BLOB NOT NULL, scope BLOB NOT NULL, encoder TEXT NOT NULL,
     team TEXT NOT NULL, project TEXT NOT NULL, model TEXT NOT NULL, text TEXT NOT NULL,
     created REAL NOT NULL, expires REAL NOT NULL, rank REAL NOT NULL, vector BLOB NOT NULL, body BLOB NOT NULL,
     answer INTEGER NOT NULL DEFAULT 0, worth REAL NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0
 );
-CREATE INDEX entry_scope ON entry (scope, encoder);
-CREATE INDEX entry_rank ON entry (rank, bytes);
-CREATE INDEX entry_created ON entry (created);
-CREATE INDEX entry_group ON entry (team, project, model);
+CREATE INDEX entry_held ON entry (id, exact, created, bytes, team, project, model);
+CREATE INDEX entry_scope ON entry (scope, encoder) WHERE encoder != '';
+CREATE INDEX entry_rank ON entry (CAST(rank * 8 AS INTEGER));
 CREATE INDEX entry_expires ON entry (expires);
-CREATE INDEX entry_answer ON entry (answer);
-{_STATES}
+CREATE INDEX entry_answer ON entry (answer) WHERE answer != id;
 """
-# What the versions before lack. One: answers had one key each. Two: the least recently used went first.
+_SCHEMA = _ENTRY + _STATES
+# What the versions before lack. One: answers had one key each. Two: the least recently used went first. Three: every
+# index held every entry.
 _FROM_1 = f"""
 ALTER TABLE entry ADD COLUMN answer INTEGER NOT NULL DEFAULT 0;
 UPDATE entry SET answer = id;
@@ -43,23 +46,38 @@ CREATE INDEX entry_answer ON entry (answer);
 {_STATES}
 """  # noqa: S608 - this file's own literals
 _FROM_2 = f"""
-CREATE INDEX entry_created ON entry (created);
-CREATE INDEX entry_group ON entry (team, project, model);
 DROP INDEX entry_used;
 ALTER TABLE entry RENAME COLUMN used TO rank;
 ALTER TABLE entry ADD COLUMN worth REAL NOT NULL DEFAULT 0;
 ALTER TABLE entry ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
 UPDATE entry SET rank = rank / {eviction.HALF_LIFE}, bytes = length(body) + length(vector) + length(text);
-CREATE INDEX entry_rank ON entry (rank, bytes);
 """  # noqa: S608 - a number of ours
-_INSERT = (
-    "INSERT INTO entry (id, exact, scope, encoder, team, project, model, text, created, expires, answer, vector, body,"
-    " bytes, worth, rank) VALUES "
+_COLUMNS = (
+    "id, exact, scope, encoder, team, project, model, text, created, expires, answer, vector, body, bytes, worth, rank"
 )
+_FROM_3 = f"""
+DROP INDEX IF EXISTS entry_scope;
+DROP INDEX IF EXISTS entry_rank;
+DROP INDEX IF EXISTS entry_expires;
+DROP INDEX IF EXISTS entry_answer;
+ALTER TABLE entry RENAME TO former;
+{_ENTRY}
+INSERT INTO entry ({_COLUMNS}) SELECT {_COLUMNS} FROM former ORDER BY id;
+DROP TABLE former;
+"""  # noqa: S608 - this file's own literals
+_UPDATES = {1: _FROM_1 + _FROM_2 + _FROM_3, 2: _FROM_2 + _FROM_3, 3: _FROM_3}
+_INSERT = f"INSERT INTO entry ({_COLUMNS}) VALUES "  # noqa: S608 - names of ours
 _VALUES = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _TOGETHER = 32  # rows in a statement: the driver lets go of the interpreter, and has to get it back, for each of them
 _INSERT_ONE, _INSERT_MANY = _INSERT + _VALUES, _INSERT + ", ".join([_VALUES] * _TOGETHER)
-TOUCH = "UPDATE entry SET rank = again(rank, worth, ?, ?) WHERE exact = ?"
+TOUCH = "UPDATE entry SET rank = again(rank, worth, ?, ?) WHERE id = ? AND exact = ?"
+# Pages of the log before they are put in their place: those of an index that is written again and again only once.
+_LOG_PAGES = 4_000
+# All keys of the answer ?1, its own first one among them.
+KEYS = (
+    "id IN (SELECT id FROM entry WHERE id = ?1 AND answer = ?1"
+    " UNION ALL SELECT id FROM entry WHERE answer = ?1 AND answer != id)"
+)
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -68,11 +86,12 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
+        database.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version == VERSION:
             database.execute("SELECT id, body, answer, rank FROM entry LIMIT 1").fetchone()
-        elif version in (1, 2):
-            _run(database, (_FROM_1 if version == 1 else "") + _FROM_2)
+        elif version in _UPDATES:
+            _run(database, _UPDATES[version])
         elif version != 0 or database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise sqlite3.DatabaseError(f"schema version {version}")
         else:
@@ -116,7 +135,8 @@ def page(
     The index on scope and encoder is in the order of ids, so each page costs the same.
     """
     wanted = (*key, after, most)
-    sql = "SELECT id, exact, expires FROM entry WHERE scope = ? AND encoder = ? AND id > ? ORDER BY id LIMIT ?"
+    those = "scope = ? AND encoder = ? AND encoder != '' AND id > ?"  # without an encoder there is no vector
+    sql = f"SELECT id, exact, expires FROM entry WHERE {those} ORDER BY id LIMIT ?"  # noqa: S608 - a literal
     found = database.execute(sql, wanted).fetchall()
     rows = [VectorRow(row[0], row[1], row[2], b"") for row in found if row[0] in known]
     fresh = [row[0] for row in found if row[0] not in known]
@@ -188,7 +208,7 @@ def put_state(database: sqlite3.Connection, name: bytes, stored: Stored, now: fl
 
 def keys_of(database: sqlite3.Connection, entry: Entry) -> int:
     """How many keys the answer has, besides `entry`."""
-    sql = "SELECT count(*) FROM entry WHERE answer = ? AND exact != ?"
+    sql = f"SELECT count(*) FROM entry WHERE {KEYS} AND exact != ?2"  # noqa: S608 - a literal
     return database.execute(sql, (entry.root, entry.exact)).fetchone()[0]
 
 

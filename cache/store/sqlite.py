@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 _FLUSH_AFTER = 256
 # Entries taken without waiting are written together: within so many seconds, or with whatever else is asked for first.
-_GATHER_SECONDS = 0.05
-_MOST_GATHERED = 256
+_GATHER_SECONDS = 0.2
+_MOST_GATHERED = 1_024
 
 
 class SqliteStore:
@@ -68,8 +68,8 @@ class SqliteStore:
 
     async def put(self, entry: Entry) -> None:
         begins = short(entry.exact)
-        self._gathered.append(Gathered(entry, self._codec.encode(entry), begins in self._file.known))
-        self._file.known.add(begins)
+        self._gathered.append(Gathered(entry, self._codec.encode(entry), self._file.known.get(begins, 0)))
+        self._file.known[begins] = entry.id
         await self._run(_nothing)
         self._listen(Change("add", entry.scope, entry.encoder, row_of(entry)))
 
@@ -77,8 +77,8 @@ class SqliteStore:
         begins = short(entry.exact)
         if self._trouble is not None or len(self._gathered) >= _MOST_GATHERED or begins in self._file.known:
             return False  # a row that may be replaced must be told of before its successor is
-        self._file.known.add(begins)
-        self._gathered.append(Gathered(entry, self._codec.encode(entry), replaces=False))
+        self._file.known[begins] = entry.id
+        self._gathered.append(Gathered(entry, self._codec.encode(entry)))
         self._listen(Change("add", entry.scope, entry.encoder, row_of(entry)))
         if self._gathering is None:
             self._gathering = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._write_gathered)
@@ -91,7 +91,7 @@ class SqliteStore:
             return False
         for change in changes:
             (self._forget if change.kind == "drop" else self._listen)(change)
-        self._file.known.add(short(entry.exact))
+        self._file.known[short(entry.exact)] = entry.id
         return True
 
     async def drop(self, entry_id: int) -> Entry | None:
@@ -181,7 +181,9 @@ class SqliteStore:
         self._trouble = "closed"
 
     def _forget(self, change: Change) -> None:
-        self._file.known.discard(short(change.row.exact))
+        begins = short(change.row.exact)
+        if self._file.known.get(begins) == change.row.entry_id:  # else another has taken its place
+            del self._file.known[begins]
         self._listen(change)
 
     def _write_gathered(self) -> None:
@@ -215,7 +217,8 @@ class SqliteStore:
         self._trouble = None
         for change in changes:
             self._forget(change)
-        self._file.known.update(short(item.entry.exact) for item in gathered)
+        for item in gathered:  # an error before may have had all that is known read again, from a file without them
+            self._file.known.setdefault(short(item.entry.exact), item.entry.id)
         return found
 
     async def _begin_anew(self) -> None:

@@ -232,8 +232,8 @@ def test_many_entries_are_written_together_and_the_last_of_a_digest_counts(tmp_p
     file.open()
     made = [entry(number, b"%d" % number) for number in range(1, 101)]
     later = msgspec.structs.replace(made[69], id=1_000, answer=b"later")
-    batch = [Gathered(one, codec.encode(one), replaces=False) for one in made]
-    batch.insert(80, Gathered(later, codec.encode(later), replaces=True))
+    batch = [Gathered(one, codec.encode(one)) for one in made]
+    batch.insert(80, Gathered(later, codec.encode(later), replaces=70))
     changes = file.write(batch, {}, 0.0)
     assert [(change.kind, change.row.entry_id) for change in changes] == [("drop", 70)]
     found = {one.id: one.answer for one in file.recent(1_000)}
