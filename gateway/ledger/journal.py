@@ -61,6 +61,8 @@ class Journal:
         self._failed: str | None = None
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._wake = threading.Lock()
+        self._waking = False
+        self._began = float("-inf")
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -122,7 +124,9 @@ class Journal:
             raise JournalFailed(self._failed or "the journal is closed")
         future = self._loop.create_future()
         self._waiting.append((self._appended, future))
-        self._wake_thread()
+        if not self._waking:
+            self._waking = True
+            self._loop.call_soon(self._turn_over)
         return future
 
     def sync_within(self, seconds: float) -> None:
@@ -201,6 +205,19 @@ class Journal:
         if self._durable < self._appended:
             self._wake_thread()
 
+    def _turn_over(self) -> None:
+        """This turn of the loop has appended what it had to.
+
+        Woken in its midst, the thread would take the loop's place on a busy core, wait for the interpreter, and leave
+        the rest of the turn to the next sync. Woken before it may begin, it would only have to wait.
+        """
+        early = self._began + _SYNC_EVERY - time.monotonic()
+        if early > 0 and self._loop is not None:
+            self._loop.call_later(early, self._turn_over)
+        else:
+            self._waking = False
+            self._wake_thread()
+
     def _wake_thread(self) -> None:
         """The lock is a binary semaphore: only the event loop releases it, only the thread takes it.
 
@@ -211,16 +228,13 @@ class Journal:
 
     def _keep_syncing(self) -> None:
         told: list[Segment] = []  # synced for good, which the loop has not heard of yet: it may close them any moment
-        began, done = float("-inf"), 0
+        done = 0
         while True:
             self._wake.acquire()
-            early = began + _SYNC_EVERY - time.monotonic()
-            if early > 0:
-                time.sleep(early)
             stopping = self._stopping
             if self._appended == done and not stopping:
                 continue  # woken for something that the last sync had caught already
-            began = time.monotonic()
+            self._began = time.monotonic()
             target = self._appended  # in this order: a segment that fills up meanwhile is in one of the two
             current = self._segments[-1]
             unsynced = list(self._unsynced)
