@@ -338,6 +338,8 @@ class Attempts:
         other = None if live.price is live.plan.price else live.price
         settlement = Settlement(usage=usage, source=source, ended=ended, provider_id=provider_id, price=other)
         step = live.step
+        step.counted = usage if source in ("engine", "provider") else None
+        step.exact = step.counted is not None and live.price.status != "assumed"
         step.cost_nano = self._ledger.settle(live.hold, settlement)
         step.result, step.ended_at, step.settled = ended, self._monotonic(), True
         if ended == "complete":

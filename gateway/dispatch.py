@@ -184,10 +184,16 @@ class Dispatcher:
             await self.drop(task.result())
 
     async def drop(self, live: Live, ended: Ended = "cancelled", usage: Usage | None = None) -> None:
-        """A begun answer that nobody will read: closed and settled."""
-        await live.rest.aclose()
+        """A begun answer that nobody will read: closed, and settled however this is interrupted.
+
+        `usage`: where it is known already, else its provider is asked.
+        """
         received = Usage(prompt=live.bound.input, completion=min(live.bound.output, text_size(live.first.data)))
-        self.settle(live, usage, ended, received, "")
+        try:
+            await live.rest.aclose()
+            usage = usage or await live.provider.consumed(live.plan.id)
+        finally:
+            self.settle(live, usage, ended, received, "")
 
     async def _one(self, trial: Trial, landing: Landing) -> Live:
         unwanted = trial.route.chosen.fallback_on

@@ -123,15 +123,15 @@ class Pumps:
                 told = None  # charged by the sound it made as well, which nobody tells
             landing.usage = told or self._received(flight, call, live)
             self._dispatcher.settle(live, told, landing.ended, landing.usage, _provider_id(flight))
-            # Exact tokens at an assumed price (an engine nobody has measured) are still an estimate in dollars.
-            landing.cost_status = "exact" if told is not None and live.price.status != "assumed" else "estimated"
+        # Exact tokens at an assumed price (an engine nobody has measured) are still an estimate in dollars.
+        exact = all(step.exact for step in landing.steps if step.cost_nano)
+        landing.cost_status = "exact" if exact else "estimated"
         landing.cost_nano = sum(step.cost_nano for step in landing.steps)
 
     @staticmethod
     def _unanswered(landing: Landing) -> None:
         """No attempt gave a first chunk; some may have cost something all the same, and the last of those is named."""
         paid = [step for step in landing.steps if step.cost_nano]
-        landing.cost_status = "exact" if all(step.exact for step in paid) else "estimated"
         if paid:
             landing.provider, landing.model, landing.usage = paid[-1].provider, paid[-1].model, paid[-1].counted
 

@@ -6,6 +6,7 @@ how one answer is begun (`gateway.dispatch`), how sure is sure enough and what a
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
 from typing import Any, cast
 
 import msgspec
@@ -35,11 +36,12 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class Whole(Struct, frozen=True):
-    """An answer that has been read to its end, or as far as it went."""
+    """An answer that has been read to its end, or as far as it went. `consumed`: what one that did not end has used."""
 
     live: Live
     chunks: list[Chunk]
     ended: Ended
+    consumed: Usage | None = None
 
     @property
     def body(self) -> Body:
@@ -170,29 +172,34 @@ class Several:
     async def _whole(self, call: Call, route: Route, landing: Landing, why: str) -> Whole:
         """Read to its end. Being cancelled on the way, it settles what it has."""
         live = await self._dispatcher.begin(call, route, landing, why)
-        chunks, ended = [live.first], cast("Ended", "cut")
+        chunks, consumed = [live.first], None
         try:
-            async for chunk in live.rest:
-                chunks.append(chunk)
-                if len(chunks) > _MOST_CHUNKS:
-                    break
-            else:
-                ended = "complete"
-        except (Partial, errors.GatewayError):
-            ended = "cut"
+            async with aclosing(live.rest) as rest:
+                async for chunk in rest:
+                    chunks.append(chunk)
+                    if len(chunks) > _MOST_CHUNKS:
+                        break
+                else:
+                    return Whole(live, chunks, "complete")
+        except Partial as broken:
+            consumed = broken.usage
+        except errors.GatewayError:
+            pass
         except asyncio.CancelledError:
-            self._let_go(Whole(live, chunks, "cancelled"), "cancelled")
+            try:
+                consumed = await live.provider.consumed(live.plan.id)
+            finally:
+                self._let_go(Whole(live, chunks, "cancelled", consumed))
             raise
-        return Whole(live, chunks, ended)
+        return Whole(live, chunks, "cut", consumed)
 
-    def _let_go(self, whole: Whole, ended: Ended | None = None) -> None:
+    def _let_go(self, whole: Whole) -> None:
         """This answer is not passed on; it is paid for all the same."""
-        ended = ended or whole.ended
         output = sum(text_size(chunk.data) for chunk in whole.chunks)
         bound = whole.live.bound
         received = Usage(prompt=bound.input, completion=min(bound.output, output))
-        told = whole.usage if ended == "complete" else None
-        self._dispatcher.settle(whole.live, told, ended, received, str(whole.chunks[0].data.get("id") or ""))
+        told = whole.usage if whole.ended == "complete" else whole.consumed
+        self._dispatcher.settle(whole.live, told, whole.ended, received, str(whole.chunks[0].data.get("id") or ""))
 
 
 def _asks_several(call: Call, route: Route) -> bool:

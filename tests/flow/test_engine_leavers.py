@@ -29,13 +29,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert process.wait(60) == 0
 
 
-async def asks(gateway: Live, prompt: int, output: int, *, stream: bool) -> asyncio.StreamWriter:
+async def asks(
+    gateway: Live, prompt: int, output: int, *, stream: bool, model: str = f"local/{MODEL}"
+) -> asyncio.StreamWriter:
     """A completion of token ids on a connection of its own; its writer hangs up when it is aborted."""
     host, port = gateway.url.removeprefix("http://").split(":")
     _, writer = await asyncio.open_connection(host, int(port))
     body = msgspec.json.encode(
         {
-            "model": f"local/{MODEL}",
+            "model": model,
             "prompt": [at % 200 + 1 for at in range(prompt)],
             "max_tokens": output,
             "ignore_eos": True,
@@ -93,5 +95,50 @@ async def test_who_hangs_up_frees_the_engine_and_pays_what_was_computed(
             other = next(row for row in await gateway.rows() if not row["client_gone"])
             assert (other["completion"], other["complete"]) == (300, 1)
             neighbour.close()
+        await until(lambda: engine.stats().running + engine.stats().waiting + engine.stats().kv_used == 0)
+        assert not await gateway.services.ledger.verify()
+
+
+async def test_the_slower_of_two_calls_and_a_vote_that_nobody_reads_cost_what_was_computed(
+    tmp_path: Path, place: Path
+) -> None:
+    """Given up by the gateway itself, an answer of an engine is no guess either, begun or not."""
+    (tmp_path / "run").mkdir(mode=0o700)
+    (tmp_path / "run" / "engine-local.sock").symlink_to(place)
+    chosen = settings(
+        tmp_path,
+        engines={"local": {"model": MODEL, "max_sequences": 1}},
+        providers={
+            "up": {"kind": "scripted", "ttft_ms": 1, "tokens": 4},
+            "slow": {"kind": "scripted", "ttft_ms": 60_000},
+        },
+        models={
+            "hedged": {"route": [f"local/{MODEL}", "up/scripted"], "hedge": "10ms"},
+            "voted": {"route": [f"local/{MODEL}", "slow/scripted"], "strategy": "ensemble", "of": 2, "free": True},
+        },
+    )
+    async with live(chosen) as gateway:
+        engine = gateway.services.engines["local"]
+        assert isinstance(engine, EngineClient)
+        await until_ready(engine)
+        neighbour = await asks(gateway, 20, LONG, stream=True)
+        await until(lambda: engine.stats().running == 1)
+        told = await gateway.post("/v1/completions", {"model": "hedged", "prompt": "who is first?", "max_tokens": 9})
+        assert (told.status, told.headers["x-nearhit-provider"]) == (200, "up")
+        neighbour.transport.abort()
+        await until(lambda: engine.stats().running + engine.stats().waiting == 0)
+        leaver = await asks(gateway, 30, LONG, stream=True, model="voted")
+        await until(lambda: engine.stats().running == 1)
+        leaver.transport.abort()
+
+        async def booked() -> bool:
+            return len(await gateway.rows()) == 3
+
+        await until(booked)
+        found = {entry["request_id"]: entry for entry in await gateway.entries() if entry["provider"] == "local"}
+        assert [entry["source"] for entry in found.values()] == ["engine"] * 3
+        late, vote = (found[row["id"]] for row in await gateway.rows() if row["model"] in ("hedged", "voted"))
+        assert (late["prompt"], late["amount_nano"]) == (0, 0)
+        assert (vote["prompt"], vote["completion"] < LONG) == (30, True)
         await until(lambda: engine.stats().running + engine.stats().waiting + engine.stats().kv_used == 0)
         assert not await gateway.services.ledger.verify()
