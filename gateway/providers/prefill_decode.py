@@ -43,6 +43,7 @@ _WANTED: Body = {
     "remote_port": None,
 }
 _BROKEN = Quirks(reasoning="reasoning", broken=frozenset({"abort", "error"}))
+_HEARD_OUT = 1.0  # seconds at most
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -149,6 +150,8 @@ class PrefillDecode:
                     yield opening
                 async for chunk in chunks:
                     yield chunk
+            # All is written, so all was read: what that server still has to say about it is heard out.
+            await asyncio.wait([reading], timeout=_HEARD_OUT)
         finally:
             reading.cancel()
 
