@@ -459,7 +459,7 @@ async def test_silence_before_the_first_chunk_is_a_timeout(build: Build) -> None
     for stream in (True, False):
         async with asyncio.timeout(60):
             with pytest.raises(UpstreamTimeout):
-                await collect(bench.provider, sending(stream=stream, timeout=0.1))
+                await collect(bench.provider, sending(stream=stream, timeout=0.3))
 
 
 async def test_many_calls_at_once_keep_apart(build: Build) -> None:

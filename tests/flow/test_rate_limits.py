@@ -50,14 +50,14 @@ async def test_a_limit_is_set_alone_and_told_on_every_answer(tmp_path: Path) -> 
 
 async def test_tokens_count_once_and_hits_not_at_all(tmp_path: Path) -> None:
     """TPM protects the upstream: what the cache answers never reaches it."""
-    async with live(settings(tmp_path)) as gateway:
+    async with live(settings(tmp_path, upstream={"tokens": 4_000})) as gateway:
         await limit(gateway, "key:" + gateway.key.split("-")[2], tpm=10_000)
         first = await gateway.chat()
         await gateway.settled()
         hit = await gateway.chat()
         used = first.json["usage"]["total_tokens"]
         left = int(hit.headers["x-ratelimit-remaining-tokens"])
-        assert 10_000 - used <= left <= 10_000 - used + 200  # a little comes back with time
+        assert 10_000 - used <= left < 10_000 - used + 3_000  # 167 come back in a second
         too_much = await gateway.chat(max_tokens=9_999, messages=[{"role": "user", "content": "long " * 50}])
         assert (too_much.status, too_much.json["error"]["type"]) == (429, "tokens")
 

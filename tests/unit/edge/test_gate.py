@@ -9,6 +9,7 @@ import pytest
 
 from gateway.errors import Overloaded
 from gateway.gate import BEHIND, BURST, LATEST, Clocks, Gate, memory_used
+from gateway.providers.scripted import ScriptedProvider
 from policies.overload import Pressure
 from tests.clock import FrozenClock
 from tests.flow.edge_rig import connected, post
@@ -158,9 +159,11 @@ def test_memory_is_read_or_is_without_a_limit() -> None:
 
 async def test_refusals_are_in_the_shape_of_their_path_and_counted(tmp_path: Path) -> None:
     """An SDK that does not understand the refusal retries at once."""
-    async with live(settings(tmp_path, server={"max_in_flight": 1}, upstream={"ttft_ms": 400.0})) as gateway:
+    async with live(settings(tmp_path, server={"max_in_flight": 1}, upstream={"ttft_ms": 2_000.0})) as gateway:
         first = asyncio.get_running_loop().create_task(gateway.chat())
-        await asyncio.sleep(0.15)
+        upstream = gateway.services.providers["up"]
+        assert isinstance(upstream, ScriptedProvider)
+        await until(lambda: upstream.calls == 1)
         told = await gateway.chat()
         body = {"model": "up/scripted", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}
         other = await gateway.post("/v1/messages", body)

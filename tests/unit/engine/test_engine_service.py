@@ -184,12 +184,12 @@ async def test_a_pause_of_the_reader_is_not_taken_for_a_hung_engine(tmp_path: Pa
     """A worker that was itself held up finds old heartbeats: it must read before it shoots."""
     path = tmp_path / "e.sock"
     process = await start_process(MODEL, path)
-    client = EngineClient(MODEL, path, stall_s=0.05)
+    client = EngineClient(MODEL, path, stall_s=0.5)
     await client.start()
     await until_ready(client)
     async with aclosing(client.generate(ask("r", max_tokens=600))) as stream:
         await anext(stream)
-        asyncio.get_running_loop().call_soon(time.sleep, 0.8)
+        asyncio.get_running_loop().call_soon(time.sleep, 1.8)
         last = [delta async for delta in stream][-1]
     assert last.finish_reason == "length"
     await client.stop()
