@@ -29,6 +29,7 @@ _WITHOUT_EFFECT = """
 user metadata safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options functions function_call
 modalities audio web_search_options store verbosity
 """
+_HEARD = {"verbosity": ("medium",), "reasoning_effort": ("none", "medium")}
 _KNOWN = frozenset((_HONOURED + _WITHOUT_EFFECT).split())
 _DEFAULT_OUTPUT: dict[Operation, int] = {"chat": 4_096, "completion": 16, "embedding": 0}
 _LEGACY_LOGPROBS = 5
@@ -44,8 +45,12 @@ class Sequence(Struct, frozen=True):
 
 
 def ignored_fields(body: Body) -> list[str]:
-    """Names of the fields that an engine does not know and leaves out of account, in alphabetical order."""
+    """Names of the fields that an engine does not know and leaves out of account, in alphabetical order.
+
+    How long an answer is and how hard it was thought over is the model's own affair: only whether it thinks can be said.
+    """
     found = [name for name, value in body.items() if value is not None and name not in _KNOWN]
+    found += [name for name, heard in _HEARD.items() if body.get(name) not in (None, *heard)]
     options = body.get("stream_options")
     if isinstance(options, dict) and cast("Body", options).get("continuous_usage_stats"):
         found.append("stream_options.continuous_usage_stats")  # usage is told once, at the end

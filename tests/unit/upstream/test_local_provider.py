@@ -124,6 +124,8 @@ def test_unknown_fields_are_named_and_nothing_else() -> None:
     assert ignored_fields(body) == LocalProvider.ignored_fields(body) == ["best_off", "repetition_penalti"]
     options: dict[str, object] = {"include_usage": True, "continuous_usage_stats": False}
     assert ignored_fields({**ASK, "stream_options": options}) == []
+    assert ignored_fields({**ASK, "verbosity": "medium", "reasoning_effort": "none"}) == []
+    assert ignored_fields({**ASK, "verbosity": "low", "reasoning_effort": "high"}) == ["reasoning_effort", "verbosity"]
     options["continuous_usage_stats"] = True
     assert ignored_fields({**ASK, "stream_options": options}) == ["stream_options.continuous_usage_stats"]
 
