@@ -47,7 +47,7 @@ class Sequence(Struct, frozen=True):
 def ignored_fields(body: Body) -> list[str]:
     """Names of the fields that an engine does not know and leaves out of account, in alphabetical order.
 
-    How long an answer is and how hard it was thought over is the model's own affair: only whether it thinks can be said.
+    How long an answer is and how hard it was thought over is the model's own affair: only whether it thinks can be set.
     """
     found = [name for name, value in body.items() if value is not None and name not in _KNOWN]
     found += [name for name, heard in _HEARD.items() if body.get(name) not in (None, *heard)]
