@@ -97,7 +97,8 @@ class Attempts:
             told = next((entry.context for entry in route.chosen.route if entry.to == str(target)), None)
             return told or self._upstreams.window(target)
 
-        return bound(call, self._upstreams.settings.ledger.max_output_tokens, target.model, window)
+        most = self._upstreams.settings.ledger.max_output_tokens
+        return bound(call, min(most, self._upstreams.loaded(target) or most), target.model, window)
 
     async def start(self, trial: Trial, landing: Landing) -> Live:
         """Send it; the answer has begun when this returns. Raises GatewayError, with everything given back."""

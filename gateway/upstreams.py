@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 from gateway import price_table
 from gateway.catalog import Target
 from gateway.providers import Provider
+from gateway.providers.local import LocalProvider
 from gateway.settings import Settings
 
 
@@ -87,6 +88,11 @@ class Upstreams:
         found = self.settings.providers.get(target.provider)
         kind, base = (found.kind, found.base_url) if found else (None, None)
         return price_table.context_window(target.provider, base, target.model, kind)
+
+    def loaded(self, target: Target) -> int | None:
+        """The window of a bundled engine that is running: no answer of it is longer. None for everything else."""
+        provider = self.providers.get(target.provider)
+        return provider.window(target.model) if isinstance(provider, LocalProvider) else None
 
     def _most(self, name: str) -> int:
         found = self.settings.providers.get(name)

@@ -135,6 +135,12 @@ class LocalProvider:
     async def close(self) -> None:
         """Engines and encoder are stopped by who started them."""
 
+    def window(self, model: str) -> int | None:
+        """Tokens that the engine of this name holds of one sequence; None while it loads, and of what is none."""
+        engine = self._engines.get(model)
+        found = None if engine is None else engine.info()
+        return None if found is None else found.context
+
     def _engine(self, model: str) -> Engine:
         engine = self._engines.get(model)
         if engine is None:

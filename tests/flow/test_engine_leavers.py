@@ -142,3 +142,17 @@ async def test_the_slower_of_two_calls_and_a_vote_that_nobody_reads_cost_what_wa
         assert (vote["prompt"], vote["completion"] < LONG) == (30, True)
         await until(lambda: engine.stats().running + engine.stats().waiting + engine.stats().kv_used == 0)
         assert not await gateway.services.ledger.verify()
+
+
+async def test_no_more_is_held_than_the_window_of_an_engine(tmp_path: Path, place: Path) -> None:
+    """The cap that a client is told, and that its budget is held for, is one that can be reached."""
+    (tmp_path / "run").mkdir(mode=0o700)
+    (tmp_path / "run" / "engine-local.sock").symlink_to(place)
+    async with live(settings(tmp_path, engines={"local": {"model": MODEL, "max_sequences": 1}})) as gateway:
+        engine = gateway.services.engines["local"]
+        assert isinstance(engine, EngineClient)
+        await until_ready(engine)
+        found = engine.info()
+        assert found is not None
+        told = await gateway.chat(model=f"local/{MODEL}", seed=1)
+        assert told.headers["x-nearhit-max-tokens"] == str(found.context) == "2048"
