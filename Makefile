@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TEST_PROCESSES ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev serve test lint types imports docs fmt bench bench-cache proof h200-dry containers clean bench-overload bench-slow bench-faults bench-routing soak constraints release bench-engine
+.PHONY: help install install-dev serve pictures test lint types imports docs fmt bench bench-cache proof h200-dry containers clean bench-overload bench-slow bench-faults bench-routing soak constraints release bench-engine
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -66,6 +66,9 @@ imports: install-dev ## who may import whom
 
 docs: install-dev ## write what is generated: docs/configuration.md and the file tree of README.md
 	$(BIN)/python docs/generate.py
+
+pictures: install-dev ## take the pictures of the pages anew: docs/pictures
+	$(BIN)/python docs/pictures.py
 
 fmt: install-dev ## format and mend what can be mended
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .

@@ -182,6 +182,7 @@ OTHER_FILES = {
     "deploy/prove_containers.sh": "builds and runs the whole stack with podman and checks it",
     "docs/decisions.md": "dated log of decisions and of experiments, failed ones too",
     "docs/configuration.md": "every setting (generated)",
+    "docs/pictures.py": "takes the pictures that the documentation shows",
     "docs/request-life.md": "one request from socket to ledger, with the names in the code",
     "docs/months.md": "closing a month, statements, FOCUS and other exports, invoices",
     "docs/cache.md": "the cache for operators: what is matched, the two budgets, audits, feedback, tune, warm, limits",
