@@ -57,7 +57,7 @@ def ready(api: httpx.Client, process: "subprocess.Popen[bytes]") -> None:
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end and process.poll() is None:
         try:
-            if api.get("/health/ready").status_code == httpx.codes.OK:
+            if api.get("/health/ready").is_success:
                 return
         except httpx.TransportError:
             pass
