@@ -192,7 +192,7 @@ class Deployments:
     def __init__(self, *, monotonic: Callable[[], float]) -> None:
         self._known: OrderedDict[Target, Deployment] = OrderedDict()
         self._monotonic = monotonic
-        self._numbers = 0
+        self._free: list[int] = []
         self.held = PrefixIndex()
 
     def __iter__(self) -> Iterator[Deployment]:
@@ -201,8 +201,8 @@ class Deployments:
     def of(self, target: Target) -> Deployment:
         found = self._known.get(target)
         if found is None:
-            self._numbers += 1
-            found = self._known[target] = Deployment(target, self._numbers)
+            number = self._free.pop() if self._free else len(self._known)
+            found = self._known[target] = Deployment(target, number)
             self._make_room()
         return found
 
@@ -222,4 +222,6 @@ class Deployments:
         if len(self._known) > _MOST:
             for target, deployment in list(self._known.items())[: _MOST // 4]:
                 if not deployment.in_flight and not deployment.places:
+                    self.held.forget(deployment.number)
+                    self._free.append(deployment.number)
                     del self._known[target]

@@ -7,8 +7,7 @@ Does not know: how strategies weigh (`policies.routing`), how anything is sent o
 from collections.abc import Callable, Mapping
 from typing import cast
 
-import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gateway.call import Body, Call
 from gateway.catalog import Route, Target
@@ -16,6 +15,7 @@ from gateway.deployments import Deployment, Deployments
 from gateway.errors import GatewayError, InvalidRequest, Overloaded, UpstreamRefused, wait_headers
 from gateway.estimate import asked_output
 from gateway.model_settings import RouteEntry
+from gateway.prompt_text import prompt_text
 from gateway.providers import Cannot
 from gateway.upstreams import Upstreams
 from policies.money import Price
@@ -32,32 +32,30 @@ from policies.routing import (
     rank,
     strategy,
 )
-from policies.routing.affinity import PIECE_TOKENS, text_keys
+from policies.routing.affinity import numbers
+from policies.routing.beginnings import ENDS, beginnings
 from policies.routing.draws import fraction, mixed, number_of
 
 _BYTES_PER_TOKEN = 4  # of a usual prompt; only compared and told, never charged
 _USUAL_OUTPUT, _LONG_OUTPUT = 256, 2_048  # tokens of an answer whose length nobody named, and the most that counts
 _MOST_PLANS = 2_048
+_REFRESHED = 1.0  # seconds
 OF_SEVERAL = ("cascade", "ensemble")
 _BY_SPEED = ("fastest", "slo")
-_encode = msgspec.json.Encoder().encode
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """`targets` in this order, and why. `prompt`: tokens expected; `keys`: of its beginning, where that counts.
-
-    `new`: for each target the tokens it does not hold yet.
-    """
+    """`targets` in this order, and why. `keys`: of the beginnings of the prompt, where they count."""
 
     targets: list[Target]
     ranking: Ranking
-    prompt: int
-    keys: list[bytes] = []
-    new: list[int] = []
+    asked: Asked
+    keys: list[int] = []
 
     def to_read(self, number: int) -> int:
         """Tokens of the prompt that this target is believed not to hold yet."""
-        return self.new[number] if self.new else self.prompt
+        held = self.asked.matched[self.ranking.order[number].number] if self.asked.matched else 0
+        return max(1, self.asked.prompt - held)
 
 
 class _Plan:
@@ -67,7 +65,10 @@ class _Plan:
         self.route = route
         self.places = [place for place, _ in rows]
         self.deployments = [deployment for _, deployment in rows]
-        self.targets = {id(place): deployment.target for place, deployment in rows}
+        self.targets = [deployment.target for _, deployment in rows]
+        self.numbers = {deployment.number: place.number for place, deployment in rows}
+        self.bits = sum(1 << number for number in self.numbers)
+        self.looked_at = 0.0
         self.generation = generation
         self.lacking = any(place.lacks for place in self.places)
         self.priced: tuple[str, int, int] | None = None
@@ -105,21 +106,20 @@ class Router:
         now, plan, chosen = self._monotonic(), self._plan(route), route.chosen
         name = "cheapest" if cheapest else chosen.strategy
         name = "ordered" if name in OF_SEVERAL else name
-        asked = self._asked(call, plan, now)
-        for deployment in plan.deployments:
-            deployment.refresh(now, speed=name in _BY_SPEED)
+        asked, keys = self._asked(call, plan, now), list[int]()
+        if name == "prefix_affine":
+            asked, keys = self._matched(call, plan, asked)
+        self._refresh(plan, now, speed=name in _BY_SPEED)
         if name in ("cheapest", "slo"):
             self._set_prices(plan, call, route)
-        keys = self._match(plan, call, now) if name == "prefix_affine" else []
         ranking = rank(strategy(name), asked, plan.places)
         if plan.picky:
             ranking = _able(ranking, call, plan)
         if not ranking.order:
             ranking = self._anywhere(ranking, asked, plan)
         ranking = self._kept_together(ranking, asked, route, plan)
-        targets = [plan.targets[id(place)] for place in ranking.order]
-        new = [max(1, asked.prompt - place.matched) for place in ranking.order] if keys else []
-        return Choice(targets=targets, ranking=ranking, prompt=asked.prompt, keys=keys, new=new)
+        targets = [plan.targets[place.number] for place in ranking.order]
+        return Choice(targets=targets, ranking=ranking, asked=asked, keys=keys)
 
     def sent(self, choice: Choice, target: Target) -> None:
         """The prompt is being sent there: its beginning will be in that place's cache."""
@@ -176,6 +176,15 @@ class Router:
             now=now,
         )
 
+    def _refresh(self, plan: _Plan, now: float, *, speed: bool) -> None:
+        """What is old falls out of what is known of the places: once a second, speeds whenever somebody chooses by
+        them.
+        """
+        if speed or now - plan.looked_at >= _REFRESHED:
+            plan.looked_at = now
+            for deployment in plan.deployments:
+                deployment.refresh(now, speed=speed)
+
     def _set_prices(self, plan: _Plan, call: Call, route: Route) -> None:
         """At most once a second for a tier: prices change that slowly, or say so by their generation."""
         key = (str(call.body.get("service_tier") or "default"), self._upstreams.prices_read(), int(call.at))
@@ -184,21 +193,26 @@ class Router:
             for place, deployment in zip(plan.places, plan.deployments, strict=True):
                 place.price = self._price(call, route, deployment.target)
 
-    def _match(self, plan: _Plan, call: Call, now: float) -> list[bytes]:
-        """How much of this prompt each place is believed to hold."""
-        text = _encode([call.body.get("tools"), call.body.get("messages"), call.body.get("prompt")]).decode()
-        keys = text_keys(text, f"{call.principal.team}/{call.principal.project}")
-        matched = self._deployments.held.matched(keys, now)
-        for place, deployment in zip(plan.places, plan.deployments, strict=True):
-            place.matched = matched.get(deployment.number, 0) * PIECE_TOKENS
-        return keys
+    def _matched(self, call: Call, plan: _Plan, asked: Asked) -> tuple[Asked, list[int]]:
+        """The same with how much of the prompt each place is believed to hold; the keys of its beginnings."""
+        text = prompt_text(call.body)
+        keys = beginnings(text, f"{call.principal.team}/{call.principal.project}")
+        tokens = [0] * len(plan.places)
+        for holders, count in self._deployments.held.groups(keys, asked.now):
+            held = asked.prompt * ENDS[count - 1] // len(text)
+            if not plan.bits & ~holders:
+                tokens = [held] * len(plan.places)
+                continue
+            for number in numbers(holders & plan.bits):
+                tokens[plan.numbers[number]] = held
+        return structs.replace(asked, matched=tokens), keys
 
     def _kept_together(self, ranking: Ranking, asked: Asked, route: Route, plan: _Plan) -> Ranking:
         """A canary's share first, a session at its home."""
         chosen, order = route.chosen, ranking.order
         if chosen.canary is not None and len(order) > 1:
             drawn = fraction(mixed(asked.session if asked.session is not None else asked.draw, number_of(route.name)))
-            canary = [place for place in order if str(plan.targets[id(place)]) == chosen.canary.to]
+            canary = [place for place in order if str(plan.targets[place.number]) == chosen.canary.to]
             if canary and drawn < chosen.canary.share:
                 return brought_forward(ranking, canary[0], "canary")
             if canary and all(entry.to != chosen.canary.to for entry in chosen.route):
@@ -213,7 +227,7 @@ class Router:
         if reasons == {"context"}:
             largest = max((place for place, _ in ranking.left_out), key=lambda place: place.context)
             rest = [(place, why) for place, why in ranking.left_out if place is not largest]
-            cost = ranking.strategy.cost(asked, largest)
+            (cost,) = ranking.strategy.costs(asked, [largest])
             return Ranking(
                 strategy=ranking.strategy, order=[largest], costs=[cost], left_out=rest, first="largest window"
             )

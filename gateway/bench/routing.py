@@ -2,7 +2,7 @@
 
 `python -m gateway.bench.routing [--seconds N] [--save FOLDER]`
 
-    decision    one choice among fifty deployments, in microseconds of CPU, by strategy
+    decision    one choice among fifty deployments, in microseconds of CPU, by strategy and size of the prompt
     failover    what a first provider that refuses at once adds to the answer of the second, its refusal included
     failure     upstream calls for each request while every upstream of a route fails, one after another and at once
     translation CPU per request and per streamed event, by language, without a socket
@@ -13,6 +13,7 @@ money included. Does not know: caches, the HTTP of clients.
 
 import argparse
 import asyncio
+import random
 import statistics
 import sys
 import tempfile
@@ -26,18 +27,27 @@ from msgspec import Struct
 
 from gateway.bench.report import machine
 from gateway.bench.stand import Stand, stand
-from gateway.call import Body
+from gateway.call import Body, Call, Directives, Principal
+from gateway.catalog import Route, Target
+from gateway.deployments import Deployments
+from gateway.model_settings import ModelSettings, RouteEntry
 from gateway.providers import Sending
+from gateway.routing import Router
 from gateway.scripted_calls import Options
+from gateway.settings import ProviderSettings, Settings
 from gateway.stream import EventParser, parse, read_usage
 from gateway.upstream import anthropic_answers, anthropic_requests, gemini_answers, gemini_requests
+from gateway.upstreams import Upstreams
 from policies.money import Price
-from policies.routing import Asked, Place, known, rank, strategy
+from policies.routing import known
+from policies.routing.samples import MOST
 
 _PLACES = 50
 _ROUNDS = 5
 _REQUESTS = 200
 _AT_ONCE = 60
+_SIZES = (200, 8_000, 60_000)  # bytes of a prompt
+_LONG = 300.0
 _COUNTS = (2, 3, 6)  # places of a route that fails as a whole
 _encode = msgspec.json.Encoder().encode
 
@@ -46,7 +56,7 @@ class Report(Struct, kw_only=True):
     """Microseconds of CPU but for `failover_added_ms`; medians over the rounds."""
 
     date: str
-    decision_us: dict[str, float]
+    decision_us: dict[str, dict[str, float]]
     failover_added_ms: float
     calls_per_request: float
     calls_per_request_at_once: dict[str, float]
@@ -66,26 +76,68 @@ def _per(work: Callable[[], object], times: int) -> float:
     return round(statistics.median(found), 3)
 
 
-def decisions(times: int) -> dict[str, float]:
-    """One choice among fifty places of which a tenth is shut."""
+def decisions(times: int) -> dict[str, dict[str, float]]:
+    """The whole choice among fifty places of which a tenth is shut; a prompt's beginning is at none, one or all."""
+    found: dict[str, dict[str, float]] = {}
+    for size in _SIZES:
+        call = _call("words " * (size // 6))
+        for name in known():
+            found.setdefault(name, {})[f"{size} B"] = _decision(call, name, 0, times)
+        for holders in (1, _PLACES):
+            row = found.setdefault(f"prefix_affine, held by {holders}", {})
+            row[f"{size} B"] = _decision(call, "prefix_affine", holders, times)
+    return found
+
+
+def _decision(call: Call, name: str, holders: int, times: int) -> float:
+    """`holders`: places to which the prompt was sent before."""
+    names = [f"p{number}" for number in range(_PLACES)]
+    settings = Settings(providers={name: ProviderSettings(kind="vllm") for name in names})
     price = Price(id="p", input=150_000, output=600_000, cached_input=0, cache_write=0)
-    places = [
-        Place(
-            name=f"p{number}/m",
-            number=number,
-            price=price,
-            context=128_000,
-            shut_until=5.0 if number % 10 == 0 else 0.0,
-            ttft_ms=300.0 + number,
-            tpot_ms=20.0,
-            slow_ttft_ms=900.0 + number,
-            slow_tpot_ms=40.0,
-            in_flight=number % 7,
-        )
-        for number in range(_PLACES)
-    ]
-    asked = Asked(prompt=1_000, output=256, now=1.0, draw=7)
-    return {name: _per(lambda name=name: rank(strategy(name), asked, places), times) for name in known()}
+    deployments = Deployments(monotonic=time.monotonic)
+    router = Router(
+        Upstreams({}, settings),
+        deployments,
+        lambda _call, _route, _target: price,
+        monotonic=time.monotonic,
+        random=random.random,
+    )
+    targets = tuple(Target(name, "m") for name in names)
+    route = Route("smart", targets, ModelSettings(route=[RouteEntry(to=str(one)) for one in targets], strategy=name))
+    now = time.monotonic()
+    for number, deployment in enumerate(map(deployments.of, targets)):
+        for _ in range(MOST):
+            deployment.sent(10, now)
+            deployment.began(10, 0.3 + number / 100, now)
+            deployment.wrote(20, 0.5, now)
+            deployment.ended("succeeded", now)
+        for _ in range(number % 7):
+            deployment.sent(100, now)
+        if number % 10 == 0:
+            deployment.ended("patience", now, patience=_LONG)
+    choice = router.choose(call, route)
+    for target in targets[-holders:] if holders else ():
+        router.sent(choice, target)
+    return _per(lambda: router.choose(call, route), times)
+
+
+def _call(text: str) -> Call:
+    now = time.monotonic()
+    body: Body = {"model": "smart", "messages": [{"role": "user", "content": text}], "max_tokens": 8}
+    return Call(
+        id="x",
+        operation="chat",
+        principal=Principal(key_id="bench", team="acme", project="app"),
+        body=body,
+        model="smart",
+        stream=False,
+        include_usage=False,
+        directives=Directives(),
+        received=now,
+        at=time.time(),
+        deadline=now + 30.0,
+        size=len(_encode(body)),
+    )
 
 
 def _sending(stream: bool) -> Sending:

@@ -1,7 +1,7 @@
 """In which order the places a request can go to are tried, and what each was thought to cost.
 
-A strategy is a file of `policies.routing.strategies` with `UNIT`, `PARTS` and `cost(asked, place)`: the cost of one
-place in that unit as one number per part; the lowest sum goes first and the written order decides between equals.
+A strategy is a file of `policies.routing.strategies` with `UNIT`, `PARTS` and `costs(asked, places)`: for each place
+its cost in that unit as one number per part; the lowest sum goes first, the written order decides between equals.
 `considered` says first who is out of the question, and why. Pure: time, prices and the one random number come from the
 caller. Does not know: how anything is sent, measured or found out.
 """
@@ -26,7 +26,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     """What of a request matters here. `prompt` and `output`: tokens expected; `needs`: bits of CAPABILITIES.
 
     `draw`: a random whole number of 64 bits. `session`: of a conversation that should stay where it is, as a number.
-    `ttft_ms`, `tpot_ms`: the promise to keep. `now`: monotonic seconds.
+    `ttft_ms`, `tpot_ms`: the promise to keep. `now`: monotonic seconds. `matched`: tokens of this prompt that each
+    place is believed to hold, by its number; empty where nobody looked.
     """
 
     prompt: int
@@ -37,6 +38,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     session: int | None = None
     ttft_ms: float = 1_000.0
     tpot_ms: float = 50.0
+    matched: Sequence[int] = ()
 
 
 class Place(Struct, kw_only=True):
@@ -45,9 +47,9 @@ class Place(Struct, kw_only=True):
     `context`: tokens its window holds, 0 where unknown. `lacks`: bits of CAPABILITIES. `shut_until` (monotonic seconds)
     with `shut`, a word: nothing is sent there before; `probing`: a single request is finding out whether that is over.
     `in_flight`, `waiting`, `running`: requests of ours, and what the place itself says. `ttft_ms`, `tpot_ms`: medians,
-    `slow_*`: ninetieth percentiles. `matched`: tokens of this prompt it is believed to hold; `queued_tokens`: prompt
-    tokens under way to it that have no answer yet; `prefill_rate`: tokens/s it reads; `slowdown_ms`: by which one more
-    running sequence lengthens every token of the others.
+    `slow_*`: ninetieth percentiles. `queued_tokens`: prompt tokens under way to it that have no answer yet;
+    `prefill_rate`: tokens/s it reads; `slowdown_ms`: by which one more running sequence lengthens every token of the
+    others. `number`: its place in the route.
     """
 
     name: str
@@ -66,22 +68,21 @@ class Place(Struct, kw_only=True):
     tpot_ms: float = UNKNOWN
     slow_ttft_ms: float = UNKNOWN
     slow_tpot_ms: float = UNKNOWN
-    matched: int = 0
     queued_tokens: int = 0
     prefill_rate: float = 10_000.0
     slowdown_ms: float = 0.1
 
 
-Cost = Callable[[Asked, Place], tuple[float, ...]]
+Costs = Callable[[Asked, Sequence[Place]], list[tuple[float, ...]]]
 
 
 class Strategy(NamedTuple):
-    """`parts` name the numbers that `cost` gives, all of them in `unit`."""
+    """`parts` name the numbers that `costs` gives for each place, all of them in `unit`."""
 
     name: str
     unit: str
     parts: tuple[str, ...]
-    cost: Cost
+    costs: Costs
 
 
 class Ranking(Struct, frozen=True, kw_only=True):
@@ -125,27 +126,27 @@ def strategy(name: str) -> Strategy:
     if name not in known():
         raise LookupError(f"Unknown routing strategy {name!r}. Known: {', '.join(known())}.")
     module = import_module(f"{strategies.__name__}.{name}")
-    return Strategy(name, module.UNIT, module.PARTS, cast("Cost", module.cost))
+    return Strategy(name, module.UNIT, module.PARTS, cast("Costs", module.costs))
 
 
 def rank(chosen: Strategy, asked: Asked, places: Sequence[Place]) -> Ranking:
     """Every place once: in the order to try them, or left out with a reason."""
-    cost, tokens = chosen.cost, asked.prompt + asked.output
-    costed: list[tuple[float, int, tuple[float, ...], Place]] = []
+    tokens = asked.prompt + asked.output
+    left: list[Place] = []
     left_out: list[tuple[Place, str]] = []
-    for number, place in enumerate(places):
-        if place.shut_until or place.lacks or 0 < place.context < tokens:
-            why = out_of_the_question(asked, place)
-            if why:
-                left_out.append((place, why))
-                continue
-        parts = cost(asked, place)
-        costed.append((sum(parts), number, parts, place))
-    costed.sort()  # no two numbers are equal, so nothing behind them is ever compared
+    for place in places:
+        if (place.shut_until or place.lacks or 0 < place.context < tokens) and (
+            why := out_of_the_question(asked, place)
+        ):
+            left_out.append((place, why))
+        else:
+            left.append(place)
+    costs = chosen.costs(asked, left)
+    by_cost = sorted(range(len(left)), key=list(map(sum, costs)).__getitem__)  # equal ones stay as written
     return Ranking(
         strategy=chosen,
-        order=[place for _, _, _, place in costed],
-        costs=[parts for _, _, parts, _ in costed],
+        order=[left[at] for at in by_cost],
+        costs=[costs[at] for at in by_cost],
         left_out=left_out,
     )
 

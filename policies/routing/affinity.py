@@ -9,7 +9,7 @@ or 64 characters, at most 256 of them, that of llm-d's scheduler.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 
 from msgspec import Struct
@@ -47,42 +47,85 @@ def _chained(pieces: Iterator[bytes], salt: str) -> Iterator[bytes]:
 class PrefixIndex:
     """Who was lately sent which beginnings: an approximation of what each replica's cache holds. Bounded both ways.
 
-    `capacity`: keys in all, least recently used dropped first. `ttl_s`: a key older than that counts as evicted there.
+    `capacity`: keys in all, least recently used dropped first. `ttl_s`: a key older than that counts as evicted there;
+    time is told in halves of it, so one may be given up when it is half as old. Replicas are small numbers, since those
+    that hold a beginning are the bits of one: a beginning that all of them hold costs one look, not one for each.
     """
 
     def __init__(self, capacity: int = _CAPACITY, ttl_s: float = _TTL_S) -> None:
         self._capacity = capacity
-        self._ttl = ttl_s
-        self._sent: OrderedDict[bytes, dict[int, float]] = OrderedDict()
+        self._half = ttl_s / 2
+        self._sent: OrderedDict[Hashable, _Holders] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sent)
 
-    def note(self, keys: Sequence[bytes], replica: int, now: float) -> None:
+    def note(self, keys: Iterable[Hashable], replica: int, now: float) -> None:
         """These pieces were sent to `replica`."""
+        sent, bit, half = self._sent, 1 << replica, int(now / self._half)
         for key in keys:
-            self._sent.setdefault(key, {})[replica] = now
-            self._sent.move_to_end(key)
-        while len(self._sent) > self._capacity:
-            self._sent.popitem(last=False)
+            holders = sent.get(key)
+            if holders is None:
+                sent[key] = _Holders(half, bit)
+                continue
+            sent.move_to_end(key)
+            if holders.half != half:
+                holders.before = holders.lately if holders.half == half - 1 else 0
+                holders.half, holders.lately = half, 0
+            holders.lately |= bit
+        while len(sent) > self._capacity:
+            sent.popitem(last=False)
 
-    def matched(self, keys: Sequence[bytes], now: float) -> dict[int, int]:
+    def groups(self, keys: Iterable[Hashable], now: float) -> list[tuple[int, int]]:
+        """The replicas that hold a beginning, as bits, with how many pieces from the first on; the longest last."""
+        sent, half, found = self._sent, int(now / self._half), list[tuple[int, int]]()
+        alive, count = -1, 0
+        for key in keys:
+            holders = sent.get(key)
+            if holders is None:
+                left = 0
+            elif holders.half == half:
+                left = alive & (holders.lately | holders.before)
+            else:
+                left = alive & holders.lately if holders.half == half - 1 else 0
+            if left != alive:
+                if count:
+                    found.append((alive & ~left, count))
+                if not left:
+                    return found
+                alive = left
+            count += 1
+        return [*found, (alive, count)] if count else found
+
+    def matched(self, keys: Iterable[Hashable], now: float) -> dict[int, int]:
         """For each replica that holds any beginning: how many pieces from the first on."""
-        found: dict[int, int] = {}
-        for at, key in enumerate(keys):
-            holders = [who for who, when in self._sent.get(key, {}).items() if now - when < self._ttl]
-            holders = [who for who in holders if found.get(who, 0) == at]
-            if not holders:
-                break
-            found |= dict.fromkeys(holders, at + 1)
-        return found
+        return {replica: count for bits, count in self.groups(keys, now) for replica in numbers(bits)}
 
     def forget(self, replica: int) -> None:
         """This replica's cache is gone: it restarted, or slept."""
-        for key in [key for key, holders in self._sent.items() if replica in holders]:
-            del self._sent[key][replica]
-            if not self._sent[key]:
+        others = ~(1 << replica)
+        for key, holders in list(self._sent.items()):
+            holders.lately &= others
+            holders.before &= others
+            if not holders.lately | holders.before:
                 del self._sent[key]
+
+
+class _Holders:
+    """Of one beginning, as bits: `lately` in that `half` of a life, `before` in the one before it."""
+
+    __slots__ = ("before", "half", "lately")
+
+    def __init__(self, half: int, lately: int) -> None:
+        self.half, self.lately, self.before = half, lately, 0
+
+
+def numbers(bits: int) -> Iterator[int]:
+    """The places of the bits that are set."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
 
 
 class Load(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,8 @@ exceed the promise. What the answer costs is told in the same unit at a rate of 
 enough that it only decides among those that are in time. Goodput as in DistServe (OSDI 2024).
 """
 
+from collections.abc import Sequence
+
 from policies.routing import Asked, Place
 
 UNIT = "ms late"
@@ -13,7 +15,11 @@ _MS_PER_PICO_USD = 1e6 * 1e-12
 _UNPRICED = float("inf")
 
 
-def cost(asked: Asked, place: Place) -> tuple[float, float, float]:
+def costs(asked: Asked, places: Sequence[Place]) -> list[tuple[float, float, float]]:
+    return [_cost(asked, place) for place in places]
+
+
+def _cost(asked: Asked, place: Place) -> tuple[float, float, float]:
     price, first = place.price, place.slow_ttft_ms
     dear = _UNPRICED
     if price is not None:

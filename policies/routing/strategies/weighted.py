@@ -3,21 +3,17 @@
 The cost is a draw: the lowest of -ln(u)/weight is each place with the probability of its weight.
 """
 
+from collections.abc import Sequence
 from math import inf, log
 
 from policies.routing import Asked, Place
+from policies.routing.draws import uniform
 
 UNIT = "draw"
 PARTS = ("draw",)
-_MASK = (1 << 64) - 1
 
 
-def cost(asked: Asked, place: Place) -> tuple[float]:
-    """An exponential draw by `policies.routing.draws`, its mixer written out: it runs for every place."""
-    weight = place.weight
-    if weight <= 0:
-        return (inf,)
-    bits = (asked.draw + (place.number + 1) * 0x9E3779B97F4A7C15) & _MASK
-    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _MASK
-    return (-log((((bits ^ (bits >> 31)) >> 11) + 1) / 9007199254740992.0) / weight,)
+def costs(asked: Asked, places: Sequence[Place]) -> list[tuple[float]]:
+    """Exponential draws as in `policies.routing.draws`; which one a place gets is decided by its number."""
+    drawn = uniform(asked.draw, 1 + max((place.number for place in places), default=0))
+    return [(-log(drawn[place.number]) / weight if (weight := place.weight) > 0 else inf,) for place in places]

@@ -89,3 +89,36 @@ def test_cost_is_never_negative_and_one_token_is_always_computed(
     """A prefix hit on a whole prompt still computes its last token."""
     found = cost(0, prompt, matched, output, Load(prefill_rate=rate, running=running, slowdown_ms=0.1))
     assert found.total >= found.prefill >= min(prompt, 1) * 1000 / rate * 0.999
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 1), max_size=6), st.integers(0, 3), st.integers(0, 3)), max_size=30),
+    st.lists(st.integers(0, 1), max_size=6),
+)
+def test_groups_are_what_each_replica_was_sent_of_late(
+    sent: list[tuple[list[int], int, int]], asked: list[int]
+) -> None:
+    """Bits stand for replicas and halves of a life for times: told by a plain list of everything that was sent."""
+
+    def prefixes(word: list[int]) -> list[tuple[int, ...]]:
+        return [tuple(word[:size]) for size in range(1, len(word) + 1)]
+
+    index, now, log = PrefixIndex(ttl_s=2.0), 0.0, list[tuple[list[int], int, float]]()
+    for word, replica, wait in sent:
+        now += wait
+        index.note(prefixes(word), replica, now)
+        log.append((word, replica, now))
+
+    def held(replica: int) -> int:
+        lately = {
+            prefix for word, who, at in log if who == replica and int(now) - int(at) <= 1 for prefix in prefixes(word)
+        }
+        count = 0
+        for prefix in prefixes(asked):
+            if prefix not in lately:
+                break
+            count += 1
+        return count
+
+    expected = {replica: count for replica in range(4) if (count := held(replica))}
+    assert index.matched(prefixes(asked), now) == expected

@@ -46,7 +46,6 @@ def places(draw: st.DrawFn) -> list[Place]:
             tpot_ms=draw(times),
             slow_ttft_ms=draw(times),
             slow_tpot_ms=draw(times),
-            matched=draw(st.sampled_from([0, 16, 4_096])),
             queued_tokens=draw(st.integers(0, 9_000)),
         )
         for number in range(count)
@@ -187,15 +186,13 @@ def test_ordered_keeps_the_order_and_cheapest_sorts() -> None:
 @given(asked=asks, given=places())
 def test_costs_written_out_for_speed_are_those_of_their_sources(asked: Asked, given: list[Place]) -> None:
     """Two copies of a formula drift apart unless something holds them together."""
-    for place in given:
+    for place, parts in zip(given, strategy("prefix_affine").costs(asked, given), strict=True):
         load = Load(
             prefill_rate=place.prefill_rate,
             queued=place.queued_tokens + int(place.waiting * asked.prompt),
             running=max(place.in_flight, int(place.running)),
             slowdown_ms=place.slowdown_ms,
         )
-        source = affine(place.number, asked.prompt, place.matched, asked.output, load)
-        parts = strategy("prefix_affine").cost(asked, place)
+        held = asked.matched[place.number] if asked.matched else 0
+        source = affine(place.number, asked.prompt, held, asked.output, load)
         assert parts == pytest.approx((source.prefill, source.queue, source.company))
-        (drawn,) = strategy("weighted").cost(asked, place)
-        assert drawn == exponential(mixed(asked.draw, place.number), place.weight)
