@@ -222,7 +222,7 @@ class Attempts:
         except asyncio.CancelledError:
             step.result, step.ended_at, step.settled = "cancelled", self._monotonic(), True
             report.end("nothing", step.ended_at)
-            await self._pay(provider, hold, step, self._given_up(plan))
+            await self._pay(provider, hold, step, self._given_up(plan, sending.stream))
             raise
         except Exception as problem:
             empty = isinstance(problem, StopAsyncIteration | Partial)
@@ -318,9 +318,12 @@ class Attempts:
         return Settlement(usage=worst, source="upper_bound", ended="failed", provider_id="")
 
     @staticmethod
-    def _given_up(plan: AttemptPlan) -> Settlement:
-        """Closed before the first chunk: an upstream that stops at the close has read the prompt and hardly begun."""
-        output = plan.max_output if plan.billing == "bills-anyway" else min(plan.max_output, _BEGUN_TOKENS)
+    def _given_up(plan: AttemptPlan, stream: bool) -> Settlement:
+        """Closed before the first chunk: an upstream that stops at the close has read the prompt, and of a stream
+        written no more than the ledger adds for what was on its way; of a body nobody knows how much.
+        """
+        begun = 0 if stream else min(plan.max_output, _BEGUN_TOKENS)
+        output = plan.max_output if plan.billing == "bills-anyway" else begun
         usage = Usage(prompt=plan.input_bound, completion=output)
         return Settlement(usage=usage, source="estimated", ended="cancelled", provider_id="")
 

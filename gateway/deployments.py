@@ -182,7 +182,7 @@ class Deployment:
             place.shut = "asked for patience" if patient else "circuit open"
             place.probing = bool(circuit.probe_since)
             place.in_flight, place.queued_tokens = self.in_flight, self.queued_tokens
-            place.running, place.waiting = load.running, load.waiting
+            place.running, place.waiting, place.kv_used = load.running, load.waiting, load.kv_used
             place.ttft_ms, place.slow_ttft_ms, place.tpot_ms, place.slow_tpot_ms = self._speed
 
 

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from gateway.call import Body, Chunk
-from gateway.errors import GatewayError, UpstreamFailed
+from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.providers import Billing, Partial, Sending
 from gateway.settings import ProviderSettings
 from gateway.tasks import Tasks
@@ -32,6 +32,7 @@ from gateway.upstream.exchanges import config_of
 from gateway.upstream.openai_http import Manner
 from gateway.upstream.quirks import Quirks
 from policies.money import Usage
+from policies.retry import worth_retrying
 
 _NOT_FOR_PREFILL = ("stream", "stream_options", "min_tokens", "max_completion_tokens")
 _WANTED: Body = {
@@ -121,9 +122,23 @@ class PrefillDecode:
         if not isinstance(read, dict):
             raise UpstreamFailed(f"{self.name}: {first.address} told no kv_transfer_params; is a KV connector set up?")
         told = structs.replace(sending, body={**sending.body, "kv_transfer_params": cast("Body", read)})
-        async with aclosing(second.provider.send(told)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        try:
+            async with aclosing(second.provider.send(told)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            return
+        except UpstreamFailed as problem:  # before the first chunk: after it a failure is `Partial`
+            other = _least([one for one in self._decode if one is not second] or [second])
+            if other is second or not _elsewhere(problem):
+                raise
+        # The blocks are where they were: another server fetches them, and the prompt is not read again.
+        other.in_flight += 1
+        try:
+            async with aclosing(other.provider.send(told)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        finally:
+            other.in_flight -= 1
 
     async def _at_once(self, sending: Sending, first: _Server, second: _Server) -> AsyncGenerator[Chunk, None]:
         """SGLang: both are asked; the first one's answer holds nothing of interest, but its failure ends the other."""
@@ -192,6 +207,12 @@ def _with_header(sending: Sending, first: _Server) -> Sending:
 
 def _least(servers: list[_Server]) -> _Server:
     return min(servers, key=lambda server: server.in_flight)
+
+
+def _elsewhere(problem: UpstreamFailed) -> bool:
+    """Whether another server may do what one failed to; not where there is no time left."""
+    refused = isinstance(problem, UpstreamRefused)
+    return not isinstance(problem, UpstreamTimeout) and worth_retrying(problem.http_status, refused=refused)
 
 
 def build(

@@ -19,6 +19,7 @@ from policies.routing import strategies
 
 TOOLS, IMAGES, JSON_SCHEMA = 1, 2, 4
 CAPABILITIES = {"tools": TOOLS, "images": IMAGES, "json_schema": JSON_SCHEMA}
+FULL_FROM = 0.9  # of a cache of keys and values: from here on who comes may have to wait until somebody leaves
 UNKNOWN = -1.0  # of a time that nobody has measured yet
 
 
@@ -46,10 +47,10 @@ class Place(Struct, kw_only=True):
 
     `context`: tokens its window holds, 0 where unknown. `lacks`: bits of CAPABILITIES. `shut_until` (monotonic seconds)
     with `shut`, a word: nothing is sent there before; `probing`: a single request is finding out whether that is over.
-    `in_flight`, `waiting`, `running`: requests of ours, and what the place itself says. `ttft_ms`, `tpot_ms`: medians,
-    `slow_*`: ninetieth percentiles. `queued_tokens`: prompt tokens under way to it that have no answer yet;
-    `prefill_rate`: tokens/s it reads; `slowdown_ms`: by which one more running sequence lengthens every token of the
-    others. `number`: its place in the route.
+    `in_flight`, `waiting`, `running`: requests of ours, and what the place itself says; `kv_used`: how full its cache
+    of keys and values is, of 1. `ttft_ms`, `tpot_ms`: medians, `slow_*`: ninetieth percentiles. `queued_tokens`: prompt
+    tokens under way to it that have no answer yet; `prefill_rate`: tokens/s it reads; `slowdown_ms`: by which one more
+    running sequence lengthens every token of the others. `number`: its place in the route.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Place(Struct, kw_only=True):
     in_flight: int = 0
     waiting: float = 0.0
     running: float = 0.0
+    kv_used: float = 0.0
     ttft_ms: float = UNKNOWN
     tpot_ms: float = UNKNOWN
     slow_ttft_ms: float = UNKNOWN

@@ -105,6 +105,53 @@ async def test_a_prefill_that_fails_is_a_failure_before_the_first_chunk(tmp_path
         assert second.calls == 0
 
 
+@pytest.mark.parametrize("protocol", ["vllm", "sglang"])
+async def test_who_leaves_while_nothing_is_written_pays_the_prompt_and_no_answer(tmp_path: Path, protocol: str) -> None:
+    """A guess of what had begun was taken for a pace, and a second of it added: 4,096 tokens, of which none was."""
+    async with pair(tmp_path, protocol, READS, Options(role="decode", ttft_ms=120_000)) as (gateway, first, second):
+        await _leave_early(gateway, lambda: second.in_flight == 1 and first.in_flight == 0)
+        await until(lambda: not second.in_flight)
+
+        async def booked() -> bool:
+            return bool(await gateway.entries())
+
+        await until(booked)
+        (entry,) = await gateway.entries()
+        assert entry["source"] == "estimated"
+        assert entry["prompt"] > 0
+        assert entry["completion"] <= 8  # what may have been on its way
+
+
+@pytest.mark.parametrize("protocol", ["vllm", "sglang"])
+async def test_a_writer_that_fails_leaves_nothing_under_way_and_costs_nothing(tmp_path: Path, protocol: str) -> None:
+    """The prompt was read for nothing: the next place answers, and the server that read is not kept waiting."""
+    broken = Options(role="decode", fail_rate=1.0, seed=3)
+    async with pair(tmp_path, protocol, Options(role="prefill", tokens=6), broken) as (gateway, first, second):
+        told = await gateway.chat(model="pd/m", headers={"x-nearhit-timeout": "20"})
+        assert told.status >= 429
+        await until(lambda: not first.in_flight)
+        assert first.calls >= second.calls >= 1
+        assert not [entry for entry in await gateway.entries() if entry["amount_nano"]]
+
+
+async def test_another_writer_takes_the_blocks_that_were_read(tmp_path: Path) -> None:
+    """vLLM keeps them until they are fetched, for minutes if nobody does: the prompt is not read again."""
+    servers = [ScriptedServer(options) for options in (READS, Options(role="decode", fail_rate=1.0, seed=3), WRITES)]
+    urls = [f"http://127.0.0.1:{await server.start()}/v1" for server in servers]
+    provider = {"kind": "prefill_decode", "protocol": "vllm", "prefill": urls[:1], "decode": urls[1:]}
+    models = {"m": {"route": ["pd/m"], "free": True}}
+    try:
+        async with live(settings(tmp_path, providers={"pd": provider}, models=models, **PLAIN)) as gateway:
+            told = await gateway.chat(model="m", stream=True)
+            assert (told.status, told.events[-1]) == (200, "[DONE]")
+            assert told.headers["x-nearhit-attempts"] == "1"
+            assert [server.books.counters.calls for server in servers] == [1, 1, 1]
+            assert servers[2].books.counters.handed_over == 1
+    finally:
+        for server in servers:
+            await server.close()
+
+
 class Sidecar:
     """Answers anything; keeps the header that names the prefill server."""
 
@@ -216,6 +263,45 @@ async def test_a_name_of_the_network_is_its_servers(tmp_path: Path) -> None:
     await transport.close()
     with pytest.raises(ValueError, match="replicas"):
         Fleet("f", ["ftp://x"], build)
+
+
+async def test_a_name_that_loses_a_server_loses_no_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod that is to go leaves the name first and finishes what it has; nobody new is sent there."""
+    servers = [ScriptedServer(Options(tokens=40, tpot_ms=25)) for _ in range(2)]
+    known = [f"http://127.0.0.1:{await server.start()}/v1" for server in servers]
+    named = list(known)
+
+    async def looked_up(address: str) -> list[str]:
+        if not named:
+            raise OSError(f"{address} has no servers")
+        return named
+
+    monkeypatch.setattr("gateway.fleet._looked_up", looked_up)
+    models = {"m": {"route": ["pods/m"], "free": True, "strategy": "least_busy"}}
+    providers = {"pods": {"kind": "vllm", "replicas": ["dns://pods.lan:8000/v1"]}}
+    try:
+        async with live(settings(tmp_path, providers=providers, models=models, **PLAIN)) as gateway:
+            fleet: Any = gateway.services.providers["pods"]
+            await fleet.refresh()
+            assert len(fleet.replicas()) == 2
+            leaving = servers[1].books.counters
+            tasks = Tasks()
+            streams = [tasks.spawn(gateway.chat(model="m", stream=True), "stream") for _ in range(8)]
+            await until(lambda: leaving.in_flight > 0)
+            named.remove(known[1])
+            await fleet.refresh()
+            seen = leaving.calls
+            told = await asyncio.gather(*streams)
+            assert {one.events[-1] for one in told} == {"[DONE]"}
+            for _ in range(4):
+                assert (await gateway.chat(model="m", max_tokens=1)).status == 200
+            assert leaving.calls == seen
+            named.clear()  # a name server that is gone takes no servers with it
+            await fleet.refresh()
+            assert fleet.replicas() == [known[0][7:-3]]
+    finally:
+        for server in servers:
+            await server.close()
 
 
 class NameServer(asyncio.DatagramProtocol):

@@ -7,7 +7,7 @@ enough that it only decides among those that are in time. Goodput as in DistServ
 
 from collections.abc import Sequence
 
-from policies.routing import Asked, Place
+from policies.routing import FULL_FROM, Asked, Place
 
 UNIT = "ms late"
 PARTS = ("first token late", "tokens late", "price")
@@ -26,7 +26,10 @@ def _cost(asked: Asked, place: Place) -> tuple[float, float, float]:
         dear = (asked.prompt * price.input + asked.output * price.output) * _MS_PER_PICO_USD
     if first < 0:
         return 0.0, 0.0, dear
-    late = first + first * place.waiting / (place.running + 1.0) - asked.ttft_ms
+    ahead, over = place.waiting / (place.running + 1.0), place.kv_used - FULL_FROM
+    if over > 0.0:
+        ahead += over / (1.0 - FULL_FROM)  # who comes to a full cache waits until another leaves
+    late = first + first * ahead - asked.ttft_ms
     slow = place.slow_tpot_ms - asked.tpot_ms
     late = late if late > 0.0 else 0.0  # noqa: FURB136 - this runs for every place, and a call costs more than the rest
     return late, slow * asked.output if slow > 0.0 else 0.0, dear

@@ -42,6 +42,7 @@ def places(draw: st.DrawFn) -> list[Place]:
             in_flight=draw(st.integers(0, 40)),
             waiting=draw(st.sampled_from([0.0, 3.0])),
             running=draw(st.sampled_from([0.0, 9.0])),
+            kv_used=draw(st.sampled_from([0.0, 0.5, 0.95, 1.0])),
             ttft_ms=draw(times),
             tpot_ms=draw(times),
             slow_ttft_ms=draw(times),
@@ -196,3 +197,18 @@ def test_costs_written_out_for_speed_are_those_of_their_sources(asked: Asked, gi
         held = asked.matched[place.number] if asked.matched else 0
         source = affine(place.number, asked.prompt, held, asked.output, load)
         assert parts == pytest.approx((source.prefill, source.queue, source.company))
+
+
+@pytest.mark.parametrize("name", ["least_busy", "slo"])
+def test_a_full_cache_of_keys_and_values_is_avoided(name: str) -> None:
+    """Who comes to a full one waits until another leaves, and its queue does not say so before somebody has come."""
+    price = Price(id="p", input=1, output=1, cached_input=0, cache_write=0)
+
+    def place(number: int, used: float) -> Place:
+        measured = {"ttft_ms": 400.0, "slow_ttft_ms": 900.0, "tpot_ms": 10.0, "slow_tpot_ms": 20.0}
+        load = {"in_flight": 4, "running": 4.0, "kv_used": used}
+        return Place(name=str(number), number=number, price=price, **measured, **load)  # pyright: ignore[reportArgumentType] - numbers of both kinds
+
+    asked = Asked(prompt=1, output=1, now=0.0)
+    for used, first in ((1.0, 1), (0.95, 1), (0.9, 0), (0.2, 0)):
+        assert rank(strategy(name), asked, [place(0, used), place(1, 0.2)]).order[0].number == first
