@@ -299,10 +299,13 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's signature
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's signature
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, then environment, then the file (`_file` is taken out of the flags by `load`)."""
+        """Flags, then environment, then the file (`_file` is taken out of the flags by `load`).
+
+        An empty variable is one that is not set, as where a compose file says `${NEARHIT_HOME:-}`.
+        """
         if isinstance(env_settings, EnvSettingsSource):
             seen = _FileValues.seen or os.environ
-            env_settings.env_vars = {name.lower(): value for name, value in seen.items()}
+            env_settings.env_vars = {name.lower(): value for name, value in seen.items() if value}
         return init_settings, env_settings, InitSettingsSource(settings_cls, _FileValues.current)
 
 

@@ -65,7 +65,7 @@ def _shown(value: object) -> object:
 
 def _source(name: str, path: Path, written: object) -> str:
     variable = f"NEARHIT_{name.upper().replace('.', '__')}"
-    variables = {key.upper() for key in environment()}
+    variables = {key.upper() for key, told in environment().items() if told}
     if any(variable == key or variable.startswith(f"{key}__") for key in variables if key.startswith("NEARHIT_")):
         return f"environment {variable}"
     if _inside(written, name.split(".")):

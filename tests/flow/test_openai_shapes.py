@@ -16,6 +16,8 @@ from tests.shapes.behind import behind, known
 from tests.shapes.published import HI, OPERATIONS, Operation
 
 ADMIN = "sk-test-admin-key-of-some-length"
+# Schemathesis draws some forms with `random` inside a strategy; hypothesis warns, and a warning is an error here.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 
 
 async def asked(home: Path, most: int, *, free: bool) -> list[Asked]:

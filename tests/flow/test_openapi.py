@@ -24,6 +24,8 @@ from tests.shapes.drawing import checked, drawn
 ADMIN = "sk-test-admin-key-of-some-length"
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 LEFT_OUT = "/ui"  # the dashboard's forms
+# Schemathesis draws some forms with `random` inside a strategy; hypothesis warns, and a warning is an error here.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 
 
 class Asked(NamedTuple):

@@ -206,6 +206,7 @@ def test_the_configuration_says_where_each_value_comes_from(cli: Cli, monkeypatc
     )
     monkeypatch.setenv("NEARHIT_CACHE__MODE", "exact")
     monkeypatch.setenv("OPENAI_API_KEY", "secret-in-environment")
+    monkeypatch.setenv("NEARHIT_SERVER__HOST", "")
     rows = {row["name"]: row for row in cli.json("config", "show")}
     assert (rows["server.port"]["value"], rows["server.port"]["source"]) == (9001, "file nearhit.yaml")
     assert rows["cache.mode"]["source"] == "environment NEARHIT_CACHE__MODE"

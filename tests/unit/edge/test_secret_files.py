@@ -29,6 +29,17 @@ def test_every_secret_of_a_stack_may_come_as_a_file(tmp_path: Path, monkeypatch:
     assert keys == {"lab": "sk-lab", "openai": "sk-openai"}
 
 
+def test_an_empty_variable_is_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose files write `${NEARHIT_HOME:-}`; an empty path is the current folder, and the books once landed there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nearhit.yaml").write_text("server: {port: 9001}\n")
+    for name in ("NEARHIT_HOME", "NEARHIT_SERVER__PORT", "NEARHIT_ADMIN_KEY", "NEARHIT_DATABASE"):
+        monkeypatch.setenv(name, "")
+    found = load()
+    assert found.database_url == "sqlite+aiosqlite:///.nearhit/nearhit.db"
+    assert (found.server.port, found.admin_key) == (9001, None)
+
+
 def test_what_is_no_secret_keeps_its_meaning(tmp_path: Path) -> None:
     """`cache.encryption_key_file` is a setting of its own that names a file; and others' variables are not touched."""
     given = {"NEARHIT_CACHE__ENCRYPTION_KEY_FILE": "/k", "SSL_CERT_FILE": "/c", "NEARHIT_SECRET_FILE": ""}
