@@ -123,6 +123,29 @@ async def test_only_if_cached_never_calls_upstream(tmp_path: Path) -> None:
         assert await gateway.entries() == []
 
 
+async def test_an_embedding_is_kept_as_a_whole_request(tmp_path: Path) -> None:
+    """The same texts asked for alike cost nothing again; one more text, or another form, is another request."""
+    async with live(settings(tmp_path)) as gateway:
+        texts = [f"text {number}" for number in range(9)]
+        asked: list[dict[str, Any]] = [
+            {"input": texts},
+            {"input": texts},
+            {"input": [*texts, "one more"]},
+            {"input": texts, "dimensions": 8},
+            {"input": texts, "encoding_format": "base64"},
+            {"input": texts, "encoding_format": "base64"},
+        ]
+        told = [await gateway.post("/v1/embeddings", {"model": "up/scripted", **body}) for body in asked]
+        marks = [one.headers["x-nearhit-cache"] for one in told]
+        assert marks == ["miss", "hit-exact", "miss", "miss", "miss", "hit-exact"]
+        assert told[1].json == told[0].json
+        assert [item["index"] for item in told[1].json["data"]] == list(range(9))
+        assert [one.headers["x-nearhit-cost-usd"] == "0" for one in told] == [mark != "miss" for mark in marks]
+        rows = await gateway.rows()
+        assert rows[1]["saved_nano"] == rows[0]["cost_nano"] > 0
+        assert len(await gateway.entries()) == 4
+
+
 async def test_a_cache_that_is_away_is_gone_around(tmp_path: Path) -> None:
     """Requests must flow without Redis, and nobody may take that for a question that was new."""
     with socket.create_server(("127.0.0.1", 0)) as gone:
