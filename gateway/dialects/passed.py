@@ -26,7 +26,7 @@ Json = dict[str, Any]
 class Moderation(Struct, gc=False, kw_only=True):
     """POST /v1/moderations."""
 
-    model: Model
+    model: Model = _DEFAULT_MODERATION
     input: Annotated[str, Meta(min_length=1)] | Annotated[list[str | Json], Meta(min_length=1, max_length=2_048)]
 
 

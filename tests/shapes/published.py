@@ -233,7 +233,7 @@ class Names(NamedTuple):
 
 
 class Published:
-    """The description as OpenAPI, one operation and one of its documented fields at a time.
+    """The description as OpenAPI, one operation and one of its documented fields at a time. `components`: its shapes.
 
     A request with all documented fields at once is refused for the first odd one, so each is drawn alone, beside a
     body that is whole.
@@ -244,16 +244,20 @@ class Published:
         schemas: list[tuple[str, JsonSchemaMode, TypeAdapter[Any]]]
         schemas = [(name, "validation", adapter) for name, adapter in wanted]
         found, defined = TypeAdapter.json_schemas(schemas, ref_template="#/components/schemas/{model}")
-        self._components: dict[str, Json] = defined.get("$defs", {})
+        self.components: dict[str, Json] = defined.get("$defs", {})
         self._found: dict[str, Json] = {name: schema for (name, _), schema in found.items()}
 
     def fields(self, operation: Operation) -> dict[str, Json]:
         """The documented fields of a body or query, with their schemas."""
-        if operation.takes is None:
-            return {}
+        return {} if operation.takes is None else self._whole(operation)["properties"]
+
+    def needed(self, operation: Operation) -> set[str]:
+        """Those that may not be left out."""
+        return set(self._whole(operation).get("required", []))
+
+    def _whole(self, operation: Operation) -> Json:
         schema = self._found[operation.name]
-        whole = self._components[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
-        return whole["properties"]
+        return self.components[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
 
     def document(self, operation: Operation, field: str | None, names: Names, *, free: bool = False) -> Json:
         """OpenAPI with this one operation. `field`: what is drawn, None for only what is needed.
@@ -276,7 +280,7 @@ class Published:
             "openapi": "3.1.0",
             "info": {"title": "as published", "version": "1"},
             "paths": {operation.path: {operation.verb: described}},
-            "components": {"schemas": self._components},
+            "components": {"schemas": self.components},
         }
 
     def _body(self, operation: Operation, drawn: Json, names: Names) -> Json:
