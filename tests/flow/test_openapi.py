@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests import proofs
 from tests.live import decode, live, settings
-from tests.shapes.drawing import checked, drawn
+from tests.shapes.drawing import answered, checked, drawn
 
 ADMIN = "sk-test-admin-key-of-some-length"
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -44,7 +44,7 @@ def failed(path: str, answer: Any) -> bool:
 def ask_all(address: str, document: Any, most: int, paths: tuple[str, ...] = ("",)) -> Asked:
     """Ask every operation under `paths`."""
     told = Asked(Counter(), 0, [])
-    session, headers = requests.Session(), {"authorization": f"Bearer {ADMIN}"}
+    session = requests.Session()
     described: list[Any] = list(schemathesis.openapi.from_dict(document).get_all_operations())
     chosen = [
         one
@@ -55,7 +55,7 @@ def ask_all(address: str, document: Any, most: int, paths: tuple[str, ...] = (""
     def ask(case: Any) -> str | None:
         if isinstance(case.body, dict) and "model" in case.body:
             case.body["model"] = "local/sim"  # a name that exists: else nothing behind the look-up is reached
-        answer = case.call(base_url=address, session=session, headers=headers, timeout=120)
+        answer = answered(case, address, ADMIN, session)
         told.statuses[answer.status_code] += 1
         if failed(case.operation.path, answer):
             return f"{answer.status_code} {answer.content[:300]!r}"

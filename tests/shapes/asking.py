@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
-from tests.shapes.drawing import checked, drawn
+from tests.shapes.drawing import answered, checked, drawn
 from tests.shapes.published import OPERATIONS, Names, Operation, Published
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance]
@@ -66,7 +66,8 @@ class Asker:
         statuses: list[int] = []
 
         def ask(case: Any) -> str | None:
-            answer = self._answered(operation, case)
+            key = self._keys[operation.path.startswith("/v1/organization")]
+            answer = answered(case, self._address, key, self._session)
             statuses.append(answer.status_code)
             fault = checked(case, answer, CHECKS) or self._read_whole(operation, field, answer)
             return None if fault is None else f"{field}: {fault}"
@@ -75,11 +76,6 @@ class Asker:
         taken = sum(status < 300 for status in statuses)
         refused = sum(400 <= status < 500 for status in statuses)
         return Asked(operation.name, field or "", len(statuses), taken, refused, faults)
-
-    def _answered(self, operation: Operation, case: Any) -> Any:
-        key = self._keys[operation.path.startswith("/v1/organization")]
-        headers = {"authorization": f"Bearer {key}"}
-        return case.call(base_url=self._address, session=self._session, headers=headers, timeout=120)
 
     def _read_whole(self, operation: Operation, field: str | None, answer: Any) -> str | None:
         """What is wrong with an answer of a published status and media type."""

@@ -4,6 +4,7 @@ Knows: that a gateway remembers. A fault is noted, not raised: hypothesis would 
 and what is kept behind the address has changed by then, so that it may well be answered otherwise.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from schemathesis.core.failures import FailureGroup
 
 _SLOW: Any = list(HealthCheck)  # of drawn data: it is large
 _LONGEST = 1_200  # characters of a fault
+_PATIENCE = 60.0  # seconds
 _SAME = 60  # what begins so is told once
 
 
@@ -36,6 +38,17 @@ def drawn(operation: Any, most: int, ask: Callable[[Any], str | None]) -> list[s
 
     one()
     return list(faults.values())
+
+
+def answered(case: Any, address: str, key: str, session: Any) -> Any:
+    """The answer; asked again while a busy machine's database makes nearhit say when to come back."""
+    until = time.monotonic() + _PATIENCE
+    headers = {"authorization": f"Bearer {key}"}
+    while True:
+        answer = case.call(base_url=address, session=session, headers=headers, timeout=120)
+        if answer.status_code != 503 or "retry-after" not in answer.headers or time.monotonic() > until:
+            return answer
+        time.sleep(0.5)
 
 
 def checked(case: Any, answer: Any, checks: list[Any]) -> str | None:
