@@ -4,6 +4,7 @@ Knows: Markdown, and which tests need what a small bundled model cannot do. Does
 """
 
 import re
+import time
 
 from tests.compatibility.suites import Failure, Result
 
@@ -54,6 +55,7 @@ def written(found: dict[str, list[Result]]) -> str:
         "",
         "Real clients, unchanged, pointed at nearhit by their base URL. *Not applicable* is what a suite leaves out",
         "itself, and with the bundled engine what takes a model that can do more; what else does not pass, failed.",
+        f"Run on {time.strftime('%Y-%m-%d', time.gmtime())}.",
     ]
     for where, results in found.items():
         parts += ["", f"## {_BEHIND[where]}", "", "| suite | passed | failed | not applicable |", "|---|--:|--:|--:|"]
