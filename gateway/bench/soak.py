@@ -1,9 +1,10 @@
 """`make soak`: an hour or more of mixed traffic, and whether anything grows: memory, descriptors, threads.
 
 How: a gateway with the exact cache before a scripted upstream; several keys ask again and again, whole and streamed,
-some repeated, some left in the middle, some refused. Every few seconds the worker's figures are read from /proc. After
-the warm-up the slope of memory is Theil and Sen's (the median over all pairs), which a few odd samples do not move.
-The last line of standard output is one JSON object.
+some repeated, some left in the middle, some refused. Every few seconds the worker's figures are read from /proc. The
+cache holds few answers, so that it is full after minutes and pushes one out for each it keeps: what grows after the
+warm-up grows for ever. The slope of memory is Theil and Sen's (the median over all pairs), which a few odd samples do
+not move. The last line of standard output is one JSON object.
 """
 
 import argparse
@@ -33,7 +34,8 @@ _EVERY = 5.0
 _CONNECTIONS = 24
 _PAUSE = 0.02
 _REPEATED, _LEFT, _WRONG, _STREAMED = 0.3, 0.05, 0.02, 0.5
-_KNOWN = 400
+_KNOWN = 400  # prompts each client asks again
+_ENTRIES = 5_000
 _MOST_SAMPLES = 400  # of which all pairs are looked at
 _HOUR = 3_600.0
 
@@ -62,6 +64,7 @@ class Soak(Struct, kw_only=True):
     descriptors_slope_h: float
     threads_slope_h: float
     samples: int
+    entries: int = _ENTRIES
     bench: str = "soak"
     date: str = ""
     machine: Machine | None = None
@@ -181,7 +184,7 @@ def run(seconds: float, warm_up: float, save: Path | None) -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearhit-soak-")))
         try:
-            gateway = alone(stack, folder, ("--tokens", "24", "--ttft-ms", "20", "--tpot-ms", "2"))
+            gateway = alone(stack, folder, ("--tokens", "24", "--ttft-ms", "20", "--tpot-ms", "2"), entries=_ENTRIES)
             result = uvloop.run(_measure(gateway.plain, gateway.pids[0], seconds, warm_up))
         except (BenchError, OSError, httpx.HTTPError) as error:
             sys.stdout.write(f"soak: {error}\n")

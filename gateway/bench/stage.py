@@ -73,9 +73,14 @@ def start(stack: ExitStack, folder: Path) -> Stage:
     return Stage(direct=direct[0], paced=direct[1], floor=floor, exact=exact, semantic=semantic)
 
 
-def alone(stack: ExitStack, folder: Path, pace: tuple[str, ...]) -> Gateway:
-    """One gateway with the exact cache before one upstream of that pace. Raises BenchError."""
+def alone(stack: ExitStack, folder: Path, pace: tuple[str, ...], *, entries: int | None = None) -> Gateway:
+    """One gateway with the exact cache before one upstream of that pace. Raises BenchError.
+
+    `entries`: how many answers it keeps at most, where that is to be few.
+    """
     ours, theirs, plain = _apart()
+    if entries is not None:
+        plain["NEARHIT_CACHE__MAX_ENTRIES"] = str(entries)
     upstream = _upstream(stack, folder, core=theirs, environment=plain, pace=pace)
     return _gateway(stack, folder, "exact", _config("exact", [upstream, upstream]), core=ours, environment=plain)
 
