@@ -52,6 +52,7 @@ class Landing(Struct, kw_only=True):
     `consumed`: what a broken answer is known to have used. `computed`: how a bundled engine spent its time.
     `tried`: attempts that were planned; `answered`: the one whose answer this is. `told`: says how the candidates were
     weighed, and what several answers were worth. `routed_nano`: what choosing among places saved.
+    `unsure`: the answer of a cascade that nobody was sure of, for want of a better one.
     """
 
     steps: list[Step] = []
@@ -61,6 +62,7 @@ class Landing(Struct, kw_only=True):
     billing: str = "stops-on-close"
     capped: int | None = None
     short: str = ""
+    unsure: bool = False
     provider: str = ""
     model: str = ""
     price: Price | None = None

@@ -36,6 +36,8 @@ def of_answer(answer: Answer, *, now: float, at: float, remaining: int | None) -
         f"x-nearhit-attempts: {len(landing.steps)}\r\ncache-status: {_cache_status(journey, at)}\r\n"
         f"server-timing: {_server_timing(journey, now)}\r\n"
     )
+    if landing.unsure:
+        lines += "x-nearhit-cascade: unsure\r\n"
     if landing.capped is not None:
         lines += f"x-nearhit-max-tokens: {landing.capped}\r\n"
         if landing.short:

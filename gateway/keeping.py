@@ -27,10 +27,10 @@ def kept_from(call: Call, flight: Flight) -> Kept | None:
     """The entry for a landed flight, None when it must not be kept.
 
     Kept are whole answers in which every choice ended by itself: never one that was cut, cut short by a limit or a
-    filter, that calls a tool, or that refuses.
+    filter, that calls a tool, that refuses, or that a cascade was not sure of.
     """
     landing = flight.landing
-    if landing.ended != "complete" or not flight.chunks:
+    if landing.ended != "complete" or landing.unsure or not flight.chunks:
         return None
     body = flight.chunks[0].data if flight.chunks[0].final else fold([chunk.data for chunk in flight.chunks])
     if call.operation != "embedding" and not _whole(body):

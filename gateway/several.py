@@ -77,8 +77,12 @@ class Several:
     # -- cascade -----------------------------------------------------------------------------------------------
 
     async def _cascade(self, call: Call, route: Route, landing: Landing) -> Live:
-        """Every rung but the last is waited for whole; the last one streams as it comes."""
+        """Every rung but the last is waited for whole; the last one streams as it comes.
+
+        Where that one fails, the newest answer there is is better than none: it is marked, and never kept.
+        """
         rungs: list[dict[str, object]] = []
+        unsure: Whole | None = None
         landing.told.append(lambda: {"cascade": {"min_logprob": route.chosen.min_logprob, "rungs": rungs}})
         told = _tells_logprobs(call)
         for target in route.targets[:-1]:
@@ -102,8 +106,16 @@ class Several:
                 return took_off(landing, _replayed(whole, strip=told is not call))
             rung["verdict"] = "unsure" if sure is not None else _TELLS_NONE
             self._let_go(whole)
-        rungs.append({"target": str(route.targets[-1]), "verdict": "last"})
-        return await self._dispatcher.begin(call, self._only(route, route.targets[-1]), landing, "rung")
+            unsure = whole
+        last: dict[str, object] = {"target": str(route.targets[-1]), "verdict": "last"}
+        rungs.append(last)
+        try:
+            return await self._dispatcher.begin(call, self._only(route, route.targets[-1]), landing, "rung")
+        except (errors.UpstreamFailed, errors.Overloaded, errors.NotPriced) as problem:
+            if unsure is None:
+                raise
+            last["verdict"], landing.unsure = problem.code or "failed", True
+            return took_off(landing, _replayed(unsure, strip=told is not call))
 
     async def _rung(self, call: Call, route: Route, landing: Landing, rung: dict[str, object]) -> Whole | None:
         """A whole answer; None where it failed or broke off, which is a reason to go on as well."""

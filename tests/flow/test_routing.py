@@ -252,6 +252,23 @@ async def test_a_cascade_escalates_where_the_small_one_is_not_sure(
         assert rungs[0]["mean_logprob"] == logprob
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_where_the_last_rung_fails_an_unsure_answer_is_better_than_none(tmp_path: Path, stream: bool) -> None:
+    """It is paid for and in hand. It says what it is, in a header and in the explanation, and nobody gets it again."""
+    upstreams = {"a": Options(tokens=4, logprob=-2.0), "b": Options(fail_rate=1.0)}
+    smart, cache = {"strategy": "cascade", "min_logprob": -0.5}, {"store": "memory", "mode": "exact"}
+    async with stage(tmp_path, upstreams, smart, cache=cache) as found:
+        for _ in range(2):
+            told = await found.ask(1, stream=stream)
+            assert (told.status, told.headers["x-nearhit-cascade"]) == (200, "unsure"), told.raw
+            assert (told.headers["x-nearhit-provider"], told.headers["x-nearhit-cache"]) == ("a", "miss")
+        rungs = (await found.explained(told.headers["x-request-id"]))["why"]["cascade"]["rungs"]
+        assert (rungs[0]["verdict"], rungs[-1]["verdict"]) == ("unsure", "upstream_error")
+        entries = await found.gateway.entries()
+        assert [entry["provider"] for entry in entries if entry["amount_nano"]] == ["a", "a"]
+        assert not await found.gateway.services.ledger.verify()
+
+
 async def test_a_rung_that_cannot_say_how_sure_it_is_is_passed_over(tmp_path: Path) -> None:
     """Groq refuses log probabilities: the client, who never asked for any, got that refusal. Nor is it the client's
     fault who does ask for them, or for anything else, as long as another rung can do it.
