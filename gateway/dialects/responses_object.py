@@ -11,6 +11,8 @@ from gateway.call import Body
 from gateway.dialects.responses_shapes import Format, Responses, Tool
 
 _builtins = msgspec.to_builtins
+# Strict clients read no other word; what else was asked for is some upstream's own.
+_TIERS = frozenset({"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"})
 
 
 def blank(asked: Responses) -> Body:
@@ -35,7 +37,7 @@ def blank(asked: Responses) -> Body:
             "summary": reasoning.summary if reasoning else None,
         },
         "safety_identifier": asked.safety_identifier,
-        "service_tier": asked.service_tier or "default",
+        "service_tier": asked.service_tier if asked.service_tier in _TIERS else "default",
         "store": False,
         "temperature": 1.0 if asked.temperature is None else asked.temperature,
         "text": _text(asked),

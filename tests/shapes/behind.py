@@ -20,6 +20,7 @@ from tests.languages.gemini import Gemini
 from tests.live import Live, live, settings
 from tests.shapes.published import HI, Names
 from tests.unit.upstream.raw_upstream import Heard, raw_upstream
+from tests.waiting import until
 from tests.wire_upstream import Answer, Language, Manner, Request, wire_upstream
 
 encode = msgspec.json.encode
@@ -115,25 +116,44 @@ async def known(gateway: Live) -> Names:
     line = encode({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body})
     files = [await _file(gateway, line) for _ in range(2)]
     wanted = {"input_file_id": files[0], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-    batch = await gateway.post("/v1/batches", wanted)
+    batch = await _made(gateway, "/v1/batches", wanted)
     asked = {"model": "up/scripted", "input": "hi"}
-    made = [await gateway.post("/v1/responses", asked) for _ in range(2)]
-    running = await gateway.post("/v1/responses", {**asked, "background": True})
+    made = [await _made(gateway, "/v1/responses", asked) for _ in range(2)]
+    running = await _made(gateway, "/v1/responses", {**asked, "background": True})
     ids = {
         "file": [files[0]],
         "doomed_file": [files[1]],
-        "batch": [batch.json["id"]],
-        "response": [made[0].json["id"]],
-        "doomed_response": [made[1].json["id"]],
-        "running": [running.json["id"]],
+        "batch": [batch],
+        "response": [made[0]],
+        "doomed_response": [made[1]],
+        "running": [running],
         "model": ["up/scripted", "local/sim"],
     }
     return Names(MODELS, ids)
 
 
+async def _made(gateway: Live, path: str, body: dict[str, Any]) -> str:
+    """The id of something new; a busy machine's database may need more than one try to keep it."""
+    found: list[Any] = []
+
+    async def answered() -> bool:
+        found.append((await gateway.post(path, body)).json)
+        return "id" in found[-1]
+
+    await until(answered)
+    return found[-1]["id"]
+
+
 async def _file(gateway: Live, data: bytes) -> str:
-    form = aiohttp.FormData({"purpose": "batch"})
-    form.add_field("file", data, filename="in.jsonl")
-    headers = {"authorization": f"Bearer {gateway.key}"}
-    async with gateway.client.post(f"{gateway.url}/v1/files", data=form, headers=headers) as answer:
-        return (await answer.json())["id"]
+    found: list[Any] = []
+
+    async def answered() -> bool:
+        form = aiohttp.FormData({"purpose": "batch"})
+        form.add_field("file", data, filename="in.jsonl")
+        headers = {"authorization": f"Bearer {gateway.key}"}
+        async with gateway.client.post(f"{gateway.url}/v1/files", data=form, headers=headers) as answer:
+            found.append(await answer.json())
+        return "id" in found[-1]
+
+    await until(answered)
+    return found[-1]["id"]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.dialects.responses_answer import ResponsesVoice, refusal
+from gateway.dialects.responses_object import blank
 from gateway.dialects.responses_request import translate
 from gateway.errors import NotFound, UpstreamFailed
 from gateway.stream import unfold
@@ -103,6 +104,14 @@ def test_every_key_is_there() -> None:
     assert {"name", "description", "parameters", "strict"} <= set(whole["tools"][0])
     assert whole["usage"]["input_tokens_details"] == {"cached_tokens": 4, "cache_write_tokens": 0}
     assert whole["usage"]["total_tokens"] == 13
+
+
+@pytest.mark.parametrize(("asked", "told"), [("flex", "flex"), ("on_demand", "default"), (None, "default")])
+def test_only_published_tiers_are_told(asked: str | None, told: str) -> None:
+    """A strict client reads none but these; an upstream's own word still goes to that upstream."""
+    inner = translate({"model": "m", "input": "hi", "service_tier": asked})
+    assert inner.body.get("service_tier") == asked
+    assert blank(inner.asked)["service_tier"] == told
 
 
 def test_a_call_into_a_name_space_says_which() -> None:
