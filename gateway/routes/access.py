@@ -21,6 +21,7 @@ from cache.store import StoreDown
 from gateway.auth import LOCAL, ROLES, require
 from gateway.call import Principal, Role
 from gateway.db.session import UNREACHABLE
+from gateway.dialects.messages_answer import refusal
 from gateway.errors import (
     GatewayError,
     Internal,
@@ -31,6 +32,7 @@ from gateway.errors import (
     Overloaded,
     TooLarge,
 )
+from gateway.ids import uuid7
 from gateway.services import Services
 
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -160,12 +162,17 @@ def _problem(key: str, text: str) -> tuple[str, str]:
 
 
 def respond(request: AnyRequest, error: Exception) -> Response[Any]:
-    """Any failure as `{"error": {message, type, param, code}}`."""
+    """Any failure as `{"error": {message, type, param, code}}`, and as Anthropic tells it to a client of theirs."""
     told = as_gateway_error(error)
     if isinstance(told, Internal):
         request.logger.error("control plane failed", exc_info=error) if request.app.logger else None
     headers = {**dict(told.headers), "cache-control": "no-store"}
-    return Response(told.body(), status_code=told.http_status, media_type="application/json", headers=headers)
+    status, body = told.http_status, told.body()
+    if "anthropic-version" in request.headers:
+        request_id = uuid7()
+        headers |= {"x-request-id": request_id, "request-id": request_id}
+        status, body = refusal(told, request_id)
+    return Response(body, status_code=status, media_type="application/json", headers=headers)
 
 
 EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[[AnyRequest, Exception], Response[Any]]] = {Exception: respond}

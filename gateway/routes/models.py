@@ -48,7 +48,8 @@ class Listing:
     def _model(self, name: str, request: _Asked) -> dict[str, object]:
         if _ANTHROPIC in request.headers:
             at = datetime.fromtimestamp(self._created, UTC).isoformat().replace("+00:00", "Z")
-            return {"type": "model", "id": name, "display_name": name, "created_at": at}
+            told = {"type": "model", "id": name, "display_name": name, "created_at": at}
+            return {**told, "lifecycle": "active"}  # which their client's type wants; a name that is gone is not listed
         provider = name.partition("/")[0] if "/" in name else "nearhit"
         return {"id": name, "object": "model", "created": self._created, "owned_by": provider}
 

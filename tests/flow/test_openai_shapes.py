@@ -42,7 +42,7 @@ async def test_what_is_published_is_served_as_published(tmp_path: Path) -> None:
 @pytest.mark.timeout(3_600)
 async def test_every_published_field_often(tmp_path: Path) -> None:
     """The same with many values of each field, as documented and as anything at all."""
-    found = await asked(tmp_path, 40, free=True)
+    found = await asked(tmp_path, 30, free=True)
     faults = [fault for one in found for fault in one.faults]
     told: dict[str, dict[str, object]] = {}
     for operation in OPERATIONS:

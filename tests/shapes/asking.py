@@ -67,7 +67,9 @@ class Asker:
 
         def ask(case: Any) -> str | None:
             key = self._keys[operation.path.startswith("/v1/organization")]
-            answer = answered(case, self._address, key, self._session)
+            answer = answered(
+                case, self._address, {"authorization": f"Bearer {key}", **operation.headers}, self._session
+            )
             statuses.append(answer.status_code)
             fault = checked(case, answer, CHECKS) or self._read_whole(operation, field, answer)
             return None if fault is None else f"{field}: {fault}"

@@ -127,7 +127,7 @@ async def known(gateway: Live) -> Names:
         "response": [made[0]],
         "doomed_response": [made[1]],
         "running": [running],
-        "model": ["up/scripted", "local/sim"],
+        "model": ["up/scripted", "local/sim", "nothing-of-this-name"],
     }
     return Names(MODELS, ids)
 

@@ -40,10 +40,9 @@ def drawn(operation: Any, most: int, ask: Callable[[Any], str | None]) -> list[s
     return list(faults.values())
 
 
-def answered(case: Any, address: str, key: str, session: Any) -> Any:
+def answered(case: Any, address: str, headers: dict[str, str], session: Any) -> Any:
     """The answer; asked again while a busy machine's database makes nearhit say when to come back."""
     until = time.monotonic() + _PATIENCE
-    headers = {"authorization": f"Bearer {key}"}
     while True:
         answer = case.call(base_url=address, session=session, headers=headers, timeout=120)
         if answer.status_code != 503 or "retry-after" not in answer.headers or time.monotonic() > until:

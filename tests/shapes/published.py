@@ -7,6 +7,7 @@ nearhit thinks of any field.
 
 from typing import Any, Literal, NamedTuple, get_type_hints
 
+import anthropic.pagination as claude_pages
 import anthropic.types as claude
 import openai.types as ai
 import openai.types.admin.organization as organization
@@ -98,7 +99,8 @@ class Operation(NamedTuple):
     """One operation as it is published.
 
     `takes`: of the body, or of the query where there is none. `tells`: of the answer, None for bytes. `base`: a body
-    that is whole. `beside`: what a field is only allowed together with. `ids`: the path's parameter.
+    that is whole. `beside`: what a field is only allowed together with. `ids`: the path's parameter. `claude`: by
+    Anthropic, on a path that is OpenAI's too.
     """
 
     verb: str
@@ -110,14 +112,19 @@ class Operation(NamedTuple):
     beside: dict[str, Json] | None = None
     ids: str = ""
     form: bool = False
+    claude: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.verb.upper()} {self.path}"
+        return f"{self.verb.upper()} {self.path}{' (Anthropic)' if self.claude else ''}"
 
     @property
     def refuses(self) -> Any:
-        return ErrorResponse if self.path.startswith("/v1/messages") else Refused
+        return ErrorResponse if self.claude or self.path.startswith("/v1/messages") else Refused
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"anthropic-version": "2023-06-01"} if self.claude else {}
 
 
 def _form(fields: Any) -> Any:
@@ -203,6 +210,8 @@ OPERATIONS = (
     Operation("post", "/v1/batches/{id}/cancel", ai.Batch, ids="batch"),
     Operation("get", "/v1/models", SyncPage[ai.Model]),
     Operation("get", "/v1/models/{id}", ai.Model, ids="model"),
+    Operation("get", "/v1/models", claude_pages.SyncPage[claude.ModelInfo], claude=True),
+    Operation("get", "/v1/models/{id}", claude.ModelInfo, ids="model", claude=True),
     Operation(
         "post", "/v1/messages", claude.Message, message_create_params.MessageCreateParamsBase,
         {"model": "", "max_tokens": 8, "messages": HI}, Ping | claude.RawMessageStreamEvent,
