@@ -1,7 +1,7 @@
-"""What servers say of their own load: vLLM's and SGLang's metrics, read every second while they are asked.
+"""What servers say of their own load: metrics of vLLM, SGLang and Dynamo, read every second while they are asked.
 
-Knows: the names of the three figures at each engine, what is done when a server does not answer. Does not know: how the
-figures are weighed (`policies.routing`), who the servers are (`gateway.fleet`).
+Knows: the names of the three figures at each of them, what is done when a server does not answer. Does not know: how
+the figures are weighed (`policies.routing`), who the servers are (`gateway.fleet`).
 """
 
 import asyncio
@@ -21,7 +21,10 @@ log = structlog.get_logger("nearhit.upstream")
 NAMES = {
     "vllm": ("vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"),
     "sglang": ("sglang:num_queue_reqs", "sglang:num_running_reqs", "sglang:token_usage"),
+    # Its frontend speaks for all of its workers: those without a first token yet, and all of them with those.
+    "dynamo": ("dynamo_frontend_queued_requests", "dynamo_frontend_inflight_requests", ""),
 }
+_ALL_COUNTED = ("dynamo",)  # what waits is among what runs
 _LARGEST = 2 << 20
 _TIMEOUT = 1.0
 _AT_ONCE = 16
@@ -40,7 +43,9 @@ def load_of(kind: str, metrics: bytes) -> Load | None:
             sums[name] = max(sums.get(name, 0.0), float(value))
     if running not in sums:
         return None
-    return Load(running=sums[running], waiting=sums.get(waiting, 0.0), kv_used=sums.get(used, 0.0))
+    queued = sums.get(waiting, 0.0)
+    running_now = max(0.0, sums[running] - queued) if kind in _ALL_COUNTED else sums[running]
+    return Load(running=running_now, waiting=queued, kv_used=sums.get(used, 0.0))
 
 
 class LoadWatch:

@@ -105,6 +105,7 @@ async def openai(
 # Services that speak OpenAI's language; what is their own is in their golden recordings.
 COMPATIBLE = (
     "deepseek",
+    "dynamo",
     "fireworks",
     "groq",
     "llamacpp",
@@ -112,6 +113,7 @@ COMPATIBLE = (
     "mistral",
     "ollama",
     "openrouter",
+    "ray",
     "sglang",
     "tgi",
     "together",

@@ -1,0 +1,22 @@
+"""NVIDIA Dynamo's frontend. It answers 400 to fields it does not know; its own are in `nvext`, which is passed on.
+
+What of OpenAI's fields it does not know and changes no answer is left out. Errors are the object itself, with a status
+as `code`: 529 `Overloaded` (503 at older ones) is told while all of its workers are busy. Does not know: the language
+(`gateway.upstream.openai_http`), prices, retries, its load (`gateway.fleet_load`).
+Sources: Dynamo's frontend guide, its metrics catalog, and `lib/llm/src/http/service` (1.x).
+"""
+
+from gateway.upstream.compatible import Builder, Service
+from gateway.upstream.openai_http import Manner
+from gateway.upstream.openai_http import SpokenConfig as Config
+from gateway.upstream.quirks import Quirks
+
+__all__ = ["Config", "build"]
+
+_QUIRKS = Quirks(
+    dropped=frozenset({"prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "safety_identifier"}),
+    operations=frozenset({"chat", "completion", "embedding"}),
+    empties=True,
+    broken=frozenset({"error"}),
+)
+build = Builder(Service(base="http://127.0.0.1:8000/v1", keyed=False, manner=Manner(quirks=_QUIRKS)))
