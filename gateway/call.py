@@ -40,7 +40,10 @@ class Principal(Struct, frozen=True, kw_only=True):
 
 
 class Directives(Struct, frozen=True, kw_only=True):
-    """What the request's headers ask for; a client may only make things stricter. Times in seconds."""
+    """What the request's headers ask for; a client may only make things stricter. Times in seconds.
+
+    `ignored`: headers of other gateways whose matter is settled in the configuration here.
+    """
 
     tier: Literal["off", "exact", "semantic"] = "semantic"
     read: bool = True
@@ -58,6 +61,7 @@ class Directives(Struct, frozen=True, kw_only=True):
     dry_run: bool = False
     idempotency_key: str | None = None
     traceparent: str | None = None
+    ignored: tuple[str, ...] = ()
 
 
 class Native(Struct, frozen=True, kw_only=True):

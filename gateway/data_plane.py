@@ -114,9 +114,9 @@ def _batch_desk(worker: "Worker", office: Office) -> batches.Desk:
 
 
 def _ignored(providers: Mapping[str, Any], answer: Answer) -> list[str]:
-    """What of the request the provider which answered was not told, or does not know where it says so."""
+    """What of the request the provider which answered was not told, or does not know where it says so; and headers."""
     call, provider = answer.journey.call, providers.get(answer.flight.landing.provider)
     if call.native is not None and getattr(provider, "speaks", None) == call.native.dialect:
-        return []
+        return list(call.directives.ignored)
     name = getattr(provider, "ignored_fields", None)
-    return [*call.ignored, *(name(call.body) if name is not None else ())]
+    return [*call.ignored, *(name(call.body) if name is not None else ()), *call.directives.ignored]

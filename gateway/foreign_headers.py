@@ -1,8 +1,8 @@
 """Headers of other gateways and of coding agents, read as what they ask for here: LiteLLM, Helicone, Codex and others.
 
 Knows: their names and forms. Does not know: what a directive does. Like ours they only make things stricter; one that
-cannot be read, or asks for what is settled in the configuration here (providers, retries, keys), is left alone: those
-who change a base URL should not have to change anything else.
+cannot be read is left alone, and one that asks for what is settled in the configuration here (providers, retries,
+limits, prices) is named to the client as ignored: those who change a base URL should not have to change anything else.
 """
 
 import re
@@ -154,6 +154,35 @@ READERS: dict[bytes, Callable[[Found, str], None]] = {
     b"x-session-affinity": _session,
     b"cf-aig-request-timeout": _milliseconds,
 }
+
+
+# Of what is settled in nearhit.yaml, or has no counterpart here.
+SETTLED = frozenset(
+    (
+        b"x-litellm-num-retries",
+        b"x-litellm-trace-id",
+        b"x-litellm-stream-timeout",
+        b"helicone-ratelimit-policy",
+        b"helicone-retry-enabled",
+        b"helicone-retry-num",
+        b"helicone-fallbacks",
+        b"helicone-cache-bucket-max-size",
+        b"helicone-model-override",
+        b"helicone-target-url",
+        b"x-portkey-trace-id",
+        b"x-portkey-provider",
+        b"x-portkey-virtual-key",
+        b"x-portkey-custom-host",
+        b"x-portkey-retry-count",
+        b"x-portkey-forward-headers",
+        b"cf-aig-custom-cost",
+        b"cf-aig-max-attempts",
+        b"cf-aig-retry-delay",
+        b"cf-aig-backoff",
+        b"cf-aig-event-id",
+        b"cf-aig-collect-log",
+    )
+)
 
 
 def helicone_property(found: Found, name: bytes, value: str) -> None:

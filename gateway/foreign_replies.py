@@ -23,6 +23,8 @@ def _litellm(answer: Answer, ended: bool) -> str:
         f"x-litellm-attempted-retries: {max(0, len(landing.steps) - 1)}\r\n"
         f"x-litellm-attempted-fallbacks: {len({step.provider for step in landing.steps} - {landing.provider})}\r\n"
     )
+    if journey.hit is not None:  # it says so of hits alone, and by nothing else
+        lines += f"x-litellm-cache-key: {journey.hit.entry.id}\r\n"
     return lines + (f"x-litellm-response-cost: {_cost(answer)}\r\n" if ended else "")
 
 

@@ -82,7 +82,7 @@ def init(
     Parameters
     ----------
     source
-        With --from: LiteLLM's config.yaml, a Portkey config as JSON, or a file of Helicone's headers.
+        With --from: LiteLLM's config.yaml, a Portkey config as JSON, or a file of Portkey's or Helicone's headers.
     path
         Where to write it.
     peer
@@ -108,13 +108,13 @@ def _move(peer: str, source: Path, path: Path) -> None:
 
     try:
         text = source.read_text("utf-8")
-        if peer == "helicone":
-            found = helicone.moved(text)
-        else:
+        if peer == "litellm":
             read = yaml.safe_load(text)
             if not isinstance(read, dict):
                 raise ValueError("it holds no mapping")
-            found = (litellm if peer == "litellm" else portkey).moved(cast("dict[str, Any]", read))
+            found = litellm.moved(cast("dict[str, Any]", read))
+        else:
+            found = (helicone if peer == "helicone" else portkey).moved(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise Wrong(f"cannot move {source}: {error}") from error
     path.write_text(found.written(source.name), "utf-8")

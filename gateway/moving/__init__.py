@@ -4,6 +4,7 @@ Knows: what both have in common once it is read: upstreams, names, what was left
 gateway's format (a file each), where anything is written.
 """
 
+import re
 from typing import Any, cast
 
 import yaml
@@ -40,6 +41,7 @@ _KEYS = {
     "azure": "AZURE_OPENAI_API_KEY",
 }
 LOCAL = ("vllm", "ollama", "lmstudio")
+_HEADER = re.compile(r"""^\s*(?:-H\s+)?["']?([A-Za-z0-9-]+)["']?\s*:\s*(.*?)\s*\\?$""")
 
 
 class Moved(Struct):
@@ -67,6 +69,19 @@ class Moved(Struct):
             lines += ["#", "# Not moved:", *(f"# - {sentence}" for sentence in self.left)]
         body = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
         return "\n".join(lines) + "\n\n" + body
+
+
+def headers_of(text: str) -> dict[str, str]:
+    """Lines of `Name: value` as they stand in a file of their own, in code or behind curl's -H; names in lower case."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if (read := _HEADER.match(line)) is None:
+            continue
+        value = read[2].rstrip(",").strip()
+        if "{" in value[:2] and "}" in value:
+            value = value[value.index("{") : value.rindex("}") + 1].replace('\\"', '"')
+        found[read[1].lower()] = value.strip("\"' ")
+    return {name: value for name, value in found.items() if value}
 
 
 def key_of(kind: str) -> str:

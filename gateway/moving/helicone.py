@@ -5,7 +5,7 @@ Knows: which of them become settings, and that the others go on working as they 
 
 import re
 
-from gateway.moving import Moved, key_of
+from gateway.moving import Moved, headers_of, key_of
 
 _POLICY = re.compile(r"^(\d+);w=(\d+)(?:;u=(request|cents))?(?:;s=([\w-]+))?$")
 _AGE = re.compile(r"max-age=(\d+)")
@@ -16,11 +16,7 @@ _MINUTE = 60
 def moved(text: str) -> Moved:
     """Raises ValueError for a file without such a header."""
     found = Moved(config={"providers": {"openai": {"kind": "openai", "api_key": key_of("openai")}}})
-    headers = {
-        name.strip().lower(): value.strip().strip("\"',")
-        for name, _, value in (line.strip().strip("\"'").partition(":") for line in text.splitlines())
-        if value
-    }
+    headers = headers_of(text)
     if not any(name.startswith("helicone-") for name in headers):
         raise ValueError("there is no line such as `Helicone-Cache-Enabled: true` in it")
     enabled = headers.pop("helicone-cache-enabled", "false").lower() == "true"

@@ -45,6 +45,98 @@ async def test_what_they_keep_out_of_the_cache_is_kept_out(tmp_path: Path, heade
         assert (await gateway.chat(headers=header)).headers["x-nearhit-cache"] in ("bypass", "refresh")
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"x-litellm-customer-id": "ann"},
+        {"x-litellm-end-user-id": "ann"},
+        {"helicone-user-id": "ann"},
+        {"x-litellm-spend-logs-metadata": '{"user_id": "ann"}'},
+        {"cf-aig-metadata": '{"user": "ann"}'},
+    ],
+)
+async def test_whose_a_request_is_stays_known(tmp_path: Path, header: dict[str, str]) -> None:
+    """Spend by user is what those headers were sent for; ours wins where both are there."""
+    async with live(settings(tmp_path)) as gateway:
+        assert (await gateway.chat(headers=header)).status == 200
+        assert (await gateway.chat(headers={**header, "x-nearhit-user": "bob"})).status == 200
+        assert sorted(row["user"] for row in await gateway.rows()) == ["ann", "bob"]
+
+
+@pytest.mark.parametrize("header", ["x-litellm-session-id", "helicone-session-id"])
+async def test_sessions_of_theirs_stay_together(tmp_path: Path, header: str) -> None:
+    """A conversation that moves between upstreams loses what they have cached of it."""
+    providers = {name: {"kind": "scripted"} for name in ("a", "b")}
+    models = {
+        "smart": {"route": ["a/scripted", "b/scripted"], "strategy": "weighted", "sticky": "session", "free": True}
+    }
+    chosen = settings(tmp_path, providers=providers, models=models, cache={"mode": "off"})
+    async with live(chosen) as gateway:
+        homes = set[str]()
+        for session in range(12):
+            told = [await gateway.chat(model="smart", headers={header: f"s{session}"}) for _ in range(3)]
+            seen = {one.headers["x-nearhit-provider"] for one in told}
+            assert len(seen) == 1
+            homes |= seen
+        assert homes == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "header", [{"x-litellm-timeout": "0.3"}, {"x-portkey-request-timeout": "300"}, {"cf-aig-request-timeout": "300"}]
+)
+async def test_their_time_limits_hold(tmp_path: Path, header: dict[str, str]) -> None:
+    """Seconds at one, milliseconds at two: read wrongly, a limit is a thousand times what was meant."""
+    async with live(settings(tmp_path, upstream={"ttft_ms": 120_000})) as gateway:
+        assert (await gateway.chat(headers=header)).status == 504
+
+
+async def test_their_words_on_keeping_an_answer_are_kept(tmp_path: Path) -> None:
+    """How long it may be served, how old it may be, and that nobody else's will do."""
+    async with live(settings(tmp_path)) as gateway:
+        await gateway.chat(headers={"cf-aig-cache-ttl": "60"})
+        told = await gateway.chat()
+        assert told.headers["x-nearhit-cache"] == "hit-exact"
+        assert 0 <= int(told.headers["cache-status"].partition("ttl=")[2].partition(";")[0]) <= 60
+        for config, mark in (('{"cache": {"mode": "simple", "max_age": 0}}', "miss"), ('{"cache": {}}', "hit-exact")):
+            told = await gateway.chat(headers={"x-portkey-config": config})
+            assert told.headers["x-nearhit-cache"] == mark
+        for header in ("helicone-cache-seed", "cf-aig-cache-key"):
+            assert (await gateway.chat(headers={header: "mine"})).headers["x-nearhit-cache"] == "bypass"
+
+
+async def test_what_is_settled_here_is_named_as_ignored(tmp_path: Path) -> None:
+    """A limit, a price or a number of retries that is silently not obeyed would be believed to hold."""
+    sent = {
+        "x-litellm-num-retries": "5",
+        "x-portkey-trace-id": "t-1",
+        "Helicone-RateLimit-Policy": "10;w=60",
+        "cf-aig-custom-cost": '{"per_token_in": 1}',
+    }
+    async with live(settings(tmp_path)) as gateway:
+        for stream in (False, True, False):  # the last one is a hit
+            told = await gateway.chat(headers=sent, stream=stream)
+            assert told.status == 200
+            assert set(told.headers["x-nearhit-ignored"].split(", ")) == {name.lower() for name in sent}
+        assert "x-nearhit-ignored" not in (await gateway.chat()).headers
+
+
+async def test_their_ids_and_counts_come_with_every_answer(tmp_path: Path) -> None:
+    """Logs are joined by these ids; retries and fallbacks are alarmed on; a hit is known by its key at LiteLLM."""
+    providers = {"up": {"kind": "scripted"}, "bad": {"kind": "scripted", "fail_rate": 1.0}}
+    models = {"smart": {"route": ["bad/scripted", "up/scripted"], "free": True}}
+    async with live(settings(tmp_path, providers=providers, models=models, **MIRRORED)) as gateway:
+        told = await gateway.chat(model="smart")
+        ids = ("x-litellm-call-id", "helicone-id", "x-portkey-trace-id", "cf-aig-log-id")
+        assert {told.headers[name] for name in ids} == {told.headers["x-request-id"]}
+        assert told.headers["x-litellm-attempted-retries"] == told.headers["x-portkey-retry-attempt-count"] == "1"
+        assert told.headers["x-litellm-attempted-fallbacks"] == "1"
+        assert "x-litellm-cache-key" not in told.headers
+        for stream in (False, True):
+            told = await gateway.chat(model="smart", stream=stream)
+            assert told.headers["x-litellm-cache-key"]
+            assert told.headers["x-litellm-attempted-retries"] == "0"
+
+
 async def test_their_reply_headers_come_where_they_are_switched_on(tmp_path: Path) -> None:
     """Dashboards read cost and cache by those names; without the switch nothing of them is sent."""
     async with live(settings(tmp_path / "on", **MIRRORED)) as gateway:

@@ -1,5 +1,6 @@
 """Configurations of other gateways become ours, and what cannot is named."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -131,13 +132,65 @@ def test_a_portkey_configuration_becomes_a_model(moved_in: Path) -> None:
         "cache": {"mode": "semantic", "max_age": 60},
         "retry": {"attempts": 5},
     }
-    found = portkey.moved(config)
+    found = portkey.moved(json.dumps(config))
     written = found.written("config.json")
     assert "sk-very-secret" not in written
     assert yaml.safe_load(written)["models"]["default"]["strategy"] == "weighted"
     assert any("retry" in sentence for sentence in found.left)
     assert found.config["cache"] == {"mode": "semantic", "ttl": 60}
     del moved_in
+
+
+PORTKEY_LINES = """
+x-portkey-api-key: pk-very-secret
+x-portkey-provider: openai
+Authorization: Bearer sk-very-secret
+x-portkey-trace-id: t-1
+"""
+PORTKEY_CODE = """
+    "x-portkey-provider": "@anthropic",
+    "x-portkey-virtual-key": "anthropic-prod",
+    "x-portkey-metadata": "{\\"_user\\": \\"ann\\"}",
+"""
+CONFIG = (
+    '{"cache": {"mode": "simple", "max_age": 60}, "provider": "groq", "api_key": "sk-very-secret", '
+    '"override_params": {"model": "qwen/qwen3-32b"}}'
+)
+PORTKEY_CURL = f"""
+curl https://api.portkey.ai/v1/chat/completions \\
+  -H "x-portkey-api-key: pk-very-secret" \\
+  -H 'x-portkey-config: {CONFIG}' \\
+  -d '{{}}'
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "providers", "left"),
+    [
+        (PORTKEY_LINES, {"openai": "openai"}, ["x-portkey-api-key", "x-portkey-trace-id", "`openai/<model>`"]),
+        (PORTKEY_CODE, {"anthropic": "anthropic"}, ["anthropic-prod", "x-portkey-metadata: goes on working"]),
+        (PORTKEY_CURL, {"groq": "groq"}, ["GROQ_API_KEY"]),
+        ("x-portkey-virtual-key: vk-7", {}, ["virtual key 'vk-7'"]),
+        ("x-portkey-config: pc-prod-1", {}, ["kept at Portkey"]),
+    ],
+)
+def test_portkeys_headers_become_providers(
+    moved_in: Path, monkeypatch: pytest.MonkeyPatch, text: str, providers: dict[str, str], left: list[str]
+) -> None:
+    """Most of its users set it up by headers alone: as lines, in code, behind curl. No secret among them is copied."""
+    source, path = moved_in / "headers.txt", moved_in / "nearhit.yaml"
+    source.write_text(text)
+    for kind in providers.values():
+        monkeypatch.setenv(f"{kind.upper()}_API_KEY", "k")
+    init(source, path=path, peer="portkey")
+    written = path.read_text()
+    assert "very-secret" not in written
+    assert {name: one.kind for name, one in load(path).providers.items()} == providers
+    assert not [what for what in left if what not in written]
+    if "groq" in providers:
+        found = load(path)
+        assert [entry.to for entry in found.models["default"].route] == ["groq/qwen/qwen3-32b"]
+        assert (found.cache.mode, found.cache.ttl) == ("exact", 60)
 
 
 def test_helicones_headers_become_settings() -> None:
