@@ -1,7 +1,8 @@
 """Several keys of one provider as one: a key that is told to wait, or is refused, is left alone for a while.
 
-Knows: which key has the fewest calls under way, how long each rests. Does not know: the language (each key
-has a provider of its own), money: a refused key's try costs nothing and is a part of the same attempt.
+Knows: which key has the fewest calls under way, how long each rests, which has nothing left. Does not know: the
+language (each key has a provider of its own), money: a refused key's try costs nothing and is a part of the same
+attempt.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -36,6 +37,10 @@ class _Key(Struct):
         """Of itself nothing is told."""
         return f"key {self.number}"
 
+    @property
+    def account(self) -> Account:
+        return self.provider.accounts()[0] if isinstance(self.provider, Accounted) else Account()
+
 
 class KeyPool:
     """Obeys gateway.providers.Provider over one provider per key, all of the same name."""
@@ -68,11 +73,17 @@ class KeyPool:
         raise refusal if refusal is not None and refusal.http_status != _TOO_MANY else self._all_rest()
 
     def _order(self) -> list[_Key]:
-        """Keys that may be asked: fewest calls under way first, in turns where that is the same."""
+        """Keys that may be asked: fewest calls under way first, in turns where that is the same.
+
+        One whose limits are used up, as it said itself, comes last: it would most likely answer 429.
+        """
         now = self._monotonic()
         self._asked += 1
+        many = len(self._keys)
         ready = [key for key in self._keys if now >= key.until]
-        return sorted(ready, key=lambda key: (key.in_flight, (key.number - self._asked) % len(self._keys)))
+        return sorted(
+            ready, key=lambda key: (key.account.spent_for > 0, key.in_flight, (key.number - self._asked) % many)
+        )
 
     def _rest(self, key: _Key, problem: UpstreamRefused) -> bool:
         """Whether it was the key that was refused, which then rests."""
@@ -111,7 +122,7 @@ class KeyPool:
         now = self._monotonic()
         return [
             replace(
-                key.provider.accounts()[0] if isinstance(key.provider, Accounted) else Account(),
+                key.account,
                 name=key.name,
                 in_flight=key.in_flight,
                 rests=max(0.0, key.until - now),

@@ -2,6 +2,7 @@
 
 Knows: its address, its headers, its list of models. Does not know: how requests and answers are translated
 (`gateway.upstream.anthropic_*`), prices, retries.
+Source of the limits: docs.claude.com/en/api/rate-limits (response headers).
 """
 
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from gateway.allowance import Limit
 from gateway.call import Body, Chunk
 from gateway.errors import GatewayError
 from gateway.providers import Sending
@@ -24,6 +26,16 @@ from gateway.upstream.fields import objects, words
 from gateway.upstream.native import Answered, Means, NativeConfig, NativeProvider
 
 _DEFAULT_BASE = "https://api.anthropic.com/v1"
+_LIMITS = tuple(
+    Limit(
+        what=what,
+        remaining=f"anthropic-ratelimit-{what}-remaining",
+        limit=f"anthropic-ratelimit-{what}-limit",
+        reset=f"anthropic-ratelimit-{what}-reset",
+        moment="date",
+    )
+    for what in ("requests", "tokens", "input-tokens", "output-tokens")
+)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -39,6 +51,7 @@ class AnthropicProvider(NativeProvider):
 
     speaks = "messages"
     cannot = staticmethod(cannot)
+    limits = _LIMITS
 
     def __init__(self, name: str, settings: ProviderSettings, means: Means) -> None:
         """Raises ValueError for settings that cannot work."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
+from gateway.allowance import x_ratelimit
 from gateway.call import Body, Chunk
 from gateway.errors import NotFound
 from gateway.providers import Sending
@@ -20,11 +21,13 @@ from gateway.transport.credential import Credential
 from gateway.upstream.base import Means
 from gateway.upstream.compatible import PATHS
 from gateway.upstream.exchanges import config_of
-from gateway.upstream.openai_http import OpenAISpeaker, SpokenConfig
+from gateway.upstream.openai_http import Manner, OpenAISpeaker, SpokenConfig
 
 # A deployment's name becomes a part of the address: nothing that could lead elsewhere on that host.
 _DEPLOYMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ENVELOPE = frozenset({"id", "object", "created", "model", "choices"})
+# Both are limits of a minute; older versions of the service tell what remains of them and not when it is renewed.
+_MANNER = Manner(limits=(x_ratelimit("requests", within=60.0), x_ratelimit("tokens", within=60.0)))
 _VERSION = re.compile(r"v1|\d{4}-\d\d-\d\d(?:-preview)?")
 
 
@@ -51,7 +54,7 @@ class AzureProvider(OpenAISpeaker):
             raise ValueError(f"providers.{name}: api_version must be v1 or a date such as 2024-10-21")
         base = settings.base_url.rstrip("/").removesuffix("/v1").removesuffix("/openai")
         credential = Credential(settings.api_key, base, "api-key")
-        super().__init__(name, settings, config, credential, base, means)
+        super().__init__(name, settings, config, credential, base, means, _MANNER)
         self._root = f"{base}/openai"
         self._version = config.api_version
         self._deployments = config.deployments

@@ -1,6 +1,7 @@
 """DeepSeek. No choices beside the first; cached tokens come as `prompt_cache_hit_tokens`, which is read anyway.
 
 Does not know: the language (`gateway.upstream.openai_http`), prices, retries.
+It has no rate limits to tell of (api-docs.deepseek.com/quick_start/rate_limit): a busy service lets requests wait.
 """
 
 from gateway.upstream.compatible import Builder, Service
@@ -19,4 +20,4 @@ _QUIRKS = Quirks(
     developer=False,
     broken=frozenset({"insufficient_system_resource"}),
 )
-build = Builder(Service(base="https://api.deepseek.com/v1", manner=Manner(quirks=_QUIRKS)))
+build = Builder(Service(base="https://api.deepseek.com/v1", manner=Manner(quirks=_QUIRKS, limits=())))

@@ -1,8 +1,10 @@
 """Fireworks. Tenants are kept apart in its prompt cache by `prompt_cache_isolation_key`.
 
 Does not know: the language (`gateway.upstream.openai_http`), prices, retries.
+Source of the limits: docs.fireworks.ai/serverless/rate-limits; all are limits of a minute and none tells its reset.
 """
 
+from gateway.allowance import x_ratelimit
 from gateway.upstream.compatible import Builder, Service
 from gateway.upstream.openai_http import Manner
 from gateway.upstream.openai_http import SpokenConfig as Config
@@ -16,5 +18,14 @@ _QUIRKS = Quirks(
     refused=frozenset({"audio", "functions"}),
     developer=False,
 )
-_MANNER = Manner(quirks=_QUIRKS, isolation="prompt_cache_isolation_key")
+_LIMITS = tuple(
+    x_ratelimit(what, name, within=60.0)
+    for what, name in (
+        ("requests", "requests"),
+        ("input-tokens", "tokens-prompt"),
+        ("uncached-input-tokens", "tokens-cache-adjusted-prompt"),
+        ("output-tokens", "tokens-generated"),
+    )
+)
+_MANNER = Manner(quirks=_QUIRKS, limits=_LIMITS, isolation="prompt_cache_isolation_key")
 build = Builder(Service(base="https://api.fireworks.ai/inference/v1", manner=_MANNER))

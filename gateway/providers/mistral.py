@@ -1,8 +1,11 @@
 """Mistral's platform. Fields, ids and finish reasons of its own; it refuses what it does not know.
 
 Does not know: the language (`gateway.upstream.openai_http`), prices, retries.
+The names of its limits are those of a recorded answer (github.com/mistralai/client-ts/issues/169); nothing says when
+they are filled again but that they are limits of a minute.
 """
 
+from gateway.allowance import x_ratelimit
 from gateway.upstream.compatible import Builder, Service
 from gateway.upstream.openai_http import Manner
 from gateway.upstream.openai_http import SpokenConfig as Config
@@ -24,5 +27,7 @@ _QUIRKS = Quirks(
     parts=True,
     empties=True,
 )
+_LIMITS = (x_ratelimit("requests", "req-minute", within=60.0), x_ratelimit("tokens", "tokens-minute", within=60.0))
 # It sends usage with the last event unasked, and refuses stream_options.
-build = Builder(Service(base="https://api.mistral.ai/v1", manner=Manner(quirks=_QUIRKS, usage_in_streams=False)))
+_MANNER = Manner(quirks=_QUIRKS, limits=_LIMITS, usage_in_streams=False)
+build = Builder(Service(base="https://api.mistral.ai/v1", manner=_MANNER))

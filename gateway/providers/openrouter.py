@@ -1,8 +1,11 @@
 """OpenRouter. Reasoning comes as `reasoning`, its signed parts stay where they are; errors may come as a finish.
 
 Does not know: the language (`gateway.upstream.openai_http`), prices, retries.
+Its own limit (of free models) is told in headers, in refusals inside the error at `metadata.headers`, and ends at an
+instant in milliseconds; what a service behind it has left is not told. Source: openrouter.ai/docs/api-reference/limits.
 """
 
+from gateway.allowance import Limit
 from gateway.upstream.compatible import Builder, Service
 from gateway.upstream.openai_http import Manner
 from gateway.upstream.openai_http import SpokenConfig as Config
@@ -11,4 +14,14 @@ from gateway.upstream.quirks import Quirks
 __all__ = ["Config", "build"]
 
 _QUIRKS = Quirks(reasoning="reasoning", broken=frozenset({"error"}), operations=frozenset({"chat", "completion"}))
-build = Builder(Service(base="https://openrouter.ai/api/v1", manner=Manner(quirks=_QUIRKS)))
+_LIMITS = (
+    Limit(
+        what="requests",
+        remaining="x-ratelimit-remaining",
+        limit="x-ratelimit-limit",
+        reset="x-ratelimit-reset",
+        moment="epoch_ms",
+    ),
+)
+_MANNER = Manner(quirks=_QUIRKS, limits=_LIMITS, limits_in_errors=True)
+build = Builder(Service(base="https://openrouter.ai/api/v1", manner=_MANNER))

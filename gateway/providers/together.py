@@ -1,8 +1,11 @@
 """Together. Ends with `eos` where others say `stop`; reasoning comes as `reasoning`.
 
 Does not know: the language (`gateway.upstream.openai_http`), prices, retries.
+Source of the limits: docs.together.ai/docs/rate-limits. They are counted by the second; `dynamic` is the rate that it
+grants beyond what was promised, from what was asked of late.
 """
 
+from gateway.allowance import Limit
 from gateway.upstream.compatible import Builder, Service
 from gateway.upstream.openai_http import Manner
 from gateway.upstream.openai_http import SpokenConfig as Config
@@ -19,4 +22,15 @@ _QUIRKS = Quirks(
     reasoning="reasoning",
     empties=True,
 )
-build = Builder(Service(base="https://api.together.xyz/v1", manner=Manner(quirks=_QUIRKS)))
+_LIMITS = tuple(
+    Limit(
+        what=f"{what}{which}",
+        remaining=f"x-{counted}limit-remaining{which}",
+        limit=f"x-{counted}limit-limit{which}",
+        reset="x-ratelimit-reset" if what == "requests" else "",
+        within=1.0,
+    )
+    for what, counted in (("requests", "rate"), ("tokens", "token"))
+    for which in ("", "-dynamic")
+)
+build = Builder(Service(base="https://api.together.xyz/v1", manner=Manner(quirks=_QUIRKS, limits=_LIMITS)))

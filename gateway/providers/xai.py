@@ -1,8 +1,10 @@
 """xAI. Counts reasoning tokens beside the completion tokens, not among them; both are charged as output.
 
 Does not know: the language (`gateway.upstream.openai_http`), prices, retries.
+Its limits count by the minute (docs.x.ai/developers/rate-limits), which names no headers: OpenAI's are read.
 """
 
+from gateway.allowance import x_ratelimit
 from gateway.upstream.compatible import Builder, Service
 from gateway.upstream.openai_http import Manner
 from gateway.upstream.openai_http import SpokenConfig as Config
@@ -15,4 +17,5 @@ _QUIRKS = Quirks(
     refused=frozenset({"logit_bias", "audio", "prediction"}),
     counts_apart=True,
 )
-build = Builder(Service(base="https://api.x.ai/v1", manner=Manner(quirks=_QUIRKS)))
+_LIMITS = (x_ratelimit("requests", within=60.0), x_ratelimit("tokens", within=60.0))
+build = Builder(Service(base="https://api.x.ai/v1", manner=Manner(quirks=_QUIRKS, limits=_LIMITS)))

@@ -1,6 +1,7 @@
 """An upstream's error response as one of ours.
 
-Knows: the error shapes of OpenAI and its imitators, Retry-After. Does not know: which upstream, whether to retry.
+Knows: the error shapes of OpenAI and its imitators, Retry-After. Does not know: which upstream, its limits
+(`gateway.allowance`), whether to retry.
 """
 
 import re
@@ -8,7 +9,6 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import cast
 
-from gateway.allowance import seconds_of
 from gateway.call import Body
 from gateway.errors import UpstreamFailed, UpstreamRefused
 from gateway.stream import StreamGarbage, parse
@@ -60,7 +60,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         # NaN fails both comparisons.
         if seconds is not None and 0 <= seconds < float("inf"):
             return min(seconds, _LONGEST_WAIT)
-    return _until_reset(headers)
+    return None
 
 
 def is_too_long(status: int, error: Body, message: str) -> bool:
@@ -70,14 +70,12 @@ def is_too_long(status: int, error: Body, message: str) -> bool:
     )
 
 
-def _until_reset(headers: Mapping[str, str]) -> float | None:
-    """Seconds until what is used up is given out again, from the headers that OpenAI and its imitators send."""
-    waits = [
-        seconds_of(headers.get(f"x-ratelimit-reset-{what}", ""))
-        for what in ("requests", "tokens")
-        if headers.get(f"x-ratelimit-remaining-{what}") in ("0", "0.0")
-    ]
-    return max(waits, default=0.0) or None
+def told_headers(raw: bytes) -> dict[str, str]:
+    """Headers told inside an error (`error.metadata.headers`), as a service does that stands before others."""
+    metadata = _error_object(raw).get("metadata")
+    told = cast("Body", metadata).get("headers") if isinstance(metadata, dict) else None
+    rows = cast("Body", told) if isinstance(told, dict) else {}
+    return {name.lower(): value for name, value in rows.items() if isinstance(value, str)}
 
 
 def in_band_message(body: Body) -> str:

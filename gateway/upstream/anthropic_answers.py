@@ -5,9 +5,6 @@ be tried again. Does not know: HTTP, requests.
 Source: Anthropic's API reference: messages, streaming, errors, rate limits.
 """
 
-from datetime import datetime
-from email.utils import parsedate_to_datetime
-
 import msgspec
 
 from gateway.call import Body, Chunk
@@ -38,7 +35,6 @@ _CODES = {
     "rate_limit_error": "rate_limit_exceeded",
     "request_too_large": "request_too_large",
 }
-_LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -225,27 +221,7 @@ def refusal(name: str, answered: Answered) -> GatewayError:
     detail["code"] = detail.get("code") or _CODES.get(words(detail.get("type")))
     if answered.status == 400 and "prompt is too long" in words(detail.get("message")):
         detail["code"] = "context_length_exceeded"
-    wait = error.retry_after
-    if wait is None and answered.status == 429:
-        wait = _until_reset(answered)
-    return UpstreamRefused(answered.status, detail, retry_after=wait)
-
-
-def _until_reset(answered: Answered) -> float | None:
-    """Seconds until the last of the used-up limits is filled again, by the response's own clock."""
-    waits: list[float] = []
-    headers = answered.headers
-    for limit in _LIMITS:
-        reset, left = (
-            headers.get(f"anthropic-ratelimit-{limit}-reset"),
-            headers.get(f"anthropic-ratelimit-{limit}-remaining"),
-        )
-        if reset and left == "0" and headers.get("date"):
-            try:
-                waits.append((datetime.fromisoformat(reset) - parsedate_to_datetime(headers["date"])).total_seconds())
-            except (ValueError, TypeError):
-                continue
-    return max(0.0, *waits) if waits else None
+    return UpstreamRefused(answered.status, detail, retry_after=error.retry_after)
 
 
 def _failure(event: Body) -> StreamGarbage:

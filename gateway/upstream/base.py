@@ -13,9 +13,9 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.allowance import Account, Heard
+from gateway.allowance import Account, Heard, Limit, until_renewed
 from gateway.call import Body, Chunk
-from gateway.errors import GatewayError, InvalidRequest, UpstreamFailed, UpstreamTimeout
+from gateway.errors import GatewayError, InvalidRequest, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.providers import Billing, Sending
 from gateway.settings import ProviderSettings
 from gateway.stream import StreamGarbage, parse
@@ -68,7 +68,12 @@ class Reader(Protocol):
 
 
 class Upstream(ABC):
-    """Obeys gateway.providers.Provider. Everything that does not change between calls is made here, once."""
+    """Obeys gateway.providers.Provider. Everything that does not change between calls is made here, once.
+
+    `limits`: how it tells what is left of its rate limits.
+    """
+
+    limits: tuple[Limit, ...] = ()
 
     def __init__(
         self,
@@ -89,7 +94,7 @@ class Upstream(ABC):
         self._tasks = means.tasks
         self._monotonic = means.monotonic
         self._now = means.now
-        self._heard = Heard()
+        self._heard = Heard(self.limits)
         check_secrecy(name, base, credential, config.headers, config.plain_http)
         self._headers = {
             **config.headers,
@@ -131,7 +136,7 @@ class Upstream(ABC):
         begun = self._monotonic()
         deadline = begun + sending.timeout
         exchange = await opened(self._transport, self.name, asked, sending.timeout)
-        if exchange.status >= 400 or self._heard.is_due(begun):
+        if exchange.status < 400 and self._heard.is_due(begun):
             self._heard.note(exchange.headers, begun, self._now())
         whole = False
         try:
@@ -220,4 +225,16 @@ class Upstream(ABC):
             # The client's key was checked here already: it is ours that is wrong, and only an operator can mend that.
             log.warning("upstream refused our credential", provider=self.name, status=exchange.status)
         secret_free = self._credential.redacted(raw.decode("utf-8", "replace")).encode()
-        return self._refusal(Answered(exchange.status, exchange.headers, secret_free))
+        answered = Answered(exchange.status, exchange.headers, secret_free)
+        return self._patient(self._refusal(answered), answered)
+
+    def _patient(self, error: GatewayError, answered: Answered) -> GatewayError:
+        """A 429 that does not say how long to wait says it by the limits that are used up."""
+        left = self._heard.note(self._limit_headers(answered), self._monotonic(), self._now())
+        if not isinstance(error, UpstreamRefused) or error.http_status != 429 or error.retry_after is not None:
+            return error
+        return UpstreamRefused(429, error.upstream_error, retry_after=until_renewed(left))
+
+    def _limit_headers(self, answered: Answered) -> Mapping[str, str]:
+        """Where a refusal tells of limits."""
+        return answered.headers

@@ -71,7 +71,8 @@ class Builder:
         transport: Transport,
         tasks: Tasks,
         monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> CompatibleProvider:
         """Raises ValueError for settings that cannot work."""
-        means = Means(transport=transport, tasks=tasks, monotonic=monotonic)
+        means = Means(transport=transport, tasks=tasks, monotonic=monotonic, now=now)
         return CompatibleProvider(name, settings, self.service, means)

@@ -7,10 +7,12 @@ prices, tenants (only an opaque salt), retries.
 
 import hashlib
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Literal, cast
 
 import msgspec
 
+from gateway.allowance import OPENAI, Limit
 from gateway.call import PASSED, Body, Chunk
 from gateway.errors import UpstreamFailed
 from gateway.providers import Sending
@@ -19,7 +21,7 @@ from gateway.stream import StreamGarbage, read_finish, read_usage
 from gateway.stream_reader import ChunkReader, StreamRules
 from gateway.transport import Exchange
 from gateway.transport.credential import Credential
-from gateway.transport.refusal import in_band_message, refused
+from gateway.transport.refusal import in_band_message, refused, told_headers
 from gateway.upstream.base import Answered, Means, Upstream, UpstreamConfig
 from gateway.upstream.exchanges import Asked
 from gateway.upstream.passing import answer_of, content_of
@@ -44,9 +46,14 @@ class SpokenConfig(UpstreamConfig, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Manner(msgspec.Struct, frozen=True, kw_only=True):
-    """How a service speaks where nothing else is configured."""
+    """How a service speaks where nothing else is configured.
+
+    `limits`: how it tells what is left of its rate limits; `limits_in_errors`: its refusals tell it in their bodies.
+    """
 
     quirks: Quirks = Quirks()
+    limits: tuple[Limit, ...] = OPENAI
+    limits_in_errors: bool = False
     isolation: Isolation = "none"
     ends_without_done: bool = False
     usage_in_streams: bool = True
@@ -66,9 +73,10 @@ class OpenAISpeaker(Upstream):
         manner: Manner | None = None,
     ) -> None:
         """Raises ValueError when the configuration would give the credential away."""
-        super().__init__(name, settings, config, credential, base, means)
         given = {field: value for field in _MANNERS if (value := getattr(config, field)) is not None}
         self.manner = msgspec.structs.replace(manner or Manner(), **given)
+        self.limits = self.manner.limits
+        super().__init__(name, settings, config, credential, base, means)
         quirks = self.manner.quirks
         self.cannot = quirks.cannot if quirks.picky else None
         self._rules = StreamRules(
@@ -134,6 +142,10 @@ class OpenAISpeaker(Upstream):
 
     def _refusal(self, answered: Answered) -> UpstreamFailed:
         return refused(self.name, answered.status, answered.headers, answered.raw)
+
+    def _limit_headers(self, answered: Answered) -> Mapping[str, str]:
+        headers = super()._limit_headers(answered)
+        return {**headers, **told_headers(answered.raw)} if self.manner.limits_in_errors else headers
 
 
 _MANNERS = ("isolation", "ends_without_done", "usage_in_streams")

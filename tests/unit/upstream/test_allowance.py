@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import pytest
 from pydantic import SecretStr
 
-from gateway.allowance import Heard, allowances, seconds_of
+from gateway.allowance import Heard, seconds_of
 from gateway.errors import UpstreamRefused
 from gateway.fleet import Fleet
 from gateway.key_pool import KeyPool
@@ -29,23 +29,6 @@ LEFT = ("x-ratelimit-limit-requests: 500", "x-ratelimit-remaining-requests: 42",
 def test_a_reset_is_read_as_it_is_written(text: str, seconds: float) -> None:
     """OpenAI writes durations, others plain seconds, and nobody may stop a place for years."""
     assert seconds_of(text) == pytest.approx(seconds)
-
-
-def test_anthropic_says_a_date_and_parts_of_tokens() -> None:
-    """Its resets are moments, measured by the answer's own clock, which need not be ours."""
-    found = allowances(
-        {
-            "date": "Sat, 21 Nov 2026 10:00:00 GMT",
-            "anthropic-ratelimit-input-tokens-limit": "50000",
-            "anthropic-ratelimit-input-tokens-remaining": "1000",
-            "anthropic-ratelimit-input-tokens-reset": "2026-11-21T10:00:30Z",
-            "anthropic-ratelimit-requests-remaining": "7",
-            "anthropic-ratelimit-requests-reset": "soon",
-        },
-        wall=0.0,
-    )
-    told = [(one.what, one.remaining, one.limit, one.renews_in) for one in found]
-    assert told == [("requests", 7.0, None, None), ("input-tokens", 1000.0, 50000.0, 30.0)]
 
 
 def test_an_answer_without_them_takes_nothing_back() -> None:

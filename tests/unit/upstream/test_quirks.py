@@ -133,19 +133,3 @@ def test_errors_keep_their_words_in_openais_shape(name: str) -> None:
     assert problem.http_status == status
     assert words in str(problem.detail()["message"])
     assert problem.detail()["code"] == code
-
-
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({"retry-after": "7"}, 7.0),
-        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m2.5s"}, 62.5),
-        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "680ms"}, 0.68),
-        ({"x-ratelimit-remaining-tokens": "5", "x-ratelimit-reset-tokens": "6m0s"}, None),
-    ],
-)
-def test_the_wait_is_read_from_whatever_tells_it(headers: dict[str, str], seconds: float | None) -> None:
-    """Without Retry-After the reset of what is used up says how long a key must rest."""
-    problem = refused("up", 429, headers, b"{}")
-    assert isinstance(problem, UpstreamRefused)
-    assert problem.retry_after == (pytest.approx(seconds) if seconds is not None else None)
