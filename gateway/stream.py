@@ -90,8 +90,8 @@ def read_usage(body: Body) -> Usage | None:
     details = usage.get("prompt_tokens_details")
     cached = _part(details, "cached_tokens", prompt)
     if not cached:
-        # DeepSeek tells its prefix cache at the top level.
-        cached = _part(usage, "prompt_cache_hit_tokens", prompt)
+        # DeepSeek and Together tell their prefix caches at the top level.
+        cached = _part(usage, "prompt_cache_hit_tokens", prompt) or _part(usage, "cached_tokens", prompt)
     cache_write = _part(details, "cache_write_tokens", prompt - cached)
     made = usage.get("completion_tokens_details")
     return Usage(

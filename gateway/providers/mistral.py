@@ -25,6 +25,7 @@ _QUIRKS = Quirks(
     finishes={"model_length": "length"},
     broken=frozenset({"error"}),
     parts=True,
+    bare_calls=True,
     empties=True,
 )
 _LIMITS = (x_ratelimit("requests", "req-minute", within=60.0), x_ratelimit("tokens", "tokens-minute", within=60.0))

@@ -15,9 +15,12 @@ from gateway.transport.credential import Credential
 from gateway.upstream.base import Means
 from gateway.upstream.compatible import PATHS
 from gateway.upstream.exchanges import config_of
-from gateway.upstream.openai_http import OpenAISpeaker, SpokenConfig
+from gateway.upstream.openai_http import Manner, OpenAISpeaker, SpokenConfig
+from gateway.upstream.quirks import Quirks
 
 _DEFAULT_BASE = "https://api.openai.com/v1"
+# OpenAI itself tells no reasoning in chat completions; half of those who imitate it do, under the shorter name.
+_MANNER = Manner(quirks=Quirks(reasoning="reasoning"))
 
 
 class Config(SpokenConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +42,7 @@ class OpenAIProvider(OpenAISpeaker):
             raise ValueError(
                 f"providers.{name}: api_key is missing (write `api_key: none` for a server that wants none)"
             )
-        super().__init__(name, settings, config, credential, base, means)
+        super().__init__(name, settings, config, credential, base, means, _MANNER)
         self._urls = {operation: f"{base}/{path}" for operation, path in PATHS.items()}
         if config.organization:
             self._headers["OpenAI-Organization"] = config.organization

@@ -13,7 +13,12 @@ from gateway.upstream.quirks import Quirks
 
 __all__ = ["Config", "build"]
 
-_QUIRKS = Quirks(reasoning="reasoning", broken=frozenset({"error"}), operations=frozenset({"chat", "completion"}))
+_QUIRKS = Quirks(
+    reasoning="reasoning",
+    broken=frozenset({"error"}),
+    bare_calls=True,
+    operations=frozenset({"chat", "completion"}),
+)
 _LIMITS = (
     Limit(
         what="requests",

@@ -18,5 +18,6 @@ _QUIRKS = Quirks(
     operations=frozenset({"chat", "completion"}),
     developer=False,
     finishes={"eos_token": "stop", "stop_sequence": "stop"},
+    bare_calls=True,
 )
 build = Builder(Service(base="http://127.0.0.1:3000/v1", keyed=False, manner=Manner(quirks=_QUIRKS)))

@@ -103,7 +103,7 @@ def _error_object(raw: bytes) -> Body:
         return {}
     error = body.get("error")
     if isinstance(error, dict):
-        return cast("Body", error)
+        return _with_reason(cast("Body", error))
     if isinstance(error, str):
         return {"message": error, "type": body.get("error_type"), "code": body.get("code")}
     # vLLM's old form is the error object itself; others say `detail`, as a text or as FastAPI's list of problems.
@@ -111,6 +111,13 @@ def _error_object(raw: bytes) -> Body:
     if isinstance(said, dict):
         said = cast("Body", said).get("detail")
     return {**body, "message": _problems(cast("list[object]", said)) if isinstance(said, list) else said}
+
+
+def _with_reason(error: Body) -> Body:
+    """OpenRouter's message may be "Provider returned error" alone, with the provider's words in `metadata.raw`."""
+    metadata = error.get("metadata")
+    raw = cast("Body", metadata).get("raw") if isinstance(metadata, dict) else None
+    return {**error, "message": f"{_text(error.get('message'))}: {raw}"} if isinstance(raw, str) and raw else error
 
 
 def _problems(rows: list[object]) -> str:

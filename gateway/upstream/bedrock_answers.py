@@ -28,6 +28,7 @@ _FINISH = {
     "content_filtered": "content_filter",
 }
 _EXACT = frozenset({"end_turn", "tool_use", "max_tokens"})
+_SERVERS_OWN = "server_tool_use"  # a call that the service answers itself, in the same message
 _NOT_BEGUN = frozenset({"throttlingException", "serviceUnavailableException"})
 _CODES = {
     "UnrecognizedClientException": "invalid_api_key",
@@ -77,7 +78,11 @@ class Events:
         return self._blocks.setdefault(body.get("contentBlockIndex"), _Block())
 
     def _start(self, body: Body) -> list[Chunk]:
-        block, used = self._block(body), mapping(mapping(body.get("start")).get("toolUse"))
+        block, start = self._block(body), mapping(body.get("start"))
+        used = mapping(start.get("toolUse"))
+        if "toolResult" in start or used.get("type") == _SERVERS_OWN:
+            block.own = start
+            return []
         if not used:
             return []
         block.is_call = True
@@ -89,8 +94,14 @@ class Events:
         if "text" in delta:
             return self._telling.text(words(delta["text"]))
         block = self._block(body)
+        if "toolResult" in delta:
+            block.results += objects(delta["toolResult"])
+            return []
         if "toolUse" in delta:
             text = words(mapping(delta["toolUse"]).get("input"))
+            if block.own is not None:
+                block.text.append(text)
+                return []
             block.written = block.written or bool(text)
             return self._telling.arguments(block.place, text)
         thought = mapping(delta.get("reasoningContent"))
@@ -103,6 +114,8 @@ class Events:
 
     def _stop(self, body: Body) -> list[Chunk]:
         block = self._blocks.pop(body.get("contentBlockIndex"), _Block())
+        if block.own is not None:
+            return self._telling.more({"native_blocks": [_native(block.own, "".join(block.text), block.results)]})
         if block.is_call and not block.written:
             return self._telling.arguments(block.place, "{}")
         if block.redacted:
@@ -120,7 +133,7 @@ class Events:
 
 
 class _Block:
-    """A content block that is still coming."""
+    """A content block that is still coming. `own`: how it began, where it is of a tool that the service runs itself."""
 
     def __init__(self) -> None:
         self.is_call = False
@@ -129,6 +142,20 @@ class _Block:
         self.text: list[str] = []
         self.signature = ""
         self.redacted = ""
+        self.own: Body | None = None
+        self.results: list[Body] = []
+
+
+def _native(start: Body, text: str, results: list[Body]) -> Body:
+    """A block of a tool of the service's own as it would stand in an answer that is not streamed."""
+    if "toolResult" in start:
+        result = mapping(start["toolResult"])
+        return {"toolResult": {**result, "content": [*objects(result.get("content")), *results]}}
+    try:
+        given: object = parse(text.encode() or b"{}")
+    except StreamGarbage:
+        given = text
+    return {"toolUse": {**mapping(start["toolUse"]), "input": given}}
 
 
 def body_of(answer: Body, events: Events) -> Chunk:
@@ -152,6 +179,8 @@ def _pieces(block: Body) -> list[tuple[str, Body]]:
         given = _encode(mapping(used.get("input"))).decode()
         start: Body = {"start": {"toolUse": used}}
         return [("contentBlockStart", start), ("contentBlockDelta", {"delta": {"toolUse": {"input": given}}}), stop]
+    if isinstance(block.get("toolResult"), dict):
+        return [("contentBlockStart", {"start": {"toolResult": block["toolResult"]}}), stop]
     if isinstance(block.get("reasoningContent"), dict):
         thought = mapping(block["reasoningContent"])
         flat = {**mapping(thought.get("reasoningText")), **thought}

@@ -9,13 +9,16 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import cast
 
+import msgspec
 from msgspec import Struct
 
 from gateway.call import Body, Native, Operation
 from gateway.errors import InvalidRequest
 from gateway.providers import Sending
 from gateway.stream import StreamGarbage
+from gateway.upstream.fields import mapping, objects
 
+_encode = msgspec.json.Encoder().encode
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 _WHAT: dict[Operation, str] = {
     "chat": "chat completions",
@@ -37,7 +40,8 @@ class Quirks(Struct, frozen=True, kw_only=True):
     `finishes`: finish reasons it calls otherwise; `broken`: those that mean that the answer is none. `reasoning`: the
     field that OpenAI's imitators call `reasoning_content`. `counts_apart`: reasoning is not a part of the completion
     tokens. `parts`: text may come as a list of parts, with thinking among them. `empties`: it sends roles and calls of
-    tools that hold nothing, which clients take for something.
+    tools that hold nothing, which clients take for something. `bare_calls`: calls of tools may lack `type`, and
+    `arguments` where there are none or tell them as an object; clients insist on both, and on text.
     """
 
     renamed: Mapping[str, str] = {}
@@ -54,11 +58,20 @@ class Quirks(Struct, frozen=True, kw_only=True):
     counts_apart: bool = False
     parts: bool = False
     empties: bool = False
+    bare_calls: bool = False
 
     @property
     def tells(self) -> bool:
         """Whether answers have to be looked at."""
-        return bool(self.finishes or self.broken or self.reasoning or self.counts_apart or self.parts or self.empties)
+        return bool(
+            self.finishes
+            or self.broken
+            or self.reasoning
+            or self.counts_apart
+            or self.parts
+            or self.empties
+            or self.bare_calls
+        )
 
     @property
     def picky(self) -> bool:
@@ -136,9 +149,12 @@ class Quirks(Struct, frozen=True, kw_only=True):
                 choice["native_finish_reason"], choice["finish_reason"] = finish, self.finishes[finish]
             elif not finish:
                 choice["finish_reason"] = None
-        for said in (choice.get("delta"), choice.get("message")):
+        message = choice.get("message")
+        for said in (choice.get("delta"), message):
             if isinstance(said, dict):
                 self._said(cast("Body", said))
+                if self.bare_calls:
+                    _clothe(cast("Body", said), whole=said is message)
 
     def _said(self, said: Body) -> None:
         if self.parts and isinstance(said.get("content"), list):
@@ -151,6 +167,16 @@ class Quirks(Struct, frozen=True, kw_only=True):
             thought = said.pop(self.reasoning)
             if thought and not said.get("reasoning_content"):
                 said["reasoning_content"] = thought
+
+
+def _clothe(said: Body, *, whole: bool) -> None:
+    """Calls of tools get what OpenAI never leaves out; the arguments of a streamed one may be yet to come."""
+    for call in objects(said.get("tool_calls")):
+        if call.get("id"):
+            call.setdefault("type", "function")
+        function = mapping(call.get("function"))
+        if whole and not isinstance(function.get("arguments"), str):
+            function["arguments"] = _encode(function.get("arguments") or {}).decode()
 
 
 def _flatten(said: Body) -> None:
