@@ -86,6 +86,8 @@ class Attempts:
 
     def _tier(self, call: Call, target: Target) -> tuple[str, bool]:
         """The service tier it is charged by, and whether the upstream is to be told so by us."""
+        if call.given is not None:
+            return "batch", False
         asked = call.body.get("service_tier")
         if call.background and asked in (None, "auto"):
             kind = self._upstreams.kind(target.provider)
@@ -106,12 +108,7 @@ class Attempts:
         provider = self._upstreams.of(target)
         if provider is None:
             raise errors.UpstreamFailed(f"{target.told} is no longer configured.")
-        price = self.price(call, trial.route, target)
-        if price is None:
-            raise errors.NotPriced(
-                f"There is no price for {target}. Set one with `nearhit prices set {target} INPUT-USD OUTPUT-USD` "
-                f"(per million tokens), or mark the model `free: true` in nearhit.yaml."
-            )
+        price = self._priced(call, trial.route, target)
         limits = self.limits(call, trial.route, target)
         landing.tried += 1
         plan = self._plan(call, target, provider, price, limits, landing.tried)
@@ -124,7 +121,9 @@ class Attempts:
                 code="max_cost_exceeded",
             )
         # Now, not once it is sent: who chooses in the meantime has to see it.
-        report = _Report(deployment=self._deployments.of(target), prompt=trial.prompt)
+        # What was made elsewhere tells nothing of the place.
+        place = self._deployments.of(target) if call.given is None else Deployment(target, 0)
+        report = _Report(deployment=place, prompt=trial.prompt)
         report.deployment.sent(trial.prompt, self._monotonic())
         gate = self._upstreams.gate(target.provider)
         try:
@@ -136,6 +135,22 @@ class Attempts:
                 raise
         finally:
             report.end("nothing", self._monotonic())
+
+    def _priced(self, call: Call, route: Route, target: Target) -> Price:
+        if (price := self.price(call, route, target)) is not None:
+            return price
+        raise errors.NotPriced(
+            f"There is no price for {target}. Set one with `nearhit prices set {target} INPUT-USD OUTPUT-USD` "
+            f"(per million tokens), or mark the model `free: true` in nearhit.yaml."
+        )
+
+    def apart(self, call: Call, route: Route, target: Target) -> tuple[AttemptPlan, Sending]:
+        """What a request of a provider's own batch is, and may cost. Raises GatewayError for what cannot be sent."""
+        if (provider := self._upstreams.of(target)) is None:
+            raise errors.UpstreamFailed(f"{target.told} is no longer configured.")
+        limits = self.limits(call, route, target)
+        plan = self._plan(call, target, provider, self._priced(call, route, target), limits, 1)
+        return plan, self._sending(call, plan, limits, self._monotonic())
 
     async def _enter(self, gate: asyncio.Semaphore, call: Call, target: Target) -> None:
         if not gate.locked():
@@ -193,7 +208,7 @@ class Attempts:
     def _told_price(self, trial: Trial, plan: AttemptPlan, first: Chunk) -> Price:
         """That of the service tier which answered: a provider may choose another than was asked for, and says so."""
         told, call = first.data.get("service_tier"), trial.call
-        if not isinstance(told, str) or trial.route.free:
+        if not isinstance(told, str) or trial.route.free or call.given is not None:
             return plan.price
         tier, ours = self._tier(call, trial.target)
         if told == tier or (call.background and not ours and call.body.get("service_tier") is None):
@@ -283,6 +298,7 @@ class Attempts:
             idle=found.idle_timeout if found else _ENGINE_PATIENCE,
             background=call.background,
             native=call.native,
+            given=call.given,
             traceparent=traceparent_for(call, plan.id, settings.telemetry.sample) if found else None,
         )
 

@@ -76,6 +76,18 @@ class Native(Struct, frozen=True, kw_only=True):
     apart: Body
 
 
+class Given(Struct, frozen=True, kw_only=True):
+    """An answer that an upstream has made already, in a batch of its own: to be read, charged and told.
+
+    `status` and `raw` as it came; `status` 0: it is not back yet.
+    """
+
+    provider: str
+    model: str
+    status: int = 0
+    raw: bytes = b""
+
+
 class Call(Struct, frozen=True, kw_only=True):
     """One request, decoded once. `body` is the client's own object and is never changed after this point.
 
@@ -85,6 +97,7 @@ class Call(Struct, frozen=True, kw_only=True):
     `ignored`: what of the client's request is not in `body`, by name. `native`: all of it, as it came.
     `charged` False: it draws on no budget of its key, user, project and team (the gateway asks for itself).
     `background`: nobody waits for it, so it gives way to whoever does, and takes a cheaper tier where there is one.
+    `given`: where its answer comes from a batch at its provider; it is owed, so no budget or limit can refuse it.
     """
 
     id: str
@@ -102,9 +115,15 @@ class Call(Struct, frozen=True, kw_only=True):
     repeat: "Repeat | None" = None
     charged: bool = True
     background: bool = False
+    given: Given | None = None
     native: Native | None = None
     voice: "Voice | None" = None
     ignored: tuple[str, ...] = ()
+
+    @property
+    def owed(self) -> bool:
+        """Whether the work has been done, and is billed, already."""
+        return self.given is not None and self.given.status != 0
 
 
 class Computed(NamedTuple):

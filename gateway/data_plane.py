@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from gateway.attempts import Attempts
 from gateway.batches.asking import Asking
 from gateway.batches.office import Office
+from gateway.batches.reach import Reach
 from gateway.batches.runner import Means
 from gateway.idempotency import Idempotency
 from gateway.journey import Answer
@@ -87,6 +89,7 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
 
 def _office(worker: "Worker", pipeline: Pipeline, once: Idempotency) -> Office:
     kept = worker.settings.kept
+    attempts = Attempts(worker.upstreams, worker.deployments, worker.prices, worker.ledger, monotonic=time.monotonic)
     means = Means(
         database=worker.database,
         files=worker.files,
@@ -94,6 +97,7 @@ def _office(worker: "Worker", pipeline: Pipeline, once: Idempotency) -> Office:
         asking=Asking(pipeline, now=time.time, monotonic=time.monotonic, yields=lambda: worker.gate.yielding),
         settings=kept,
         places=asyncio.Semaphore(kept.batch_in_flight),
+        reach=Reach(catalog=worker.catalog, upstreams=worker.upstreams, attempts=attempts, ledger=worker.ledger),
         now=time.time,
     )
     sweeps = (worker.files.sweep, worker.responses.sweep, once.sweep)

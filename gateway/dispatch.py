@@ -59,6 +59,10 @@ class Dispatcher:
 
     async def begin(self, call: Call, route: Route, landing: Landing, why: str = "") -> Live:
         """The first candidate that starts to answer. Raises the last GatewayError when none does."""
+        if call.given is not None:
+            made_at = Target(call.given.provider, call.given.model)
+            trial = Trial(call=call, route=route, target=made_at, why="batch")
+            return took_off(landing, await self._attempts.start(trial, landing))
         choice = self._router.choose(call, route, cheapest=self._saving(call, route))
         if choice.ranking.weighed:
             landing.told.append(lambda: {"routing": choice.ranking.told()})

@@ -49,11 +49,12 @@ class Fetching:
 
     async def fetch(self, journey: Journey, watch: Callable[[], None]) -> Answer:
         """A fresh answer: led, or shared with an identical call that is already in flight."""
-        call, rates = journey.call, self._parts.rates
+        call = journey.call
+        rates = self._parts.rates if call.given is None else None
         key = self._parts.asking.shared_key(call, journey.query)
         expected = await rates.expect(call) if rates else None
         flight, leads = self._parts.flights.join(key, streamed=call.stream)
-        if expected is not None:
+        if rates and expected is not None:
             rates.follow(expected, flight, leads=leads)
         journey.flight = flight
         journey.outcome.source = "upstream" if leads else "shared"

@@ -15,7 +15,7 @@ class KeptSettings(Section):
 
     `batch_in_flight`: requests of batches that one worker has under way at once. `retry_interrupted`: a request of a
     batch that was under way when its worker was killed is sent once more, though it may have been billed; otherwise it
-    stands in the error file.
+    stands in the error file. `batch_look`: how often a provider's own batch is asked whether it is done.
     """
 
     max_file: Octets = 100 << 20
@@ -25,5 +25,6 @@ class KeptSettings(Section):
     project_batches: int = Field(default=100, ge=1)
     batch_in_flight: int = Field(default=8, ge=1, le=256)
     retry_interrupted: bool = False
+    batch_look: Seconds = 30.0
     responses_ttl: Seconds = _MONTH
     project_responses: Octets = 256 << 20

@@ -32,6 +32,7 @@ from gateway.serve_engines import engine_sockets
 from gateway.settings import EngineSettings, ProviderSettings, Settings
 from gateway.tasks import Tasks
 from gateway.transport import Transport
+from gateway.upstream.batching import batching_of
 from policies.reuse import ReusePolicy
 from policies.reuse import load as load_policy
 
@@ -118,13 +119,20 @@ def build_providers(
 
 def build_upstream(name: str, chosen: ProviderSettings, transport: Transport, tasks: Tasks) -> Provider:
     """One upstream: a fleet where there are several servers, a pool where there are several keys."""
+    if chosen.batch == "own" and (chosen.replicas or chosen.api_keys):
+        raise ValueError(f"providers.{name}: `batch: own` needs one server and one api_key, whose batches they are")
     if chosen.replicas:
         if chosen.base_url is not None:
             raise ValueError(f"providers.{name}: give base_url or replicas, not both")
         return Fleet(name, chosen.replicas, lambda url: build_upstream(name, _at(chosen, url), transport, tasks))
     build = load(chosen.kind).build
     if not chosen.api_keys:
-        return build(name, chosen, transport=transport, tasks=tasks)
+        made = build(name, chosen, transport=transport, tasks=tasks)
+        if chosen.batch == "own" and batching_of(made) is None:
+            raise ValueError(
+                f"providers.{name}: `batch: own` needs a service whose batches are spoken here, not {chosen.kind}"
+            )
+        return made
     if chosen.api_key is not None:
         raise ValueError(f"providers.{name}: give api_key or api_keys, not both")
     keyed = [chosen.model_copy(update={"api_key": key, "api_keys": []}) for key in chosen.api_keys]

@@ -36,12 +36,12 @@ class Pipeline:
         journey = begin(call)
         try:
             self._admit(journey)
-            if self._parts.rates:
+            if self._parts.rates and call.given is None:
                 await self._parts.rates.enter(call)
             kept = await self._find(journey)
             if kept is None and journey.miss is not None and journey.miss.vector is not None:
                 kept = await self._find(journey) if await self._parts.herds.wait(journey, watch) else None
-            if kept is None and (less := self._parts.cheaper.due(journey)) is not None:
+            if kept is None and call.given is None and (less := self._parts.cheaper.due(journey)) is not None:
                 kept = await self._turn(journey, less)
             if kept is None:
                 return await self._fetch_or_degrade(journey, watch)

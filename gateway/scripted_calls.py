@@ -48,6 +48,7 @@ class Options(Struct, frozen=True, kw_only=True):
     `stop_on_close`: a client that leaves is billed for the tokens made so far, else for the whole answer.
     `tokens` fixes the natural length of every answer, `say` its words, `finish` how it ends; `logprob` is told of every
     token where log probabilities are asked for. `role`: of a pair that answers together, as vLLM's and SGLang's do.
+    `batch_ms`: how long a batch takes.
     """
 
     ttft_ms: float = 0.0
@@ -61,6 +62,7 @@ class Options(Struct, frozen=True, kw_only=True):
     finish: str | None = None
     logprob: float | None = None
     role: Literal["", "prefill", "decode"] = ""
+    batch_ms: float = 0.0
 
 
 class Counters(Struct, kw_only=True):
@@ -341,6 +343,12 @@ def response(status: int, body: object, extra: bytes = b"") -> bytes:
     raw = _encode(body)
     head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n"
     return head % (_STATUS[status], extra, len(raw)) + raw
+
+
+def bytes_response(raw: bytes) -> bytes:
+    """A whole response with a file."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ncontent-length: %d\r\n\r\n"
+    return head % len(raw) + raw
 
 
 def text_response(text: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """The deterministic upstream as a process of its own (`nearhit scripted`): HTTP, keep-alive, counters and a bill.
 
 Knows: HTTP/1.1 by httptools, OpenAI's paths. Does not know: what is answered (`scripted_answers`) or when
-(`scripted_calls`). It is not a model: every word comes from a hash of the prompt.
+(`scripted_calls`), batches (`scripted_batches`). It is not a model: every word comes from a hash of the prompt.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import uvloop
 
 from gateway.call import Operation
 from gateway.ids import uuid7
+from gateway.scripted_batches import Asked, ScriptedBatches
 from gateway.scripted_calls import Books, OngoingCall, Options, Wire, response, text_response
 
 _OPERATIONS: dict[bytes, Operation] = {
@@ -35,6 +36,7 @@ _MOST_WAITING = 16
 class _Ready(NamedTuple):
     """A request that has arrived whole."""
 
+    method: str
     path: bytes
     attempt: str
     body: bytes
@@ -44,8 +46,9 @@ class _Ready(NamedTuple):
 class _Connection(asyncio.Protocol):
     """One client. Pipelined requests wait for their turn, a few of them."""
 
-    def __init__(self, books: Books, alive: set["_Connection"]) -> None:
+    def __init__(self, books: Books, batches: ScriptedBatches, alive: set["_Connection"]) -> None:
         self._books = books
+        self._batches = batches
         self._alive = alive
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[_Ready] = deque()
@@ -115,7 +118,8 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         path = self._url.partition(b"?")[0]
         path = path.rstrip(b"/") if len(path) > 1 else path
-        ready = _Ready(path, self._attempt, b"".join(self._body), self._parser.should_keep_alive())
+        method = self._parser.get_method().decode("latin-1")
+        ready = _Ready(method, path, self._attempt, b"".join(self._body), self._parser.should_keep_alive())
         self._reset()
         if not self._busy:
             self._serve(ready)
@@ -137,7 +141,8 @@ class _Connection(asyncio.Protocol):
             self._call = OngoingCall(self._books, self._wire, operation, ready.attempt)
             self._call.start(ready.body)
             return
-        self._write(self._other(ready.path))
+        asked = Asked(ready.method, ready.path.decode("latin-1"), ready.body)
+        self._write(self._batches.answer(asked) or self._other(ready.path))
         self._over(keep=True)
 
     def _other(self, path: bytes) -> bytes:
@@ -171,18 +176,22 @@ class ScriptedServer:
         """Raises OSError when the bill cannot be written."""
         self._file = None if bill is None else os.open(bill, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self.books = Books(options, self._file, uuid7()[-12:])
+        self.batches = ScriptedBatches(self.books)
         self._server: asyncio.Server | None = None
         self._alive: set[_Connection] = set()
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self.books, self._alive), host, port, backlog=2_048)
+        self._server = await loop.create_server(
+            lambda: _Connection(self.books, self.batches, self._alive), host, port, backlog=2_048
+        )
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening, cut what runs (each such call still gets its line in the bill), close the bill."""
         if self._server is not None:
             self._server.close()
+        self.batches.close()
         for connection in list(self._alive):
             connection.cut()
         if self._file is not None:

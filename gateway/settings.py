@@ -86,7 +86,7 @@ class ProviderSettings(Section):
     """An upstream. `api_key: none` sends no credential; `api_keys`: several, one of which is taken for each call.
 
     `replicas`: addresses of equal servers, or `dns://name:port`, `srv://name` for those the network names. Further keys
-    belong to the kind and are checked by it.
+    belong to the kind and are checked by it. `batch: own`: requests of batches go to its own batch endpoint.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -100,6 +100,7 @@ class ProviderSettings(Section):
     idle_timeout: Seconds = 30.0
     max_in_flight: int = Field(default=512, ge=1)
     billing: Literal["stops-on-close", "bills-anyway"] = "bills-anyway"
+    batch: Literal["off", "own"] = "off"
 
 
 class JudgeSettings(Section):

@@ -10,7 +10,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from gateway.batches.shapes import Batch
+from gateway.batches.shapes import Batch, Line
 from gateway.call import Body, Call, Directives, Principal
 from gateway.dialects import Dialect
 from gateway.dialects.plain import Plain
@@ -61,31 +61,40 @@ class Asking:
         self._now = now
         self._monotonic = monotonic
 
-    async def ask(self, batch: Batch, principal: Principal, request_id: str, request: bytes) -> Told:
+    async def ask(self, batch: Batch, principal: Principal, line: Line, request_id: str) -> Told:
         """Never raises but for a cancellation."""
         dialect = _DIALECTS[batch.endpoint]
         try:
             if self._yields():
                 raise Overloaded("People's requests go before batches.", headers=(("retry-after", "1"),))
-            call = self._call(batch, dialect, principal, request_id, request)
+            call = self.call(batch, principal, line, request_id)
             answer = await self._pipeline.complete(call, _nobody_leaves)
             with closing(answer.reading):
                 return Told(status=200, body=await answer.reading.whole())
         except GatewayError as error:
             status, body = dialect.refusal(error, request_id)
             away = isinstance(error, RateLimited | Overloaded)
-            return Told(status=status, body=body, again=_pause(error), turned_away=away)
+            final = line.given is not None and not away  # it is not asked again for what has been answered
+            return Told(status=status, body=body, again=None if final else _pause(error), turned_away=away)
         except Exception as error:
             log.exception("a request of a batch broke", request_id=request_id)
             broken = Internal(f"Something broke here, not in your request ({type(error).__name__}).")
             return Told(status=500, body=broken.body())
 
-    def _call(self, batch: Batch, dialect: Dialect, principal: Principal, request_id: str, request: bytes) -> Call:
-        body = _decode(request)
+    def refused(self, batch: Batch, error: GatewayError, request_id: str) -> Told:
+        """How a refusal is told to who asked at this endpoint."""
+        status, body = _DIALECTS[batch.endpoint].refusal(error, request_id)
+        return Told(status=status, body=body)
+
+    def call(self, batch: Batch, principal: Principal, line: Line, request_id: str) -> Call:
+        """Raises GatewayError for what is no request."""
+        dialect, body = _DIALECTS[batch.endpoint], _decode(line.request)
         if body.get("stream"):
             raise InvalidRequest("A request of a batch cannot be streamed.", param="stream", code="invalid_value")
         inner = dialect.read(_plain(body))
         directives = msgspec.convert(batch.directives, Directives)
+        if line.given is not None and line.given.status:  # what was made is charged, whatever else could have answered
+            directives = msgspec.structs.replace(directives, read=False, only_if_cached=False, max_cost_nano=None)
         received = self._monotonic()
         return Call(
             id=request_id,
@@ -99,10 +108,11 @@ class Asking:
             received=received,
             at=self._now(),
             deadline=received + _LONGEST,
-            size=max(len(request), len(_encode(inner.body))),
+            size=max(len(line.request), len(_encode(inner.body))),
             voice=inner.voice,
             ignored=inner.ignored,
             background=True,
+            given=line.given,
         )
 
 

@@ -14,9 +14,12 @@ from msgspec import Struct
 from sqlalchemy.engine import Connection
 
 from gateway.auth import Keyring
-from gateway.batches import store
+from gateway.batches import parts, store
+from gateway.batches.abroad import Abroad, Ends
+from gateway.batches.abroad import Means as Far
 from gateway.batches.asking import Asking, Told
 from gateway.batches.lines import Faults, Read, answered, read
+from gateway.batches.reach import Reach
 from gateway.batches.shapes import Batch, Line, Result, Status
 from gateway.call import Principal
 from gateway.db.session import UNREACHABLE, Database
@@ -51,6 +54,7 @@ class Means(Struct, frozen=True, kw_only=True):
     asking: Asking
     settings: KeptSettings
     places: asyncio.Semaphore
+    reach: Reach
     now: Callable[[], float]
 
 
@@ -68,6 +72,9 @@ class Runner:
         self._results: list[Result] = []
         self._news = asyncio.Event()
         self._over = False
+        ends = Ends(halt=self._halt, stopping=stopping)
+        far = Far(reach=means.reach, asking=means.asking, settings=means.settings, transact=self._transact)
+        self._abroad = Abroad(far, batch, boot, ends)
 
     async def run(self) -> None:
         status = self._batch.status
@@ -78,12 +85,18 @@ class Runner:
         if status in ("in_progress", "cancelling"):
             repeat = self._means.settings.retry_interrupted
             await self._transact(store.heal, self._batch.id, self._boot, repeat=repeat)
-        if status == "in_progress":
-            await self._make_all()
-        elif status == "cancelling":
-            self._why = "cancelling"
+            if status == "in_progress":
+                await self._abroad.part()
+            else:
+                self._why = "cancelling"
+                self._halt.set()
+            try:
+                await self._make_all()
+                await self._abroad.settle()
+            finally:
+                self._abroad.let_go()
         await self._transact(store.loosen, self._batch.id, self._boot)
-        if self._why == "stopping":
+        if self._why == "stopping" or (self._stopping.is_set() and await self._transact(parts.of, self._batch.id)):
             await self._transact(store.give_back, self._batch.id, self._boot)
             return
         if self._why == "cancelling":
@@ -129,6 +142,7 @@ class Runner:
         async with asyncio.TaskGroup() as around:
             around.create_task(self._write())
             watching = around.create_task(self._watch())
+            around.create_task(self._abroad.run())
             async with asyncio.TaskGroup() as lines:
                 await self._begin_lines(lines)
             watching.cancel()
@@ -137,16 +151,16 @@ class Runner:
 
     async def _begin_lines(self, tasks: asyncio.TaskGroup) -> None:
         batch, most = self._batch, self._means.settings.batch_in_flight
-        while not self._halt.is_set():
-            principal = await self._principal()
-            found = await self._transact(store.claim, batch.id, self._boot, most)
-            if not found:
+        while not self._stopping.is_set():
+            principal, halted = await self._principal(), self._halt.is_set()
+            found = await self._transact(store.claim, batch.id, self._boot, most, given=halted)
+            if not found and not await self._abroad.more():
                 return
             for line in found:
                 await self._mine.acquire()
-                if self._halt.is_set():
+                if self._stopping.is_set() or (self._halt.is_set() and line.given is None):
                     self._mine.release()
-                    return
+                    break
                 tasks.create_task(self._line(line, principal))
 
     async def _principal(self) -> Principal | None:
@@ -170,7 +184,10 @@ class Runner:
 
     async def _line(self, line: Line, principal: Principal | None) -> None:
         try:
-            if principal is None:
+            if line.given is not None:  # made, and so charged, whatever has become of the key
+                owner = Principal(key_id=self._batch.key_id, team=self._batch.team, project=self._batch.project)
+                told, request_id = await self._tried(line, owner)
+            elif principal is None:
                 told, request_id = Told(status=401, body=_REVOKED.body()), line.request_id
             else:
                 told, request_id = await self._tried(line, principal)
@@ -187,11 +204,12 @@ class Runner:
         request_id, tries = line.request_id, 0
         while True:
             async with self._means.places:
-                told = await self._means.asking.ask(self._batch, principal, request_id, line.request)
+                told = await self._means.asking.ask(self._batch, principal, line, request_id)
             tries += not told.turned_away
             if told.again is None or tries >= _MOST_TRIES:
                 return told, request_id
-            if await set_within(self._halt, min(_LONGEST_PAUSE, max(told.again, 2.0**tries))):
+            until = self._halt if line.given is None else self._stopping
+            if await set_within(until, min(_LONGEST_PAUSE, max(told.again, 2.0**tries))):
                 return None, request_id
             request_id = uuid7()
             await self._transact(store.rename, self._batch.id, line.number, request_id)

@@ -7,11 +7,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from gateway.call import Given
 from gateway.wire_shapes import Metadata
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 UNFINISHED: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
-State = Literal["waiting", "running", "done", "failed", "expired", "cancelled"]
+State = Literal["waiting", "away", "running", "done", "failed", "expired", "cancelled"]
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 WINDOW_SECONDS = 86_400.0
 Json = dict[str, object]
@@ -99,12 +100,13 @@ class Batch(Struct, frozen=True, kw_only=True):
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """One request that is to be made. `request`: its body as JSON."""
+    """One request that is to be made. `request`: its body as JSON. `given`: its answer, where that is here already."""
 
     number: int
     custom_id: str
     request: bytes
     request_id: str
+    given: Given | None = None
 
 
 class Result(Struct, frozen=True, kw_only=True):

@@ -6,13 +6,15 @@ Knows: rows, who runs a batch, what a dead worker left behind. Does not know: HT
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
 from sqlalchemy import delete, func, insert, or_, select, update
 from sqlalchemy.engine import Connection
 
 from gateway.aftermath import fate
 from gateway.batches.lines import Read, unanswered
 from gateway.batches.shapes import UNFINISHED, Batch, Counts, Line, Result, State, Status
-from gateway.db.models import BatchLine, BatchRow, Boot, StoredFile
+from gateway.call import Given
+from gateway.db.models import BatchLine, BatchPart, BatchRow, Boot, StoredFile
 from gateway.errors import Conflict
 from gateway.ids import uuid7
 
@@ -20,6 +22,7 @@ _NAMES = tuple(name for name in Batch.__struct_fields__ if name != "metadata")
 _COLUMNS = [*(getattr(BatchRow, name) for name in _NAMES), BatchRow.metadata_]
 _INTERRUPTED = "The gateway stopped while this request was under way; it may have been billed, so it was not repeated."
 _REMEMBERED = 90 * 86_400.0  # seconds
+_given = msgspec.json.Decoder(Given).decode
 _ENDED = ("failed", "expired", "cancelled")
 
 
@@ -115,7 +118,10 @@ def heal(connection: Connection, batch_id: str, boot: str, *, repeat: bool) -> i
     `repeat`: also where it was. Answers how many were found.
     """
     wanted = select(BatchLine.number, BatchLine.custom_id, BatchLine.request_id, BatchLine.boot).where(
-        BatchLine.batch_id == batch_id, BatchLine.state == "running", BatchLine.boot != boot
+        BatchLine.batch_id == batch_id,
+        BatchLine.state == "running",
+        BatchLine.boot != boot,
+        BatchLine.answer.is_(None),  # what was made elsewhere is charged anew (`gateway.batches.abroad`)
     )
     rows = connection.execute(wanted).all()
     for row in rows:
@@ -135,7 +141,8 @@ def clear(connection: Connection, batch_id: str) -> None:
 
 
 def fill(connection: Connection, batch_id: str, lines: Sequence[Read]) -> None:
-    blank = {"batch_id": batch_id, "state": "waiting", "request_id": None, "boot": None, "result": None}
+    empty = dict.fromkeys(("request_id", "boot", "result", "part", "answer"))
+    blank = {"batch_id": batch_id, "state": "waiting", **empty}
     rows = [{**blank, "number": line.number, "custom_id": line.custom_id, "request": line.request} for line in lines]
     connection.execute(insert(BatchLine), rows)
 
@@ -151,14 +158,19 @@ def status(connection: Connection, batch_id: str) -> Status:
     return connection.execute(select(BatchRow.status).where(BatchRow.id == batch_id)).scalar_one()  # pyright: ignore[reportReturnType] - the column holds nothing else
 
 
-def claim(connection: Connection, batch_id: str, boot: str, most: int) -> list[Line]:
-    """The next lines, from now on under way."""
-    wanted = select(BatchLine.number, BatchLine.custom_id, BatchLine.request).where(
+def claim(connection: Connection, batch_id: str, boot: str, most: int, *, given: bool = False) -> list[Line]:
+    """The next lines, from now on under way. `given`: only those whose answer is here already."""
+    wanted = select(BatchLine.number, BatchLine.custom_id, BatchLine.request, BatchLine.answer).where(
         BatchLine.batch_id == batch_id, BatchLine.state == "waiting"
     )
+    if given:
+        wanted = wanted.where(BatchLine.answer.is_not(None))
     found: list[Line] = []
     for row in connection.execute(wanted.order_by(BatchLine.number).limit(most)).all():
-        line = Line(number=row.number, custom_id=row.custom_id, request=row.request or b"", request_id=uuid7())
+        answer = None if row.answer is None else _given(row.answer)
+        line = Line(
+            number=row.number, custom_id=row.custom_id, request=row.request or b"", request_id=uuid7(), given=answer
+        )
         found.append(line)
         mine = update(BatchLine).where(BatchLine.batch_id == batch_id, BatchLine.number == row.number)
         connection.execute(mine.values(state="running", boot=boot, request_id=line.request_id))
@@ -174,7 +186,7 @@ def rename(connection: Connection, batch_id: str, number: int, request_id: str) 
 def finish(connection: Connection, batch_id: str, results: Sequence[Result]) -> None:
     for result in results:
         mine = update(BatchLine).where(BatchLine.batch_id == batch_id, BatchLine.number == result.number)
-        connection.execute(mine.values(state=result.state, result=result.told, request=None))
+        connection.execute(mine.values(state=result.state, result=result.told, request=None, answer=None))
 
 
 def give_up(connection: Connection, batch_id: str, state: State, message: str, most: int) -> int:
@@ -213,6 +225,7 @@ def conclude(connection: Connection, batch: Batch, now: float, files: tuple[str 
     done = update(BatchRow).where(BatchRow.id == batch.id)
     connection.execute(done.values(status=to, owner=None, **{to: now}, **ends))
     clear(connection, batch.id)
+    connection.execute(delete(BatchPart).where(BatchPart.batch_id == batch.id))
 
 
 def sweep(connection: Connection, now: float) -> int:

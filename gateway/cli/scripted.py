@@ -23,6 +23,7 @@ def scripted(  # noqa: PLR0913 - one name per flag
     finish: str | None = None,
     logprob: float | None = None,
     role: Literal["", "prefill", "decode"] = "",
+    batch_ms: float = 0.0,
 ) -> None:
     """Run an upstream with scripted latency, failures and a bill of its own, for tests and benchmarks.
 
@@ -56,6 +57,8 @@ def scripted(  # noqa: PLR0913 - one name per flag
         Log probability of every token, told where it is asked for.
     role
         Of a pair of servers that answer together: prefill or decode.
+    batch_ms
+        Milliseconds that a batch takes (/v1/batches, /v1/messages/batches).
     """
     from gateway.scripted_server import Options, run
 
@@ -71,6 +74,7 @@ def scripted(  # noqa: PLR0913 - one name per flag
         finish=finish,
         logprob=logprob,
         role=role,
+        batch_ms=batch_ms,
     )
     run(host, port, bill, options, announce=_announce)
 

@@ -78,11 +78,11 @@ class Leases:
         self._looked = 0.0
         self._refused: dict[str, float] = {}
 
-    def take(self, pools: Sequence[Pool], need: int) -> bool:
-        """Reserve `need` in every pool at once, or nothing. Soft ones always have room."""
+    def take(self, pools: Sequence[Pool], need: int, *, owed: bool = False) -> bool:
+        """Reserve `need` in every pool at once, or nothing. Soft ones always have room, and all for what is `owed`."""
         rooms = [pool.left - need for pool in pools]
         for pool, room in zip(pools, rooms, strict=True):
-            if room < 0 and pool.hard:
+            if room < 0 and pool.hard and not owed:
                 return False
         now = self._monotonic()
         for pool, room in zip(pools, rooms, strict=True):

@@ -178,7 +178,7 @@ class Ledger:
             if drawn.pools:
                 if not self._pulse.is_fresh:
                     await self._pulse.require()
-                if not self._leases.take(drawn.pools, attempt.reserve_nano):
+                if not self._leases.take(drawn.pools, attempt.reserve_nano, owed=call.owed):
                     await self._leases.obtain(drawn.pools, attempt.reserve_nano)
             hold = self._begin(call, attempt, drawn, instant)
             await self._promised(hold)

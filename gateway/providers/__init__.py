@@ -13,7 +13,7 @@ from typing import Literal, Protocol, cast
 
 from msgspec import Struct
 
-from gateway.call import Body, Chunk, Native, Operation
+from gateway.call import Body, Chunk, Given, Native, Operation
 from policies.money import Usage
 
 Billing = Literal["stops-on-close", "bills-anyway"]
@@ -25,7 +25,8 @@ class Sending(Struct, frozen=True, kw_only=True):
     `id` is the attempt id. `tenant` is an opaque isolation salt. `timeout` bounds the wait for the first chunk and
     `idle` every later gap, both in seconds. `background`: others go first. `traceparent`: W3C trace context for an
     upstream over HTTP. `extra`: headers of this one call. `native`: the client's own request, for a provider that
-    speaks its dialect (and says so: `speaks`). `keys`: a pool writes down here which of its keys it asks.
+    speaks its dialect (and says so: `speaks`). `keys`: a pool writes down here which of its keys it asks. `given`:
+    nothing is sent, this is the answer (`gateway.upstream.batching`).
     """
 
     id: str
@@ -41,6 +42,7 @@ class Sending(Struct, frozen=True, kw_only=True):
     extra: Mapping[str, str] = {}
     native: Native | None = None
     keys: list[str] = []
+    given: Given | None = None
 
     @property
     def headers(self) -> dict[str, str]:

@@ -20,6 +20,7 @@ from gateway.tasks import Tasks
 from gateway.transport import Transport
 from gateway.transport.credential import Credential
 from gateway.upstream.anthropic_answers import Events, body_of, refusal
+from gateway.upstream.anthropic_batches import AnthropicBatches
 from gateway.upstream.anthropic_requests import cannot, translated
 from gateway.upstream.exchanges import Asked, config_of
 from gateway.upstream.fields import objects, words
@@ -76,6 +77,13 @@ class AnthropicProvider(NativeProvider):
         headers["anthropic-version"] = native.headers.get("anthropic-version") or headers["anthropic-version"]
         body = {**native.body, "model": sending.model, "stream": sending.stream}
         return Asked(f"{self._base}/messages", headers, _encode(body))
+
+    def batching(self) -> AnthropicBatches:
+        return AnthropicBatches(self._line(), f"{self._base}/messages/batches", self._alone)
+
+    def _alone(self, sending: Sending) -> Body:
+        self._only_chat(sending)
+        return translated(sending)
 
     def _translator(self, sending: Sending) -> Events:
         return Events(sending.model, self._now())

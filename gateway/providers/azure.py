@@ -19,15 +19,15 @@ from gateway.tasks import Tasks
 from gateway.transport import Transport
 from gateway.transport.credential import Credential
 from gateway.upstream.base import Means
-from gateway.upstream.compatible import PATHS
 from gateway.upstream.exchanges import config_of
-from gateway.upstream.openai_http import Manner, OpenAISpeaker, SpokenConfig
+from gateway.upstream.openai_batches import Places
+from gateway.upstream.openai_http import PATHS, Manner, OpenAISpeaker, SpokenConfig
 
 # A deployment's name becomes a part of the address: nothing that could lead elsewhere on that host.
 _DEPLOYMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ENVELOPE = frozenset({"id", "object", "created", "model", "choices"})
 # Both are limits of a minute; older versions of the service tell what remains of them and not when it is renewed.
-_MANNER = Manner(limits=(x_ratelimit("requests", within=60.0), x_ratelimit("tokens", within=60.0)))
+_MANNER = Manner(limits=(x_ratelimit("requests", within=60.0), x_ratelimit("tokens", within=60.0)), batches=True)
 _VERSION = re.compile(r"v1|\d{4}-\d\d-\d\d(?:-preview)?")
 
 
@@ -67,6 +67,16 @@ class AzureProvider(OpenAISpeaker):
         if not _DEPLOYMENT.fullmatch(deployment):
             raise NotFound(f"{self.name} has no deployment called {deployment!r:.200}.", param="model")
         return f"{self._root}/deployments/{deployment}/{path}?api-version={self._version}"
+
+    def _places(self) -> Places:
+        if self._version == "v1":
+            return Places(lambda path: f"{self._root}/v1/{path}", lambda operation: f"/v1/{PATHS[operation]}")
+        # Dated versions name the operation alone, and take their version with every path.
+        version = f"api-version={self._version}"
+        return Places(
+            lambda path: f"{self._root}/{path}{'&' if '?' in path else '?'}{version}",
+            lambda operation: f"/{PATHS[operation]}",
+        )
 
     def _prepared(self, sending: Sending) -> Body:
         body = super()._prepared(sending)

@@ -18,4 +18,4 @@ _QUIRKS = Quirks(
     names=False,
     reasoning="reasoning",
 )
-build = Builder(Service(base="https://api.groq.com/openai/v1", manner=Manner(quirks=_QUIRKS)))
+build = Builder(Service(base="https://api.groq.com/openai/v1", manner=Manner(quirks=_QUIRKS, batches=True)))

@@ -13,14 +13,13 @@ from gateway.tasks import Tasks
 from gateway.transport import Transport
 from gateway.transport.credential import Credential
 from gateway.upstream.base import Means
-from gateway.upstream.compatible import PATHS
 from gateway.upstream.exchanges import config_of
-from gateway.upstream.openai_http import Manner, OpenAISpeaker, SpokenConfig
+from gateway.upstream.openai_http import PATHS, Manner, OpenAISpeaker, SpokenConfig
 from gateway.upstream.quirks import Quirks
 
 _DEFAULT_BASE = "https://api.openai.com/v1"
 # OpenAI itself tells no reasoning in chat completions; half of those who imitate it do, under the shorter name.
-_MANNER = Manner(quirks=Quirks(reasoning="reasoning"))
+_MANNER = Manner(quirks=Quirks(reasoning="reasoning"), batches=True)
 
 
 class Config(SpokenConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):

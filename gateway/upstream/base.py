@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.allowance import Account, Heard, Limit, until_renewed
-from gateway.call import Body, Chunk
+from gateway.call import Body, Chunk, Given
 from gateway.errors import GatewayError, InvalidRequest, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.providers import Billing, Sending
 from gateway.settings import ProviderSettings
@@ -23,6 +23,7 @@ from gateway.tasks import Tasks
 from gateway.transport import Exchange, TimedOut, Transport, TransportError
 from gateway.transport.credential import Credential
 from gateway.transport.refusal import LARGEST_ERROR, in_doubt
+from gateway.upstream.batching import Batching, Line
 from gateway.upstream.exchanges import LARGEST_BODY, LISTING_TIMEOUT, Asked, check_secrecy, drained, opened
 from gateway.upstream.passing import refuse_passed
 from gateway.upstream.reader import Declined
@@ -130,6 +131,9 @@ class Upstream(ABC):
         return []
 
     async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
+        if sending.given is not None:
+            yield self._reread(sending.given, sending)
+            return
         asked = self._asked(sending)
         if sending.traceparent is not None:
             asked = replace(asked, headers={**asked.headers, "traceparent": sending.traceparent})
@@ -156,6 +160,15 @@ class Upstream(ABC):
                 self._tasks.spawn(drained(exchange), "drain")
             else:
                 exchange.close()
+
+    def _reread(self, given: Given, sending: Sending) -> Chunk:
+        """An answer of a batch at the service, as it would have been read had it been asked for alone."""
+        if not 200 <= given.status < 300:
+            raise self._refusal(Answered(given.status, {}, given.raw))
+        try:
+            return self._told(parse(given.raw), sending)
+        except StreamGarbage as error:
+            raise in_doubt(f"{self.name} sent no whole answer: {self._credential.redacted(str(error))}") from error
 
     async def consumed(self, attempt: str) -> Usage | None:  # noqa: ARG002 - the protocol's signature
         """Nobody tells what a closed call has cost."""
@@ -187,6 +200,20 @@ class Upstream(ABC):
 
     async def close(self) -> None:  # noqa: B027 - nothing to do is the right thing for all of them
         """The transport is shared and closed by who made it."""
+
+    def batching(self) -> Batching | None:
+        """Its own service for batches, where it has one that is spoken here (`gateway.upstream.batching.Batches`)."""
+        return None
+
+    def _line(self) -> Line:
+        """The way to that service."""
+        return Line(
+            name=self.name,
+            transport=self._transport,
+            headers=self._headers,
+            refusal=lambda status, headers, raw: self._refusal(Answered(status, headers, raw)),
+            clean=self._credential.redacted,
+        )
 
     def _only_chat(self, sending: Sending) -> None:
         """Raises InvalidRequest for an operation this language does not have."""

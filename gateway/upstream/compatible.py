@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from gateway.call import Operation
 from gateway.providers import Sending
 from gateway.settings import ProviderSettings
 from gateway.tasks import Tasks
@@ -16,17 +15,7 @@ from gateway.transport import Transport
 from gateway.transport.credential import Credential
 from gateway.upstream.base import Means
 from gateway.upstream.exchanges import config_of
-from gateway.upstream.openai_http import Manner, OpenAISpeaker, SpokenConfig
-
-PATHS: dict[Operation, str] = {
-    "chat": "chat/completions",
-    "completion": "completions",
-    "embedding": "embeddings",
-    "moderation": "moderations",
-    "image": "images/generations",
-    "speech": "audio/speech",
-    "transcription": "audio/transcriptions",
-}
+from gateway.upstream.openai_http import PATHS, Manner, OpenAISpeaker, SpokenConfig
 
 
 class Service(Struct, frozen=True, kw_only=True):

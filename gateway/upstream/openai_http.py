@@ -13,7 +13,7 @@ from typing import Literal, cast
 import msgspec
 
 from gateway.allowance import OPENAI, Limit
-from gateway.call import PASSED, Body, Chunk
+from gateway.call import PASSED, Body, Chunk, Operation
 from gateway.errors import UpstreamFailed
 from gateway.providers import Sending
 from gateway.settings import ProviderSettings
@@ -24,10 +24,20 @@ from gateway.transport.credential import Credential
 from gateway.transport.refusal import in_band_message, refused, told_headers
 from gateway.upstream.base import Answered, Means, Upstream, UpstreamConfig
 from gateway.upstream.exchanges import Asked
+from gateway.upstream.openai_batches import OpenAIBatches, Places
 from gateway.upstream.passing import answer_of, content_of
 from gateway.upstream.quirks import Quirks
 
 _JSON = "application/json"
+PATHS: dict[Operation, str] = {
+    "chat": "chat/completions",
+    "completion": "completions",
+    "embedding": "embeddings",
+    "moderation": "moderations",
+    "image": "images/generations",
+    "speech": "audio/speech",
+    "transcription": "audio/transcriptions",
+}
 _encode = msgspec.json.Encoder().encode
 Isolation = Literal["none", "prompt_cache_key", "cache_salt", "user", "prompt_cache_isolation_key"]
 
@@ -49,9 +59,11 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     """How a service speaks where nothing else is configured.
 
     `limits`: how it tells what is left of its rate limits; `limits_in_errors`: its refusals tell it in their bodies.
+    `batches`: it has OpenAI's files and batches.
     """
 
     quirks: Quirks = Quirks()
+    batches: bool = False
     limits: tuple[Limit, ...] = OPENAI
     limits_in_errors: bool = False
     isolation: Isolation = "none"
@@ -131,6 +143,13 @@ class OpenAISpeaker(Upstream):
         if manner.isolation != "none" and sending.tenant:
             body = {**body, manner.isolation: _opaque(sending.tenant)}
         return manner.quirks.asked(self.name, sending, body)
+
+    def batching(self) -> OpenAIBatches | None:
+        return OpenAIBatches(self._line(), self._places(), self._prepared) if self.manner.batches else None
+
+    def _places(self) -> Places:
+        """Where its batches are."""
+        return Places(lambda path: f"{self._base}/{path}", lambda operation: f"/v1/{PATHS[operation]}")
 
     def _told(self, body: Body, sending: Sending) -> Chunk:
         rows = body.get("data" if sending.operation == "embedding" else "choices")

@@ -4,6 +4,7 @@ Knows: forms (RFC 7578), the usage of moderations, images, speech and transcript
 credentials, money.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 import msgspec
@@ -42,11 +43,14 @@ def content_of(sending: Sending) -> tuple[str, bytes]:
     """Content type and body of the request."""
     body: Body = {**sending.body, "model": sending.model}
     files = cast("list[File] | None", body.pop(FILES, None))
-    if files is None:
-        return "application/json", _encode(body)
+    return ("application/json", _encode(body)) if files is None else form(body, files)
+
+
+def form(fields: Body, files: Sequence[File]) -> tuple[str, bytes]:
+    """Content type and body of a form."""
     boundary = uuid7()
     parts: list[bytes] = []
-    for name, value in body.items():
+    for name, value in fields.items():
         several = cast("list[object]", value) if isinstance(value, list) else [value]
         parts += [_part(boundary, name, str(item).encode()) for item in several]
     for name, filename, kind, data in files:

@@ -38,7 +38,8 @@ class Door:
 
 
 @contextmanager
-def served(home: Path, upstream: str) -> Generator[tuple[Any, int]]:
+def served(home: Path, upstream: str, more: dict[str, str] | None = None) -> Generator[tuple[Any, int]]:
+    """`more`: of the environment, instead of what stands here."""
     lab = {"lab": {"kind": "openai", "base_url": upstream, "api_key": "none", "billing": "stops-on-close"}}
     variables = {
         "NEARHIT_ADMIN_KEY": ADMIN,
@@ -46,6 +47,7 @@ def served(home: Path, upstream: str) -> Generator[tuple[Any, int]]:
         "NEARHIT_ENGINES": '{"local": {"model": "sim"}}',
         "NEARHIT_CACHE__MODE": "off",
         "NEARHIT_KEPT__BATCH_IN_FLIGHT": str(FLYING),
+        **(more or {}),
     }
     with socket.create_server(("127.0.0.1", 0), backlog=64) as sock:
         arguments = ["-m", "gateway.server", "--fd", str(sock.fileno()), "--admin", str(home / "run" / "admin.sock")]
@@ -59,9 +61,7 @@ async def opened(process: Any, port: int, client: aiohttp.ClientSession) -> Door
 
 
 async def begun(door: Door, key: str) -> str:
-    """A batch of different questions."""
-    price = {"input_usd": "1.00", "output_usd": "2.00"}
-    await door.ask("PUT", "/api/v1/prices/lab/m", ADMIN, json=price)
+    """A batch of different questions; `lab/m` has a price."""
     rows = [
         {"custom_id": str(n), "method": "POST", "url": CHAT,
          "body": {"model": "lab/m", "messages": [{"role": "user", "content": f"question {n}"}]}}
@@ -105,6 +105,8 @@ async def test_a_batch_survives_kill_9(tmp_path: Path) -> None:
             door = await opened(process, port, client)
             key = take_first_key(tmp_path)
             assert key is not None
+            price = {"input_usd": "1.00", "output_usd": "2.00"}
+            await door.ask("PUT", "/api/v1/prices/lab/m", ADMIN, json=price)
             batch_id = await begun(door, key)
             await heard(script, 4)
             script.wait = asyncio.Event()  # from now on nothing is answered

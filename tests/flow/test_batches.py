@@ -106,6 +106,28 @@ async def test_a_batch_pays_the_batch_price_where_there_is_one(tmp_path: Path) -
         assert len(set(amounts["m"])) == 1
 
 
+async def test_a_batch_takes_openais_flex_tier_where_the_model_has_it(tmp_path: Path) -> None:
+    """It is sold at what batches cost to whoever asks for it; asking where it is not sold would be refused."""
+    async with scripted() as (script, upstream):
+        name = {"kind": "openai", "base_url": upstream.url, "api_key": "none"}
+        chosen = settings(tmp_path, providers={"openai": name}, cache={"store": "memory", "mode": "off"})
+        async with live(chosen) as gateway, client_of(gateway) as client:
+            for model in ("openai/gpt-5-mini", "openai/gpt-4o-mini"):
+                assert (await gateway.chat(model=model)).status == 200
+                await over(client, await made(client, lines(line("a", model=model))))
+            entries = await gateway.entries()
+    tiers = [(body["model"], body.get("service_tier")) for body in script.sent]
+    assert tiers == [
+        ("gpt-5-mini", None),
+        ("gpt-5-mini", "flex"),
+        ("gpt-4o-mini", None),
+        ("gpt-4o-mini", None),
+    ]
+    with_flex, without = ([e["amount_nano"] for e in entries if e["model"] == m] for m in ("gpt-5-mini", "gpt-4o-mini"))
+    assert with_flex[1] * 2 == with_flex[0] > 0
+    assert without[1] == without[0] > 0
+
+
 async def test_the_engine_the_encoder_and_other_dialects_run_batches(tmp_path: Path) -> None:
     """Every endpoint that is offered, also without any upstream."""
     async with live(settings(tmp_path)) as gateway, client_of(gateway) as client:

@@ -77,10 +77,11 @@ class BatchRow(Base):
 
 
 class BatchLine(Base):
-    """One request of a batch. `state`: waiting, running, done, failed, expired or cancelled.
+    """One request of a batch. `state`: waiting, away, running, done, failed, expired or cancelled.
 
     `request_id` and `boot`: of the latest try, so that after a crash the ledger can say whether it was sent.
-    `result`: the line of the output or of the error file; it goes when that is written.
+    `result`: the line of the output or of the error file; it goes when that is written. `part`: of the batch that is at
+    a provider's own batch service, which it belongs to; `answer`: what came back from there.
     """
 
     __tablename__ = "batch_line"
@@ -93,6 +94,24 @@ class BatchLine(Base):
     request_id: Mapped[str | None]
     boot: Mapped[str | None]
     result: Mapped[bytes | None]
+    part: Mapped[str | None]
+    answer: Mapped[bytes | None]
+
+
+class BatchPart(Base):
+    """Lines of a batch that are one batch at a provider. `state`: planned, sending, away or back.
+
+    `remote`: the provider's own id of it. `boot`: of the process that holds its money, or held it.
+    """
+
+    __tablename__ = "batch_part"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    batch_id: Mapped[str] = mapped_column(index=True)
+    provider: Mapped[str]
+    model: Mapped[str]
+    state: Mapped[str]
+    remote: Mapped[str | None]
+    boot: Mapped[str | None]
 
 
 class KeptResponse(Base):

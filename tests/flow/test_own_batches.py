@@ -1,0 +1,225 @@
+"""Batches at the batch service of a provider: handed in whole, charged at its price, never lost and never twice."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from openai import AsyncOpenAI
+from sqlalchemy import text
+
+from gateway.auth import ADMIN
+from gateway.call import Principal
+from gateway.price_terms import Terms
+from gateway.prices import PriceSetting
+from gateway.scripted_server import Options, ScriptedServer
+from policies.budget import Budget
+from tests.flow.test_batches import client_of, line, lines, made, over, told
+from tests.live import Live, live, settings
+from tests.waiting import until
+
+KINDS = ("openai", "groq", "azure", "anthropic")
+OFF = {"store": "memory", "mode": "off"}
+
+
+def upstream(kind: str, port: int) -> dict[str, Any]:
+    base = f"http://127.0.0.1:{port}" if kind == "azure" else f"http://127.0.0.1:{port}/v1"
+    return {"kind": kind, "base_url": base, "api_key": "none", "batch": "own"}
+
+
+@asynccontextmanager
+async def playing(
+    home: Path,
+    kind: str = "openai",
+    options: Options | None = None,
+    more: dict[str, Any] | None = None,
+    batch: str = "own",
+    **values: Any,
+) -> AsyncGenerator[tuple[ScriptedServer, Live, AsyncOpenAI]]:
+    server = ScriptedServer(options or Options(), home / "bill.jsonl")
+    port = await server.start()
+    providers = {"lab": {**upstream(kind, port), "batch": batch}, **(more or {})}
+    chosen = settings(home, **{"providers": providers, "cache": OFF, "kept": {"batch_look": 0.05}, **values})
+    try:
+        async with live(chosen) as gateway:
+            await priced(gateway)
+            async with client_of(gateway) as client:
+                yield server, gateway, client
+    finally:
+        await server.close()
+
+
+async def priced(gateway: Live) -> None:
+    terms = Terms(input_usd="10.00", output_usd="20.00", service={"batch": "50"})
+    await gateway.services.prices.put("lab/m", terms, PriceSetting(actor="test", effective_from=0.0))
+
+
+def bill(home: Path) -> list[Any]:
+    return [msgspec.json.decode(one) for one in (home / "bill.jsonl").read_bytes().splitlines()]
+
+
+async def charged(gateway: Live) -> list[Any]:
+    """What the ledger holds that is not nothing."""
+    return [entry for entry in await gateway.entries() if entry["source"] != "void"]
+
+
+def costs(rows: Sequence[Any]) -> int:
+    """What a bill comes to at half of 10 and 20 USD a million tokens, in nano-USD."""
+    return sum(row["prompt_tokens"] * 5_000 + row["completion_tokens"] * 10_000 for row in rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_batch_goes_to_the_service_and_costs_half(tmp_path: Path, kind: str) -> None:
+    """Each row is charged by the service's own count at its batch price, and told as if it had come alone."""
+    questions = [line(f"q{n}", f"question {n}", max_tokens=20) for n in range(5)]
+    async with playing(tmp_path, kind) as (server, gateway, client):
+        batch = await over(client, await made(client, lines(*questions)))
+        assert (batch.status, batch.request_counts.completed, batch.error_file_id) == ("completed", 5, None)
+        answers = await told(client, batch.output_file_id)
+        billed, entries = bill(tmp_path), await charged(gateway)
+        rows = await gateway.rows()
+        assert server.books.counters.calls == 5
+        assert all(row["batch"] for row in billed), "none of them was asked for alone"
+        assert await gateway.services.ledger.verify() == []
+    assert {one["response"]["body"]["object"] for one in answers.values()} == {"chat.completion"}
+    assert sum(entry["amount_nano"] for entry in entries) == costs(billed)
+    assert {entry["source"] for entry in entries} == {"provider"}
+    assert {row["id"] for row in rows} == {one["response"]["request_id"] for one in answers.values()}
+
+
+async def test_every_endpoint_that_batches_have(tmp_path: Path) -> None:
+    """Legacy completions and embeddings go there too; responses as the chat completions they are made of."""
+    async with playing(tmp_path) as (_, __, client):
+        for endpoint, body in (
+            ("/v1/completions", {"model": "lab/m", "prompt": "Once", "max_tokens": 4}),
+            ("/v1/embeddings", {"model": "lab/m", "input": "a text"}),
+            ("/v1/responses", {"model": "lab/m", "input": "hi", "max_output_tokens": 16}),
+        ):
+            row = msgspec.json.encode({"custom_id": "x", "method": "POST", "url": endpoint, "body": body})
+            batch = await over(client, await made(client, row, endpoint))
+            assert batch.request_counts.completed == 1, batch
+        assert all(row["batch"] for row in bill(tmp_path))
+
+
+async def test_only_models_of_that_provider_go_there(tmp_path: Path) -> None:
+    """One input may name several models; each line goes its own way, and what cannot be sent is told why."""
+    async with playing(tmp_path, more={"up": {"kind": "scripted"}}) as (server, gateway, client):
+        name = "up/scripted"
+        await gateway.services.prices.set(name, input_usd="1", output_usd="2", actor="test", effective_from=0.0)
+        content = lines(line("away"), line("here", model=name), line("free", model="lab/unpriced"), line("bad", n="x"))
+        batch = await over(client, await made(client, content))
+        good, bad = await told(client, batch.output_file_id), await told(client, batch.error_file_id)
+        assert (set(good), set(bad)) == ({"away", "here"}, {"free", "bad"})
+        assert bad["free"]["response"]["body"]["error"]["code"] == "model_not_priced"
+        assert server.books.counters.calls == 1
+
+
+async def test_rows_that_fail_there_are_told_and_cost_nothing(tmp_path: Path) -> None:
+    """A failed row is an error of its own; the others are charged."""
+    questions = [line(f"q{n}", f"question {n}") for n in range(12)]
+    async with playing(tmp_path, options=Options(fail_rate=0.4, seed=5)) as (server, gateway, client):
+        batch = await over(client, await made(client, lines(*questions)))
+        failed = server.books.counters.failed
+        assert 0 < failed < 12
+        assert (batch.request_counts.completed, batch.request_counts.failed) == (12 - failed, failed)
+        assert len(await told(client, batch.error_file_id)) == failed
+        assert sum(entry["amount_nano"] for entry in await charged(gateway)) == costs(bill(tmp_path))
+
+
+async def test_equal_rows_are_charged_each(tmp_path: Path) -> None:
+    """The service answers and bills all of them: none may be taken for another's, in flight or from the cache."""
+    async with playing(tmp_path, cache={"store": "memory"}) as (_, gateway, client):
+        batch = await over(client, await made(client, lines(*(line(f"q{n}", "the same") for n in range(4)))))
+        assert batch.request_counts.completed == 4
+        assert sum(entry["amount_nano"] for entry in await charged(gateway)) == costs(bill(tmp_path))
+        assert len(await charged(gateway)) == 4
+
+
+async def test_all_that_it_may_cost_is_held_while_it_is_away(tmp_path: Path) -> None:
+    """A budget must hold although answers come hours later."""
+    async with playing(tmp_path, options=Options(batch_ms=60_000)) as (server, gateway, client):
+        ledger = gateway.services.ledger
+        await ledger.set_budget(Budget(scope="org", limit_nano=20_000_000, window="day", alerts=()), "test")
+        batch = await made(client, lines(*(line(f"q{n}", max_tokens=100) for n in range(5))))
+        await until(lambda: server.batches.known == 1)
+        left = ledger.remaining(Principal(key_id="", team="acme", project="app"))
+        assert left is not None
+        assert 0 < left < 20_000_000 - 5 * 100 * 10_000, "at least the whole output of each"
+        refused = await gateway.chat(model="lab/m", max_tokens=900)
+        assert (refused.status, refused.json["error"]["code"]) == (429, "insufficient_quota")
+        await client.batches.cancel(batch.id)
+        assert (await over(client, batch)).status == "cancelled"
+        assert await charged(gateway) == []
+
+
+async def test_what_was_run_is_charged_whatever_became_of_budget_and_key(tmp_path: Path) -> None:
+    """The service bills it: money that is owed must stand in the ledger, and the answer in the file."""
+    async with playing(tmp_path, options=Options(batch_ms=86_400_000)) as (server, gateway, _):
+        ledger, keyring = gateway.services.ledger, gateway.services.keyring
+        key = await gateway.new_key("rivals")
+        async with client_of(gateway, key) as rival:
+            batch = await made(rival, lines(line("a"), line("b")))
+        await until(lambda: server.batches.known == 1)
+        await ledger.set_budget(Budget(scope="org", limit_nano=1, window="day", alerts=()), "test")
+        found = [row for row in await keyring.list(ADMIN) if row.team == "rivals"]
+        await keyring.revoke(ADMIN, found[0].id)
+        server.batches.hurry()
+        await until(lambda: _ended(gateway, batch.id))
+        assert sum(entry["amount_nano"] for entry in await charged(gateway)) == costs(bill(tmp_path)) > 0
+        assert {row["status"] for row in await gateway.rows()} == {200}
+        assert await ledger.verify() == []
+
+
+async def _ended(gateway: Live, batch_id: str) -> bool:
+    async with gateway.services.database.read() as connection:
+        found = await connection.execute(text("SELECT status FROM batch WHERE id = :id"), {"id": batch_id})
+        return found.scalar_one() == "completed"
+
+
+async def test_a_budget_that_is_too_small_refuses_every_row(tmp_path: Path) -> None:
+    """Nothing is handed in that could not be paid for."""
+    async with playing(tmp_path) as (server, gateway, client):
+        budget = Budget(scope="org", limit_nano=1_000, window="day", alerts=())
+        await gateway.services.ledger.set_budget(budget, "test")
+        batch = await over(client, await made(client, lines(line("a"), line("b"))))
+        bad = await told(client, batch.error_file_id)
+        assert [bad[name]["response"]["status_code"] for name in ("a", "b")] == [429, 429]
+        assert server.books.counters.calls == 0
+
+
+async def test_cancelling_passes_on(tmp_path: Path) -> None:
+    """What nobody wants any more must not be run, and every line stands in a file."""
+    async with playing(tmp_path, options=Options(batch_ms=60_000)) as (server, _, client):
+        batch = await made(client, lines(line("a"), line("b")))
+        await until(lambda: server.batches.known == 1)
+        await client.batches.cancel(batch.id)
+        batch = await over(client, batch)
+        assert batch.status == "cancelled"
+        assert {one["error"]["code"] for one in (await told(client, batch.error_file_id)).values()} == {"batch_expired"}
+        assert server.books.counters.calls == 0
+
+
+async def test_off_unless_it_is_wanted(tmp_path: Path) -> None:
+    """The service takes up to a day: that is the operator's choice."""
+    async with playing(tmp_path, batch="off") as (server, _, client):
+        assert (await over(client, await made(client, lines(line("a"))))).status == "completed"
+        assert (server.books.counters.calls, server.batches.known) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"kind": "mistral"}, "batches are spoken here, not mistral"),
+        ({"kind": "openai", "api_keys": ["a", "b"], "api_key": None}, "one api_key"),
+        ({"kind": "openai", "base_url": None, "replicas": ["http://127.0.0.1:9/v1"]}, "one server"),
+    ],
+)
+async def test_what_cannot_do_it_is_said_at_the_start(tmp_path: Path, given: dict[str, Any], words: str) -> None:
+    """Otherwise batches would quietly cost twice as much as the configuration says."""
+    chosen = {**upstream("openai", 9), **given}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    with pytest.raises(ValueError, match=words):
+        async with live(settings(tmp_path, providers={"lab": chosen})):
+            pass
