@@ -16,7 +16,7 @@ from gateway.catalog import Route, Target
 from gateway.deployments import Deployment, Deployments, Told
 from gateway.estimate import Bound, bound, within
 from gateway.flights import Ended, Landing, Step
-from gateway.ledger import AttemptPlan, Hold, Ledger, Settlement
+from gateway.ledger import AttemptPlan, Hold, Ledger, Settlement, doubtful, given_up
 from gateway.prices import PriceBook
 from gateway.providers import Partial, Provider, Sending
 from gateway.traces import traceparent_for
@@ -25,7 +25,6 @@ from policies.money import Price, Usage, bound_nano, usd
 
 _MOST_SHORTER = 3  # budgets that may each allow less than the one before
 _ENGINE_PATIENCE = 120.0
-_BEGUN_TOKENS = 256
 _LATER = (("retry-after", "1"),)
 FREE = Price(id="free", input=0, output=0, cached_input=0, cache_write=0, status="free")
 
@@ -230,20 +229,20 @@ class Attempts:
             told, patience = self._verdict(problem, sending, step)
             report.end(told, step.ended_at, patience)
             if step.settled:
-                await self._pay(provider, hold, step, self._doubtful(plan))
+                await self._pay(provider, hold, step, doubtful(plan))
             else:
                 self._ledger.void(hold, problem.code or "failed")
             raise
         except asyncio.CancelledError:
             step.result, step.ended_at, step.settled = "cancelled", self._monotonic(), True
             report.end("nothing", step.ended_at)
-            await self._pay(provider, hold, step, self._given_up(plan, sending.stream))
+            await self._pay(provider, hold, step, given_up(plan, streamed=sending.stream))
             raise
         except Exception as problem:
             empty = isinstance(problem, StopAsyncIteration | Partial)
             step.result, step.ended_at, step.settled = "empty" if empty else "broken", self._monotonic(), True
             report.end("failed", step.ended_at)
-            await self._pay(provider, hold, step, self._doubtful(plan))
+            await self._pay(provider, hold, step, doubtful(plan))
             if not empty:  # a mistake of ours: told as one, but its money is not held for ever
                 raise
             raise errors.UpstreamFailed(f"{plan.provider} ended its answer before it began.") from None
@@ -326,22 +325,6 @@ class Attempts:
     def _source(self, provider: str) -> Literal["engine", "provider"]:
         """Who counted."""
         return "engine" if self._upstreams.kind(provider) == "local" else "provider"
-
-    @staticmethod
-    def _doubtful(plan: AttemptPlan) -> Settlement:
-        """Sent, and never heard of again: the provider may bill all of it."""
-        worst = Usage(prompt=plan.input_bound, completion=plan.max_output)
-        return Settlement(usage=worst, source="upper_bound", ended="failed", provider_id="")
-
-    @staticmethod
-    def _given_up(plan: AttemptPlan, stream: bool) -> Settlement:
-        """Closed before the first chunk: an upstream that stops at the close has read the prompt, and of a stream
-        written no more than the ledger adds for what was on its way; of a body nobody knows how much.
-        """
-        begun = 0 if stream else min(plan.max_output, _BEGUN_TOKENS)
-        output = plan.max_output if plan.billing == "bills-anyway" else begun
-        usage = Usage(prompt=plan.input_bound, completion=output)
-        return Settlement(usage=usage, source="estimated", ended="cancelled", provider_id="")
 
     def settle(self, live: Live, usage: Usage | None, ended: Ended, received: Usage, provider_id: str) -> int:
         """Post what a begun answer cost and give back its place. `usage`: the provider's own count; else `received`.

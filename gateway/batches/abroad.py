@@ -29,10 +29,9 @@ from gateway.db.session import Also
 from gateway.errors import BudgetExhausted, GatewayError, UpstreamRefused, in_doubt
 from gateway.ids import uuid7
 from gateway.kept_settings import KeptSettings
-from gateway.ledger import AttemptPlan, Hold, Settlement
+from gateway.ledger import AttemptPlan, Hold, doubtful
 from gateway.ledger.shipper import set_within
 from gateway.upstream.batching import Batching, Returned, Row
-from policies.money import Usage
 
 log = structlog.get_logger("nearhit.batches")
 
@@ -320,8 +319,7 @@ class Abroad:
         """This process will not see the end of these parts, or of any: all that they may cost is charged."""
         for name in only or list(self._holds):
             if (hold := self._holds.pop(name, None)) is not None:
-                worst = Usage(prompt=hold.plan.input_bound, completion=hold.plan.max_output)
-                self._reach.ledger.settle(hold, Settlement(usage=worst, source="upper_bound", ended="cut"))
+                self._reach.ledger.settle(hold, doubtful(hold.plan))
 
     async def _undo_doubted(self) -> None:
         """Answers that were being charged when their process ended are charged anew, what was charged is taken back."""

@@ -17,6 +17,7 @@ Ended = Literal["complete", "cut", "cancelled", "failed"]
 
 _SLACK_SECONDS = 1.0  # an upstream may go on for that long after its connection was closed
 _MOST_TOKENS = 100_000_000  # a larger count is no count
+_BEGUN_TOKENS = 256  # of a body that was closed before it came
 _SLACK_TOKENS = 8  # and has produced at least that much that was still on its way
 
 
@@ -49,6 +50,22 @@ class Settlement(Struct, frozen=True, kw_only=True, gc=False):
     ended: Ended
     provider_id: str | None = None
     price: Price | None = None
+
+
+def doubtful(plan: AttemptPlan) -> Settlement:
+    """Sent, and never heard of again: the provider may bill all of it."""
+    worst = Usage(prompt=plan.input_bound, completion=plan.max_output)
+    return Settlement(usage=worst, source="upper_bound", ended="failed", provider_id="")
+
+
+def given_up(plan: AttemptPlan, *, streamed: bool) -> Settlement:
+    """Closed before the first chunk: an upstream that stops at the close has read the prompt, and of a stream written no
+    more than the ledger adds for what was on its way; of a body nobody knows how much.
+    """
+    begun = 0 if streamed else min(plan.max_output, _BEGUN_TOKENS)
+    output = plan.max_output if plan.billing == "bills-anyway" else begun
+    usage = Usage(prompt=plan.input_bound, completion=output)
+    return Settlement(usage=usage, source="estimated", ended="cancelled", provider_id="")
 
 
 class Posting(Struct, frozen=True, kw_only=True, gc=False):
