@@ -59,8 +59,8 @@ def doubtful(plan: AttemptPlan) -> Settlement:
 
 
 def given_up(plan: AttemptPlan, *, streamed: bool) -> Settlement:
-    """Closed before the first chunk: an upstream that stops at the close has read the prompt, and of a stream written no
-    more than the ledger adds for what was on its way; of a body nobody knows how much.
+    """Closed before the first chunk: an upstream that stops at the close has read the prompt, and of a stream written
+    no more than the ledger adds for what was on its way; of a body nobody knows how much.
     """
     begun = 0 if streamed else min(plan.max_output, _BEGUN_TOKENS)
     output = plan.max_output if plan.billing == "bills-anyway" else begun

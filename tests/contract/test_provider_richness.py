@@ -86,7 +86,7 @@ def openai(kind: str, stream: bool) -> bytes:
         {"tool_calls": [{"index": 0, **call}]},
         *({"tool_calls": [{"index": 0, "function": {"arguments": letter}}]} for letter in encode(ARGUMENTS).decode()),
     ]
-    told = [{"index": 0, "delta": piece, "finish_reason": None} for piece in pieces]
+    told: list[Body] = [{"index": 0, "delta": piece, "finish_reason": None} for piece in pieces]
     told.append({"index": 0, "delta": {}, "finish_reason": "tool_calls"})
     events: list[Body] = [{**head, "object": "chat.completion.chunk", "choices": [choice]} for choice in told]
     events.append({**head, "object": "chat.completion.chunk", "choices": [], "usage": usage})
@@ -94,7 +94,7 @@ def openai(kind: str, stream: bool) -> bytes:
 
 
 def anthropic(_: str, stream: bool) -> bytes:
-    blocks = [
+    blocks: list[Body] = [
         {"type": "thinking", "thinking": "Hm.", "signature": "s"},
         {"type": "text", "text": "See."},
         {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": ARGUMENTS},
@@ -105,14 +105,14 @@ def anthropic(_: str, stream: bool) -> bytes:
         return encode({**message, "content": blocks, "stop_reason": "tool_use", "usage": usage})
     begun = {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
     told: list[Body] = [{"type": "message_start", "message": begun}]
-    empty = [{**blocks[0], "thinking": "", "signature": ""}, {**blocks[1], "text": ""}, {**blocks[2], "input": {}}]
+    emptied: list[Body] = [{"thinking": "", "signature": ""}, {"text": ""}, {"input": {}}]
     deltas: list[list[Body]] = [
         [{"type": "thinking_delta", "thinking": "Hm."}, {"type": "signature_delta", "signature": "s"}],
         [{"type": "text_delta", "text": "See."}],
         [{"type": "input_json_delta", "partial_json": letter} for letter in encode(ARGUMENTS).decode()],
     ]
-    for index, (block, some) in enumerate(zip(empty, deltas, strict=True)):
-        told.append({"type": "content_block_start", "index": index, "content_block": block})
+    for index, (block, empty, some) in enumerate(zip(blocks, emptied, deltas, strict=True)):
+        told.append({"type": "content_block_start", "index": index, "content_block": {**block, **empty}})
         told += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in some]
         told.append({"type": "content_block_stop", "index": index})
     told.append({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 30}})

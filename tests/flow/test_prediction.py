@@ -33,7 +33,7 @@ WHOLE = {
 
 
 def events() -> bytes:
-    head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    head: dict[str, Any] = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     told: list[Any] = [
         {**head, "choices": [{"index": 0, "delta": {"role": "assistant"}, "finish_reason": None}]},
         {**head, "choices": [{"index": 0, "delta": {"content": "def two"}, "finish_reason": "stop"}]},

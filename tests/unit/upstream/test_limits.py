@@ -4,12 +4,13 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from msgspec import structs
 from pydantic import SecretStr
 
 from gateway.allowance import Account, Allowance
 from gateway.errors import UpstreamRefused
 from gateway.key_pool import KeyPool
-from gateway.providers import Provider, known, load
+from gateway.providers import Provider, Sending, known, load
 from gateway.settings import ProviderSettings
 from gateway.tasks import Tasks
 from gateway.transport.direct import DirectTransport
@@ -121,6 +122,17 @@ def built(kind: str, up: RawUpstream, transport: DirectTransport, key: str = "sk
     return load(kind).build("up", settings, transport=transport, tasks=Tasks(), **clock)
 
 
+def asked() -> Sending:
+    """Something that every language can say."""
+    body = {
+        "messages": [{"role": "user", "content": "Say something."}],
+        "max_tokens": 12,
+        "model": "m",
+        "stream": False,
+    }
+    return structs.replace(sending(stream=False), body=body)
+
+
 def left(account: Account) -> Told:
     return [
         (one.what, one.remaining, one.limit, one.within if one.renews_in is None else round(one.renews_in, 3))
@@ -133,7 +145,7 @@ async def refusal(kind: str, *headers: str, body: bytes = b"{}") -> tuple[Accoun
     clock: dict[str, Any] = {"now": lambda: 1_800_000_000.0} if kind in ("openrouter", "anthropic") else {}
     async with raw_upstream(fixed(response("429 Too Many Requests", body, *headers))) as up:
         provider = built(kind, up, transport, **clock)
-        _, problem = await run(provider, sending(stream=False))
+        _, problem = await run(provider, asked())
     await transport.close()
     assert isinstance(problem, UpstreamRefused)
     return provider.accounts()[0], problem
@@ -190,12 +202,12 @@ async def test_a_key_with_nothing_left_is_avoided_before_it_says_so(kind: str) -
         ]
         pool = KeyPool("up", members, monotonic=lambda: clock)
         for _ in range(8):
-            async for _chunk in pool.send(sending(stream=False)):
+            async for _chunk in pool.send(asked()):
                 pass
         assert (len(spent.heard), len(fresh.heard)) == (1, 7)
         clock += 91.0
         for _ in range(2):
-            async for _chunk in pool.send(sending(stream=False)):
+            async for _chunk in pool.send(asked()):
                 pass
         assert len(spent.heard) == 2
 
@@ -207,7 +219,7 @@ async def test_a_pool_whose_keys_all_have_nothing_left_still_asks() -> None:
         members: list[Provider] = [built("openai", up, transport, key) for key in ("sk-1", "sk-2")]
         pool = KeyPool("up", members, monotonic=lambda: 100.0)
         for _ in range(4):
-            async for _chunk in pool.send(sending(stream=False)):
+            async for _chunk in pool.send(asked()):
                 pass
         assert len(up.heard) == 4
     await transport.close()
