@@ -258,12 +258,11 @@ async def test_where_the_last_rung_fails_an_unsure_answer_is_better_than_none(tm
     upstreams = {"a": Options(tokens=4, logprob=-2.0), "b": Options(fail_rate=1.0)}
     smart, cache = {"strategy": "cascade", "min_logprob": -0.5}, {"store": "memory", "mode": "exact"}
     async with stage(tmp_path, upstreams, smart, cache=cache) as found:
-        for _ in range(2):
-            told = await found.ask(1, stream=stream)
+        for told in [await found.ask(1, stream=stream), await found.ask(1, stream=stream)]:
             assert (told.status, told.headers["x-nearhit-cascade"]) == (200, "unsure"), told.raw
             assert (told.headers["x-nearhit-provider"], told.headers["x-nearhit-cache"]) == ("a", "miss")
-        rungs = (await found.explained(told.headers["x-request-id"]))["why"]["cascade"]["rungs"]
-        assert (rungs[0]["verdict"], rungs[-1]["verdict"]) == ("unsure", "upstream_error")
+            rungs = (await found.explained(told.headers["x-request-id"]))["why"]["cascade"]["rungs"]
+            assert (rungs[0]["verdict"], rungs[-1]["verdict"]) == ("unsure", "upstream_error")
         entries = await found.gateway.entries()
         assert [entry["provider"] for entry in entries if entry["amount_nano"]] == ["a", "a"]
         assert not await found.gateway.services.ledger.verify()
@@ -282,7 +281,11 @@ async def test_a_rung_that_cannot_say_how_sure_it_is_is_passed_over(tmp_path: Pa
         assert rungs[0]["verdict"] == "tells no log probabilities"
         entries = await found.gateway.entries()
         assert [entry["provider"] for entry in entries if entry["amount_nano"]] == ["b"]
-        for asks, verdict in (({"logprobs": True}, "refuses logprobs"), ({"n": 2}, "tells no log probabilities")):
+        asked: list[tuple[dict[str, Any], str]] = [
+            ({"logprobs": True}, "refuses logprobs"),
+            ({"n": 2}, "tells no log probabilities"),
+        ]
+        for asks, verdict in asked:
             told = await found.ask(1, **asks)
             rungs = (await found.explained(told.headers["x-request-id"]))["why"]["cascade"]["rungs"]
             assert (told.headers["x-nearhit-provider"], rungs[0]["verdict"]) == ("b", verdict)
