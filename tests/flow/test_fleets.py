@@ -287,10 +287,11 @@ async def test_a_name_that_loses_a_server_loses_no_stream(tmp_path: Path, monkey
             leaving = servers[1].books.counters
             tasks = Tasks()
             streams = [tasks.spawn(gateway.chat(model="m", stream=True), "stream") for _ in range(8)]
-            await until(lambda: leaving.in_flight > 0)
+            await until(lambda: sum(server.books.counters.calls for server in servers) == 8)
             named.remove(known[1])
             await fleet.refresh()
             seen = leaving.calls
+            assert seen == 4
             told = await asyncio.gather(*streams)
             assert {one.events[-1] for one in told} == {"[DONE]"}
             for _ in range(4):
