@@ -1,9 +1,11 @@
 """NVIDIA Dynamo's frontend. It answers 400 to fields it does not know; its own are in `nvext`, which is passed on.
 
-What of OpenAI's fields it does not know and changes no answer is left out. Errors are the object itself, with a status
+What of OpenAI's fields it does not know and changes no answer is left out; tenants are kept apart in the caches of its
+workers by `cache_salt`. Errors are the object itself, with a status
 as `code`: 529 `Overloaded` (503 at older ones) is told while all of its workers are busy. Does not know: the language
 (`gateway.upstream.openai_http`), prices, retries, its load (`gateway.fleet_load`).
-Sources: Dynamo's frontend guide, its metrics catalog, and `lib/llm/src/http/service` (1.x).
+Sources: Dynamo's frontend guide, its metrics catalog, and of its source `lib/llm/src`: `http/service/openai.rs`,
+`protocols/openai/validate.rs` (1.x).
 """
 
 from gateway.upstream.compatible import Builder, Service
@@ -19,4 +21,5 @@ _QUIRKS = Quirks(
     empties=True,
     broken=frozenset({"error"}),
 )
-build = Builder(Service(base="http://127.0.0.1:8000/v1", keyed=False, manner=Manner(quirks=_QUIRKS)))
+_MANNER = Manner(quirks=_QUIRKS, isolation="cache_salt")
+build = Builder(Service(base="http://127.0.0.1:8000/v1", keyed=False, manner=_MANNER))

@@ -19,6 +19,8 @@ KNOWN = frozenset(
         "seed",
         "user",
         "nvext",
+        "cache_salt",
+        "stop_token_ids",
     }
 )
 METRICS = b"""# HELP dynamo_frontend_inflight_requests Number of inflight requests
@@ -54,9 +56,8 @@ class Dynamo:
         if self.busy:
             return _error(529, "Overloaded", "Overloaded", "All workers are busy, please retry later")
         if unknown := sorted(set(asked.body) - KNOWN):
-            return _error(
-                400, "Bad Request", "Bad Request", f"Validation: Unsupported parameter(s): {', '.join(unknown)}"
-            )
+            named = ", ".join(f"`{name}`" for name in unknown)
+            return _error(400, "Bad Request", "Bad Request", f"Validation: Unsupported parameter(s): {named}")
         spoken = words(asked.body["messages"], 2)
         return self._stream(asked, spoken) if asked.body.get("stream") else self._whole(spoken)
 
