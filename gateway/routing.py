@@ -4,7 +4,7 @@ Knows: what a request needs (tokens, tools, pictures, a schema), who it belongs 
 Does not know: how strategies weigh (`policies.routing`), how anything is sent or measured.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from msgspec import Struct, structs
@@ -39,6 +39,7 @@ from policies.routing.draws import fraction, mixed, number_of
 _BYTES_PER_TOKEN = 4  # of a usual prompt; only compared and told, never charged
 _USUAL_OUTPUT, _LONG_OUTPUT = 256, 2_048  # tokens of an answer whose length nobody named, and the most that counts
 _MOST_PLANS = 2_048
+_MOST_HOMES = 4_096  # sessions of a route whose home is remembered
 _REFRESHED = 1.0  # seconds
 OF_SEVERAL = ("cascade", "ensemble")
 _BY_SPEED = ("fastest", "slo")
@@ -73,6 +74,16 @@ class _Plan:
         self.lacking = any(place.lacks for place in self.places)
         self.priced: tuple[str, int, int] | None = None
         self.picky: dict[Cannot, list[Place]] = {}
+        self._homes: dict[int, Place] = {}
+
+    def home(self, session: int, order: Sequence[Place]) -> Place:
+        """Where a session lives: the best of all places is the best of those that are left, if it is among them."""
+        home = self._homes.get(session)
+        if home is None:
+            if len(self._homes) >= _MOST_HOMES:
+                self._homes.clear()
+            home = self._homes[session] = home_of(session, self.places)
+        return home if any(place is home for place in order) else home_of(session, order)
 
     def leave(self) -> None:
         """Another plan takes its place: nobody needs to keep these places current."""
@@ -216,9 +227,10 @@ class Router:
             if canary and drawn < chosen.canary.share:
                 return brought_forward(ranking, canary[0], "canary")
             if canary and all(entry.to != chosen.canary.to for entry in chosen.route):
-                return _without(ranking, {id(canary[0]): "canary of others"})
+                ranking = _without(ranking, {id(canary[0]): "canary of others"})
+                order = ranking.order
         if asked.session is not None and len(order) > 1:
-            return brought_forward(ranking, home_of(asked.session, order), "session")
+            return brought_forward(ranking, plan.home(asked.session, order), "session")
         return ranking
 
     def _anywhere(self, ranking: Ranking, asked: Asked, plan: _Plan) -> Ranking:

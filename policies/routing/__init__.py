@@ -166,9 +166,9 @@ def out_of_the_question(asked: Asked, place: Place) -> str:
 
 def brought_forward(ranking: Ranking, place: Place, why: str) -> Ranking:
     """The same with one of its places in front."""
-    if place not in ranking.order:
+    at = next((number for number, other in enumerate(ranking.order) if other is place), None)
+    if at is None:
         return ranking
-    at = next(number for number, other in enumerate(ranking.order) if other is place)
     order, costs = list(ranking.order), list(ranking.costs)
     order.insert(0, order.pop(at))
     costs.insert(0, costs.pop(at))

@@ -104,6 +104,20 @@ async def test_the_majority_of_an_ensemble_streams(tmp_path: Path) -> None:
         assert sorted(entry["provider"] for entry in await found.gateway.entries()) == ["a", "b", "c"]
 
 
+async def test_sessions_stay_where_they_are_beside_a_canary(tmp_path: Path) -> None:
+    """Those that are not tried on it lost their home as soon as a canary was written down."""
+    route = ["a/m", "b/m"]
+    smart = {"route": route, "strategy": "weighted", "sticky": "session", "canary": {"to": "c/m", "share": 0.3}}
+    async with stage(tmp_path, {"a": QUICK, "b": QUICK, "c": QUICK}, smart) as found:
+        homes = set[str]()
+        for session in range(12):
+            headers = {"x-nearhit-session": f"s{session}"}
+            seen = {(await found.ask(number, headers=headers)).headers["x-nearhit-provider"] for number in range(3)}
+            assert len(seen) == 1
+            homes |= seen
+        assert homes == {"a", "b", "c"}
+
+
 async def _by_provider(found: Stage) -> dict[str, dict[str, Any]]:
     await found.gateway.settled()
     url = f"{found.gateway.url}/api/v1/usage?group_by=provider"
