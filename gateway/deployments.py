@@ -219,9 +219,12 @@ class Deployments:
         return [deployment.told(now) for deployment in self._known.values()]
 
     def _make_room(self) -> None:
-        if len(self._known) > _MOST:
-            for target, deployment in list(self._known.items())[: _MOST // 4]:
-                if not deployment.in_flight and not deployment.places:
-                    self.held.forget(deployment.number)
-                    self._free.append(deployment.number)
-                    del self._known[target]
+        if len(self._known) <= _MOST:
+            return
+        oldest = list(self._known.values())[: _MOST // 4]
+        gone = [deployment for deployment in oldest if not deployment.in_flight and not deployment.places]
+        for deployment in gone:
+            del self._known[deployment.target]
+        numbers = [deployment.number for deployment in gone]
+        self.held.forget(*numbers)  # before somebody else gets them
+        self._free += numbers

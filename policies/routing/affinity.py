@@ -101,9 +101,9 @@ class PrefixIndex:
         """For each replica that holds any beginning: how many pieces from the first on."""
         return {replica: count for bits, count in self.groups(keys, now) for replica in numbers(bits)}
 
-    def forget(self, replica: int) -> None:
-        """This replica's cache is gone: it restarted, or slept."""
-        others = ~(1 << replica)
+    def forget(self, *replicas: int) -> None:
+        """The caches of these are gone: they restarted, slept, or are no more. One pass over all keys."""
+        others = ~sum(1 << replica for replica in set(replicas))
         for key, holders in list(self._sent.items()):
             holders.lately &= others
             holders.before &= others
