@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -86,10 +86,12 @@ def decisions(times: int) -> dict[str, dict[str, float]]:
         for holders in (1, _PLACES):
             row = found.setdefault(f"prefix_affine, held by {holders}", {})
             row[f"{size} B"] = _decision(call, "prefix_affine", holders, times)
+        row = found.setdefault("weighted, a session at its home", {})
+        row[f"{size} B"] = _decision(call, "weighted", 0, times, sticky="session")
     return found
 
 
-def _decision(call: Call, name: str, holders: int, times: int) -> float:
+def _decision(call: Call, name: str, holders: int, times: int, *, sticky: Literal["none", "session"] = "none") -> float:
     """`holders`: places to which the prompt was sent before."""
     names = [f"p{number}" for number in range(_PLACES)]
     settings = Settings(providers={name: ProviderSettings(kind="vllm") for name in names})
@@ -103,7 +105,8 @@ def _decision(call: Call, name: str, holders: int, times: int) -> float:
         random=random.random,
     )
     targets = tuple(Target(name, "m") for name in names)
-    route = Route("smart", targets, ModelSettings(route=[RouteEntry(to=str(one)) for one in targets], strategy=name))
+    entries = [RouteEntry(to=str(one)) for one in targets]
+    route = Route("smart", targets, ModelSettings(route=entries, strategy=name, sticky=sticky))
     now = time.monotonic()
     for number, deployment in enumerate(map(deployments.of, targets)):
         for _ in range(MOST):
@@ -132,7 +135,7 @@ def _call(text: str) -> Call:
         model="smart",
         stream=False,
         include_usage=False,
-        directives=Directives(),
+        directives=Directives(session="one"),
         received=now,
         at=time.time(),
         deadline=now + 30.0,
