@@ -58,7 +58,7 @@ class Codec:
 
     def encode(self, entry: Entry) -> bytes:
         """`entry` without its vector."""
-        body = _encode.encode(msgspec.structs.replace(entry, vector=b""))
+        body = _encode.encode(msgspec.structs.replace(entry, vector=b"") if entry.vector else entry)
         plain = PLAIN + zlib.crc32(body).to_bytes(4, "big") + body
         if not self._boxes:
             return plain

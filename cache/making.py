@@ -31,7 +31,11 @@ class Maker:
 
     def entry(self, query: Query, kept: Kept, embedding: Vector | None, ttl: float | None) -> Entry | None:
         """What would be kept; None when it must not be. `ttl` in seconds can only shorten the configured life."""
-        life = min(limit for limit in (self._config.ttl, ttl, query.max_ttl) if limit is not None)
+        life = self._config.ttl
+        if ttl is not None:
+            life = min(life, ttl)
+        if query.max_ttl is not None:
+            life = min(life, query.max_ttl)
         if self._config.mode == "off" or life <= 0 or len(kept.answer) > self._config.max_answer:
             return None
         now = self._now()

@@ -10,10 +10,11 @@ class Tally:
     """Counts since the process started."""
 
     def __init__(self) -> None:
-        self._groups: dict[Group, ScopeStats] = {}
+        self._groups: dict[tuple[str, str, str], ScopeStats] = {}
 
     def of(self, query: Query) -> ScopeStats:
-        return self._row(Group(query.team, query.project, query.model))
+        found = self._groups.get((query.team, query.project, query.model))
+        return found or self._row(Group(query.team, query.project, query.model))
 
     def miss(self, query: Query, reason: str) -> None:
         misses = self.of(query).misses
@@ -34,7 +35,7 @@ class Tally:
             self._row(group)
         rows: list[ScopeStats] = []
         for group, row in sorted(self._groups.items()):
-            entries = None if held is None else held.get(group, 0)
+            entries = None if held is None else held.get(Group(*group), 0)
             rows.append(
                 ScopeStats(
                     team=row.team,

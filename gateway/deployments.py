@@ -84,7 +84,7 @@ class Deployment:
         self.circuit.sent(now)
         self.in_flight += 1
         self.queued_tokens += prompt
-        self._tell()
+        self._tell_changed()
 
     def began(self, prompt: int, ttft: float, now: float) -> None:
         """Its first token came after `ttft` seconds."""
@@ -92,7 +92,7 @@ class Deployment:
         self.circuit.succeeded(now)
         self._ttft.add(ttft * 1e3, now)
         self._unread = True
-        self._tell()
+        self._tell_changed()
 
     def ended(self, told: Told, now: float, *, prompt: int = 0, patience: float | None = None) -> None:
         """It is over, and what that says about the place. `prompt`: where it never began."""
@@ -106,7 +106,7 @@ class Deployment:
             self.circuit.unknown()
         if told == "patience":
             self.patient_until = now + min(_LONGEST_PATIENCE, patience if patience is not None else _PATIENCE)
-        self._tell()
+        self._tell_changed()
 
     def wrote(self, tokens: int, seconds: float, now: float) -> None:
         """So many tokens after the first took that long."""
@@ -172,6 +172,15 @@ class Deployment:
             tpot_p90_ms=tpot_p90_ms,
             tpot_p95_ms=tpot_p95_ms,
         )
+
+    def _tell_changed(self) -> None:
+        """Bring every route's view up to date after a request: of a place that is well only how busy it is changes."""
+        ill = self.circuit.open_until or self.patient_until
+        for place in self.places:
+            if ill or place.shut_until or place.probing:
+                self._tell()
+                return
+            place.in_flight, place.queued_tokens = self.in_flight, self.queued_tokens
 
     def _tell(self) -> None:
         """Bring every route's view of it up to date."""

@@ -75,7 +75,7 @@ class Dispatcher:
 
     def quote(self, call: Call, route: Route) -> dict[str, object]:
         """Where it would go, in which order and why, at what cost at worst, out of which budgets; nothing is held."""
-        choice = self._router.choose(call, route, cheapest=self._saving(call, route))
+        choice = self._router.weigh(call, route, cheapest=self._saving(call, route))
         quotes: list[dict[str, object]] = []
         for target in choice.targets:
             price, limits = self._attempts.price(call, route, target), self._attempts.limits(call, route, target)

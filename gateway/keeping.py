@@ -18,7 +18,7 @@ from policies.money import Usage
 _LARGEST = 1 << 20
 _encode = msgspec.json.Encoder().encode
 _decode_any = msgspec.json.Decoder().decode
-_IDENTITY = frozenset({"id", "created", "model"})
+_IDENTITY = ("id", "created", "model")
 _MOST_READ = 4_096
 _read: dict[int, tuple[Usage | None, str | None]] = {}  # by entry id, which is never given twice
 
@@ -35,7 +35,10 @@ def kept_from(call: Call, flight: Flight) -> Kept | None:
     body = flight.chunks[0].data if flight.chunks[0].final else fold([chunk.data for chunk in flight.chunks])
     if call.operation != "embedding" and not _whole(body):
         return None
-    answer = _encode({key: value for key, value in body.items() if key not in _IDENTITY})
+    told = body.copy()
+    for name in _IDENTITY:
+        told.pop(name, None)
+    answer = _encode(told)
     if len(answer) > _LARGEST:
         return None
     usage = landing.usage or Usage()

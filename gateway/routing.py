@@ -75,6 +75,10 @@ class _Plan:
         self.priced: tuple[str, int, int] | None = None
         self.picky: dict[Cannot, list[Place]] = {}
         self._homes: dict[int, Place] = {}
+        # Where there is nothing to choose, and nothing is remembered of what was sent there.
+        self.alone: Ranking | None = None
+        if len(rows) == 1 and route.chosen.strategy != "prefix_affine":
+            self.alone = Ranking(strategy=strategy("ordered"), order=self.places, costs=[], left_out=[])
 
     def home(self, session: int, order: Sequence[Place]) -> Place:
         """Where a session lives: the best of all places is the best of those that are left, if it is among them."""
@@ -111,8 +115,26 @@ class Router:
         self._plans: dict[str, _Plan] = {}
 
     def choose(self, call: Call, route: Route, *, cheapest: bool = False) -> Choice:
-        """The order in which to try. Raises InvalidRequest where no place can do what is asked, and where every place
-        is to be left alone, the refusal that says until when.
+        """The order in which to try. Raises as `weigh` does."""
+        plan = self._plan(route)
+        return self._only(call, plan) or self.weigh(call, route, cheapest=cheapest)
+
+    def _only(self, call: Call, plan: _Plan) -> Choice | None:
+        """Of a route to one place, which is most routes; None where something may stand against it."""
+        if plan.alone is None:
+            return None
+        place, prompt = plan.places[0], max(1, _text_bytes(call) // _BYTES_PER_TOKEN)
+        if place.shut_until or place.lacks or 0 < place.context < prompt + _LONG_OUTPUT:
+            return None
+        now = self._monotonic()
+        self._refresh(plan, now, speed=False)
+        return Choice(targets=plan.targets, ranking=plan.alone, asked=Asked(prompt=prompt, output=_LONG_OUTPUT, now=now))
+
+    def weigh(self, call: Call, route: Route, *, cheapest: bool = False) -> Choice:
+        """The order in which to try, and what each place was thought to cost.
+
+        Raises InvalidRequest where no place can do what is asked, and where every place is to be left alone, the
+        refusal that says until when.
         """
         now, plan, chosen = self._monotonic(), self._plan(route), route.chosen
         name = "cheapest" if cheapest else chosen.strategy

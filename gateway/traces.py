@@ -88,15 +88,11 @@ def identity_of(call: Call, share: float) -> tuple[str, bool]:
 
     Else the id is the request's own: a UUIDv7 ends in 62 random bits, enough to draw `share` of all requests by.
     """
-    parent = parent_of(call.directives.traceparent)
-    if parent is not None:
+    told = call.directives.traceparent
+    if told is not None and (parent := parent_of(told)) is not None:
         return parent.trace_id, parent.sampled
-    trace_id = _own_id(call)
+    trace_id = call.id.replace("-", "")
     return trace_id, int(trace_id[-14:], 16) < int(share * (1 << _RANDOM_BITS))
-
-
-def _own_id(call: Call) -> str:
-    return call.id.replace("-", "")
 
 
 def attempt_span_id(attempt: str) -> str:
@@ -158,7 +154,12 @@ def build_trace(
                 error=_part_error(part, outcome),
             )
         )
-    return Trace(id=parent.trace_id if parent else _own_id(call), request_id=call.id, reason=reason, spans=tuple(spans))
+    return Trace(
+        id=parent.trace_id if parent else call.id.replace("-", ""),
+        request_id=call.id,
+        reason=reason,
+        spans=tuple(spans),
+    )
 
 
 def _attempts(outcome: Outcome, timings: Timings) -> list[Attempt]:

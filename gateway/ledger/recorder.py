@@ -7,6 +7,7 @@ When the database is away for long the newest rows are dropped and counted; a st
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -18,7 +19,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DataError, IntegrityError
 
 from gateway.call import Outcome
-from gateway.db.clean import clean, cleaned
+from gateway.db.clean import clean
 from gateway.db.models import Explain
 from gateway.db.models.happened import LARGEST_COUNT
 from gateway.db.session import UNREACHABLE, Database
@@ -38,6 +39,7 @@ _LARGEST_EXPLANATION = 64_000
 _MOST_LATER = 5_000
 _TRIES = 20
 _encode = msgspec.json.Encoder().encode
+_name = lru_cache(2_048)(clean)  # of models and the like: few, and the same in most rows
 _tokens = attrgetter("prompt", "cached", "cache_write", "completion", "reasoning")
 
 
@@ -158,6 +160,9 @@ def request_row(outcome: Outcome) -> tuple[Any, ...]:
     """The row of `request`, in the order of its columns."""
     call, usage = outcome.call, outcome.usage
     principal, asked = call.principal, call.directives
+    tokens = _tokens(usage)
+    if max(tokens) > LARGEST_COUNT:
+        tokens = tuple([min(count, LARGEST_COUNT) for count in tokens])
     tpot = None
     if outcome.ttft_ms is not None and usage.completion > 1 and outcome.chunks > 1:
         tpot = (outcome.total_ms - outcome.ttft_ms) / (usage.completion - 1)
@@ -167,17 +172,17 @@ def request_row(outcome: Outcome) -> tuple[Any, ...]:
         principal.key_id,
         principal.team,
         principal.project,
-        cleaned(asked.user),
-        clean(call.model),
+        clean(asked.user) if asked.user else None,
+        _name(call.model),
         outcome.provider,
-        clean(outcome.model),
+        _name(outcome.model),
         call.operation,
         call.stream,
         outcome.source,
         outcome.cache,
         outcome.status,
-        cleaned(outcome.error, _LONGEST_ERROR),
-        *(min(count, LARGEST_COUNT) for count in _tokens(usage)),
+        clean(outcome.error, _LONGEST_ERROR) if outcome.error else None,
+        *tokens,
         outcome.cost_nano,
         outcome.saved_nano,
         outcome.discount_nano,
@@ -191,7 +196,7 @@ def request_row(outcome: Outcome) -> tuple[Any, ...]:
         outcome.total_ms,
         max(0.0, outcome.total_ms - outcome.upstream_ms),
         outcome.attempts,
-        cleaned(outcome.finish, 64),
+        _name(outcome.finish, 64) if outcome.finish else None,
         outcome.complete,
         outcome.client_gone,
         _encode({clean(name): clean(value) for name, value in asked.tags}).decode() if asked.tags else None,

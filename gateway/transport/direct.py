@@ -170,9 +170,12 @@ class DirectTransport:
         return self._trust
 
 
+_line = ": ".join
+
+
 def _request(lines: bytes, headers: Mapping[str, str], content: bytes) -> bytes:
     """Raises ConnectFailed for a header that would break out of its line: nothing is sent then."""
-    text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    text = "\r\n".join([*map(_line, headers.items()), ""])
     if text.count("\n") != len(headers) or text.count("\r") != len(headers) or "\0" in text:
         raise ConnectFailed("a header has a line break in it")
     try:

@@ -18,18 +18,22 @@ LARGEST_HEAD = 64 << 10
 _BUFFERED_HIGH = 256 << 10
 _BUFFERED_LOW = 64 << 10
 _BODILESS = (204, 304)
+_OF_THE_BODY = frozenset((b"content-length", b"transfer-encoding", b"content-encoding"))
 
 
 class Exchange:
-    """One request's response. Made by its connection; after `close` it is finished with, the connection is not."""
+    """One request's response. Made by its connection; after `close` it is finished with, the connection is not.
 
-    __slots__ = ("_connection", "_error", "_pieces", "_raw", "_size", "_timer", "_until", "_waiter", "ended", "status")
+    `raw`: its headers as they came.
+    """
+
+    __slots__ = ("_connection", "_error", "_pieces", "_size", "_timer", "_until", "_waiter", "ended", "raw", "status")
 
     def __init__(self, connection: "Connection") -> None:
         self.status = 0
         self.ended = False
         self._connection: Connection | None = connection
-        self._raw: list[tuple[bytes, bytes]] = []
+        self.raw: list[tuple[bytes, bytes]] = []
         self._pieces: deque[bytes] = deque()
         self._size = 0
         self._error: TransportError | None = None
@@ -40,7 +44,7 @@ class Exchange:
     @property
     def headers(self) -> Mapping[str, str]:
         """Lower-case names; of several headers of one name the last."""
-        return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._raw}
+        return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self.raw}
 
     async def head(self, until: float) -> None:
         """Wait for the status and headers, until a moment of the loop's clock."""
@@ -93,13 +97,6 @@ class Exchange:
         if self._size > _BUFFERED_HIGH and self._connection is not None:
             self._connection.hold_back()
         self.wake()
-
-    def note(self, name: bytes, value: bytes) -> None:
-        self._raw.append((name, value))
-
-    def forget_headers(self) -> None:
-        """Those of an interim response are not the answer's."""
-        self._raw.clear()
 
     def fail(self, error: TransportError) -> None:
         if not self.ended and self._error is None:
@@ -256,12 +253,13 @@ class Connection(asyncio.Protocol):
             exchange.fail(BrokenOff(f"headers longer than {LARGEST_HEAD} bytes"))
             self.abort()
             return
-        exchange.note(name, value)
+        exchange.raw.append((name, value))
         lowered = name.lower()
-        if lowered in (b"content-length", b"transfer-encoding"):
-            self._measured = True
-        elif lowered == b"content-encoding" and value.lower() != b"identity":
-            exchange.fail(BrokenOff("a content coding that was not asked for"))
+        if lowered in _OF_THE_BODY:
+            if lowered != b"content-encoding":
+                self._measured = True
+            elif value.lower() != b"identity":
+                exchange.fail(BrokenOff("a content coding that was not asked for"))
 
     def on_headers_complete(self) -> None:
         exchange, parser = self._exchange, self._parser
@@ -271,7 +269,7 @@ class Connection(asyncio.Protocol):
         self._interim = 100 <= status < 200
         if self._interim:
             self._measured = False
-            exchange.forget_headers()
+            exchange.raw.clear()  # those of an interim response are not the answer's
             return
         self._in_body = True
         self._measured = self._measured or status in _BODILESS
