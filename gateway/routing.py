@@ -128,7 +128,8 @@ class Router:
             return None
         now = self._monotonic()
         self._refresh(plan, now, speed=False)
-        return Choice(targets=plan.targets, ranking=plan.alone, asked=Asked(prompt=prompt, output=_LONG_OUTPUT, now=now))
+        asked = Asked(prompt=prompt, output=_LONG_OUTPUT, now=now)
+        return Choice(targets=plan.targets, ranking=plan.alone, asked=asked)
 
     def weigh(self, call: Call, route: Route, *, cheapest: bool = False) -> Choice:
         """The order in which to try, and what each place was thought to cost.

@@ -81,11 +81,11 @@ def _plain_text(event: Body) -> str | None:
     if choices.__class__ is not list or len(cast("list[object]", choices)) != 1:
         return None
     choice = cast("list[Body]", choices)[0]
-    if choice.__class__ is not dict or choice.keys() - _SAYS_NOTHING != _INDEX_AND_DELTA or choice["index"] != 0:
+    if choice.__class__ is not dict or not choice.keys() <= _OF_PLAIN_TEXT or choice.get("index") != 0:
         return None
     if choice.get("finish_reason") is not None or choice.get("logprobs") is not None:
         return None
-    delta = cast("Body", choice["delta"])
+    delta = cast("Body", choice.get("delta"))
     if delta.__class__ is not dict or len(delta) != 1:
         return None
     text = delta.get("content")
@@ -96,8 +96,7 @@ def _run(envelope: Body, texts: list[str]) -> Body:
     return {**envelope, "choices": [{"index": 0, "delta": {"content": "".join(texts)}}]}
 
 
-_INDEX_AND_DELTA = {"index", "delta"}
-_SAYS_NOTHING = {"logprobs", "finish_reason"}
+_OF_PLAIN_TEXT = frozenset(("index", "delta", "logprobs", "finish_reason"))
 
 
 def _fold_choice(whole: Body, part: Body) -> None:

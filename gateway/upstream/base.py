@@ -11,7 +11,6 @@ from typing import Protocol
 
 import structlog
 from msgspec import Struct
-from msgspec.structs import replace
 
 from gateway.allowance import Account, Heard, Limit, until_renewed
 from gateway.call import Body, Chunk, Given
@@ -25,6 +24,7 @@ from gateway.transport.credential import Credential
 from gateway.transport.refusal import LARGEST_ERROR, in_doubt
 from gateway.upstream.batching import Batching, Line
 from gateway.upstream.exchanges import LARGEST_BODY, LISTING_TIMEOUT, Asked, check_secrecy, drained, opened
+from gateway.upstream.once import Once
 from gateway.upstream.passing import refuse_passed
 from gateway.upstream.reader import Declined
 from policies.money import Usage
@@ -130,25 +130,24 @@ class Upstream(ABC):
         """The names in what `_models_url` answers. Raises StreamGarbage for what is no list."""
         return []
 
-    async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
+    def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
+        if sending.stream and sending.given is None:
+            return self._events(sending)
+        return Once(lambda: self._whole(sending))
+
+    async def _whole(self, sending: Sending) -> Chunk:
         if sending.given is not None:
-            yield self._reread(sending.given, sending)
-            return
-        asked = self._asked(sending)
-        if sending.traceparent is not None:
-            asked = replace(asked, headers={**asked.headers, "traceparent": sending.traceparent})
-        begun = self._monotonic()
-        deadline = begun + sending.timeout
-        exchange = await opened(self._transport, self.name, asked, sending.timeout)
-        if exchange.status < 400 and self._heard.is_due(begun):
-            self._heard.note(exchange.headers, begun, self._now())
+            return self._reread(sending.given, sending)
+        exchange, deadline = await self._begun(sending)
+        try:
+            return await self._body(exchange, sending, deadline)
+        finally:
+            exchange.close()
+
+    async def _events(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
+        exchange, deadline = await self._begun(sending)
         whole = False
         try:
-            if not 200 <= exchange.status < 300:
-                raise await self._refused(exchange, deadline)
-            if not sending.stream:
-                yield await self._body(exchange, sending, deadline)
-                return
             reader = self._reader(exchange, sending, deadline)
             while chunks := await reader.more():
                 for chunk in chunks:
@@ -160,6 +159,23 @@ class Upstream(ABC):
                 self._tasks.spawn(drained(exchange), "drain")
             else:
                 exchange.close()
+
+    async def _begun(self, sending: Sending) -> tuple[Exchange, float]:
+        """An exchange whose answer has begun, and by when it has to be there. Raises for a refusal."""
+        asked = self._asked(sending)
+        if sending.traceparent is not None:
+            asked = Asked(asked.url, {**asked.headers, "traceparent": sending.traceparent}, asked.content)
+        begun = self._monotonic()
+        deadline = begun + sending.timeout
+        exchange = await opened(self._transport, self.name, asked, sending.timeout)
+        if exchange.status < 400 and self._heard.is_due(begun):
+            self._heard.note(exchange.headers, begun, self._now())
+        if not 200 <= exchange.status < 300:
+            try:
+                raise await self._refused(exchange, deadline)
+            finally:
+                exchange.close()
+        return exchange, deadline
 
     def _reread(self, given: Given, sending: Sending) -> Chunk:
         """An answer of a batch at the service, as it would have been read had it been asked for alone."""
