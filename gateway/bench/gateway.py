@@ -3,7 +3,7 @@
 How: `nearhit scripted` and `nearhit serve` run as processes; the gateway with its encoder on one core, the upstream and
 this load generator on another. Slices at the upstream itself, at the gateway and at each peer take turns, several
 rounds; a figure is the median over rounds with the least and the most. CPU is the worker's own (/proc/PID/stat).
-`floor` is an application that does nothing, on the same server.
+`floor` is an application that does nothing, on the same server; `hop` only syncs a record and asks the upstream.
 Everything a request normally pays is on: key, scope, look-up, priced budget hold, journal, ledger row, spans at 10 %.
 
 Caveats: one machine, loopback, an upstream that costs next to nothing; on a busy machine trust CPU per request, not
@@ -98,7 +98,7 @@ async def _slice(
     through = gateway.paced if case.stream else gateway.plain
     ours = await measure(case, through, seconds=seconds, rate=case.rate, pids=gateway.pids)
     taken.setdefault("nearhit", []).append(ours)
-    floor = [stage.floor] if case.name == "miss" else []
+    floor = [stage.floor, stage.hop] if case.name == "miss" else []
     for other in (*floor, *peers) if case.direct else ():
         pids = (other.pid,) if other.pid else ()
         theirs = await measure(case, other, seconds=seconds, rate=case.rate, pids=pids, checked=False)

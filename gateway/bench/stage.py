@@ -35,11 +35,15 @@ class Gateway(Struct, kw_only=True):
 
 
 class Stage(Struct, kw_only=True):
-    """The processes of a run. `exact` has no semantic tier, `semantic` has everything; `floor` does nothing at all."""
+    """The processes of a run. `exact` has no semantic tier, `semantic` has everything.
+
+    `floor` does nothing at all; `hop` syncs a record and asks the upstream (`gateway.bench.floor`).
+    """
 
     direct: Target
     paced: Target
     floor: Target
+    hop: Target
     exact: Gateway
     semantic: Gateway
 
@@ -69,8 +73,11 @@ def start(stack: ExitStack, folder: Path) -> Stage:
     exact, semantic = [
         _gateway(stack, folder, mode, _config(mode, direct), core=ours, environment=plain) for mode in modes
     ]
-    floor = _floor(stack, folder, core=ours, environment=plain)
-    return Stage(direct=direct[0], paced=direct[1], floor=floor, exact=exact, semantic=semantic)
+    floor, hop = [
+        _floor(stack, folder, name, core=ours, environment=plain, more=more)
+        for name, more in (("floor", ()), ("hop", ("--hop", str(direct[0].port), str(folder / "hop"))))
+    ]
+    return Stage(direct=direct[0], paced=direct[1], floor=floor, hop=hop, exact=exact, semantic=semantic)
 
 
 def alone(stack: ExitStack, folder: Path, pace: tuple[str, ...], *, entries: int | None = None) -> Gateway:
@@ -102,13 +109,21 @@ def _apart() -> tuple[int | None, int | None, dict[str, str]]:
     return ours, theirs, {name: value for name, value in environment().items() if not name.startswith("NEARHIT_")}
 
 
-def _floor(stack: ExitStack, folder: Path, *, core: int | None, environment: dict[str, str]) -> Target:
+def _floor(
+    stack: ExitStack,
+    folder: Path,
+    name: str,
+    *,
+    core: int | None,
+    environment: dict[str, str],
+    more: tuple[str, ...] = (),
+) -> Target:
     port = spare_port()
     process = stack.enter_context(
-        running([str(port)], core=core, environment=environment, folder=folder, module="gateway.bench.floor")
+        running([str(port), *more], core=core, environment=environment, folder=folder, module="gateway.bench.floor")
     )
     await_port(port, process)
-    return Target(name="floor", host=HOST, port=port, model="none", pid=process.pid)
+    return Target(name=name, host=HOST, port=port, model="gpt-4o-mini", pid=process.pid)
 
 
 def _upstream(
