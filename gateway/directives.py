@@ -8,6 +8,7 @@ directives are held against.
 import re
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
+from operator import itemgetter
 from typing import Any
 
 from msgspec.structs import replace
@@ -31,6 +32,7 @@ _NANO = Decimal(1_000_000_000)
 _MOST_TAGS = 16
 _LONGEST_USER = 128
 
+_name_of = itemgetter(0)
 _MOST_PLAIN = 1_024
 _plain: set[bytes] = set()  # names met that ask for nothing: clients send two dozen of them with every request
 
@@ -39,6 +41,8 @@ Found = dict[str, Any]  # keyword arguments of Directives
 
 def directives(headers: list[tuple[bytes, bytes]]) -> Directives:
     """Names in lower case, as ASGI gives them. Raises InvalidRequest; its `param` is the header's name."""
+    if _plain.issuperset(map(_name_of, headers)):
+        return NONE
     found: Found = {}
     theirs: Found = {}
     for name, value in headers:

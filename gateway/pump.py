@@ -84,11 +84,6 @@ class Pumps:
         """Hand on every chunk. Returns what to tell the readers where the answer broke off."""
         landing = flight.landing
         landing.ended = "cut"
-        if live.first.final:  # the one body of an answer that is not streamed
-            self._note(flight, live.first)
-            await live.rest.aclose()
-            landing.ended = "complete"
-            return None
         async with aclosing(live.rest) as rest:
             self._note(flight, live.first)
             try:

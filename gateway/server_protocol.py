@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import IntEnum
+from operator import itemgetter
 from typing import Any, NoReturn, cast
 from urllib.parse import unquote
 
@@ -28,6 +29,7 @@ ADMIN_SOCKET = "nearhit.admin_socket"
 LET_IN = "nearhit.let_in"
 # From a request's headers, where it is turned away before anything is made of it: status, header lines and body.
 Door = Callable[[Any], tuple[int, bytes] | None]
+_name_of = itemgetter(0)
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -80,7 +82,6 @@ class Protocol(HttpToolsProtocol):
         self._counting = False
         self._head_fed = 0
         self._head_size = 0
-        self._hosts = 0
         self._body_size = 0
         self._body_began = 0.0
 
@@ -150,7 +151,7 @@ class Protocol(HttpToolsProtocol):
         if self._unix:
             cast("dict[str, object]", self.scope)[ADMIN_SOCKET] = True
         self._in_head = True
-        self._head_fed = self._head_size = self._hosts = 0
+        self._head_fed = self._head_size = 0
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -161,10 +162,6 @@ class Protocol(HttpToolsProtocol):
         if not self._in_head:
             return  # a trailer: it came after the headers were acted on
         name = name.lower()
-        if name == b"host":
-            self._hosts += 1
-        elif name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
         self.headers.append((name, value))
         if self._counting:
             self._head_size += len(name) + len(value)
@@ -336,9 +333,13 @@ class Protocol(HttpToolsProtocol):
     def _check_head(self, version: str) -> None:
         if len(self.headers) > self.limits.header_count:
             self._stop(HeadersTooLarge(f"The request has more than {self.limits.header_count} headers."))
-        if version == "1.1" and self._hosts != 1:
+        names = list(map(_name_of, self.headers))
+        if version == "1.1" and names.count(b"host") != 1:
             self._stop(InvalidRequest("A request must have exactly one Host header.", code="malformed_request"))
-        if version == "1.0" and any(name == b"transfer-encoding" for name, _ in self.headers):
+        if b"expect" in names:
+            told = (value.lower() for name, value in self.headers if name == b"expect")
+            self.expect_100_continue = b"100-continue" in told
+        if version == "1.0" and b"transfer-encoding" in names:
             self._stop(InvalidRequest("HTTP/1.0 knows no transfer encoding.", code="malformed_request"))
         if len(self.pipeline) >= self.limits.pipelined:
             self._stop(InvalidRequest("Too many pipelined requests.", code="malformed_request"))
