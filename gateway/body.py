@@ -27,6 +27,7 @@ _WRONG_TYPE = re.compile(r"got `(\w+)`")
 _ESCAPE = re.compile(
     rb"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}|u([dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
+_OF_THE_BODY = frozenset((b"content-type", b"content-length", b"content-encoding"))
 _UTF8 = frozenset((b"utf-8", b"utf8", b"us-ascii", b"ascii"))
 _INFLATE_STEP = 1 << 16
 _CONTAINERS = frozenset((dict, list))
@@ -75,13 +76,15 @@ def _check_headers(headers: Headers, limit: int) -> bytes | None:
     """The content-encoding to undo, None for none."""
     encoding = None
     for name, value in headers:
+        if name not in _OF_THE_BODY:
+            continue
         if name == b"content-type":
             if value != b"application/json":
                 _check_content_type(value)
         elif name == b"content-length":
             if value.isdigit() and int(value[:20]) > limit:
                 raise _too_large(limit)
-        elif name == b"content-encoding":
+        else:
             coding = value.strip().lower()
             if coding not in (b"gzip", b"x-gzip", b"deflate", b"identity", b""):
                 raise UnsupportedMedia("Unsupported content-encoding: send the body plain, or as gzip or deflate.")
