@@ -6,7 +6,7 @@ heard of. Does not know: bytes, framing, which client asks.
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import cast
+from typing import Any, cast
 
 from gateway.call import Body, Operation
 
@@ -77,15 +77,15 @@ def _runs(events: Iterable[Body]) -> Iterator[Body]:
 
 def _plain_text(event: Body) -> str | None:
     """The text of an event whose one choice says text and nothing else."""
-    choices = event.get("choices")
-    if choices.__class__ is not list or len(cast("list[object]", choices)) != 1:
+    choices: Any = event.get("choices")  # every event of every stream comes by: no call of `cast` here
+    if choices.__class__ is not list or len(choices) != 1:
         return None
-    choice = cast("list[Body]", choices)[0]
+    choice = choices[0]
     if choice.__class__ is not dict or not choice.keys() <= _OF_PLAIN_TEXT or choice.get("index") != 0:
         return None
     if choice.get("finish_reason") is not None or choice.get("logprobs") is not None:
         return None
-    delta = cast("Body", choice.get("delta"))
+    delta = choice.get("delta")
     if delta.__class__ is not dict or len(delta) != 1:
         return None
     text = delta.get("content")

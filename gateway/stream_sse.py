@@ -35,8 +35,8 @@ class EventParser:
         """Raises StreamGarbage when a bound is passed, after the events before it have been given out."""
         if self._failure is not None:
             raise self._failure
-        if self._head is None and (data := self._whole(packet)) is not None:
-            return [data]
+        if self._head is None and (plain := self._plain(packet)) is not None:
+            return plain
         events: list[bytes] = []
         try:
             self._feed(packet, events)
@@ -46,12 +46,14 @@ class EventParser:
                 raise
         return events
 
-    def _whole(self, packet: bytes) -> bytes | None:
-        """The data of a packet that is one plain event, as nearly all packets of a paced stream are."""
-        plain = packet.startswith(b"data: ") and packet.endswith(b"\n\n") and packet.count(b"\n") == 2
-        if not plain or b"\r" in packet or len(packet) > self._max_line:
+    def _plain(self, packet: bytes) -> list[bytes] | None:
+        """The data of a packet of whole plain events, as nearly all packets are; each is one line and a blank one."""
+        if not packet.startswith(b"data: ") or not packet.endswith(b"\n\n") or len(packet) > self._max_line:
             return None
-        return None if self._tail or self._data or self._name or self._after_cr else packet[6:-2]
+        if self._tail or self._data or self._name or self._after_cr or b"\r" in packet:
+            return None
+        found = packet[6:-2].split(b"\n\ndata: ")
+        return found if packet.count(b"\n") == 2 * len(found) else None
 
     def _feed(self, packet: bytes, events: list[bytes]) -> None:
         if self._head is not None:
