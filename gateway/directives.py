@@ -41,8 +41,11 @@ Found = dict[str, Any]  # keyword arguments of Directives
 
 def directives(headers: list[tuple[bytes, bytes]]) -> Directives:
     """Names in lower case, as ASGI gives them. Raises InvalidRequest; its `param` is the header's name."""
-    if _plain.issuperset(map(_name_of, headers)):
-        return NONE
+    return NONE if _plain.issuperset(map(_name_of, headers)) else _asked(headers)
+
+
+def _asked(headers: list[tuple[bytes, bytes]]) -> Directives:
+    """Of headers among which is one that asks for something, or that has not been met before."""
     found: Found = {}
     theirs: Found = {}
     for name, value in headers:
