@@ -30,6 +30,13 @@ _encode = msgspec.json.Encoder().encode
 _request = msgspec.json.Decoder(Request).decode
 
 
+class Told(Struct, frozen=True):
+    """A whole response. `cut`: of which half is sent, and then the connection is closed."""
+
+    raw: bytes
+    cut: bool = False
+
+
 class Asked(Struct, frozen=True):
     """A request as it arrived."""
 
@@ -93,8 +100,14 @@ class ScriptedBatches:
             if batch.timer is not None:
                 batch.timer.cancel()
 
-    def answer(self, asked: Asked) -> bytes | None:
-        """A whole response; None for what is no business of batches."""
+    def answer(self, asked: Asked) -> Told | None:
+        """None for what is no business of batches. What is cut has been done all the same."""
+        before = self.known
+        raw = self._answer(asked)
+        fate = misfortune(self._books.options.seed, self.known, 0.0, self._books.options.cut_rate)[0]
+        return None if raw is None else Told(raw, cut=self.known > before and fate == "cut")
+
+    def _answer(self, asked: Asked) -> bytes | None:
         path = asked.path.removeprefix("/openai").removeprefix("/v1")  # the former is Azure's
         try:
             if path.startswith("/files"):

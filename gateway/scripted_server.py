@@ -17,7 +17,7 @@ import uvloop
 
 from gateway.call import Operation
 from gateway.ids import uuid7
-from gateway.scripted_batches import Asked, ScriptedBatches
+from gateway.scripted_batches import Asked, ScriptedBatches, Told
 from gateway.scripted_calls import Books, OngoingCall, Options, Wire, response, text_response
 
 _OPERATIONS: dict[bytes, Operation] = {
@@ -142,8 +142,9 @@ class _Connection(asyncio.Protocol):
             self._call.start(ready.body)
             return
         asked = Asked(ready.method, ready.path.decode("latin-1"), ready.body)
-        self._write(self._batches.answer(asked) or self._other(ready.path))
-        self._over(keep=True)
+        told = self._batches.answer(asked) or Told(self._other(ready.path))
+        self._write(told.raw[: len(told.raw) // 2] if told.cut else told.raw)
+        self._over(keep=not told.cut)
 
     def _other(self, path: bytes) -> bytes:
         if path == b"/stats":

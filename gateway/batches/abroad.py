@@ -136,30 +136,44 @@ class Abroad:
         return True
 
     async def _follow(self, part: Part) -> None:
-        remote, service = part.remote, self._reach.service(part.provider)
-        if service is None:
+        while (service := self._reach.service(part.provider)) is None and not self._ends.halt.is_set():
             log.error("a provider whose batch is under way is not configured any more", provider=part.provider)
+            await self._ends.pause(_LONGEST_PAUSE)
+        if service is None:
+            if not self._ends.stopping.is_set():
+                await (self._keep_here(part) if part.state == "planned" else self._interrupted(part))
             return
-        if remote is None:
-            remote = await self._hand_in(part, service)
-        if remote is not None and await self._until_over(part, remote, service):
-            await self._bring_back(part, remote, service)
+        remote = part.remote or await self._hand_in(part, service)
+        why = None if remote is None else await self._until_over(part, remote, service)
+        if remote is not None and why is not None:
+            await self._bring_back(part, remote, service, why)
 
-    async def _until_over(self, part: Part, remote: str, service: Batching) -> bool:
+    async def _until_over(self, part: Part, remote: str, service: Batching) -> str | None:
+        """What the service says of its end; None where it was not waited for."""
         called_off = False
         while not self._ends.stopping.is_set():
             try:
                 if self._ends.halt.is_set() and not called_off:
                     await service.call_off(remote)
                     called_off = True
-                if await service.is_over(remote):
-                    return True
+                if (why := await service.look(remote)) is not None:
+                    return why
             except GatewayError as error:
-                log.warning("a provider says nothing of its batch", provider=part.provider, error=error.message[:200])
+                if await self._is_lost(part, error):
+                    return None
             await self._ends.pause(self._look)
-        return False
+        return None
 
-    async def _bring_back(self, part: Part, remote: str, service: Batching) -> None:
+    async def _is_lost(self, part: Part, error: GatewayError) -> bool:
+        """Whether it is not worth waiting for any more: nobody wants it, and the service will not hear of it."""
+        log.warning("a provider's batch cannot be seen", provider=part.provider, error=error.message[:200])
+        if not isinstance(error, UpstreamRefused) or error.may_retry or not self._ends.halt.is_set():
+            return False
+        if not self._ends.stopping.is_set():
+            await self._interrupted(part)
+        return True
+
+    async def _bring_back(self, part: Part, remote: str, service: Batching, why: str) -> None:
         while True:
             try:
                 numbers = {str(number): (number, name) for number, name, _ in await self._transact(parts.lines, part)}
@@ -173,10 +187,9 @@ class Abroad:
                     await self._keep(part, some, numbers)
                 break
             except GatewayError as error:
-                log.warning("a provider's batch cannot be read", provider=part.provider, error=error.message[:200])
-                if await self._ends.pause(self._look):
+                if await self._is_lost(part, error) or await self._ends.pause(self._look):
                     return
-        left = [_unrun(number, name, "") for number, name, _ in await self._transact(parts.lines, part)]
+        left = [_unrun(number, name, why) for number, name, _ in await self._transact(parts.lines, part)]
         await self._transact(parts.returned, part, [], left)
         await self._transact(parts.move, part, "back", remote=remote, boot=part.boot)
         self._came.set()
@@ -212,10 +225,10 @@ class Abroad:
             except LookupError:
                 await self._interrupted(part)
                 return None
-            except (UpstreamRefused, BudgetExhausted) as error:
-                await self._refused(part, error)
-                return None
             except GatewayError as error:
+                if not again and _is_final(error):
+                    await self._refused(part, error)
+                    return None
                 log.warning("a batch cannot be handed in", provider=part.provider, error=error.message[:200])
                 if not again and not (again := in_doubt(error)):
                     await self._transact(parts.move, part, "planned", remote=None, boot=None)
@@ -352,6 +365,11 @@ def _together(part: Part, plans: list[AttemptPlan]) -> AttemptPlan:
         max_output=min(_MOST_TOKENS, sum(plan.max_output for plan in plans)),
         billing=first.billing,
     )
+
+
+def _is_final(error: GatewayError) -> bool:
+    """Whether handing it in again would not be taken either."""
+    return isinstance(error, BudgetExhausted) or (isinstance(error, UpstreamRefused) and not error.may_retry)
 
 
 def _unrun(number: int, name: str, message: str) -> Result:

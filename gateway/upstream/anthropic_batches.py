@@ -48,8 +48,9 @@ class AnthropicBatches:
     async def find(self, name: str) -> str | None:
         raise LookupError(f"{self._line.name} keeps no names of batches, so {name} cannot be looked for")
 
-    async def is_over(self, batch: str) -> bool:
-        return (await self._line.ask("GET", f"{self._base}/{batch}")).get("processing_status") == "ended"
+    async def look(self, batch: str) -> str | None:
+        told = await self._line.ask("GET", f"{self._base}/{batch}")
+        return "" if told.get("processing_status") == "ended" else None
 
     async def collect(self, batch: str) -> AsyncGenerator[Returned, None]:
         # Its own `results_url` may lead elsewhere, where the key must not go.

@@ -50,7 +50,9 @@ class Batching(Protocol):
         """The batch that was handed in under `name`, if it was. Raises LookupError where the service cannot tell."""
         ...
 
-    async def is_over(self, batch: str) -> bool: ...
+    async def look(self, batch: str) -> str | None:
+        """None while it runs; then why it ended, where that is not that every row was run, in words or empty."""
+        ...
 
     def collect(self, batch: str) -> AsyncGenerator[Returned, None]:
         """Of one that is over, in any order. A row that does not come back was not run."""

@@ -63,8 +63,12 @@ class OpenAIBatches:
         mine = [row for row in rows if mapping(row.get("metadata")).get("nearhit") == name]
         return _id(mine[0], self._line.name) if mine else None
 
-    async def is_over(self, batch: str) -> bool:
-        return (await self._told(batch)).get("status") in _OVER
+    async def look(self, batch: str) -> str | None:
+        told = await self._told(batch)
+        if told.get("status") not in _OVER:
+            return None
+        wrong = objects(mapping(told.get("errors")).get("data"))
+        return words(wrong[0].get("message")) if wrong else ""
 
     async def collect(self, batch: str) -> AsyncGenerator[Returned, None]:
         told = await self._told(batch)
@@ -77,8 +81,8 @@ class OpenAIBatches:
         try:
             await self._line.ask("POST", self._places.url(f"batches/{batch}/cancel"))
         except GatewayError:
-            if not await self.is_over(batch):  # it was quicker
-                raise
+            if await self.look(batch) is None:
+                raise  # else it was quicker
 
     async def _told(self, batch: str) -> Body:
         return await self._line.ask("GET", self._places.url(f"batches/{batch}"))

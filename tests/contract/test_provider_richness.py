@@ -113,7 +113,7 @@ def anthropic(_: str, stream: bool) -> bytes:
     ]
     for index, (block, empty, some) in enumerate(zip(blocks, emptied, deltas, strict=True)):
         told.append({"type": "content_block_start", "index": index, "content_block": {**block, **empty}})
-        told += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in some]
+        told.extend({"type": "content_block_delta", "index": index, "delta": delta} for delta in some)
         told.append({"type": "content_block_stop", "index": index})
     told.append({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 30}})
     told.append({"type": "message_stop"})

@@ -201,6 +201,26 @@ async def test_cancelling_passes_on(tmp_path: Path) -> None:
         assert server.books.counters.calls == 0
 
 
+@pytest.mark.parametrize(("kind", "found"), [("openai", True), ("anthropic", False)])
+async def test_a_batch_whose_answer_was_lost_is_looked_for_and_never_made_twice(
+    tmp_path: Path, kind: str, found: bool
+) -> None:
+    """Where the service keeps no names nobody can tell, so its rows stay charged at the bound and are told as such."""
+    async with playing(tmp_path, kind, Options(cut_rate=1.0)) as (server, gateway, client):
+        batch = await over(client, await made(client, lines(line("a"), line("b"))))
+        assert server.batches.known == 1
+        entries = await charged(gateway)
+        assert await gateway.services.ledger.verify() == []
+        if found:
+            assert batch.request_counts.completed == 2
+            assert sum(entry["amount_nano"] for entry in entries) == costs(bill(tmp_path))
+            return
+        bad = await told(client, batch.error_file_id)
+        assert {one["error"]["code"] for one in bad.values()} == {"interrupted"}
+        assert [entry["source"] for entry in entries] == ["upper_bound"]
+        assert entries[0]["amount_nano"] >= costs(bill(tmp_path))
+
+
 async def test_off_unless_it_is_wanted(tmp_path: Path) -> None:
     """The service takes up to a day: that is the operator's choice."""
     async with playing(tmp_path, batch="off") as (server, _, client):

@@ -1,0 +1,120 @@
+"""What services say of their batches, at its edges: refused, failed, lost on the way, in lines cut anywhere."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.errors import UpstreamFailed, UpstreamRefused
+from gateway.providers import Sending
+from gateway.providers.anthropic import build as anthropic
+from gateway.providers.openai import build as openai
+from gateway.settings import ProviderSettings
+from gateway.tasks import Tasks
+from gateway.transport.direct import DirectTransport
+from gateway.upstream.batching import Batching, Row, batching_of
+from tests.unit.upstream.raw_upstream import RawUpstream, fixed, raw_upstream, response
+
+encode = msgspec.json.encode
+
+
+@pytest.fixture
+async def transport() -> AsyncGenerator[DirectTransport]:
+    made = DirectTransport()
+    yield made
+    await made.close()
+
+
+def service(up: RawUpstream, transport: DirectTransport, build: Any = openai) -> Batching:
+    settings = ProviderSettings(kind="any", base_url=up.url, api_key="sk-secret")  # type: ignore[arg-type]
+    found = batching_of(build("up", settings, transport=transport, tasks=Tasks()))
+    assert found is not None
+    return found
+
+
+def row(name: str) -> Row:
+    body: dict[str, object] = {"messages": [{"role": "user", "content": "Hi."}], "max_tokens": 5}
+    return Row(
+        name, Sending(id=name, operation="chat", model="m", body=body, stream=False, tenant="", timeout=9.0, idle=9.0)
+    )
+
+
+def told(body: object, status: str = "200 OK") -> Any:
+    return fixed(response(status, encode(body)))
+
+
+async def test_why_a_batch_was_not_run_is_told(transport: DirectTransport) -> None:
+    """The rows of a batch that was refused whole must say why, not only that they were not run."""
+    errors = {"object": "list", "data": [{"code": "x", "message": "Enqueued token limit reached."}]}
+    async with raw_upstream(told({"id": "b", "status": "failed", "errors": errors})) as up:
+        assert await service(up, transport).look("b") == "Enqueued token limit reached."
+    for status, why in (("validating", None), ("cancelling", None), ("completed", ""), ("expired", "")):
+        async with raw_upstream(told({"id": "b", "status": status})) as up:
+            assert await service(up, transport).look("b") == why
+
+
+async def test_a_batch_is_found_by_our_name(transport: DirectTransport) -> None:
+    """And another's, or one without a name, is not taken for ours."""
+    rows = [{"id": "b1", "metadata": None}, {"id": "b2", "metadata": {"nearhit": "mine"}}]
+    async with raw_upstream(told({"data": rows})) as up:
+        assert await service(up, transport).find("mine") == "b2"
+        assert await service(up, transport).find("yours") is None
+    async with raw_upstream(told({})) as up:
+        with pytest.raises(LookupError):
+            await service(up, transport, anthropic).find("mine")
+
+
+async def test_a_file_that_is_lost_is_nothing_to_doubt(transport: DirectTransport) -> None:
+    """Only what names it can cost money: without this every hiccup would be looked for, or charged."""
+    async with raw_upstream(fixed(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{", close=True)) as up:
+        with pytest.raises(UpstreamFailed) as lost:
+            await service(up, transport).hand_in("n", "chat", [row("1")])
+        assert not lost.value.doubtful
+        with pytest.raises(UpstreamFailed) as doubtful:
+            await service(up, transport, anthropic).hand_in("n", "chat", [row("1")])
+        assert doubtful.value.doubtful
+
+
+async def test_a_refusal_has_its_words_and_no_secret(transport: DirectTransport) -> None:
+    """It becomes the answer of every row."""
+    error = {"error": {"message": "Bad key sk-secret.", "type": "x", "code": "invalid_api_key"}}
+    async with raw_upstream(told(error, "401 Unauthorized")) as up:
+        with pytest.raises(UpstreamRefused) as refusal:
+            await service(up, transport).hand_in("n", "chat", [row("1")])
+    assert refusal.value.http_status == 401
+    assert "Bad key" in refusal.value.message
+    assert "sk-secret" not in refusal.value.message
+
+
+async def test_rows_come_back_as_they_would_have_been_told_alone(transport: DirectTransport) -> None:
+    """Anthropic's errors have to be errors of their status; what was never run has a reason instead of an answer."""
+    results = [
+        {"custom_id": "1", "result": {"type": "succeeded", "message": {"id": "m"}}},
+        {
+            "custom_id": "2",
+            "result": {"type": "errored", "error": {"type": "error", "error": {"type": "invalid_request_error"}}},
+        },
+        {"custom_id": "3", "result": {"type": "errored", "error": {"type": "rate_limit_error"}}},
+        {"custom_id": "4", "result": {"type": "expired"}},
+    ]
+    content = b"\n".join(encode(one) for one in results)  # without an end to the last line
+    async with raw_upstream(fixed(response("200 OK", content))) as up:
+        found = [one async for one in service(up, transport, anthropic).collect("b")]
+    assert [(one.name, one.status, one.code) for one in found] == [
+        ("1", 200, ""),
+        ("2", 400, ""),
+        ("3", 429, ""),
+        ("4", 0, "batch_expired"),
+    ]
+    assert msgspec.json.decode(found[1].raw)["error"]["type"] == "invalid_request_error"
+
+
+async def test_half_a_result_is_none(transport: DirectTransport) -> None:
+    """It is fetched again; rows that were read before stay."""
+    raw = b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n" + encode({"custom_id": "1", "result": {}}) + b"\n{"
+    async with raw_upstream(fixed(raw, close=True)) as up:
+        rows = service(up, transport, anthropic).collect("b")
+        assert (await anext(rows)).name == "1"
+        with pytest.raises(UpstreamFailed):
+            await anext(rows)
