@@ -18,15 +18,13 @@ from gateway.tasks import Tasks
 from gateway.transport import Transport
 from gateway.transport.credential import Credential
 from gateway.upstream.base import Means
-from gateway.upstream.compatible import PATHS
 from gateway.upstream.exchanges import Asked, config_of
-from gateway.upstream.openai_http import Manner, OpenAISpeaker, SpokenConfig
+from gateway.upstream.openai_http import PATHS, Manner, OpenAISpeaker, SpokenConfig
 from gateway.upstream.quirks import Quirks
 
 _DEFAULT_BASE = "http://127.0.0.1:8000/v1"
 _MULTIPLEXED = "serve_multiplexed_model_id"
 _QUIRKS = Quirks(empties=True, reasoning="reasoning", broken=frozenset({"abort", "error"}))
-
 _MANNER = Manner(quirks=_QUIRKS, isolation="cache_salt")
 
 
@@ -44,9 +42,7 @@ class RayProvider(OpenAISpeaker):
         config = config_of(name, settings, Config)
         base = (settings.base_url or _DEFAULT_BASE).rstrip("/")
         credential = Credential(settings.api_key, base)
-        super().__init__(
-            name, settings, config, credential, base, means, Manner(quirks=_QUIRKS, isolation="cache_salt")
-        )
+        super().__init__(name, settings, config, credential, base, means, _MANNER)
         self._multiplexed = config.multiplexed
 
     def _asked(self, sending: Sending) -> Asked:

@@ -107,14 +107,8 @@ LIMITS: dict[str, tuple[tuple[str, ...], Told]] = {
     "gemini": ((f"{RATE}-remaining-requests: 0",), []),
     "bedrock": ((f"{RATE}-remaining-requests: 0",), []),
 }
-OWN = {
-    "llamacpp",
-    "lmstudio",
-    "ollama",
-    "sglang",
-    "tgi",
-    "vllm",
-}  # on machines of one's own: whatever stands before them
+# On machines of one's own: whatever stands before them.
+OWN = {"dynamo", "llamacpp", "lmstudio", "ollama", "ray", "sglang", "tgi", "vllm"}
 
 
 def built(kind: str, up: RawUpstream, transport: DirectTransport, key: str = "sk-1", **clock: Any) -> Any:
