@@ -93,7 +93,7 @@ async def openai(
     stack.push_async_callback(server.close)
     tasks = Tasks()
     stack.push_async_callback(tasks.finish, 1.0)
-    # The scripted server tells usage where it is asked for; a service that tells it unasked has it in its recordings.
+    # The scripted server tells usage where it is asked for; who tells it unasked has that in golden cases.
     settings = ProviderSettings(kind=name, base_url=f"http://127.0.0.1:{port}/v1", usage_in_streams=True)  # type: ignore[call-arg]
     made = await transport(stack, kind)
     provider = load(name).build(name, settings, transport=made, tasks=tasks)
@@ -102,7 +102,7 @@ async def openai(
     return Bench(provider, lambda: counters.in_flight, lambda: counters.closed_early, lacks)
 
 
-# Services that speak OpenAI's language; what is their own is in their golden recordings.
+# Services that speak OpenAI's language; what is their own is in their golden cases.
 COMPATIBLE = (
     "deepseek",
     "dynamo",
