@@ -76,7 +76,7 @@ def _chunk(seeds: Sequence[int], steps: int) -> tuple[Counter[str], list[str]]:
         try:
             happened += wander(seed, steps)
             happened["schedules"] += 1
-        except Exception as error:  # whatever it is, the other schedules go on
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other schedules go on
             broken.append(f"seed {seed}: {error!r}")
     return happened, broken
 
