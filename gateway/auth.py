@@ -342,3 +342,9 @@ def _bounded(store: dict[_K, _V], bound: int) -> dict[_K, _V]:
     while len(store) >= bound:
         del store[next(iter(store))]
     return store
+
+
+def may_ask(principal: Principal, model: str) -> None:
+    """Raises NotAllowed where this key is not for that model."""
+    if principal.models is not None and model not in principal.models:
+        raise NotAllowed(f"This key may not use the model `{model}`.", param="model")

@@ -23,6 +23,9 @@ OURS_TO_MEND = (  # our key, our account there: nothing the client did
 )
 
 
+_PATIENCE = 2.0  # seconds without news of a place before others are asked
+
+
 class Way(Struct, frozen=True):
     """Into a place. `failover`: another place failed; `paid`: with a retry, which comes back once this is answered."""
 
@@ -61,8 +64,12 @@ class Failovers:
                 return Way(deployment, failover=True, paid=True)
             if verdict != "crowded" and self._retries.allows(spare):
                 return Way(deployment, failover=True, paid=True)
-            if verdict == "failed" or not await self._heard(deployment, deadline - now):
-                return None
+            if verdict == "failed":
+                break
+            if not await self._heard(deployment, min(_PATIENCE, deadline - now)):
+                # Nobody knows still. Where there are others they are asked; the last one may be slow and well.
+                in_time = self._monotonic() < deadline
+                return Way(deployment, failover=True) if in_time and not spare else None
         return None
 
     @contextmanager
@@ -76,6 +83,10 @@ class Failovers:
             yield
             if way.paid:
                 self._retries.repay()
+        except GatewayError as problem:
+            if way.paid and not is_failing(problem):
+                self._retries.repay()  # the client's own fault, or a budget: it says nothing against the place
+            raise
         finally:
             way.deployment.takeover.left()
             self._tell(way.deployment)
@@ -90,7 +101,7 @@ class Failovers:
         except GatewayError as problem:
             if is_failing(problem):
                 takeover.failed(self._monotonic())
-            elif getattr(problem, "unwanted", False):
+            elif getattr(problem, "unwanted", False) or isinstance(problem, UpstreamRefused):
                 takeover.answered(sent, self._monotonic())
             raise
         else:

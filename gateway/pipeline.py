@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Callable
 
 from cache.types import Hit, Query
+from gateway.auth import may_ask
 from gateway.call import Call
-from gateway.errors import BudgetExhausted, CacheMissed, GatewayError, NotAllowed
+from gateway.errors import BudgetExhausted, CacheMissed, GatewayError
 from gateway.fetching import Fetching, Parts
 from gateway.journey import UNSAID, Answer, Degraded, Journey, begin, explanation, serve
 from gateway.keeping import replayed
@@ -86,10 +87,9 @@ class Pipeline:
 
     def _admit(self, journey: Journey) -> None:
         """Whether this key may ask for this model, and where that leads."""
-        call, allowed, repeat = journey.call, journey.call.principal.models, journey.call.repeat
+        call, repeat = journey.call, journey.call.repeat
         journey.route = repeat.route if repeat is not None else self._parts.catalog.resolve(call.model)
-        if allowed is not None and call.model not in allowed:
-            raise NotAllowed(f"This key may not use the model `{call.model}`.", param="model")
+        may_ask(call.principal, call.model)
         journey.query = repeat.query if repeat is not None else self._parts.asking.query(call, journey.route)
         journey.timings.admitted = self._parts.monotonic()
 

@@ -64,7 +64,7 @@ class RetryBudget:
 
     def borrow(self) -> None:
         """Take one that cannot be gone without; what is lacking is paid by the requests that follow."""
-        self._balance -= 1.0
+        self._balance = max(self._balance - 1.0, -self._reserve)
 
     def repay(self) -> None:
         """One that was taken made nothing worse."""

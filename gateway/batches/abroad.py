@@ -17,6 +17,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from gateway.auth import may_ask
 from gateway.batches import parts
 from gateway.batches.asking import Asking
 from gateway.batches.lines import answered, unanswered
@@ -26,7 +27,7 @@ from gateway.batches.shapes import Batch, Line, Result
 from gateway.call import Call, Given, Principal
 from gateway.catalog import Target
 from gateway.db.session import Also
-from gateway.errors import BudgetExhausted, GatewayError, UpstreamRefused, in_doubt
+from gateway.errors import BudgetExhausted, GatewayError, InvalidRequest, Unauthorized, UpstreamRefused, in_doubt
 from gateway.ids import uuid7
 from gateway.kept_settings import KeptSettings
 from gateway.ledger import AttemptPlan, Hold, doubtful
@@ -42,18 +43,22 @@ _MOST_TOKENS = (1 << 31) - 1
 _PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
 _INTERRUPTED = "The gateway stopped while this request was handed to the provider; it may have been billed."
+REVOKED = Unauthorized("The key that this batch was made with has been revoked or has expired.")
 _NOT_RUN = "The provider ended its batch before this request was run."
 Transact = Callable[..., Awaitable[Any]]
 _model = msgspec.json.Decoder(dict[str, object]).decode
 
 
 class Means(Struct, frozen=True, kw_only=True):
-    """What it works with. `transact` repeats until the database is there."""
+    """What it works with. `transact` repeats until the database is there; `principal` says whose requests these are
+    now, None once the key is revoked.
+    """
 
     reach: Reach
     asking: Asking
     settings: KeptSettings
     transact: Transact
+    principal: Callable[[], Awaitable[Principal | None]]
 
 
 class Ends(Struct, frozen=True, kw_only=True):
@@ -76,12 +81,12 @@ class Abroad:
         self._reach = means.reach
         self._asking = means.asking
         self._transact = means.transact
+        self._principal = means.principal
         self._look = means.settings.batch_look
         self._repeat = means.settings.retry_interrupted
         self._batch = batch
         self._boot = boot
         self._ends = ends
-        self._owner = Principal(key_id=batch.key_id, team=batch.team, project=batch.project)
         self._holds: dict[str, Hold] = {}
         self._came = asyncio.Event()
         self._over = False
@@ -143,7 +148,8 @@ class Abroad:
             if not self._ends.stopping.is_set():
                 await (self._keep_here(part) if part.state == "planned" else self._interrupted(part))
             return
-        remote = part.remote or await self._hand_in(part, service)
+        if (remote := part.remote) is None:
+            part, remote = await self._hand_in(part, service)
         why = None if remote is None else await self._until_over(part, remote, service)
         if remote is not None and why is not None:
             await self._bring_back(part, remote, service, why)
@@ -210,25 +216,26 @@ class Abroad:
 
     # -- handing in ----------------------------------------------------------------------------------------------
 
-    async def _hand_in(self, part: Part, service: Batching) -> str | None:
-        """The service's id of it; None where there is nothing to wait for."""
+    async def _hand_in(self, part: Part, service: Batching) -> tuple[Part, str | None]:
+        """The part as it is now and the service's id of it; None where there is nothing to wait for."""
         again = part.state == "sending"  # by a process that is gone: it may have arrived
         pause = _PAUSE
         while not self._ends.stopping.is_set() and (again or not self._ends.halt.is_set()):
             try:
                 remote = await self._found(part, service) if again else None
                 if remote is not None:
-                    return await self._away(part, remote)
+                    return part, await self._away(part, remote)
                 again = False
                 if not self._ends.halt.is_set():
-                    return await self._send(part, service)
+                    part = await self._renewed(part)
+                    return part, await self._send(part, service)
             except LookupError:
                 await self._interrupted(part)
-                return None
+                return part, None
             except GatewayError as error:
                 if not again and _is_final(error):
                     await self._refused(part, error)
-                    return None
+                    return part, None
                 log.warning("a batch cannot be handed in", provider=part.provider, error=error.message[:200])
                 if not again and not (again := in_doubt(error)):
                     await self._transact(parts.move, part, "planned", remote=None, boot=None)
@@ -236,7 +243,16 @@ class Abroad:
             pause = min(_LONGEST_PAUSE, pause * 2)
         if not self._ends.stopping.is_set():
             await self._keep_here(part)
-        return None
+        return part, None
+
+    async def _renewed(self, part: Part) -> Part:
+        """Where a process that ended had its money charged: under another name, and that charge is taken back."""
+        if part.id in self._holds or await self._transact(parts.charged, part.attempt) is None:
+            return part
+        rename = partial(parts.rename, part=part, name=(name := uuid7()))
+        if not await self._take_back(part.attempt, rename):
+            await self._transact(rename)
+        return msgspec.structs.replace(part, id=name, state="planned", boot=None)
 
     async def _found(self, part: Part, service: Batching) -> str | None:
         """Raises LookupError where nobody can tell whether it was handed in."""
@@ -270,11 +286,15 @@ class Abroad:
         target, refused = Target(part.provider, part.model), list[Result]()
         calls: list[Call] = []
         rows: list[tuple[AttemptPlan, Row]] = []
+        principal = await self._principal()
         to_come = Given(provider=part.provider, model=part.model)
         for number, name, request in await self._transact(parts.lines, part):
             line = Line(number=number, custom_id=name, request=request, request_id=uuid7(), given=to_come)
             try:
-                call = self._asking.call(self._batch, self._owner, line, line.request_id)
+                if principal is None:
+                    raise REVOKED
+                call = self._asking.call(self._batch, principal, line, line.request_id)
+                may_ask(principal, call.model)
                 plan, sending = self._reach.quote(call, target)
             except GatewayError as error:
                 refused.append(self._told(line, error))
@@ -323,10 +343,9 @@ class Abroad:
                 continue
             if (hold := self._holds.pop(part.id, None)) is not None:
                 self._reach.ledger.void(hold, "charged request by request")
-                await self._transact(parts.drop, part.id)
             else:
                 await self._take_back(part.attempt, partial(parts.drop, part_id=part.id))
-                await self._transact(parts.drop, part.id)
+            await self._transact(parts.drop, part.id)
 
     def let_go(self, *only: str) -> None:
         """This process will not see the end of these parts, or of any: all that they may cost is charged."""
@@ -336,7 +355,7 @@ class Abroad:
 
     async def _undo_doubted(self) -> None:
         """Answers that were being charged when their process ended are charged anew, what was charged is taken back."""
-        for number, request_id in await self._transact(parts.doubted, self._batch.id, self._boot):
+        for number, request_id in await self._transact(parts.doubted, self._batch.id):
             loosen = partial(parts.loosen, batch_id=self._batch.id, number=number)
             if not await self._take_back(f"{request_id}.1", loosen):
                 await self._transact(loosen)
@@ -369,7 +388,8 @@ def _together(part: Part, plans: list[AttemptPlan]) -> AttemptPlan:
 
 def _is_final(error: GatewayError) -> bool:
     """Whether handing it in again would not be taken either."""
-    return isinstance(error, BudgetExhausted) or (isinstance(error, UpstreamRefused) and not error.may_retry)
+    final = isinstance(error, BudgetExhausted | InvalidRequest)
+    return final or (isinstance(error, UpstreamRefused) and not error.may_retry)
 
 
 def _unrun(number: int, name: str, message: str) -> Result:

@@ -45,6 +45,9 @@ class Reach(Struct, frozen=True, kw_only=True):
     def quote(self, call: Call, target: Target) -> tuple[AttemptPlan, Sending]:
         """The most it can cost in a batch, and the request. Raises GatewayError for what cannot be sent."""
         plan, sending = self.attempts.apart(call, self.catalog.resolve(call.model), target)
+        cannot = getattr(self.upstreams.of(target), "cannot", None)
+        if cannot is not None and (what := cannot(call.operation, call.body, call.native)):
+            raise InvalidRequest(f"{target} would refuse `{what}`.", param=what, code="unsupported_parameter")
         most = call.directives.max_cost_nano
         if most is not None and plan.reserve_nano > most:
             could = usd(plan.reserve_nano)

@@ -14,8 +14,8 @@ from msgspec import Struct
 from sqlalchemy.engine import Connection
 
 from gateway.auth import Keyring
-from gateway.batches import parts, store
-from gateway.batches.abroad import Abroad, Ends
+from gateway.batches import store
+from gateway.batches.abroad import REVOKED, Abroad, Ends
 from gateway.batches.abroad import Means as Far
 from gateway.batches.asking import Asking, Told
 from gateway.batches.lines import Faults, Read, answered, read
@@ -23,7 +23,6 @@ from gateway.batches.reach import Reach
 from gateway.batches.shapes import Batch, Line, Result, Status
 from gateway.call import Principal
 from gateway.db.session import UNREACHABLE, Database
-from gateway.errors import Unauthorized
 from gateway.files import Files
 from gateway.ids import uuid7
 from gateway.kept_settings import KeptSettings
@@ -41,7 +40,6 @@ _MOST_TRIES = 5  # of one line, at upstreams
 _LONGEST_PAUSE = 60.0
 _CANCELLED = "This batch was cancelled before this request was executed."
 _EXPIRED = "This request could not be executed before the completion window expired."
-_REVOKED = Unauthorized("The key that this batch was made with has been revoked or has expired.")
 Halt = Literal["", "stopping", "cancelling", "expired"]
 
 
@@ -73,7 +71,13 @@ class Runner:
         self._news = asyncio.Event()
         self._over = False
         ends = Ends(halt=self._halt, stopping=stopping)
-        far = Far(reach=means.reach, asking=means.asking, settings=means.settings, transact=self._transact)
+        far = Far(
+            reach=means.reach,
+            asking=means.asking,
+            settings=means.settings,
+            transact=self._transact,
+            principal=self._principal,
+        )
         self._abroad = Abroad(far, batch, boot, ends)
 
     async def run(self) -> None:
@@ -84,7 +88,8 @@ class Runner:
             return
         if status in ("in_progress", "cancelling"):
             repeat = self._means.settings.retry_interrupted
-            await self._transact(store.heal, self._batch.id, self._boot, repeat=repeat)
+            # Nothing has been begun here yet: what is under way was left by a process or a runner that ended.
+            await self._transact(store.heal, self._batch.id, "", repeat=repeat)
             if status == "in_progress":
                 await self._abroad.part()
             else:
@@ -96,7 +101,7 @@ class Runner:
             finally:
                 self._abroad.let_go()
         await self._transact(store.loosen, self._batch.id, self._boot)
-        if self._why == "stopping" or (self._stopping.is_set() and await self._transact(parts.of, self._batch.id)):
+        if self._stopping.is_set():  # what is left, answers that are not charged yet among it, is for the next process
             await self._transact(store.give_back, self._batch.id, self._boot)
             return
         if self._why == "cancelling":
@@ -132,7 +137,8 @@ class Runner:
         if faults.found:
             await self._transact(store.clear, batch.id)
             return await self._transact(store.move, batch.id, "failed", now, errors=faults.found, owner=None)
-        await self._transact(store.fill, batch.id, some)
+        if some:
+            await self._transact(store.fill, batch.id, some)
         return await self._transact(store.move, batch.id, "in_progress", now, lines=count)
 
     # -- its requests ----------------------------------------------------------------------------------------------
@@ -188,7 +194,7 @@ class Runner:
                 owner = Principal(key_id=self._batch.key_id, team=self._batch.team, project=self._batch.project)
                 told, request_id = await self._tried(line, owner)
             elif principal is None:
-                told, request_id = Told(status=401, body=_REVOKED.body()), line.request_id
+                told, request_id = Told(status=401, body=REVOKED.body()), line.request_id
             else:
                 told, request_id = await self._tried(line, principal)
             if told is not None:

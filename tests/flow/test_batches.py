@@ -11,6 +11,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+from gateway.batches import runner
 from gateway.price_terms import Terms
 from gateway.prices import PriceSetting
 from tests.flow.dialect_upstream import Script, scripted
@@ -62,6 +63,15 @@ async def over(client: AsyncOpenAI, batch: Any) -> Any:
 async def told(client: AsyncOpenAI, file_id: str) -> dict[str, Any]:
     raw = (await client.files.content(file_id)).content
     return {one["custom_id"]: one for one in map(msgspec.json.decode, raw.splitlines())}
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+async def test_any_number_of_lines_is_taken_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Lines are written some at a time: an input that ends where such a piece does must not wait for ever."""
+    monkeypatch.setattr(runner, "_CHUNK", 2)
+    async with playing(tmp_path) as (_, __, client):
+        batch = await over(client, await made(client, lines(*(line(f"q{n}", f"{n}") for n in range(count)))))
+        assert (batch.status, batch.request_counts.completed) == ("completed", count)
 
 
 async def test_a_batch_is_its_requests(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Batches at the batch service of a provider: handed in whole, charged at its price, never lost and never twice."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from openai import AsyncOpenAI
 from sqlalchemy import text
 
-from gateway.auth import ADMIN
+from gateway.auth import ADMIN, NewKey
 from gateway.call import Principal
 from gateway.price_terms import Terms
 from gateway.prices import PriceSetting
@@ -126,6 +127,53 @@ async def test_rows_that_fail_there_are_told_and_cost_nothing(tmp_path: Path) ->
         assert (batch.request_counts.completed, batch.request_counts.failed) == (12 - failed, failed)
         assert len(await told(client, batch.error_file_id)) == failed
         assert sum(entry["amount_nano"] for entry in await charged(gateway)) == costs(bill(tmp_path))
+
+
+async def test_a_key_gets_there_no_further_than_by_itself(tmp_path: Path) -> None:
+    """What a key may not ask for it may not have asked for in a batch either, nor once it is revoked."""
+    async with playing(tmp_path) as (server, gateway, _):
+        wanted = NewKey(name="narrow", team="acme", project="app", models=["other/model"])
+        narrow = await gateway.services.keyring.create(ADMIN, wanted)
+        async with client_of(gateway, narrow.key) as client:
+            batch = await over(client, await made(client, lines(line("a"), line("b"))))
+            bad = await told(client, batch.error_file_id)
+        assert {one["response"]["status_code"] for one in bad.values()} == {403}
+        assert server.books.counters.calls == 0
+        assert await charged(gateway) == []
+
+
+async def test_one_request_that_the_service_cannot_do_does_not_stop_the_others(tmp_path: Path) -> None:
+    """It is refused by name; the rest of its part goes on."""
+    async with playing(tmp_path, "groq") as (server, _, client):
+        batch = await over(client, await made(client, lines(line("good"), line("bad", n=2))))
+        bad = await told(client, batch.error_file_id)
+        assert (set(bad), batch.request_counts.completed) == ({"bad"}, 1)
+        assert bad["bad"]["response"]["body"]["error"]["param"] == "n"
+        assert server.books.counters.calls == 1
+
+
+async def test_what_was_charged_for_a_part_that_never_arrived_is_taken_back(tmp_path: Path) -> None:
+    """The service was out of reach until the process ended, and its money was charged; the next process hands it in."""
+    nowhere = {"lab": upstream("openai", 9)}
+    chosen = settings(tmp_path, providers=nowhere, cache=OFF, kept={"batch_look": 0.05})
+    async with live(chosen) as gateway:
+        await priced(gateway)
+        key = gateway.key
+        async with client_of(gateway) as client:
+            batch = await made(client, lines(*(line(f"q{n}", f"question {n}") for n in range(3))))
+
+            async def parted() -> bool:
+                async with gateway.services.database.read() as connection:
+                    return bool((await connection.execute(text("SELECT 1 FROM batch_part"))).all())
+
+            await until(parted)
+            await asyncio.sleep(0.7)  # and it was tried, which leaves no trace while it goes on
+    async with playing(tmp_path) as (_, gateway, __), client_of(gateway, key) as client:
+        batch = await over(client, batch)
+        assert batch.request_counts.completed == 3
+        await gateway.settled()
+        assert sum(entry["amount_nano"] for entry in await charged(gateway)) == costs(bill(tmp_path))
+        assert await gateway.services.ledger.verify() == []
 
 
 async def test_equal_rows_are_charged_each(tmp_path: Path) -> None:

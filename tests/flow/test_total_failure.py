@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway import failovers
 from gateway.scripted_calls import Options
 from tests.scripted import Stage, stage
 from tests.wire_upstream import Answer, Manner, Request, WireUpstream, wire_upstream
@@ -81,6 +82,24 @@ async def test_a_crowd_goes_over_to_the_next_place_that_works(tmp_path: Path) ->
         assert await _crowd(found, 100) == [200] * 100
         dead, _, well = (len(up.heard) for up in ups)
         assert (dead, well) == (100, 100)
+
+
+async def test_a_place_that_hangs_keeps_nobody_from_the_one_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """News of it may never come: after a while the others go on to a place that is well."""
+    monkeypatch.setattr(failovers, "_PATIENCE", 0.3)
+    ways = Together(20, _FAILURE), Together(1_000, "200 OK"), Together(1, "200 OK")
+    async with places(tmp_path, *ways) as (found, ups):
+
+        async def one(number: int) -> int:
+            messages = [{"role": "user", "content": f"question {number}"}]
+            return (await found.gateway.chat(model="smart", messages=messages, headers=hurried)).status
+
+        hurried: dict[str, Any] = {"x-nearhit-timeout": "6"}
+        statuses = await asyncio.gather(*(one(number) for number in range(20)))
+        assert 12 <= statuses.count(200) <= len(ups[2].heard)
+        assert len(ups[1].heard) <= 8
 
 
 async def test_who_waits_for_news_of_a_place_does_so_within_its_deadline(tmp_path: Path) -> None:
