@@ -132,7 +132,7 @@ async def test_rows_that_fail_there_are_told_and_cost_nothing(tmp_path: Path) ->
 async def test_a_key_gets_there_no_further_than_by_itself(tmp_path: Path) -> None:
     """What a key may not ask for it may not have asked for in a batch either, nor once it is revoked."""
     async with playing(tmp_path) as (server, gateway, _):
-        wanted = NewKey(name="narrow", team="acme", project="app", models=["other/model"])
+        wanted = NewKey(name="narrow", team="acme", project="app", models=frozenset(("other/model",)))
         narrow = await gateway.services.keyring.create(ADMIN, wanted)
         async with client_of(gateway, narrow.key) as client:
             batch = await over(client, await made(client, lines(line("a"), line("b"))))
