@@ -217,8 +217,10 @@ class SqliteStore:
         self._trouble = None
         for change in changes:
             self._forget(change)
+        gone = {change.row.entry_id for change in changes}  # what is worth least may go as soon as it has come
         for item in gathered:  # an error before may have had all that is known read again, from a file without them
-            self._file.known.setdefault(short(item.entry.exact), item.entry.id)
+            if item.entry.id not in gone:
+                self._file.known.setdefault(short(item.entry.exact), item.entry.id)
         return found
 
     async def _begin_anew(self) -> None:

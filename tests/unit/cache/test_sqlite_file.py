@@ -9,6 +9,7 @@ import pytest
 from cache import sqlite_schema
 from cache.codec import Codec
 from cache.sqlite_file import Bounds, Gathered, SqliteFile
+from cache.store.sqlite import SqliteStore
 from cache.touches import Used
 from cache.types import Entry
 
@@ -145,3 +146,16 @@ def test_a_digest_has_one_row_whatever_is_known_of_it(tmp_path: Path) -> None:
     assert [(change.kind, change.row.entry_id) for change in changes] == [("drop", 1)]
     assert file.db.execute("SELECT id FROM entry").fetchall() == [(2,)]
     file.shut()
+
+
+async def test_what_goes_as_soon_as_it_has_come_is_forgotten(tmp_path: Path) -> None:
+    """A full cache lets some of what it is just given go again: a digest kept for each of them would be a leak."""
+    store = SqliteStore(tmp_path / "cache.db", now=lambda: 1.0, max_entries=10)
+    await store.start(lambda _: None)
+    for first in range(0, 200, 50):
+        given = [entry(number + 1, str(number).encode()) for number in range(first, first + 50)]
+        for one in given:
+            assert store.put_soon(one)
+        await store.get(given[0].exact)  # writes what was gathered
+    assert len(store._file.known) == 10
+    await store.close()
