@@ -118,6 +118,7 @@ ABOUT: dict[str, str] = {
     "kept.batch_in_flight": "Requests of batches that one worker has under way at once, at low priority.",
     "kept.retry_interrupted": "Send a batch's request again that a killed worker had sent; it may be billed twice.",
     "kept.batch_look": "How often a provider's own batch is asked whether it is done.",
+    "kept.batch_patience": "How long a cancelled batch waits for a provider that says nothing of it any more.",
     "kept.responses_ttl": "How long a response of the Responses API can be fetched and continued; 0: none is kept.",
     "kept.project_responses": "Bytes of responses one project may keep; the oldest go first.",
     "exports[].name": "Begins the names of its files: small letters, digits and dashes.",

@@ -23,6 +23,11 @@ def uuid7() -> str:
     return f"{at[:8]}-{at[8:]}-7{random}"
 
 
+def moment(name: str) -> float:
+    """When a `uuid7` was made, Unix seconds."""
+    return int(name[:8] + name[9:13], 16) / 1_000
+
+
 def _draw() -> None:
     drawn = os.urandom(_TOGETHER * _BYTES).hex()
     _ready.extend(

@@ -16,6 +16,8 @@ class KeptSettings(Section):
     `batch_in_flight`: requests of batches that one worker has under way at once. `retry_interrupted`: a request of a
     batch that was under way when its worker was killed is sent once more, though it may have been billed; otherwise it
     stands in the error file. `batch_look`: how often a provider's own batch is asked whether it is done.
+    `batch_patience`: how long a cancelled or expired batch waits for a provider that says nothing of it any more; then
+    its requests are told as interrupted and stay charged at the most they can cost.
     """
 
     max_file: Octets = 100 << 20
@@ -26,5 +28,6 @@ class KeptSettings(Section):
     batch_in_flight: int = Field(default=8, ge=1, le=256)
     retry_interrupted: bool = False
     batch_look: Seconds = 30.0
+    batch_patience: Seconds = 3_600.0
     responses_ttl: Seconds = _MONTH
     project_responses: Octets = 256 << 20

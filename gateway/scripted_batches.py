@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable
 from typing import Literal
+from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +20,7 @@ from gateway.scripted_calls import Books, bytes_response, response, usage_body
 from policies.money import Usage
 
 _MOST = 1_000  # files and batches
+_PAGE = 100
 _ENDPOINTS: dict[str, Operation] = {
     "/v1/chat/completions": "chat",
     "/chat/completions": "chat",
@@ -42,6 +44,7 @@ class Asked(Struct, frozen=True):
 
     method: str
     path: str
+    query: str
     body: bytes
 
 
@@ -68,6 +71,7 @@ class _Batch(Struct, kw_only=True):
     state: Literal["running", "over", "cancelled"] = "running"
     told: bytes = b""
     timer: asyncio.TimerHandle | None = None
+    made: float = msgspec.field(default_factory=time.time)
 
 
 _rows = msgspec.json.Decoder(_Row).decode
@@ -81,11 +85,18 @@ class ScriptedBatches:
         self._books = books
         self._files: dict[str, bytes] = {}
         self._batches: dict[str, _Batch] = {}
+        self._made = 0
+        self._uploaded = 0
 
     @property
     def known(self) -> int:
         """How many have been handed in."""
-        return len(self._batches)
+        return self._made
+
+    @property
+    def kept(self) -> int:
+        """Files, and batches with their answers, that nobody has deleted."""
+        return len(self._files) + sum(batch.speaks == "anthropic" for batch in self._batches.values())
 
     def hurry(self) -> None:
         """Run at once what waits for its time."""
@@ -116,7 +127,7 @@ class ScriptedBatches:
                 return self._batch(asked, path.removeprefix("/batches").strip("/"), "openai")
             if path.startswith("/messages/batches"):
                 return self._batch(asked, path.removeprefix("/messages/batches").strip("/"), "anthropic")
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError) as error:
             return _refused(400, str(error)[:200])
         return None
 
@@ -124,6 +135,9 @@ class ScriptedBatches:
 
     def _file(self, asked: Asked, path: str) -> bytes:
         name = path.removeprefix("/files").strip("/").removesuffix("/content")
+        if asked.method == "DELETE":
+            gone = self._files.pop(name, None) is not None
+            return response(200, {"id": name, "deleted": True}) if gone else _refused(404, "no such file")
         if asked.method == "GET":
             found = self._files.get(name)
             return _refused(404, "no such file") if found is None else bytes_response(found)
@@ -133,7 +147,8 @@ class ScriptedBatches:
         return response(200, {"id": self._kept(parts[b"file"]), "object": "file", "purpose": "batch"})
 
     def _kept(self, content: bytes) -> str:
-        name = f"file-{self._books.boot}-{len(self._files) + 1}"
+        self._uploaded += 1
+        name = f"file-{self._books.boot}-{self._uploaded}"
         self._files[name] = content
         return name
 
@@ -142,19 +157,22 @@ class ScriptedBatches:
     def _batch(self, asked: Asked, rest: str, speaks: Literal["openai", "anthropic"]) -> bytes:
         name, _, verb = rest.partition("/")
         if not name:
-            return self._made(asked, speaks) if asked.method == "POST" else self._listed()
+            return self._make(asked, speaks) if asked.method == "POST" else self._listed(asked)
         batch = self._batches.get(name)
         if batch is None:
             return _refused(404, "no such batch")
         if verb == "results":
             return bytes_response(batch.told)
+        if asked.method == "DELETE" and speaks == "anthropic":
+            del self._batches[name]
+            return response(200, {"id": name, "type": "message_batch_deleted"})
         if verb == "cancel" and batch.state == "running":
             batch.state = "cancelled"
             if batch.timer is not None:
                 batch.timer.cancel()
         return response(200, self._shown(batch))
 
-    def _made(self, asked: Asked, speaks: Literal["openai", "anthropic"]) -> bytes:
+    def _make(self, asked: Asked, speaks: Literal["openai", "anthropic"]) -> bytes:
         wanted = _wanted(asked.body)
         rows = wanted.requests
         if speaks == "openai":
@@ -164,37 +182,38 @@ class ScriptedBatches:
             rows = [_rows(line) for line in content.splitlines() if line.strip()]
         if len(self._batches) >= _MOST:
             return _refused(429, "too many batches")
-        name = f"batch_{self._books.boot}_{len(self._batches) + 1}"
+        self._made += 1
+        name = f"batch_{self._books.boot}_{self._made}"
         batch = self._batches[name] = _Batch(id=name, speaks=speaks, wanted=wanted, rows=rows)
         later = asyncio.get_running_loop().call_later
         batch.timer = later(self._books.options.batch_ms / 1_000, self._run, batch)
         return response(200, self._shown(batch))
 
-    def _listed(self) -> bytes:
+    def _listed(self, asked: Asked) -> bytes:
+        """A page of the newest, those before `after` first."""
+        query = dict(parse_qsl(asked.query))
         newest = [self._shown(batch) for batch in reversed(self._batches.values()) if batch.speaks == "openai"]
-        return response(200, {"object": "list", "data": newest[:100], "has_more": False})
+        names = [batch["id"] for batch in newest]
+        begin = names.index(query["after"]) + 1 if query.get("after") in names else 0
+        end = begin + max(1, min(_PAGE, int(query.get("limit", "20"))))
+        return response(200, {"object": "list", "data": newest[begin:end], "has_more": end < len(newest)})
 
     def _shown(self, batch: _Batch) -> Body:
         if batch.speaks == "anthropic":
             state = "in_progress" if batch.state == "running" else "ended"
             return {"id": batch.id, "type": "message_batch", "processing_status": state, "results_url": None}
         states = {"running": "in_progress", "over": "completed", "cancelled": "cancelled"}
-        output = self._output(batch) if batch.state == "over" else None
         return {
             "id": batch.id,
             "object": "batch",
             "endpoint": batch.wanted.endpoint,
+            "created_at": int(batch.made),
             "status": states[batch.state],
             "input_file_id": batch.wanted.input_file_id,
-            "output_file_id": output,
+            "output_file_id": f"file-{batch.id}" if batch.state == "over" else None,
             "error_file_id": None,
             "metadata": batch.wanted.metadata,
         }
-
-    def _output(self, batch: _Batch) -> str:
-        name = f"file-{batch.id}"
-        self._files.setdefault(name, batch.told)
-        return name
 
     # -- its requests --------------------------------------------------------------------------------------------
 
@@ -202,6 +221,8 @@ class ScriptedBatches:
         batch.state = "over"
         tell = self._openai if batch.speaks == "openai" else self._anthropic
         batch.told = b"".join(_encode(tell(batch, row)) + b"\n" for row in batch.rows)
+        if batch.speaks == "openai":
+            self._files[f"file-{batch.id}"] = batch.told
 
     def _openai(self, batch: _Batch, row: _Row) -> Body:
         operation = _ENDPOINTS[batch.wanted.endpoint]

@@ -38,6 +38,7 @@ class _Ready(NamedTuple):
 
     method: str
     path: bytes
+    query: bytes
     attempt: str
     body: bytes
     keep: bool
@@ -116,10 +117,10 @@ class _Connection(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        path = self._url.partition(b"?")[0]
+        path, _, query = self._url.partition(b"?")
         path = path.rstrip(b"/") if len(path) > 1 else path
         method = self._parser.get_method().decode("latin-1")
-        ready = _Ready(method, path, self._attempt, b"".join(self._body), self._parser.should_keep_alive())
+        ready = _Ready(method, path, query, self._attempt, b"".join(self._body), self._parser.should_keep_alive())
         self._reset()
         if not self._busy:
             self._serve(ready)
@@ -141,7 +142,7 @@ class _Connection(asyncio.Protocol):
             self._call = OngoingCall(self._books, self._wire, operation, ready.attempt)
             self._call.start(ready.body)
             return
-        asked = Asked(ready.method, ready.path.decode("latin-1"), ready.body)
+        asked = Asked(ready.method, ready.path.decode("latin-1"), ready.query.decode("latin-1"), ready.body)
         told = self._batches.answer(asked) or Told(self._other(ready.path))
         self._write(told.raw[: len(told.raw) // 2] if told.cut else told.raw)
         self._over(keep=not told.cut)

@@ -15,10 +15,12 @@ from sqlalchemy.engine import Connection
 
 from gateway.auth import Keyring
 from gateway.batches import store
-from gateway.batches.abroad import REVOKED, Abroad, Ends
-from gateway.batches.abroad import Means as Far
+from gateway.batches.abroad import Abroad
 from gateway.batches.asking import Asking, Told
+from gateway.batches.handing import REVOKED
 from gateway.batches.lines import Faults, Read, answered, read
+from gateway.batches.means import Ends
+from gateway.batches.means import Means as Far
 from gateway.batches.reach import Reach
 from gateway.batches.shapes import Batch, Line, Result, Status
 from gateway.call import Principal
@@ -191,8 +193,7 @@ class Runner:
     async def _line(self, line: Line, principal: Principal | None) -> None:
         try:
             if line.given is not None:  # made, and so charged, whatever has become of the key
-                owner = Principal(key_id=self._batch.key_id, team=self._batch.team, project=self._batch.project)
-                told, request_id = await self._tried(line, owner)
+                told, request_id = await self._tried(line, self._batch.owner)
             elif principal is None:
                 told, request_id = Told(status=401, body=REVOKED.body()), line.request_id
             else:
@@ -244,11 +245,10 @@ class Runner:
     async def _file(self, kind: str, *, good: bool) -> str | None:
         """The id of the file, which nobody can see yet; None where there is nothing to write."""
         batch = self._batch
-        owner = Principal(key_id=batch.key_id, team=batch.team, project=batch.project)
         rows = await self._transact(store.results, batch.id, -1, _WRITTEN, good=good)
         if not rows:
             return None
-        writing = await self._means.files.begin(owner, limited=False)
+        writing = await self._means.files.begin(batch.owner, limited=False)
         while rows:
             await writing.write(b"".join(raw for _, raw in rows))
             rows = await self._transact(store.results, batch.id, rows[-1][0], _WRITTEN, good=good)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.call import Given
+from gateway.call import Given, Principal
 from gateway.wire_shapes import Metadata
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
@@ -72,6 +72,11 @@ class Batch(Struct, frozen=True, kw_only=True):
     expired: float | None
     cancelling: float | None
     cancelled: float | None
+
+    @property
+    def owner(self) -> Principal:
+        """Whose it is, whatever has become of the key."""
+        return Principal(key_id=self.key_id, team=self.team, project=self.project)
 
     def shown(self, counts: Counts) -> Json:
         """OpenAI's batch object."""

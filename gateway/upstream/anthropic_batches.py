@@ -45,7 +45,7 @@ class AnthropicBatches:
             return found
         raise UpstreamFailed(f"{self._line.name} did not say which batch it has made.")
 
-    async def find(self, name: str) -> str | None:
+    async def find(self, name: str, since: float) -> str | None:  # noqa: ARG002 - it finds none, however new
         raise LookupError(f"{self._line.name} keeps no names of batches, so {name} cannot be looked for")
 
     async def look(self, batch: str) -> str | None:
@@ -59,6 +59,9 @@ class AnthropicBatches:
 
     async def call_off(self, batch: str) -> None:
         await self._line.ask("POST", f"{self._base}/{batch}/cancel")
+
+    async def forget(self, batch: str) -> None:
+        await self._line.ask("DELETE", f"{self._base}/{batch}")
 
 
 def _returned(name: str, result: Body) -> Returned:

@@ -46,8 +46,10 @@ class Batching(Protocol):
         """The service's own id for a new batch. `name`: ours, by which `find` knows it."""
         ...
 
-    async def find(self, name: str) -> str | None:
-        """The batch that was handed in under `name`, if it was. Raises LookupError where the service cannot tell."""
+    async def find(self, name: str, since: float) -> str | None:
+        """The batch that was handed in under `name`, if it was, and not before `since` (Unix seconds). Raises
+        LookupError where the service cannot tell.
+        """
         ...
 
     async def look(self, batch: str) -> str | None:
@@ -60,6 +62,10 @@ class Batching(Protocol):
 
     async def call_off(self, batch: str) -> None:
         """It ends soon; what was run by then comes back."""
+        ...
+
+    async def forget(self, batch: str) -> None:
+        """Of one that is over what was asked and answered is deleted; that of another process, too."""
         ...
 
 

@@ -6,20 +6,25 @@ console.groq.com/docs/batch.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
+from urllib.parse import quote
 
 import msgspec
+import structlog
 from msgspec import Struct
 
 from gateway.call import Body, Operation
-from gateway.errors import GatewayError, UpstreamFailed
+from gateway.errors import GatewayError, UpstreamFailed, in_doubt
 from gateway.providers import Sending
 from gateway.upstream.batching import Line, Returned, Row
 from gateway.upstream.fields import mapping, objects, whole_number, words
 from gateway.upstream.passing import form
 
 _OVER = frozenset({"completed", "failed", "expired", "cancelled"})
-_LOOKED_THROUGH = 100  # of the newest batches, for one that was handed in and never confirmed
+# For one that was handed in and never confirmed the newest are looked through, back to when that may have been.
+_PAGE, _MOST_PAGES = 100, 100
+_CLOCKS_APART = 3_600.0  # seconds by which the service's clock may be behind ours
 _encode = msgspec.json.Encoder().encode
+log = structlog.get_logger("nearhit.batches")
 
 
 class Places(Struct, frozen=True):
@@ -43,25 +48,33 @@ class OpenAIBatches:
             _encode({"custom_id": row.name, "method": "POST", "url": endpoint, "body": self._body(row.sending)})
             for row in rows
         ]
-        kind, content = form({"purpose": "batch"}, [("file", f"{name}.jsonl", "application/jsonl", b"\n".join(lines))])
-        try:
-            file = words((await self._line.ask("POST", self._places.url("files"), content, kind)).get("id"))
-        except UpstreamFailed as error:
-            error.doubtful = False  # a file that nobody names costs nothing
-            raise
+        file = await self._uploaded(f"{name}.jsonl", b"\n".join(lines))
         wanted = {
             "input_file_id": file,
             "endpoint": endpoint,
             "completion_window": "24h",
             "metadata": {"nearhit": name},
         }
-        made = await self._line.ask("POST", self._places.url("batches"), _encode(wanted))
-        return _id(made, self._line.name)
+        try:
+            return _id(await self._line.ask("POST", self._places.url("batches"), _encode(wanted)), self._line.name)
+        except GatewayError as error:
+            if not in_doubt(error):
+                await self._delete(file)
+            raise
 
-    async def find(self, name: str) -> str | None:
-        rows = objects((await self._line.ask("GET", self._places.url(f"batches?limit={_LOOKED_THROUGH}"))).get("data"))
-        mine = [row for row in rows if mapping(row.get("metadata")).get("nearhit") == name]
-        return _id(mine[0], self._line.name) if mine else None
+    async def find(self, name: str, since: float) -> str | None:
+        after = ""
+        for _ in range(_MOST_PAGES):
+            page = await self._line.ask("GET", self._places.url(f"batches?limit={_PAGE}{after}"))
+            rows = objects(page.get("data"))
+            for row in rows:
+                if mapping(row.get("metadata")).get("nearhit") == name:
+                    return _id(row, self._line.name)
+            oldest = whole_number(rows[-1].get("created_at")) if rows else None
+            if not page.get("has_more") or oldest is None or oldest < since - _CLOCKS_APART:
+                return None
+            after = f"&after={quote(words(rows[-1].get('id')), safe='')}"
+        raise LookupError(f"{self._line.name} has made too many batches since, so {name} cannot be looked for")
 
     async def look(self, batch: str) -> str | None:
         told = await self._told(batch)
@@ -78,11 +91,27 @@ class OpenAIBatches:
                     yield _returned(row)
 
     async def call_off(self, batch: str) -> None:
+        await self._line.ask("POST", self._places.url(f"batches/{batch}/cancel"))
+
+    async def forget(self, batch: str) -> None:
+        told = await self._told(batch)
+        for kind in ("input_file_id", "output_file_id", "error_file_id"):
+            if file := words(told.get(kind)):
+                await self._delete(file)
+
+    async def _uploaded(self, name: str, content: bytes) -> str:
+        kind, told = form({"purpose": "batch"}, [("file", name, "application/jsonl", content)])
         try:
-            await self._line.ask("POST", self._places.url(f"batches/{batch}/cancel"))
-        except GatewayError:
-            if await self.look(batch) is None:
-                raise  # else it was quicker
+            return words((await self._line.ask("POST", self._places.url("files"), told, kind)).get("id"))
+        except UpstreamFailed as error:
+            error.doubtful = False  # a file that nobody names costs nothing
+            raise
+
+    async def _delete(self, file: str) -> None:
+        try:
+            await self._line.ask("DELETE", self._places.url(f"files/{file}"))
+        except GatewayError as error:
+            log.warning("a provider keeps a batch's file", provider=self._line.name, error=error.message[:200])
 
     async def _told(self, batch: str) -> Body:
         return await self._line.ask("GET", self._places.url(f"batches/{batch}"))

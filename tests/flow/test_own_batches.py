@@ -15,6 +15,7 @@ from gateway.auth import ADMIN, NewKey
 from gateway.call import Principal
 from gateway.price_terms import Terms
 from gateway.prices import PriceSetting
+from gateway.scripted_batches import Asked, Told
 from gateway.scripted_server import Options, ScriptedServer
 from policies.budget import Budget
 from tests.flow.test_batches import client_of, line, lines, made, over, told
@@ -267,6 +268,61 @@ async def test_a_batch_whose_answer_was_lost_is_looked_for_and_never_made_twice(
         assert {one["error"]["code"] for one in bad.values()} == {"interrupted"}
         assert [entry["source"] for entry in entries] == ["upper_bound"]
         assert entries[0]["amount_nano"] >= costs(bill(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+async def test_nothing_of_it_is_left_at_the_service(tmp_path: Path, kind: str) -> None:
+    """What people asked and were told lies in files there, which nobody would ever look for again."""
+    async with playing(tmp_path, kind, Options(batch_ms=86_400_000)) as (server, _, client):
+        batch = await made(client, lines(line("a"), line("b")))
+        await until(lambda: server.batches.known == 1)
+        assert server.batches.kept == 1
+        server.batches.hurry()
+        assert (await over(client, batch)).request_counts.completed == 2
+        await until(lambda: server.batches.kept == 0)
+
+
+async def test_a_cancelled_batch_ends_though_its_service_is_gone(tmp_path: Path) -> None:
+    """It would stay `cancelling` for ever; since its requests may have been billed they stay charged at the bound."""
+    kept = {"batch_look": 0.05, "batch_patience": 0.3}
+    async with playing(tmp_path, options=Options(batch_ms=86_400_000), kept=kept) as (server, gateway, client):
+        batch = await made(client, lines(line("a", max_tokens=10), line("b", max_tokens=10)))
+        await until(lambda: server.batches.known == 1)
+        await server.close()
+        await client.batches.cancel(batch.id)
+        batch = await over(client, batch)
+        bad = await told(client, batch.error_file_id)
+        assert batch.status == "cancelled"
+        assert {one["error"]["code"] for one in bad.values()} == {"interrupted"}
+        entries = await charged(gateway)
+        assert [(entry["source"], entry["completion"]) for entry in entries] == [("upper_bound", 20)]
+        assert await gateway.services.ledger.verify() == []
+
+
+async def test_what_came_back_before_the_service_fell_silent_is_not_charged_twice(tmp_path: Path) -> None:
+    """Each answer that is here is charged by itself; of those that are not the most they can cost stays charged."""
+    kept, total = {"batch_look": 0.05, "batch_patience": 0.3}, 420
+    async with playing(tmp_path, options=Options(batch_ms=86_400_000), kept=kept) as (server, gateway, client):
+        batch = await made(client, lines(*(line(f"q{n}", f"question {n}", max_tokens=10) for n in range(total))))
+        await until(lambda: server.batches.known == 1)
+        whole = server.batches.answer
+
+        def cut(asked: Asked) -> Told | None:
+            answer = whole(asked)
+            return msgspec.structs.replace(answer, cut=asked.path.endswith("/content")) if answer else None
+
+        server.batches.answer = cut
+        server.batches.hurry()
+        await client.batches.cancel(batch.id)
+        batch = await over(client, batch)
+        counts = batch.request_counts
+        assert (counts.completed, counts.failed) == (200, total - 200), "what comes back is kept by two hundred"
+        await gateway.settled()
+        entries = await charged(gateway)
+        assert sum(entry["source"] == "provider" for entry in entries) == 200
+        bounds = [entry["completion"] for entry in entries if entry["source"] == "estimated"]
+        assert bounds == [10 * (total - 200)]
+        assert await gateway.services.ledger.verify() == []
 
 
 async def test_off_unless_it_is_wanted(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What services say of their batches, at its edges: refused, failed, lost on the way, in lines cut anywhere."""
 
+from asyncio import StreamWriter
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -14,7 +15,7 @@ from gateway.settings import ProviderSettings
 from gateway.tasks import Tasks
 from gateway.transport.direct import DirectTransport
 from gateway.upstream.batching import Batching, Row, batching_of
-from tests.unit.upstream.raw_upstream import RawUpstream, fixed, raw_upstream, response
+from tests.unit.upstream.raw_upstream import Heard, RawUpstream, fixed, raw_upstream, response
 
 encode = msgspec.json.encode
 
@@ -58,11 +59,32 @@ async def test_a_batch_is_found_by_our_name(transport: DirectTransport) -> None:
     """And another's, or one without a name, is not taken for ours."""
     rows = [{"id": "b1", "metadata": None}, {"id": "b2", "metadata": {"nearhit": "mine"}}]
     async with raw_upstream(told({"data": rows})) as up:
-        assert await service(up, transport).find("mine") == "b2"
-        assert await service(up, transport).find("yours") is None
+        assert await service(up, transport).find("mine", 0.0) == "b2"
+        assert await service(up, transport).find("yours", 0.0) is None
     async with raw_upstream(told({})) as up:
         with pytest.raises(LookupError):
-            await service(up, transport, anthropic).find("mine")
+            await service(up, transport, anthropic).find("mine", 0.0)
+
+
+async def test_an_old_batch_is_found_behind_many_newer_ones(transport: DirectTransport) -> None:
+    """Others may make hundreds meanwhile; what is older than ours can be is not looked through."""
+
+    def page(names: range, made: int) -> dict[str, object]:
+        rows = [{"id": f"b{n}", "created_at": made - n, "metadata": {"nearhit": f"n{n}"}} for n in names]
+        return {"data": rows, "has_more": True}
+
+    asked: list[str] = []
+
+    async def pages(writer: StreamWriter, heard: Heard) -> None:
+        asked.append(heard.line.split(" ")[1].partition("?")[2])
+        writer.write(response("200 OK", encode(page(range(100 * len(asked) - 100, 100 * len(asked)), 1_000_000))))
+
+    async with raw_upstream(pages) as up:
+        assert await service(up, transport).find("n250", 999_000.0) == "b250"
+        assert asked == ["limit=100", "limit=100&after=b99", "limit=100&after=b199"]
+        asked.clear()
+        assert await service(up, transport).find("nobody's", 1_003_200.0) is None
+        assert len(asked) == 5, "an hour is left to clocks that differ"
 
 
 async def test_a_file_that_is_lost_is_nothing_to_doubt(transport: DirectTransport) -> None:
