@@ -5,7 +5,7 @@
     decision    one choice among fifty deployments, in microseconds of CPU, by strategy and size of the prompt
     failover    what a first provider that refuses at once adds to the answer of the second, its refusal included
     failure     upstream calls for each request while every upstream of a route fails, one after another and at once
-    translation CPU per request and per streamed event, by language, without a socket
+    translation CPU per request and per streamed event, by language (`gateway.bench.translation`)
 
 The last line of standard output is one JSON object. Failover and failure go over loopback to scripted upstreams,
 money included. Does not know: caches, the HTTP of clients.
@@ -18,7 +18,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,23 +26,20 @@ from msgspec import Struct
 
 from gateway.bench.report import machine
 from gateway.bench.stand import Stand, stand
+from gateway.bench.translation import events, per, requests
 from gateway.call import Body, Call, Directives, Principal
 from gateway.catalog import Route, Target
 from gateway.deployments import Deployments
 from gateway.model_settings import ModelSettings, RouteEntry
-from gateway.providers import Sending
 from gateway.routing import Router
 from gateway.scripted_calls import Options
 from gateway.settings import ProviderSettings, Settings
-from gateway.stream import EventParser, parse, read_usage
-from gateway.upstream import anthropic_answers, anthropic_requests, gemini_answers, gemini_requests
 from gateway.upstreams import Upstreams
 from policies.money import Price
 from policies.routing import known
 from policies.routing.samples import MOST
 
 _PLACES = 50
-_ROUNDS = 5
 _REQUESTS = 200
 _AT_ONCE = 60
 _SIZES = (200, 8_000, 60_000)  # bytes of a prompt
@@ -60,20 +56,9 @@ class Report(Struct, kw_only=True):
     failover_added_ms: float
     calls_per_request: float
     calls_per_request_at_once: dict[str, float]
-    request_us: dict[str, float]
+    request_us: dict[str, dict[str, float]]
     event_us: dict[str, float]
     machine: Any
-
-
-def _per(work: Callable[[], object], times: int) -> float:
-    """Microseconds of CPU of one, the median over the rounds."""
-    found: list[float] = []
-    for _ in range(_ROUNDS):
-        began = time.process_time()
-        for _ in range(times):
-            work()
-        found.append((time.process_time() - began) / times * 1e6)
-    return round(statistics.median(found), 3)
 
 
 def decisions(times: int) -> dict[str, dict[str, float]]:
@@ -121,7 +106,7 @@ def _decision(call: Call, name: str, holders: int, times: int, *, sticky: Litera
     choice = router.choose(call, route)
     for target in targets[-holders:] if holders else ():
         router.sent(choice, target)
-    return _per(lambda: router.choose(call, route), times)
+    return per(lambda: router.choose(call, route), times)
 
 
 def _call(text: str) -> Call:
@@ -141,51 +126,6 @@ def _call(text: str) -> Call:
         deadline=now + 30.0,
         size=len(_encode(body)),
     )
-
-
-def _sending(stream: bool) -> Sending:
-    tool: Body = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-    body: Body = {
-        "model": "m",
-        "messages": [{"role": "system", "content": "Be short."}, {"role": "user", "content": "words " * 200}],
-        "tools": [tool],
-        "max_completion_tokens": 64,
-        "stream": stream,
-    }
-    return Sending(id="a", operation="chat", model="m", body=body, stream=stream, tenant="t", timeout=1.0, idle=1.0)
-
-
-def requests(times: int) -> dict[str, float]:
-    """A chat with a tool and a thousand characters, made ready to be sent."""
-    what = _sending(stream=True)
-    return {
-        "openai": _per(lambda: _encode(what.body), times),
-        "anthropic": _per(lambda: _encode(anthropic_requests.translated(what)), times),
-        "gemini": _per(lambda: _encode(gemini_requests.translated(what)), times),
-    }
-
-
-def events(times: int) -> dict[str, float]:
-    """An event that carries a token, from bytes to a chunk."""
-    spoken = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    ours = b"data: %b\n\n" % _encode({**spoken, "choices": [{"index": 0, "delta": {"content": "word"}}]})
-    claude = _encode({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "word"}})
-    google = _encode({"candidates": [{"content": {"parts": [{"text": "word"}], "role": "model"}, "index": 0}]})
-    opened = anthropic_answers.Events("m", 1.0)
-    opened.feed(_encode({"type": "message_start", "message": {"id": "i", "usage": {"input_tokens": 1}}}))
-    opened.feed(_encode({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}))
-    gemini = gemini_answers.Events("m", 1.0)
-    parser = EventParser()
-
-    def openai() -> None:
-        for data in parser.feed(ours):
-            read_usage(parse(data))
-
-    return {
-        "openai": _per(openai, times),
-        "anthropic": _per(lambda: opened.feed(claude), times),
-        "gemini": _per(lambda: gemini.feed(google), times),
-    }
 
 
 async def _failover(home: Path) -> float:
