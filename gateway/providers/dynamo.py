@@ -1,9 +1,9 @@
 """NVIDIA Dynamo's frontend. It answers 400 to fields it does not know; its own are in `nvext`, which is passed on.
 
 What of OpenAI's fields it does not know and changes no answer is left out; tenants are kept apart in the caches of its
-workers by `cache_salt`. Errors are the object itself, with a status
-as `code`: 529 `Overloaded` (503 at older ones) is told while all of its workers are busy. Does not know: the language
-(`gateway.upstream.openai_http`), prices, retries, its load (`gateway.fleet_load`).
+workers by `cache_salt`. Errors are the object itself, with a status as `code`: 529 `Overloaded` (503 at older ones) is
+told while all of its workers are busy. Does not know: the language (`gateway.upstream.openai_http`), prices, retries,
+its load (`gateway.fleet_load`).
 Sources: Dynamo's frontend guide, its metrics catalog, and of its source `lib/llm/src`: `http/service/openai.rs`,
 `protocols/openai/validate.rs` (1.x).
 """

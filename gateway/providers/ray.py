@@ -7,22 +7,16 @@ of every node, not here.
 Source: Ray's documentation of Serve LLM and of model multiplexing (2.5x).
 """
 
-import time
-from collections.abc import Callable
-
 from msgspec.structs import replace
 
 from gateway.providers import Sending
 from gateway.settings import ProviderSettings
-from gateway.tasks import Tasks
-from gateway.transport import Transport
-from gateway.transport.credential import Credential
 from gateway.upstream.base import Means
+from gateway.upstream.compatible import Builder, CompatibleProvider, Service
 from gateway.upstream.exchanges import Asked, config_of
-from gateway.upstream.openai_http import PATHS, Manner, OpenAISpeaker, SpokenConfig
+from gateway.upstream.openai_http import Manner, SpokenConfig
 from gateway.upstream.quirks import Quirks
 
-_DEFAULT_BASE = "http://127.0.0.1:8000/v1"
 _MULTIPLEXED = "serve_multiplexed_model_id"
 _QUIRKS = Quirks(empties=True, reasoning="reasoning", broken=frozenset({"abort", "error"}))
 _MANNER = Manner(quirks=_QUIRKS, isolation="cache_salt")
@@ -34,15 +28,13 @@ class Config(SpokenConfig, frozen=True, kw_only=True, forbid_unknown_fields=True
     multiplexed: bool = False
 
 
-class RayProvider(OpenAISpeaker):
+class RayProvider(CompatibleProvider):
     """Obeys gateway.providers.Provider."""
 
-    def __init__(self, name: str, settings: ProviderSettings, means: Means) -> None:
+    def __init__(self, name: str, settings: ProviderSettings, service: Service, means: Means) -> None:
         """Raises ValueError when the configuration cannot work or would give the credential away."""
         config = config_of(name, settings, Config)
-        base = (settings.base_url or _DEFAULT_BASE).rstrip("/")
-        credential = Credential(settings.api_key, base)
-        super().__init__(name, settings, config, credential, base, means, _MANNER)
+        super().__init__(name, settings, service, means, config)
         self._multiplexed = config.multiplexed
 
     def _asked(self, sending: Sending) -> Asked:
@@ -51,20 +43,5 @@ class RayProvider(OpenAISpeaker):
             return asked
         return replace(asked, headers={**asked.headers, _MULTIPLEXED: sending.model})
 
-    def _url(self, sending: Sending) -> str:
-        return f"{self._base}/{PATHS[sending.operation]}"
 
-    def _models_url(self) -> str:
-        return f"{self._base}/models"
-
-
-def build(
-    name: str,
-    settings: ProviderSettings,
-    *,
-    transport: Transport,
-    tasks: Tasks,
-    monotonic: Callable[[], float] = time.monotonic,
-) -> RayProvider:
-    """Raises ValueError for settings that cannot work."""
-    return RayProvider(name, settings, Means(transport=transport, tasks=tasks, monotonic=monotonic))
+build = Builder(Service(base="http://127.0.0.1:8000/v1", keyed=False, manner=_MANNER), RayProvider)

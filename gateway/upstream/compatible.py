@@ -27,11 +27,18 @@ class Service(Struct, frozen=True, kw_only=True):
 
 
 class CompatibleProvider(OpenAISpeaker):
-    """Obeys gateway.providers.Provider."""
+    """Obeys gateway.providers.Provider. `config`: what stands beside `kind`, where a kind has settings of its own."""
 
-    def __init__(self, name: str, settings: ProviderSettings, service: Service, means: Means) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: ProviderSettings,
+        service: Service,
+        means: Means,
+        config: SpokenConfig | None = None,
+    ) -> None:
         """Raises ValueError when the configuration cannot work or would give the credential away."""
-        config = config_of(name, settings, SpokenConfig)
+        config = config or config_of(name, settings, SpokenConfig)
         base = (settings.base_url or service.base).rstrip("/")
         credential = Credential(settings.api_key, base)
         if service.keyed and settings.base_url is None and not credential:
@@ -47,10 +54,18 @@ class CompatibleProvider(OpenAISpeaker):
 
 
 class Builder:
-    """The `build` of a kind that is a service like this: `build = Builder(Service(…))`."""
+    """The `build` of a kind that is a service like this: `build = Builder(Service(…))`.
 
-    def __init__(self, service: Service) -> None:
+    `provider`: its class, where it has settings or headers of its own.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        provider: Callable[[str, ProviderSettings, Service, Means], CompatibleProvider] = CompatibleProvider,
+    ) -> None:
         self.service = service
+        self._provider = provider
 
     def __call__(
         self,
@@ -64,4 +79,4 @@ class Builder:
     ) -> CompatibleProvider:
         """Raises ValueError for settings that cannot work."""
         means = Means(transport=transport, tasks=tasks, monotonic=monotonic, now=now)
-        return CompatibleProvider(name, settings, self.service, means)
+        return self._provider(name, settings, self.service, means)

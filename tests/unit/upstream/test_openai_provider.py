@@ -12,12 +12,13 @@ from pydantic import SecretStr
 from gateway.call import Body, Chunk
 from gateway.errors import UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.providers import Partial, Sending
-from gateway.providers.openai import OpenAIProvider, build
+from gateway.providers.openai import build
 from gateway.settings import ProviderSettings
 from gateway.tasks import Tasks
 from gateway.transport import Transport
 from gateway.transport.aiohttp import AiohttpTransport
 from gateway.transport.direct import DirectTransport
+from gateway.upstream.compatible import CompatibleProvider
 from tests.unit.upstream.raw_upstream import Heard, events, fixed, raw_upstream, response, until_closed
 
 ROLE = b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}'
@@ -43,7 +44,7 @@ async def transport(request: pytest.FixtureRequest) -> AsyncGenerator[Transport]
     await made.close()
 
 
-def provider(url: str, transport: Transport, tasks: Tasks, **extra: object) -> OpenAIProvider:
+def provider(url: str, transport: Transport, tasks: Tasks, **extra: object) -> CompatibleProvider:
     given: dict[str, Any] = {"api_key": SecretStr(SECRET), **extra}
     return build("up", ProviderSettings(kind="openai", base_url=url, **given), transport=transport, tasks=tasks)
 
@@ -54,7 +55,7 @@ def sending(*, stream: bool = True, body: Body | None = None, **given: Any) -> S
     return Sending(id="a-1", operation="chat", model="m", body=full, stream=stream, tenant="salt", **waits)
 
 
-async def run(to: OpenAIProvider, what: Sending) -> tuple[list[Chunk], Exception | None]:
+async def run(to: CompatibleProvider, what: Sending) -> tuple[list[Chunk], Exception | None]:
     """The chunks that came and the error after them, if there was one."""
     seen: list[Chunk] = []
     try:
