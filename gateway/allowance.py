@@ -118,10 +118,14 @@ class Accounted(Protocol):
 
 
 class Heard:
-    """What one upstream said last. `clock`: monotonic seconds; `wall`: seconds since 1970, for limits with a date."""
+    """What one upstream said last. `clock`: monotonic seconds; `wall`: seconds since 1970, for limits with a date.
+
+    `spent_until`: the clock until which it most likely refuses.
+    """
 
     def __init__(self, limits: tuple[Limit, ...] = OPENAI) -> None:
         self._limits = limits
+        self.spent_until = 0.0
         self._due = 0.0
         self._said: tuple[float, tuple[Allowance, ...]] | None = None
 
@@ -134,6 +138,7 @@ class Heard:
         left = allowances(self._limits, headers, wall)
         if left:
             self._said = (clock, left)
+            self.spent_until = clock + Account(left=left).spent_for
         self._due = clock if any(one.is_scarce for one in left) else clock + _EVERY
         return left
 

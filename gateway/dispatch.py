@@ -238,11 +238,7 @@ def _is_unwanted(problem: errors.GatewayError, route: Route) -> bool:
     on = route.chosen.fallback_on
     if "context" in on and code in ("context_length_exceeded", "string_above_max_length"):
         return True
-    return "content_filter" in on and code in (
-        "content_filter",
-        "content_policy_violation",
-        "ResponsibleAIPolicyViolation",
-    )
+    return "content_filter" in on and code in _FILTERED
 
 
 def _beside(trial: Trial, target: Target) -> Trial:

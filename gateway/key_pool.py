@@ -38,6 +38,10 @@ class _Key(Struct):
         return f"key {self.number}"
 
     @property
+    def spent_until(self) -> float:
+        return getattr(self.provider, "spent_until", 0.0)
+
+    @property
     def account(self) -> Account:
         return self.provider.accounts()[0] if isinstance(self.provider, Accounted) else Account()
 
@@ -81,9 +85,7 @@ class KeyPool:
         self._asked += 1
         many = len(self._keys)
         ready = [key for key in self._keys if now >= key.until]
-        return sorted(
-            ready, key=lambda key: (key.account.spent_for > 0, key.in_flight, (key.number - self._asked) % many)
-        )
+        return sorted(ready, key=lambda key: (key.spent_until > now, key.in_flight, (key.number - self._asked) % many))
 
     def _rest(self, key: _Key, problem: UpstreamRefused) -> bool:
         """Whether it was the key that was refused, which then rests."""
@@ -121,12 +123,7 @@ class KeyPool:
         """One for each key, which is told by its number only."""
         now = self._monotonic()
         return [
-            replace(
-                key.account,
-                name=key.name,
-                in_flight=key.in_flight,
-                rests=max(0.0, key.until - now),
-            )
+            replace(key.account, name=key.name, in_flight=key.in_flight, rests=max(0.0, key.until - now))
             for key in self._keys
         ]
 

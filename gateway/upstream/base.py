@@ -214,6 +214,11 @@ class Upstream(ABC):
         """What it last said is left (`gateway.allowance.Accounted`)."""
         return [self._heard.account(self._monotonic())]
 
+    @property
+    def spent_until(self) -> float:
+        """Until when (monotonic seconds) it most likely refuses, by what it last said."""
+        return self._heard.spent_until
+
     async def close(self) -> None:  # noqa: B027 - nothing to do is the right thing for all of them
         """The transport is shared and closed by who made it."""
 
