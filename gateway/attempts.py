@@ -255,8 +255,8 @@ class Attempts:
             patient = problem.http_status == _TOO_MANY
             return ("patience" if patient else "nothing"), problem.retry_after
         if isinstance(problem, errors.UpstreamTimeout):
-            hurried = step.ended_at - step.sent_at < self._patience(sending.stream, step.provider) - 0.05
-            return ("nothing" if hurried else "failed"), None
+            problem.hurried = step.ended_at - step.sent_at < self._patience(sending.stream, step.provider) - 0.05
+            return ("nothing" if problem.hurried else "failed"), None
         return ("failed" if isinstance(problem, errors.UpstreamFailed) else "nothing"), None
 
     def _patience(self, stream: bool, provider: str) -> float:

@@ -197,8 +197,11 @@ class EngineUnavailable(UpstreamFailed):
 
 
 class UpstreamTimeout(UpstreamFailed):
+    """`hurried`: the client's time was over, not that which the upstream has: it says nothing about the upstream."""
+
     status = 504
     code = "upstream_timeout"
+    hurried: bool = False
 
 
 class UpstreamRefused(UpstreamFailed):

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gateway.catalog import Target
 from gateway.deployments import Deployment, Deployments
-from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
+from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from policies.retry import RetryBudget
 
 OURS_TO_MEND = (  # our key, our account there: nothing the client did
@@ -101,7 +101,7 @@ class Failovers:
         except GatewayError as problem:
             if is_failing(problem):
                 takeover.failed(self._monotonic())
-            elif getattr(problem, "unwanted", False) or isinstance(problem, UpstreamRefused):
+            elif isinstance(problem, UpstreamFailed) and not _is_hurried(problem):
                 takeover.answered(sent, self._monotonic())
             raise
         else:
@@ -128,4 +128,8 @@ def is_failing(problem: GatewayError) -> bool:
     """Whether an error says that its place does not work, for whomever; what was never sent says nothing."""
     if isinstance(problem, UpstreamRefused):
         return problem.http_status in (HTTPStatus.TOO_MANY_REQUESTS, *OURS_TO_MEND)
-    return isinstance(problem, UpstreamFailed) and not getattr(problem, "unwanted", False)
+    return isinstance(problem, UpstreamFailed) and not (problem.unwanted or _is_hurried(problem))
+
+
+def _is_hurried(problem: GatewayError) -> bool:
+    return isinstance(problem, UpstreamTimeout) and problem.hurried

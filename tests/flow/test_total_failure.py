@@ -35,6 +35,9 @@ class Together:
         await self._all.wait()
         return Answer(status=self._status, body=_YES if self._status == "200 OK" else b"{}")
 
+    def let_go(self) -> None:
+        self._all.set()
+
     def failure(self) -> Answer:
         return Answer(status=_FAILURE)
 
@@ -100,6 +103,18 @@ async def test_a_place_that_hangs_keeps_nobody_from_the_one_behind_it(
         statuses = await asyncio.gather(*(one(number) for number in range(20)))
         assert 12 <= statuses.count(200) <= len(ups[2].heard)
         assert len(ups[1].heard) <= 8
+
+
+async def test_clients_in_a_hurry_condemn_no_place_for_the_others(tmp_path: Path) -> None:
+    """Whose own time is over too soon would close the way over for everybody, and use up what it costs to find out."""
+    ways = Together(1, "401 Unauthorized"), Together(1_000, "200 OK")
+    async with places(tmp_path, *ways) as (found, _):
+        for number in range(4):
+            messages = [{"role": "user", "content": f"question {number}"}]
+            hurried: dict[str, Any] = {"x-nearhit-timeout": "0.4"}
+            assert (await found.gateway.chat(model="smart", messages=messages, headers=hurried)).status == 504
+        ways[1].let_go()
+        assert await _crowd(found, 1) == [200]
 
 
 async def test_who_waits_for_news_of_a_place_does_so_within_its_deadline(tmp_path: Path) -> None:
