@@ -17,7 +17,7 @@ from gateway.call import Call
 from gateway.catalog import Route, Target
 from gateway.deployments import Deployments
 from gateway.estimate import text_size
-from gateway.failovers import OURS_TO_MEND, Failovers, Way, is_failing
+from gateway.failovers import OURS_TO_MEND, Failovers, Left, Way, is_failing
 from gateway.flights import Ended, Landing
 from gateway.ledger import Ledger
 from gateway.routed import routed_nano
@@ -102,19 +102,20 @@ class Dispatcher:
     async def _walk(self, call: Call, route: Route, choice: Choice, landing: Landing, why: str) -> Live:
         """The candidates one after another, and again while that is worth it."""
         error: errors.GatewayError | None = None
-        since: float | None = None  # when the place that was left began to fail
+        left: Left | None = None  # the place that has failed
         targets = choice.targets
         for number in range(max(_MOST_ATTEMPTS, len(targets))):
             again = number - len(targets)
             if again >= 0 and not await self._may_repeat(call, error, again):
                 break
             target = targets[number % len(targets)]
-            way = await self._way(call, target, since, number, len(targets))
+            way = await self._way(call, target, left, number, len(targets))
             if way is None:
                 continue
             queued = choice.to_read(number % len(targets))
             trial = Trial(call=call, route=route, target=target, prompt=queued, why=why or choice.ranking.first)
             self._router.sent(choice, target)
+            sent = self._monotonic()
             try:
                 following = targets[number + 1] if number + 1 < len(targets) else None
                 with self._failovers.on(way):
@@ -131,14 +132,14 @@ class Dispatcher:
                 error = problem
                 if not _worth_another(problem, route):
                     raise
-                since = self._failovers.failing_since(target) if is_failing(problem) else since
+                left = self._failovers.left(target, sent, left) if is_failing(problem) else left
         raise error or errors.UpstreamFailed("no candidate could be tried")
 
-    async def _way(self, call: Call, target: Target, since: float | None, number: int, candidates: int) -> Way | None:
+    async def _way(self, call: Call, target: Target, left: Left | None, number: int, candidates: int) -> Way | None:
         """Into a candidate; one that is tried again has been paid for, others as `gateway.failovers` says."""
         if not number:
             return Way(self._deployments.of(target))
-        known, spare = (since, candidates - number - 1) if number < candidates else (None, 0)
+        known, spare = (left, candidates - number - 1) if number < candidates else (None, 0)
         return await self._failovers.way(target, known, deadline=call.deadline, spare=spare)
 
     async def _may_repeat(self, call: Call, error: errors.GatewayError | None, again: int) -> bool:

@@ -15,6 +15,7 @@ from gateway.catalog import Target
 from gateway.deployments import Deployment, Deployments
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from policies.retry import RetryBudget
+from policies.routing.takeover import Verdict
 
 OURS_TO_MEND = (  # our key, our account there: nothing the client did
     HTTPStatus.UNAUTHORIZED,
@@ -24,6 +25,15 @@ OURS_TO_MEND = (  # our key, our account there: nothing the client did
 
 
 _PATIENCE = 2.0  # seconds without news of a place before others are asked
+_STEP = 0.25  # seconds of silence after which more of those who wait go in, where there is no other place
+_LIKE_THE_LAST = 2.0  # times as long as the last place took to fail, before the silence of the next says anything
+
+
+class Left(Struct, frozen=True):
+    """A place that a request comes from: it has been failing `since`, and `took` seconds to say so."""
+
+    since: float
+    took: float
 
 
 class Way(Struct, frozen=True):
@@ -43,34 +53,46 @@ class Failovers:
         self._monotonic = monotonic
         self._news: dict[int, asyncio.Future[None]] = {}
 
-    def failing_since(self, target: Target) -> float | None:
-        return self._deployments.of(target).takeover.failing_since
+    def left(self, target: Target, sent: float, before: Left | None) -> Left | None:
+        """What a request takes along that was `sent` to `target` and failed there; None: it is not failing any more."""
+        since, took = self._deployments.of(target).takeover.failing_since, self._monotonic() - sent
+        return None if since is None else Left(since, max(took, before.took) if before else took)
 
-    async def way(self, target: Target, since: float | None, *, deadline: float, spare: int) -> Way | None:
-        """Into `target`, for a request whose own place has been failing `since`; None: there is nothing to gain.
+    async def way(self, target: Target, left: Left | None, *, deadline: float, spare: int) -> Way | None:
+        """Into `target`, for a request that comes from elsewhere; None: there is nothing to gain.
 
-        `since` None: no place failed, or this try is paid for already. Returns by `deadline`. `spare`: retries to leave
+        `left` None: no place failed, or this try is paid for already. Returns by `deadline`. `spare`: retries to leave
         with which the places after this one are found out.
         """
         deployment = self._deployments.of(target)
+        until = min(deadline, self._monotonic() + _PATIENCE)
         while deployment.allows(now := self._monotonic()):
-            if since is None:
+            if left is None:
                 return Way(deployment)
-            verdict = deployment.takeover.verdict(since, now)
-            if verdict == "proven":
+            verdict = deployment.takeover.verdict(left.since, now)
+            if verdict in ("proven", "slow"):
                 return Way(deployment, failover=True)
-            if verdict == "unknown":
-                self._retries.borrow()  # each place is asked once, or nobody would ever know
-                return Way(deployment, failover=True, paid=True)
-            if verdict != "crowded" and self._retries.allows(spare):
+            if now >= until:
+                # Nobody knows still. Where there are others they are asked; the last one may be slow and well, but
+                # one that nobody could pay for is not asked by everybody.
+                alone = verdict != "unknown" and not spare and now < deadline
+                return Way(deployment, failover=True) if alone else None
+            if self._pays(verdict, spare):
                 return Way(deployment, failover=True, paid=True)
             if verdict == "failed":
                 break
-            if not await self._heard(deployment, min(_PATIENCE, deadline - now)):
-                # Nobody knows still. Where there are others they are asked; the last one may be slow and well.
-                in_time = self._monotonic() < deadline
-                return Way(deployment, failover=True) if in_time and not spare else None
+            step = max(_STEP, _LIKE_THE_LAST * left.took)
+            if await self._heard(deployment, min(step, until - now)):
+                until = min(deadline, self._monotonic() + _PATIENCE)
+            elif verdict == "crowded" or not spare:
+                deployment.takeover.is_quiet(self._monotonic(), step)
         return None
+
+    def _pays(self, verdict: Verdict, spare: int) -> bool:
+        """Each place is asked once, by whoever comes first; others may go with him as long as retries are left."""
+        if verdict == "unknown":
+            return self._retries.finds_out()
+        return verdict != "crowded" and self._retries.allows(spare)
 
     @contextmanager
     def on(self, way: Way) -> Generator[None]:
@@ -78,7 +100,7 @@ class Failovers:
         if not way.failover:
             yield
             return
-        way.deployment.takeover.came()
+        way.deployment.takeover.came(self._monotonic())
         try:
             yield
             if way.paid:
@@ -111,8 +133,6 @@ class Failovers:
 
     async def _heard(self, deployment: Deployment, patience: float) -> bool:
         """Whether there was news of a place before patience ran out."""
-        if patience <= 0:
-            return False
         news = self._news.get(deployment.number)
         if news is None:
             news = self._news[deployment.number] = asyncio.get_running_loop().create_future()

@@ -62,9 +62,16 @@ class RetryBudget:
         self._balance -= 1.0
         return True
 
-    def borrow(self) -> None:
-        """Take one that cannot be gone without; what is lacking is paid by the requests that follow."""
-        self._balance = max(self._balance - 1.0, -self._reserve)
+    def finds_out(self) -> bool:
+        """Take one with which a place is asked that nobody has asked yet: on credit, where few are under way.
+
+        What is lacking is paid by the requests that follow. Few are so many that the reserve is more than their share.
+        """
+        if not self.allows():
+            if self._share * self._active >= self._reserve:
+                return False
+            self._balance = max(self._balance - 1.0, -self._reserve)
+        return True
 
     def repay(self) -> None:
         """One that was taken made nothing worse."""

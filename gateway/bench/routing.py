@@ -1,10 +1,11 @@
 """What routing and translation cost: decisions, failover, calls under total failure, languages of upstreams.
 
-`python -m gateway.bench.routing [--seconds N] [--save FOLDER]`
+`python -m gateway.bench.routing [--times N] [--save FOLDER]`
 
     decision    one choice among fifty deployments, in microseconds of CPU, by strategy and size of the prompt
     failover    what a first provider that refuses at once adds to the answer of the second, its refusal included
     failure     upstream calls for each request while every upstream of a route fails, one after another and at once
+    takeover    what a crowd waits for whose first provider refuses it at once, before one that takes two seconds
     translation CPU per request and per streamed event, by language (`gateway.bench.translation`)
 
 The last line of standard output is one JSON object. Failover and failure go over loopback to scripted upstreams,
@@ -41,21 +42,22 @@ from policies.routing.samples import MOST
 
 _PLACES = 50
 _REQUESTS = 200
-_AT_ONCE = 60
 _SIZES = (200, 8_000, 60_000)  # bytes of a prompt
 _LONG = 300.0
-_COUNTS = (2, 3, 6)  # places of a route that fails as a whole
+_CROWDS = ((60, 2), (60, 3), (60, 6), (20, 6))  # requests at once, and places of a route that fails as a whole
+_TAKEN_OVER, _SLOW = 20, 2_000.0  # requests at once, and milliseconds that the place takes to which they turn
 _encode = msgspec.json.Encoder().encode
 
 
 class Report(Struct, kw_only=True):
-    """Microseconds of CPU but for `failover_added_ms`; medians over the rounds."""
+    """Microseconds of CPU, but wall clock where a name says otherwise; medians over the rounds."""
 
     date: str
     decision_us: dict[str, dict[str, float]]
     failover_added_ms: float
     calls_per_request: float
     calls_per_request_at_once: dict[str, float]
+    taken_over_s: float
     request_us: dict[str, dict[str, float]]
     event_us: dict[str, float]
     machine: Any
@@ -155,12 +157,20 @@ async def _failure(home: Path) -> float:
         return round(found.calls() / _REQUESTS, 3)
 
 
-async def _failure_at_once(home: Path, places: int) -> float:
-    """The same for sixty requests at once, none of which has failed when the last one is sent."""
+async def _failure_at_once(home: Path, crowd: int, places: int) -> float:
+    """The same for requests at once, none of which has failed when the last one is sent."""
     failing = Options(fail_rate=1.0, seed=3, ttft_ms=500.0)
     async with stand(home, {f"p{number}": failing for number in range(places)}) as found:
-        await asyncio.gather(*(found.ask("both", number) for number in range(_AT_ONCE)))
-        return round(found.calls() / _AT_ONCE, 3)
+        await asyncio.gather(*(found.ask("both", number) for number in range(crowd)))
+        return round(found.calls() / crowd, 3)
+
+
+async def _takeover(home: Path) -> float:
+    """Seconds until half of those whose first upstream refuses at once have the slow answer of the next one."""
+    ways = {"bad": Options(fail_rate=1.0, seed=3), "slow": Options(tokens=1, ttft_ms=_SLOW)}
+    async with stand(home, ways) as found:
+        waited = await asyncio.gather(*(_timed(found, "both", number) for number in range(_TAKEN_OVER)))
+        return round(statistics.median(waited) / 1e3, 2)
 
 
 def run(save: Path | None, *, times: int) -> int:
@@ -173,8 +183,10 @@ def run(save: Path | None, *, times: int) -> int:
             failover_added_ms=asyncio.run(_failover(home / "a")),
             calls_per_request=asyncio.run(_failure(home / "b")),
             calls_per_request_at_once={
-                f"{count} places": asyncio.run(_failure_at_once(home / f"c{count}", count)) for count in _COUNTS
+                f"{crowd} at {count} places": asyncio.run(_failure_at_once(home / f"c{crowd}-{count}", crowd, count))
+                for crowd, count in _CROWDS
             },
+            taken_over_s=asyncio.run(_takeover(home / "d")),
             request_us=requests(times),
             event_us=events(times),
             machine=machine(),

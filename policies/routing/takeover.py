@@ -3,6 +3,7 @@
 When the first place of a route dies under many requests at once, all of them turn to the next one. If that one is well
 they should go there; if it is down too, every one of them is a call for nothing. So one goes first and the others pay
 (`policies.retry`) or wait for news: each answer doubles how many may be under way, a failure takes that back to one.
+Silence is news as well: what is down mostly says so soon. Where there is nobody else to ask, it doubles them too.
 
 Time is handed in, in monotonic seconds. Does not know: what a failure is, who waits, what a retry costs.
 The doubling is slow start as in TCP (RFC 5681); a half-open circuit finds out in the same way, for a place by itself.
@@ -17,14 +18,15 @@ QUIET = 10.0  # a place that has done well for so long after its last failure ha
 FRESH = 10.0  # for so long an answer proves something
 _MOST = 1 << 16
 
-Verdict = Literal["proven", "crowded", "unknown", "asked", "failed"]
+Verdict = Literal["proven", "slow", "crowded", "unknown", "asked", "failed"]
 
 
 class Takeover(Struct):
     """What is known of one place. `under_way`: requests there that failed elsewhere, of which `may` be at most.
 
     `failing_since`: its first failure since it did well for a while. `proven_at`: when the newest request that it
-    answered was sent, so that what was sent before an outage proves nothing about it.
+    answered was sent, so that what was sent before an outage proves nothing about it. `quiet_may`: of which so many
+    may be because nothing is heard, since `quiet_at`.
     """
 
     failing_since: float | None = None
@@ -32,23 +34,37 @@ class Takeover(Struct):
     proven_at: float = -inf
     may: int = 1
     under_way: int = 0
+    quiet_may: int = 0
+    quiet_at: float = -inf
 
     def verdict(self, since: float, now: float) -> Verdict:
         """What is known of this place, for a request whose own place has been failing `since`.
 
-        proven: it has answered meanwhile, and there is room. crowded: there is none before the next answer.
-        unknown: nobody has asked since. asked: somebody is finding out. failed: its last news were bad.
+        proven: it has answered meanwhile, and there is room. slow: nobody knows, and it has been silent for so long
+        that there is room. crowded: proven, without room before the next answer. unknown: nobody has asked since.
+        asked: somebody is finding out. failed: its last news were bad.
         """
-        if self.proven_at >= since and now - self.proven_at < FRESH:
-            return "proven" if self.under_way < self.may else "crowded"
-        self.may = 1
-        if self.failed_at >= since and self.failed_at > self.proven_at:
-            return "failed"
-        return "asked" if self.under_way else "unknown"
+        proven = self.proven_at >= since and now - self.proven_at < FRESH
+        if not proven:
+            self.may = 1
+            if self.failed_at >= since and self.failed_at > self.proven_at:
+                return "failed"
+            if not self.under_way:
+                return "unknown"
+        if self.under_way < max(self.may, self.quiet_may):
+            return "proven" if proven else "slow"
+        return "crowded" if proven else "asked"
 
-    def came(self) -> None:
+    def came(self, now: float) -> None:
         """A request that failed elsewhere goes there; `left` once it is over."""
+        if not self.under_way:
+            self.quiet_at, self.quiet_may = now, 0
         self.under_way += 1
+
+    def is_quiet(self, now: float, step: float) -> None:
+        """Who waits has heard nothing: as many again as are there may go in, once in `step` seconds."""
+        if now - self.quiet_at >= step:
+            self.quiet_at, self.quiet_may = now, min(_MOST, self.under_way * 2)
 
     def left(self) -> None:
         self.under_way -= 1
@@ -61,7 +77,7 @@ class Takeover(Struct):
             self.failing_since = None
 
     def failed(self, now: float) -> None:
-        self.failed_at = now
-        self.may = 1
+        self.failed_at = self.quiet_at = now
+        self.may, self.quiet_may = 1, 0
         if self.failing_since is None:
             self.failing_since = now

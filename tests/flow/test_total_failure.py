@@ -66,16 +66,41 @@ async def _crowd(found: Stage, requests: int) -> list[int]:
     return await asyncio.gather(*(one(number) for number in range(requests)))
 
 
-@pytest.mark.parametrize(("count", "status"), [(2, _FAILURE), (3, _FAILURE), (6, _FAILURE), (3, "401 Unauthorized")])
-async def test_sixty_at_once_make_few_calls_where_all_places_fail(tmp_path: Path, count: int, status: str) -> None:
+@pytest.mark.parametrize(
+    ("crowd", "count", "status"),
+    [(60, 2, _FAILURE), (60, 3, _FAILURE), (60, 6, _FAILURE), (60, 3, "401 Unauthorized"), (20, 6, _FAILURE)],
+)
+async def test_many_at_once_make_few_calls_where_all_places_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crowd: int, count: int, status: str
+) -> None:
     """Each request used to try every place because none had failed when it looked: up to one call per place."""
-    ways = [Together(60, status), *(Together(1, status) for _ in range(count - 1))]
+    monkeypatch.setattr(failovers, "_STEP", 60.0)  # a busy machine's silence is none of a place
+    ways = [Together(crowd, status), *(Together(1, status) for _ in range(count - 1))]
     async with places(tmp_path, *ways) as (found, ups):
-        assert min(await _crowd(found, 60)) >= 400
+        assert min(await _crowd(found, crowd)) >= 400
         calls = [len(up.heard) for up in ups]
-        assert calls[0] >= 60
-        assert min(calls) >= 1  # each place was asked whether it does
-        assert sum(calls) <= 1.2 * 60
+        assert calls[0] >= crowd
+        asked = min(count, 1 + crowd // 5)  # places that can be asked whether they do
+        assert min(calls[:asked]) >= 1
+        assert sum(calls) <= 1.2 * crowd
+
+
+async def test_few_at_once_ask_every_place(tmp_path: Path) -> None:
+    """A fifth of three requests is not one: a place that works must be found all the same."""
+    ways = Together(3, _FAILURE), *(Together(1, _FAILURE) for _ in range(6)), Together(1, "200 OK")
+    async with places(tmp_path, *ways) as (found, _):
+        assert await _crowd(found, 3) == [200] * 3
+
+
+async def test_a_crowd_goes_over_step_by_step_to_the_last_place_while_nothing_is_heard_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All waited for the first whole answer of a place that is well and slow: here none comes before all have gone."""
+    monkeypatch.setattr(failovers, "_PATIENCE", 60.0)
+    ways = Together(20, _FAILURE), Together(20, "200 OK")
+    async with places(tmp_path, *ways) as (found, ups):
+        assert await _crowd(found, 20) == [200] * 20
+        assert len(ups[1].heard) == 20
 
 
 async def test_a_crowd_goes_over_to_the_next_place_that_works(tmp_path: Path) -> None:
@@ -117,8 +142,11 @@ async def test_clients_in_a_hurry_condemn_no_place_for_the_others(tmp_path: Path
         assert await _crowd(found, 1) == [200]
 
 
-async def test_who_waits_for_news_of_a_place_does_so_within_its_deadline(tmp_path: Path) -> None:
+async def test_who_waits_for_news_of_a_place_does_so_within_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The one that finds out may hang; the others must not hang with it."""
+    monkeypatch.setattr(failovers, "_STEP", 60.0)
     ways = Together(40, _FAILURE), Together(1_000, _FAILURE)
     async with places(tmp_path, *ways) as (found, ups):
 

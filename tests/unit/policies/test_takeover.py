@@ -11,17 +11,38 @@ def test_one_finds_out_and_each_answer_doubles_the_room() -> None:
     """A crowd that falls upon the next place is a storm if that one is down too, and nothing to fear if it is well."""
     place = Takeover()
     assert place.verdict(1.0, 1.0) == "unknown"
-    place.came()
+    place.came(1.0)
     assert place.verdict(1.0, 1.1) == "asked"
     place.answered(1.0, 1.2)
     place.left()
     for _ in range(2):
         assert place.verdict(1.0, 1.3) == "proven"
-        place.came()
+        place.came(1.0)
     assert place.verdict(1.0, 1.4) == "crowded"
     place.answered(1.3, 1.5)
     place.answered(1.3, 1.5)
     assert place.may == 8
+
+
+def test_where_nothing_is_heard_twice_as_many_may_go_in_step_by_step() -> None:
+    """A place that needs seconds for an answer would take over one request in that time, and then two."""
+    place = Takeover()
+    place.came(1.0)
+    place.is_quiet(1.2, 0.25)
+    assert place.verdict(1.0, 1.2) == "asked"
+    for now, room in ((1.25, 1), (1.5, 2), (1.75, 4)):
+        for _ in range(3):  # all who wait have heard nothing; that is one silence
+            place.is_quiet(now, 0.25)
+        for _ in range(room):
+            assert place.verdict(1.0, now) == "slow"
+            place.came(now)
+        assert place.verdict(1.0, now) == "asked"
+    place.failed(1.8)
+    assert place.verdict(1.0, 1.8) == "failed"
+    place.answered(1.7, 1.9)
+    assert place.verdict(1.0, 1.9) == "crowded"
+    place.is_quiet(2.1, 0.25)
+    assert place.verdict(1.0, 2.1) == "proven"
 
 
 def test_what_was_sent_before_the_outage_proves_nothing() -> None:
@@ -40,7 +61,7 @@ def test_one_failure_narrows_what_is_proven_and_condemns_what_is_not() -> None:
     for place in (proven, never):
         place.failed(1.5)
     assert (proven.verdict(0.5, 2.0), never.verdict(0.5, 2.0)) == ("proven", "failed")
-    proven.came()
+    proven.came(2.0)
     assert proven.verdict(0.5, 2.0) == "crowded"
     assert never.verdict(2.0, 2.0) == "unknown"  # it failed in another outage
 
@@ -65,6 +86,7 @@ class Crowd(RuleBasedStateMachine):
         self.place, self.now = Takeover(), 1.0
         self.under_way: list[float] = []
         self.answered_since = False
+        self.may_be_quiet = False
 
     def _over(self, number: int) -> float:
         self.place.left()
@@ -79,13 +101,23 @@ class Crowd(RuleBasedStateMachine):
         verdict = self.place.verdict(1.0, self.now)
         if verdict == "proven":
             assert self.answered_since
-            assert len(self.under_way) < self.place.may
+            assert len(self.under_way) < max(self.place.may, self.place.quiet_may)
+        elif verdict == "slow":
+            assert self.may_be_quiet
+            assert len(self.under_way) < self.place.quiet_may
         elif verdict == "unknown":
             assert not self.under_way
+            self.may_be_quiet = False
         else:
             return
-        self.place.came()
+        self.place.came(self.now)
         self.under_way.append(self.now)
+
+    @precondition(lambda self: self.under_way)
+    @rule(step=st.floats(0.1, 2.0))
+    def nothing_is_heard(self, step: float) -> None:
+        self.place.is_quiet(self.now, step)
+        self.may_be_quiet = True
 
     @precondition(lambda self: self.under_way)
     @rule(number=st.integers(0, 100))
@@ -98,6 +130,7 @@ class Crowd(RuleBasedStateMachine):
     def one_fails(self, number: int) -> None:
         self._over(number)
         self.place.failed(self.now)
+        self.may_be_quiet = False
 
     @precondition(lambda self: self.under_way)
     @rule(number=st.integers(0, 100))
