@@ -87,7 +87,7 @@ class Leases:
         now = self._monotonic()
         for pool, room in zip(pools, rooms, strict=True):
             pool.take(need, now)
-            if room < pool.low:
+            if room < pool.low and now >= pool.again:
                 self._ask(pool, need)
         return True
 
@@ -220,7 +220,7 @@ class Leases:
             except UNREACHABLE as error:
                 log.warning("budgets cannot be read", error=repr(error)[:300])
                 for demand in demands:
-                    demand.pool.sized(0, self._monotonic())  # nothing is fetched ahead until a request needs it
+                    demand.pool.in_vain(self._monotonic())
                 return Overloaded(
                     "The budgets cannot be read at the moment.", code="budget_unavailable", headers=_LATER
                 )

@@ -22,7 +22,10 @@ _MOST_ASKERS = 4_096
 _NEVER = -(1 << 62)
 _WORKING_SET = 32  # requests' worth that a process likes to have in hand to begin with
 _SOON_SECONDS = 2.0
-_OUTAGE_SECONDS = 60.0  # of spending that a process likes to have in hand: so long it may be without its database
+# So much spending is fetched at once, and more once two thirds of it are left: a minute of it is in hand whenever the
+# database goes away.
+_FETCHED_SECONDS = 90.0
+_PAUSE_SECONDS = 2.0
 
 
 def asker_of(call: Call, provider: str, model: str) -> Asker:
@@ -40,10 +43,11 @@ class Pool:
     `granted` and `consumed` mirror the lease row; `outstanding` is reserved by requests that run; `unshipped` is
     settled but not yet in the database. `spent`, `held`, `limit`: the window's balance when it was last read, at
     `contact` (monotonic seconds). `size`, `enlarged`: how large the last addition was, and when; `passed` is what had
-    gone through this pool by then.
+    gone through this pool by then. Where less than `low` is left, more is fetched ahead, but not before `again`.
     """
 
     __slots__ = (
+        "again",
         "budget",
         "consumed",
         "contact",
@@ -80,6 +84,7 @@ class Pool:
         self.unshipped = 0
         self.last_used = 0.0
         self.low = _NEVER
+        self.again = float("-inf")
         self.size = 0
         self.enlarged = float("-inf")
         self.passed = 0
@@ -126,18 +131,22 @@ class Pool:
         self.limit, self.spent, self.held, self.contact = limit, spent, held, now
 
     def appetite(self, need: int, now: float) -> int:
-        """How much to ask for when little is left: a minute at the pace since the last time, at least some requests.
+        """How much to ask for when little is left: a while at the pace since the last time, at least some requests.
 
         Used up within moments: at least twice as much as then, since a pace cannot be told from an instant.
         """
         since = now - self.enlarged
         pace = (self._through() - self.passed) / since if since > _SOON_SECONDS else 0.0
-        return max(_WORKING_SET * need, int(pace * _OUTAGE_SECONDS), 2 * self.size if since <= _SOON_SECONDS else 0)
+        return max(_WORKING_SET * need, int(pace * _FETCHED_SECONDS), 2 * self.size if since <= _SOON_SECONDS else 0)
 
     def sized(self, amount: int, now: float) -> None:
-        """Note the size of a fresh lease: at three tenths of it the next is fetched ahead, unless little is left."""
-        self.low = amount * 3 // 10 if amount and is_roomy(self.limit, self.free) else _NEVER
+        """Note the size of a fresh lease: at two thirds of it the next is fetched ahead, unless little is left."""
+        self.low = amount * 2 // 3 if is_roomy(self.limit, self.free) else _NEVER
         self.size, self.enlarged, self.passed = amount, now, self._through()
+
+    def in_vain(self, now: float) -> None:
+        """Nothing could be fetched: ahead of need it is tried again after a pause."""
+        self.again = now + _PAUSE_SECONDS
 
     def _through(self) -> int:
         """What this process has spent or reserved here."""

@@ -19,7 +19,7 @@ from gateway.tasks import Tasks
 log = structlog.get_logger("nearhit.ledger")
 
 _TURN_SECONDS = 0.25
-_BEAT_SECONDS = 20.0
+_BEAT_SECONDS = 8.0  # so that leases outlast an outage of a minute, whenever it begins
 _RECOVER_SECONDS = 2.0
 _REFRESH_SECONDS = 2.0
 _LEASE_SECONDS = 72.0  # four fifths of the time after which a silent boot counts as lost
@@ -48,20 +48,23 @@ class Pulse:
         self._boot = boot
         self._now = now
         self._monotonic = monotonic
-        self._offset = 0.0
+        self._there, self._heard = now(), monotonic()
         self._good_until = float("-inf")
         self._tasks = tasks
         self._renewing: asyncio.Task[bool] | None = None
 
     def instant(self) -> float:
-        """The database's time, seconds since the epoch: all processes must agree on which window it is."""
-        return self._now() + self._offset
+        """The database's time, seconds since the epoch: all processes must agree on which window it is.
+
+        Counted on from when it was last heard, so that nobody who sets this host's clock moves spending to another day.
+        """
+        return self._there + self._monotonic() - self._heard
 
     async def beat(self) -> None:
         """Raises BootClosed, and what an unreachable database raises."""
-        asked = self._now()
-        there, self.processes = await self._book.beat(self._boot, asked, self._oldest())
-        self._offset = there - asked
+        asked, heard = self._now(), self._monotonic()
+        self._there, self.processes = await self._book.beat(self._boot, asked, self._oldest())
+        self._heard = heard
         self._good_until = self._monotonic() + _LEASE_SECONDS
 
     async def look_around(self) -> None:

@@ -244,10 +244,10 @@ def test_killed_again_and_again_the_books_still_equal_the_bill(tmp_path: Path, p
 
 
 @pytest.mark.proof
-@pytest.mark.timeout(900)
-def test_five_minutes_of_kills_lose_nothing(tmp_path: Path, postgres_url: str) -> None:
-    """The same for five minutes."""
-    figures = _killed_under_load(tmp_path, postgres_url, kills=150, every=2.0, clients=24)
+@pytest.mark.timeout(1_800)
+def test_ten_minutes_of_kills_lose_nothing(tmp_path: Path, postgres_url: str) -> None:
+    """The same for ten minutes."""
+    figures = _killed_under_load(tmp_path, postgres_url, kills=300, every=2.0, clients=24)
     proofs.keep("killed-under-load", every_s=2.0, clients=24, **figures)
 
 
@@ -289,4 +289,4 @@ def test_a_minute_without_a_database_is_no_outage(tmp_path: Path, postgres_url: 
         took = found.until_reconciled()
         found.verify()
     proofs.keep("database-down", seconds=60, statuses={str(k): v for k, v in seen.items()}, reconciled_after_s=took)
-    assert seen[200] > 0
+    assert set(seen) == {200}, seen

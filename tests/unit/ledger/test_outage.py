@@ -1,0 +1,86 @@
+"""A database that is away for a minute, and a clock that somebody sets: neither is heard of by those who ask."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from gateway.ledger import Ledger
+from gateway.ledger.pools import Pool
+from tests.clock import FrozenClock
+from tests.unit.ledger.rig import Rig, budget, running
+from tests.unit.ledger.world import FaultyDatabase
+from tests.waiting import until
+
+MINUTE = 60
+
+
+@pytest.fixture
+async def rig(tmp_path: Path, clock: FrozenClock) -> AsyncGenerator[Rig]:
+    async with running(tmp_path, clock=clock, kind=FaultyDatabase) as found:
+        yield found
+
+
+async def one_second(rig: Rig, ledger: Ledger) -> None:
+    """Ten nano-USD are spent, and what is due by itself is done."""
+    await rig.charge(ledger, 10, most=10)
+    if not cast("FaultyDatabase", rig.database).down:
+        await ledger._shipper.ship_all()
+    await settled_down(ledger)
+    rig.clock.advance(1.0)
+    await ledger._tender.turn()
+
+
+async def settled_down(ledger: Ledger) -> None:
+    """What is fetched ahead has come, or will not."""
+    await until(lambda: not ledger._leases._working)
+
+
+def pool_of(ledger: Ledger) -> Pool:
+    (pool,) = ledger._pools.all.values()
+    return pool
+
+
+@pytest.mark.parametrize("phase", [0, 39, 78])
+async def test_a_minute_without_the_database_refuses_nobody_whenever_it_begins(rig: Rig, phase: int) -> None:
+    """A lease that was nearly used up, or a life sign of long ago, must not make an outage out of an outage."""
+    ledger = await rig.ledger()
+    await ledger.set_budget(budget("org", 1_000_000), "test")
+    for _ in range(MINUTE + phase):
+        await one_second(rig, ledger)
+    cast("FaultyDatabase", rig.database).down = True
+    for _ in range(MINUTE):
+        await one_second(rig, ledger)
+    cast("FaultyDatabase", rig.database).down = False
+    await ledger.flush()
+    assert (await rig.window("org"))["spent"] == 10 * (2 * MINUTE + phase)
+
+
+async def test_what_could_not_be_fetched_ahead_is_tried_again_before_anybody_waits(rig: Rig) -> None:
+    """One slow moment of the database used to leave the next request waiting for it at the end of its lease."""
+    ledger, database = await rig.ledger(), cast("FaultyDatabase", rig.database)
+    await ledger.set_budget(budget("org", 1_000_000), "test")
+    for _ in range(MINUTE):
+        await one_second(rig, ledger)
+    pool, database.down = pool_of(ledger), True
+    while pool.left >= pool.low:
+        await one_second(rig, ledger)
+    await one_second(rig, ledger)
+    granted, database.down = pool.granted, False
+    for _ in range(5):
+        await one_second(rig, ledger)
+    assert pool.granted > granted
+    assert pool.left > 0
+
+
+async def test_setting_the_hosts_clock_moves_no_spending_to_another_day(rig: Rig, clock: FrozenClock) -> None:
+    """Forward it would be a fresh budget, back it would be yesterday's: what counts is the database's clock."""
+    ledger = await rig.ledger()
+    await ledger.set_budget(budget("org", 1_000, window="day"), "test")
+    await rig.charge(ledger)
+    for step in (86_400.0, -3 * 86_400.0):
+        clock.jump(step)
+        await rig.charge(ledger)
+    await ledger.flush()
+    assert (await rig.window("org"))["spent"] == 9  # of the one window there is
