@@ -11,12 +11,13 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from gateway import errors
-from gateway.call import PASSED, Body, Call, Chunk
+from gateway.call import Body, Call, Chunk
 from gateway.catalog import Route, Target
 from gateway.deployments import Deployment, Deployments, Told
 from gateway.estimate import Bound, bound, within
 from gateway.flights import Ended, Landing, Step
 from gateway.ledger import AttemptPlan, Hold, Ledger, Settlement, doubtful, given_up
+from gateway.outgoing import outgoing
 from gateway.prices import PriceBook
 from gateway.providers import Partial, Provider, Sending
 from gateway.traces import traceparent_for
@@ -25,6 +26,7 @@ from policies.money import Price, Usage, bound_nano, usd
 
 _MOST_SHORTER = 3  # budgets that may each allow less than the one before
 _ENGINE_PATIENCE = 120.0
+_TICK = 0.01  # seconds; a timer may fire so early
 _LATER = (("retry-after", "1"),)
 FREE = Price(id="free", input=0, output=0, cached_input=0, cache_write=0, status="free")
 
@@ -186,9 +188,17 @@ class Attempts:
         landing.billing = provider.billing
         landing.capped = limits.injected
         step.sent_at = self._monotonic()
+        if step.sent_at >= call.deadline:
+            self._ledger.void(hold, "too late to send")
+            raise errors.OutOfTime(f"The {_allowed(call)} were over before it could be sent; nothing was spent.")
         sending = self._sending(call, plan, limits, step.sent_at)
         step.keys = sending.keys
-        first, chunks = await self._first(provider, sending, hold, step, report)
+        try:
+            first, chunks = await self._first(provider, sending, hold, step, report)
+        except errors.UpstreamTimeout as problem:
+            if step.ended_at >= call.deadline - _TICK:  # our own hurry: whoever reads this must not blame the upstream
+                problem.message = f"The {_allowed(call)} were over before {plan.provider} had answered."
+            raise
         report.began(step.first_chunk_at - step.sent_at, step.first_chunk_at)
         return Live(
             target=trial.target,
@@ -302,7 +312,7 @@ class Attempts:
         )
 
     def _body(self, call: Call, plan: AttemptPlan, limits: Bound) -> Body:
-        body = _prepared(call, plan.model, limits)
+        body = outgoing(call, plan.model, limits)
         if call.background:
             tier, told = self._tier(call, Target(plan.provider, plan.model))
             if told:
@@ -355,6 +365,10 @@ class Attempts:
 _TOO_MANY = 429
 
 
+def _allowed(call: Call) -> str:
+    return f"{call.deadline - call.received:g} s that this request may take"
+
+
 class _Report(Struct, kw_only=True):
     """Tells a place once what became of an attempt that was sent there: that it began, or that it never did."""
 
@@ -378,20 +392,3 @@ class _Way(Struct, frozen=True):
     provider: Provider
     gate: asyncio.Semaphore
     report: _Report
-
-
-def _prepared(call: Call, model: str, limits: Bound) -> Body:
-    """The client's own request with the upstream's model name, a bounded output and usage asked for."""
-    body = dict(call.body)
-    body["model"] = model
-    if limits.injected is not None:
-        body[limits.field] = limits.injected
-    if call.operation == "embedding" or call.operation in PASSED:
-        return body
-    if call.stream:
-        options = body.get("stream_options")
-        body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
-    else:
-        body.pop("stream", None)
-        body.pop("stream_options", None)
-    return body

@@ -130,7 +130,7 @@ class Dispatcher:
                     raise error from None
             except (errors.UpstreamFailed, errors.Overloaded) as problem:
                 error = problem
-                if not _worth_another(problem, route):
+                if not _worth_another(problem, route) or self._monotonic() >= call.deadline:
                     raise
                 left = self._failovers.left(target, sent, left) if is_failing(problem) else left
         raise error or errors.UpstreamFailed("no candidate could be tried")

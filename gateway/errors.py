@@ -10,6 +10,7 @@
     |- RateLimited               429  with retry-after
     |- Overloaded                503  with retry-after
     |- CacheMissed               504  only-if-cached
+    |- OutOfTime                 504  its time was over before it was sent anywhere
     |- Internal                  500
     |- UpstreamFailed            502  refused, cut or garbled before the first byte
        |- UpstreamTimeout        504    |- EngineUnavailable 503
@@ -168,6 +169,14 @@ class CacheMissed(GatewayError):
     status = 504
     type = "invalid_request_error"
     code = "cache_miss"
+    level = "info"
+
+
+class OutOfTime(GatewayError):
+    """Nothing was sent, so nothing was spent."""
+
+    status = 504
+    code = "deadline_exceeded"
     level = "info"
 
 

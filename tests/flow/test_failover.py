@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gateway.ledger import Hold
 from policies.budget import Budget
 from policies.rate import Rate
 from tests.live import Live, live, settings
@@ -83,11 +84,29 @@ async def test_an_upstream_that_hangs_is_given_up_and_charged_as_in_doubt(tmp_pa
         told = await gateway.chat(headers={"x-nearhit-timeout": "0.3"})
         assert told.status == 504
         assert told.json["error"]["code"] == "upstream_timeout"
+        assert told.json["error"]["message"] == "The 0.3 s that this request may take were over before up had answered."
         entries = await gateway.entries()
         assert {entry["source"] for entry in entries} == {"upper_bound"}
         (row,) = await gateway.rows()
         assert row["cost_nano"] == sum(entry["amount_nano"] for entry in entries) > 0
         assert row["cost_status"] == "estimated"
+
+
+async def test_what_is_too_late_to_be_sent_is_not_sent_and_costs_nothing(tmp_path: Path) -> None:
+    """It was sent with a millisecond left, told as the upstream's fault ("sent nothing within 0.001 s"), and paid."""
+    async with live(settings(tmp_path)) as gateway:
+        ledger = gateway.services.ledger
+        promised = ledger._promised
+
+        async def slow(hold: Hold) -> None:
+            await asyncio.sleep(0.3)
+            await promised(hold)
+
+        ledger._promised = slow
+        told = await gateway.chat(headers={"x-nearhit-timeout": "0.2"})
+        assert (told.status, told.json["error"]["code"]) == (504, "deadline_exceeded")
+        assert "0.2 s" in told.json["error"]["message"]
+        assert {(entry["source"], entry["amount_nano"]) for entry in await gateway.entries()} == {("void", 0)}
 
 
 @pytest.mark.parametrize("strategy", ["ordered", "cheapest"])
