@@ -4,7 +4,7 @@ Knows only shapes. Nothing here does I/O or decides anything.
 """
 
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Struct
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from gateway.dialects import Voice
     from gateway.repeats import Repeat
 
-Passed = Literal["moderation", "image", "speech", "transcription"]  # on as they are, and never reused
+# Passed on as they are, and never reused.
+Passed = Literal["moderation", "image", "image_edit", "image_variation", "speech", "transcription", "translation"]
 Operation = Literal["chat", "completion", "embedding"] | Passed
-PASSED: tuple[Passed, ...] = ("moderation", "image", "speech", "transcription")
+PASSED: tuple[Passed, ...] = get_args(Passed)
+PAINTED: tuple[Passed, ...] = ("image", "image_edit", "image_variation")
+HEARD: tuple[Passed, ...] = ("transcription", "translation")
 Role = Literal["app", "viewer", "finance", "operator", "admin"]
 Source = Literal["exact", "semantic", "shared", "upstream", "replayed", "none"]
 CacheMark = Literal["hit-exact", "hit-semantic", "miss", "bypass", "refresh", "shared", "audit", "replayed"]

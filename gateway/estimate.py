@@ -12,7 +12,8 @@ from typing import Literal, cast
 
 from msgspec import Struct, structs
 
-from gateway.call import PASSED, Body, Call
+from gateway.call import HEARD, PAINTED, PASSED, Body, Call
+from gateway.dialects.passed import FILES
 from policies.money import Price, bound_nano
 
 _PER_MESSAGE = 16  # tokens a chat template may add around a message
@@ -21,6 +22,8 @@ _PER_PICTURE_BY_TILE = 48_169  # gpt-4o-mini counts 5,667 for each of eight tile
 _LARGEST_WINDOW = 1 << 20  # tokens, where nobody knows how much a model reads
 _EMBEDDED_OVERHEAD = 8
 _PER_IMAGE = 8_192  # tokens of the largest image in the best quality, and more
+_FRAMES = 9  # of a moving picture, where nobody says
+_DIGITS = 4
 _BYTES_OF_SOUND = 100  # per token; a second has a dozen tokens, and at least 1,000 bytes
 _SPOKEN_PER_BYTE = 4  # tokens of sound made of a byte of text; at the usual pace it is one and a half
 _SLOWEST = 0.25
@@ -74,17 +77,30 @@ def bound(call: Call, default_output: int, model: str = "", window: Callable[[],
 def _of_passed(call: Call) -> Bound:
     """Of a recording its seconds or tokens, at the fewest bytes that either takes; of texts their bytes.
 
-    Of speech its bytes as well, and the sound that is made of them, which some models are paid for.
+    Of speech its bytes as well, and the sound that is made of them, which some models are paid for. Of a picture that
+    is sent the most that any model makes of one, of each that is painted the largest.
     """
-    if call.operation == "transcription":
+    if call.operation in HEARD:
         return Bound(input=call.size // _BYTES_OF_SOUND + 1, output=call.size // _BYTES_OF_SOUND + 1)
     if call.operation == "speech":
         speed = call.body.get("speed")
         slow = max(_SLOWEST, min(1.0, float(speed))) if isinstance(speed, int | float) else 1.0
         spoken = len(str(call.body.get("input") or "").encode("utf-8", "replace"))
         return Bound(input=call.size, output=math.ceil(spoken * _SPOKEN_PER_BYTE / slow))
-    images = _whole(call.body.get("n"), 1) if call.operation == "image" else 0
-    return Bound(input=call.size, output=images * _PER_IMAGE)
+    if call.operation not in PAINTED:
+        return Bound(input=call.size, output=0)
+    files = cast("list[tuple[str, str, str, bytes]]", call.body.get(FILES) or [])
+    read = call.size - sum(len(content) for *_, content in files) + len(files) * _PER_PICTURE
+    images = _told(call.body.get("n"), 1)
+    frames = _told(call.body.get("frame_count"), _FRAMES) if call.body.get("output_format") == "gif" else 1
+    return Bound(input=read, output=images * frames * _PER_IMAGE)
+
+
+def _told(value: object, default: int) -> int:
+    """A form's fields are text."""
+    return (
+        int(value) if isinstance(value, str) and value.isdecimal() and len(value) < _DIGITS else _whole(value, default)
+    )
 
 
 def within(limits: Bound, price: Price, headroom: int) -> Bound | None:

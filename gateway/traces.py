@@ -26,8 +26,11 @@ OPERATION_NAMES = {
     "embedding": "embeddings",
     "moderation": "moderation",
     "image": "image_generation",
+    "image_edit": "image_edit",
+    "image_variation": "image_variation",
     "speech": "speech",
     "transcription": "transcription",
+    "translation": "translation",
 }
 MOST_CONTENT = 32_768
 _RANDOM_BITS = 56

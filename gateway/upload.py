@@ -1,12 +1,12 @@
-"""A form with one file in it, off the wire and straight on to where the file goes, a piece at a time.
+"""A form with files in it, off the wire and straight on to where they go, a piece at a time.
 
 Knows: multipart/form-data (RFC 7578), how much a form may hold and how slowly it may come. Does not know: what the
 fields mean, where pieces are kept.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, cast
 
 from multipart import (
     MultipartError,
@@ -21,18 +21,26 @@ from gateway.errors import InvalidRequest, RequestTimeout, TooLarge, Unsupported
 from gateway.pieces import PIECE
 
 _FRAME = 64 << 10  # bytes of a form beside its file
-_LONGEST_FIELD = 4_096
-_MOST_FIELDS = 32
+_LONGEST_FIELD = 32 << 10  # what is to become of a picture may be told at length
+_MOST_FIELDS = 64
+_ONE_FILE = {"file": 1}
 Keep = Callable[[bytes], Awaitable[None]]
 
 
+class Part(NamedTuple):
+    """A file of a form. `field`: under which name it came."""
+
+    field: str
+    filename: str
+    content_type: str
+
+
 class Form:
-    """What was read. `filename` None: there was no file. `size`: bytes of it, `extra`: of the fields."""
+    """What was read. `size`: bytes of its files, `extra`: of the other fields."""
 
     def __init__(self) -> None:
         self.fields: list[tuple[str, str]] = []
-        self.filename: str | None = None
-        self.content_type = ""
+        self.files: list[Part] = []
         self.size = 0
         self.extra = 0
 
@@ -41,9 +49,12 @@ class Form:
 
 
 class Reader:
-    """Reads one form. `keep` is handed the file in pieces; `field`: the name it must come under."""
+    """Reads one form. `keep` is handed the last of `form.files` in pieces.
 
-    def __init__(self, headers: Headers, keep: Keep, *, limit: int, field: str = "file") -> None:
+    `limit`: of all its files; `wanted`: how many may come under each name.
+    """
+
+    def __init__(self, headers: Headers, keep: Keep, *, limit: int, wanted: Mapping[str, int] = _ONE_FILE) -> None:
         """Raises UnsupportedMedia, TooLarge."""
         told = dict(headers)
         kind, options = _options(told.get(b"content-type", b"").decode("latin-1"))
@@ -54,8 +65,8 @@ class Reader:
         self._parser = PushMultipartParser(options["boundary"], max_segment_size=limit, max_segment_count=_MOST_FIELDS)
         self._keep = keep
         self._limit = limit
-        self._field = field
-        self._form = Form()
+        self._wanted = wanted
+        self.form = Form()
         self._segment: MultipartSegment | None = None
         self._held = bytearray()
 
@@ -83,7 +94,7 @@ class Reader:
             self._parser.close()
         except MultipartError:
             raise InvalidRequest("The form ends too early.", code="invalid_form") from None
-        return self._form
+        return self.form
 
     async def _feed(self, chunk: bytes) -> None:
         try:
@@ -99,15 +110,12 @@ class Reader:
         if isinstance(event, MultipartSegment):
             self._segment = event
             self._held.clear()
-            if event.name == self._field:
-                if self._form.filename is not None:
-                    raise InvalidRequest("The form holds more than one file.", param=self._field)
-                self._form.filename = event.filename or ""
-                self._form.content_type = event.content_type or ""
+            if event.name in self._wanted:
+                self._begin(event)
             return
         segment = self._segment
         assert segment is not None
-        is_file = segment.name == self._field
+        is_file = segment.name in self._wanted
         if isinstance(event, bytes | bytearray):
             self._held += event
             if not is_file and len(self._held) > _LONGEST_FIELD:
@@ -118,18 +126,28 @@ class Reader:
             if self._held:
                 await self._pass(len(self._held))
         else:
-            self._form.fields.append((str(segment.name)[:64], bytes(self._held).decode("utf-8")))
-            self._form.extra += len(self._held)
+            self.form.fields.append((str(segment.name)[:64], bytes(self._held).decode("utf-8")))
+            self.form.extra += len(self._held)
+
+    def _begin(self, segment: MultipartSegment) -> None:
+        name = str(segment.name)
+        if sum(part.field == name for part in self.form.files) >= self._wanted[name]:
+            raise InvalidRequest(f"The form holds more than {_counted(self._wanted[name])}.", param=name)
+        self.form.files.append(Part(name, segment.filename or "", segment.content_type or ""))
 
     async def _pass(self, length: int) -> None:
         piece = bytes(self._held[:length])
         del self._held[:length]
-        self._form.size += len(piece)
+        self.form.size += len(piece)
         await self._keep(piece)
 
 
 def _options(header: str) -> tuple[str, dict[str, str]]:
     return cast("tuple[str, dict[str, str]]", parse_options_header(header))
+
+
+def _counted(most: int) -> str:
+    return "one file" if most == 1 else f"{most} files"
 
 
 def _too_large(limit: int) -> TooLarge:

@@ -50,19 +50,38 @@ class Speech(Struct, gc=False, kw_only=True):
     stream_format: Literal["audio"] | None = None
 
 
-class Transcription(Struct, gc=False, kw_only=True):
-    """POST /v1/audio/transcriptions; a form, so every field is text."""
+class Sound(Struct, gc=False, kw_only=True):
+    """POST /v1/audio/transcriptions and /v1/audio/translations; a form, so every field is text."""
 
     model: Model
     files: list[Any]
     stream: Literal["false"] | None = None
 
 
+class Picture(Struct, gc=False, kw_only=True):
+    """POST /v1/images/variations; a form."""
+
+    model: Model
+    files: list[Any]
+    n: Annotated[str, Meta(pattern="^([1-9]|10)$")] | None = None
+    user: Label = None
+
+
+class Edit(Picture, gc=False, kw_only=True):
+    """POST /v1/images/edits; a form."""
+
+    prompt: Annotated[str, Meta(min_length=1, max_length=32_000)]
+    stream: Literal["false"] | None = None
+
+
 _SHAPES: dict[str, type[Struct]] = {
     "moderation": Moderation,
     "image": Image,
+    "image_edit": Edit,
+    "image_variation": Picture,
     "speech": Speech,
-    "transcription": Transcription,
+    "transcription": Sound,
+    "translation": Sound,
 }
 
 
@@ -85,8 +104,8 @@ class Passed:
         model = cast("str", body["model"])
         if not model.isprintable():
             raise InvalidRequest("'model' holds characters that cannot be printed.", param="model")
-        if isinstance(asked, Transcription) and not asked.files:
-            raise InvalidRequest("Missing required parameter: 'file'.", param="file", code="missing_required_parameter")
+        if isinstance(asked, Sound | Picture):
+            _check_files(asked)
         return Asked(body=body, stream=False, include_usage=False, voice=PassedVoice(model))
 
     def refusal(self, error: GatewayError, request_id: str) -> tuple[int, bytes]:  # noqa: ARG002 - stands in a header
@@ -94,6 +113,14 @@ class Passed:
 
     def lines(self, request_id: str) -> str:  # noqa: ARG002 - OpenAI's name for it is on every answer
         return ""
+
+
+def _check_files(asked: Sound | Picture) -> None:
+    wanted = "file" if isinstance(asked, Sound) else "image"
+    if not any(name.removesuffix("[]") == wanted for name, *_ in asked.files):
+        raise InvalidRequest(
+            f"Missing required parameter: '{wanted}'.", param=wanted, code="missing_required_parameter"
+        )
 
 
 class PassedVoice:

@@ -14,7 +14,7 @@ _QUIRKS = Quirks(
     dropped=frozenset({"store", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}),
     refused=frozenset({"logprobs", "top_logprobs", "logit_bias", "audio", "prediction"}),
     one_choice=True,
-    operations=frozenset({"chat", "speech", "transcription"}),
+    operations=frozenset({"chat", "speech", "transcription", "translation"}),
     names=False,
     reasoning="reasoning",
 )

@@ -65,7 +65,7 @@ class Desk:
 
 def _checked(form: Form) -> tuple[str, str, float | None]:
     """Name, purpose and when it expires. Raises InvalidRequest."""
-    if form.filename is None:
+    if not form.files:
         raise InvalidRequest("Missing required parameter: 'file'.", param="file", code="missing_required_parameter")
     if not form.size:
         raise InvalidRequest("The file is empty.", param="file", code="empty_file")
@@ -76,7 +76,9 @@ def _checked(form: Form) -> tuple[str, str, float | None]:
         )
     if purpose not in PURPOSES:
         raise InvalidRequest(f"'purpose' must be one of {', '.join(PURPOSES)}.", param="purpose", code="invalid_value")
-    name = "".join(char if char.isprintable() and char not in "\\/" else "_" for char in form.filename) or "file"
+    name = (
+        "".join(char if char.isprintable() and char not in "\\/" else "_" for char in form.files[0].filename) or "file"
+    )
     return name, purpose, _lifetime(form)
 
 

@@ -16,7 +16,7 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
 from gateway.batches.asking import BATCH_TAG
-from gateway.call import Operation
+from gateway.call import HEARD, PAINTED, Operation
 from gateway.db.queries import Queries
 from gateway.db.rows import UsageRow
 from gateway.db.usage import MOST_GROUPS
@@ -365,7 +365,7 @@ async def moderations(caller: CallerDep) -> ModerationsPage:
 @get("/usage/images", opt={"role": "finance"}, summary="Images in OpenAI's shape")
 async def images(caller: CallerDep) -> ImagesPage:
     """As OpenAI's `GET /v1/organization/usage/images`."""
-    return await _page(caller, (ImagesPage, ImagesBucket), _image, ("image",))
+    return await _page(caller, (ImagesPage, ImagesBucket), _image, PAINTED)
 
 
 @get("/usage/audio_speeches", opt={"role": "finance"}, summary="Speech in OpenAI's shape")
@@ -377,7 +377,7 @@ async def speeches(caller: CallerDep) -> SpeechesPage:
 @get("/usage/audio_transcriptions", opt={"role": "finance"}, summary="Transcriptions in OpenAI's shape")
 async def transcriptions(caller: CallerDep) -> TranscriptionsPage:
     """As OpenAI's `GET /v1/organization/usage/audio_transcriptions`."""
-    return await _page(caller, (TranscriptionsPage, TranscriptionsBucket), _transcription, ("transcription",))
+    return await _page(caller, (TranscriptionsPage, TranscriptionsBucket), _transcription, HEARD)
 
 
 @get("/usage/vector_stores", opt={"role": "finance"}, summary="Vector stores in OpenAI's shape")

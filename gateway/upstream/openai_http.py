@@ -35,8 +35,11 @@ PATHS: dict[Operation, str] = {
     "embedding": "embeddings",
     "moderation": "moderations",
     "image": "images/generations",
+    "image_edit": "images/edits",
+    "image_variation": "images/variations",
     "speech": "audio/speech",
     "transcription": "audio/transcriptions",
+    "translation": "audio/translations",
 }
 _encode = msgspec.json.Encoder().encode
 Isolation = Literal["none", "prompt_cache_key", "cache_salt", "user", "prompt_cache_isolation_key"]

@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 from msgspec import structs
 
-from gateway.call import PASSED, Body, Chunk, Native, Operation
+from gateway.call import HEARD, PAINTED, PASSED, Body, Chunk, Native, Operation
 from gateway.dialects.passed import FILES, MEDIA_TYPE, PAYLOAD
 from gateway.errors import InvalidRequest
 from gateway.ids import uuid7
@@ -19,7 +19,18 @@ from gateway.stream import StreamGarbage, parse
 from policies.money import Usage
 
 _encode = msgspec.json.Encoder().encode
-_WORDS = {"moderation": "moderations", "image": "images", "speech": "speech", "transcription": "transcriptions"}
+WORDS: dict[Operation, str] = {
+    "chat": "chat completions",
+    "completion": "legacy completions",
+    "embedding": "embeddings",
+    "moderation": "moderations",
+    "image": "images",
+    "image_edit": "edits of images",
+    "image_variation": "variations of images",
+    "speech": "speech",
+    "transcription": "transcriptions",
+    "translation": "translations of speech",
+}
 _MOST = 1 << 40
 File = tuple[str, str, str, bytes]
 
@@ -28,7 +39,7 @@ def refuse_passed(name: str, sending: Sending) -> None:
     """Raises InvalidRequest where an operation would have to be passed on by a provider that has none of them."""
     if sending.operation in PASSED:
         raise InvalidRequest(
-            f"{name} makes no {_WORDS[sending.operation]}: ask for a model of a provider that does.",
+            f"{name} makes no {WORDS[sending.operation]}: ask for a model of a provider that does.",
             param="model",
             code="unsupported_operation",
         )
@@ -87,7 +98,7 @@ def _usage(sending: Sending, told: Body) -> Usage | None:
     usage = cast("Body", given) if isinstance(given, dict) else {}
     if sending.operation == "speech":
         return Usage(prompt=len(str(sending.body.get("input") or "")))
-    seconds = usage.get("seconds")
+    seconds = usage.get("seconds", told.get("duration")) if sending.operation in HEARD else None
     if isinstance(seconds, int | float) and 0 <= seconds < _MOST:
         return Usage(prompt=int(-(-seconds // 1)))
     prompt, made = _count(usage, "input_tokens"), _count(usage, "output_tokens")
@@ -99,7 +110,7 @@ def _usage(sending: Sending, told: Body) -> Usage | None:
     image, audio = _count(parts, "image_tokens") or 0, _count(parts, "audio_tokens") or 0
     if image + audio <= prompt:
         found = structs.replace(found, image_in=image, audio_in=audio)
-    return structs.replace(found, image_out=made or 0) if sending.operation == "image" else found
+    return structs.replace(found, image_out=made or 0) if sending.operation in PAINTED else found
 
 
 def _count(usage: Body, name: str) -> int | None:

@@ -17,18 +17,10 @@ from gateway.errors import InvalidRequest
 from gateway.providers import Sending
 from gateway.stream import StreamGarbage
 from gateway.upstream.fields import mapping, objects
+from gateway.upstream.passing import WORDS
 
 _encode = msgspec.json.Encoder().encode
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
-_WHAT: dict[Operation, str] = {
-    "chat": "chat completions",
-    "completion": "legacy completions",
-    "embedding": "embeddings",
-    "moderation": "moderations",
-    "image": "images",
-    "speech": "speech",
-    "transcription": "transcriptions",
-}
 
 
 class Quirks(Struct, frozen=True, kw_only=True):
@@ -48,7 +40,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
     dropped: frozenset[str] = frozenset()
     refused: frozenset[str] = frozenset()
     one_choice: bool = False
-    operations: frozenset[Operation] = frozenset(_WHAT)
+    operations: frozenset[Operation] = frozenset(WORDS)
     developer: bool = True
     names: bool = True
     short_ids: bool = False
@@ -76,7 +68,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
     @property
     def picky(self) -> bool:
         """Whether there is anything that it does not do."""
-        return bool(self.refused or self.one_choice or len(self.operations) < len(_WHAT))
+        return bool(self.refused or self.one_choice or len(self.operations) < len(WORDS))
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -98,7 +90,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
         """Raises InvalidRequest for what this service does not have."""
         if sending.operation not in self.operations:
             raise InvalidRequest(
-                f"{name} makes no {_WHAT[sending.operation]}.", param="model", code="unsupported_operation"
+                f"{name} makes no {WORDS[sending.operation]}.", param="model", code="unsupported_operation"
             )
 
     def cannot(self, operation: Operation, body: Body, native: Native | None) -> str:  # noqa: ARG002 - no language of its own

@@ -56,11 +56,27 @@ class FileForm(Struct):
     purpose: Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
 
 
-class TranscriptionForm(Struct):
+class SoundForm(Struct):
     """A recording and the model that is to read it."""
 
     file: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
     model: str
+
+
+class PictureForm(Struct):
+    """A picture and the model that is to paint others like it."""
+
+    image: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
+    model: str
+
+
+class EditForm(Struct):
+    """Pictures, what is to become of them, and the model that is to paint it."""
+
+    image: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
+    model: str
+    prompt: str
+    mask: Annotated[str, Meta(extra_json_schema={"format": "binary"})] | None = None
 
 
 class Route(Struct, frozen=True):
@@ -94,9 +110,20 @@ ROUTES: tuple[Route, ...] = (
     Route("post", "/v1/embeddings", "Embeddings", "OpenAI's embeddings.", Embedding),
     Route("post", "/v1/moderations", "Moderation", "Passed on to a provider that has it.", Moderation),
     Route("post", "/v1/images/generations", "Images", "Passed on to a provider that has them.", Image),
+    Route(
+        "post", "/v1/images/edits", "Edited images", "Passed on to a provider that has them.", EditForm, form=True
+    ),
+    Route(
+        "post", "/v1/images/variations", "Variations of an image", "Passed on to a provider that has them.",
+        PictureForm, form=True,
+    ),
     Route("post", "/v1/audio/speech", "Speech", "Passed on to a provider that has it.", Speech, (_BYTES, _JSON)),
     Route(
-        "post", "/v1/audio/transcriptions", "Transcription", "Passed on to a provider that has it.", TranscriptionForm,
+        "post", "/v1/audio/transcriptions", "Transcription", "Passed on to a provider that has it.", SoundForm,
+        (_JSON, "text/plain"), form=True,
+    ),
+    Route(
+        "post", "/v1/audio/translations", "Translation", "Passed on to a provider that has it.", SoundForm,
         (_JSON, "text/plain"), form=True,
     ),
     Route("post", "/v1/files", "Upload a file", "A file, for a batch or a model.", FileForm, form=True),

@@ -35,12 +35,14 @@ async def answer(writer: asyncio.StreamWriter, heard: Heard) -> None:
     kind, body = "application/json", b"{}"
     if path.endswith("moderations"):
         body = encode(MODERATED)
-    elif path.endswith("generations"):
+    elif "/images/" in path:
         body = encode(IMAGE)
     elif path.endswith("speech"):
         kind, body = "audio/mpeg", SOUND
     elif path.endswith("transcriptions"):
         body = encode(SAID)
+    elif path.endswith("translations"):
+        body = encode({"task": "translate", "duration": 7.1, "text": "hello"})
     writer.write(f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
 
 
@@ -82,6 +84,92 @@ async def test_they_are_passed_on_and_charged(tmp_path: Path) -> None:
             assert amounts == {"mod": 0, "image": 2_050_000, "tts": 5_000, "whisper": 4_000}
             rows = await gateway.rows()
             assert [row["status"] for row in rows] == [402, 200, 200, 200, 200, 200]
+
+
+async def test_pictures_and_recordings_that_are_sent_arrive_whole(tmp_path: Path) -> None:
+    """Every file under its own name with its bytes, beside the fields; charged by what the answer tells."""
+    pictures, mask = [bytes([n]) * 70_000 for n in (1, 2)], b"\x89mask"
+    async with raw_upstream(answer) as upstream:
+        lab: Any = {"kind": "openai", "base_url": upstream.url, "api_key": "none"}
+        async with live(settings(tmp_path, providers={"lab": lab})) as gateway, client_of(gateway) as client:
+            for name, made in (("paint", "2.00"), ("whisper", "0")):
+                await gateway.services.prices.set(
+                    f"lab/{name}", input_usd="1.00", output_usd=made, actor="test", effective_from=0.0
+                )
+            edited = await client.images.edit(
+                model="lab/paint", image=[("a.png", pictures[0]), ("b.png", pictures[1])], mask=("m.png", mask),
+                prompt="ä" * 9_000, n=2,
+            )  # fmt: skip
+            assert edited.data
+            sent = upstream.heard[-1]
+            assert sent.line.split(" ")[1].endswith("/images/edits")
+            assert all(picture in sent.body for picture in (*pictures, mask))
+            assert sent.body.count(b'name="image[]"; filename=') == 2
+            assert b'name="mask"; filename="m.png"' in sent.body
+            assert ("ä" * 9_000).encode() in sent.body
+            with pytest.warns(DeprecationWarning, match="deprecated"):  # at OpenAI; others imitate it
+                varied = await client.images.create_variation(  # pyright: ignore[reportDeprecated] - see above
+                    model="lab/paint", image=("a.png", pictures[0])
+                )
+            assert varied.data
+            assert upstream.heard[-1].line.split(" ")[1].endswith("/images/variations")
+            with pytest.warns(DeprecationWarning, match="deprecated"):
+                translated = await client.audio.translations.create(  # pyright: ignore[reportDeprecated] - see above
+                    model="lab/whisper", file=("a.wav", SOUND), response_format="verbose_json"
+                )
+            assert translated.text == "hello"
+            amounts = [(entry["model"], entry["amount_nano"]) for entry in await gateway.entries()]
+            assert amounts == [("paint", 2_050_000), ("paint", 2_050_000), ("whisper", 8_000)]
+
+
+@pytest.mark.parametrize(
+    ("path", "form", "param"),
+    [
+        ("images/edits", {"prompt": "x", "mask": b"m"}, "image"),
+        ("images/edits", {"image": b"i"}, "prompt"),
+        ("images/edits", {"image": b"i", "prompt": "x", "n": "11"}, "n"),
+        ("images/edits", {"image": b"i", "prompt": "x", "stream": "true"}, "stream"),
+        ("images/variations", {"n": "1"}, "image"),
+        ("images/variations", {"image": b"i", "file": b"f", "n": "many"}, "n"),
+        ("audio/translations", {"prompt": "x"}, "file"),
+    ],
+)
+async def test_forms_that_lack_something_are_refused_by_name(
+    tmp_path: Path, path: str, form: dict[str, Any], param: str
+) -> None:
+    """A form's mistakes must be told as those of JSON are, and cost nothing."""
+    async with raw_upstream(answer) as upstream:
+        lab: Any = {"kind": "openai", "base_url": upstream.url, "api_key": "none"}
+        async with live(settings(tmp_path, providers={"lab": lab})) as gateway, client_of(gateway) as client:
+            files = [(name, ("f", value)) for name, value in form.items() if isinstance(value, bytes)]
+            fields = {"model": "lab/paint"} | {name: v for name, v in form.items() if not isinstance(v, bytes)}
+            with pytest.raises(openai.BadRequestError) as refused:
+                await client.post(
+                    f"/{path}", body=fields, files=files or [("other", ("f", b"x"))], cast_to=object,
+                    options={"headers": {"content-type": "multipart/form-data"}},
+                )  # fmt: skip
+            assert refused.value.param == param
+            assert upstream.heard == []
+
+
+async def test_what_is_painted_of_a_picture_is_bound_by_pictures(tmp_path: Path) -> None:
+    """Its bytes are no tokens: a budget would refuse an edit of four million bytes that costs two cents."""
+
+    async def silent(writer: asyncio.StreamWriter, _: Heard) -> None:
+        body = encode({"created": 1, "data": []})
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+
+    async with raw_upstream(silent) as upstream:
+        lab: Any = {"kind": "openai", "base_url": upstream.url, "api_key": "none"}
+        async with live(settings(tmp_path, providers={"lab": lab})) as gateway, client_of(gateway) as client:
+            await gateway.services.prices.set(
+                "lab/paint", input_usd="1.00", output_usd="0", actor="test", effective_from=0.0
+            )
+            await client.images.edit(model="lab/paint", image=("a.png", bytes(4_000_000)), prompt="a cat")
+            (entry,) = await gateway.entries()
+            assert entry["source"] == "estimated"
+            assert 16_384_000 <= entry["amount_nano"] < 20_000_000
 
 
 async def test_what_tells_no_count_is_charged_at_most(tmp_path: Path) -> None:

@@ -63,7 +63,10 @@ _MODERATED = {
 }
 _PASSED: dict[str, tuple[str, Any]] = {
     "moderations": ("application/json", {"id": "modr-1", "model": "mod", "results": [_MODERATED]}),
-    "generations": ("application/json", {"created": 1, "data": [{"b64_json": "aGk="}]}),
+    **dict.fromkeys(
+        ("generations", "edits", "variations"), ("application/json", {"created": 1, "data": [{"b64_json": "aGk="}]})
+    ),
+    "translations": ("application/json", {"text": "hello", "duration": 0.1}),
     "transcriptions": ("application/json", {"text": "hello", "usage": {"type": "duration", "seconds": 0.1}}),
 }
 MODELS: dict[str, list[str]] = {
@@ -77,8 +80,11 @@ MODELS: dict[str, list[str]] = {
     "/v1/embeddings": ["up/scripted"],
     "/v1/moderations": ["lab/mod"],
     "/v1/images/generations": ["lab/image"],
+    "/v1/images/edits": ["lab/image"],
+    "/v1/images/variations": ["lab/image"],
     "/v1/audio/speech": ["lab/tts"],
     "/v1/audio/transcriptions": ["lab/whisper"],
+    "/v1/audio/translations": ["lab/whisper"],
 }
 
 

@@ -23,11 +23,13 @@ from openai.types import (
     embedding_create_params,
     file_create_params,
     file_list_params,
+    image_create_variation_params,
+    image_edit_params,
     image_generate_params,
     moderation_create_params,
     responses,
 )
-from openai.types.audio import speech_create_params, transcription_create_params
+from openai.types.audio import speech_create_params, transcription_create_params, translation_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.file_purpose import FilePurpose
 from openai.types.responses import (
@@ -127,9 +129,13 @@ class Operation(NamedTuple):
         return {"anthropic-version": "2023-06-01"} if self.claude else {}
 
 
+_FILES = ("file", "image", "markup", "mask")
+
+
 def _form(fields: Any) -> Any:
-    """A form without its file, which no JSON schema can tell."""
-    given: dict[str, Any] = {name: (hint, None) for name, hint in get_type_hints(fields).items() if name != "file"}
+    """A form without its files, which no JSON schema can tell."""
+    hints = get_type_hints(fields).items()
+    given: dict[str, Any] = {name: (hint, None) for name, hint in hints if name not in _FILES}
     return create_model(fields.__name__, **given)
 
 
@@ -137,6 +143,7 @@ _TOOLS: dict[str, Json] = {name: {"tools": [TOOL]} for name in ("tool_choice", "
 _FLAT: dict[str, Json] = {name: {"tools": [FLAT_TOOL]} for name in ("tool_choice", "parallel_tool_calls")}
 _STREAMED: dict[str, Json] = {"stream_options": {"stream": True}}
 _FILE = {"file": b"a,b\n"}
+_PICTURE = {"image": b"\x89PNG"}
 _USAGE = {"start_time": 1_700_000_000}
 
 OPERATIONS = (
@@ -186,12 +193,24 @@ OPERATIONS = (
         {"model": "", "prompt": "hi"},
     ),
     Operation(
+        "post", "/v1/images/edits", ai.ImagesResponse, _form(image_edit_params.ImageEditParamsBase),
+        {"model": "", "prompt": "hi", **_PICTURE}, form=True,
+    ),
+    Operation(
+        "post", "/v1/images/variations", ai.ImagesResponse,
+        _form(image_create_variation_params.ImageCreateVariationParams), {"model": "", **_PICTURE}, form=True,
+    ),
+    Operation(
         "post", "/v1/audio/speech", None, speech_create_params.SpeechCreateParams,
         {"model": "", "input": "hi", "voice": "alloy"},
     ),
     Operation(
         "post", "/v1/audio/transcriptions", audio.Transcription,
         _form(transcription_create_params.TranscriptionCreateParamsBase), {"model": "", **_FILE}, form=True,
+    ),
+    Operation(
+        "post", "/v1/audio/translations", audio.Translation,
+        _form(translation_create_params.TranslationCreateParams), {"model": "", **_FILE}, form=True,
     ),
     Operation(
         "post", "/v1/files", Stored, _form(file_create_params.FileCreateParams), {"purpose": "batch", **_FILE},

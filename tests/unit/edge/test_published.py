@@ -39,6 +39,9 @@ WANTED = {
     "/v1/responses/input_tokens": Difference({"input", "model"}, COUNT, {"input: null", "model: null"}),
     "/v1/images/generations": Difference({"model"}, STREAMED, {"model: null"}),
     "/v1/audio/transcriptions": Difference({"file", "model"}, FORM, set()),
+    "/v1/audio/translations": Difference({"file", "model"}, FORM, set()),
+    "/v1/images/edits": Difference({"image", "model", "prompt"}, {"image", "mask"}, {"model: null"}),
+    "/v1/images/variations": Difference({"image", "model"}, {"image"}, {"model: null"}),
     "/v1/files": Difference({"file", "purpose"}, FORM, set()),
     "/v1/messages": Difference(set(), SAMPLED, set()),
     "/v1/messages/count_tokens": Difference(
