@@ -1,8 +1,8 @@
 """Goodput: where the promise is kept (time to first token, time per further token), at the lowest price.
 
 The cost is milliseconds of lateness in one of ten requests: how far the ninetieth percentiles, and what waits ahead,
-exceed the promise. What the answer costs is told in the same unit at a rate of one dollar for a thousand seconds, small
-enough that it only decides among those that are in time. Goodput as in DistServe (OSDI 2024).
+exceed the promise. What the answer costs is told in the same unit at a rate of a dollar for a millisecond, which is so
+little that it only decides among those that are in time. Goodput as in DistServe (OSDI 2024).
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from policies.routing import FULL_FROM, Asked, Place
 
 UNIT = "ms late"
 PARTS = ("first token late", "tokens late", "price")
-_MS_PER_PICO_USD = 1e6 * 1e-12
+_MS_PER_PICO_USD = 1e-12
 _UNPRICED = float("inf")
 
 

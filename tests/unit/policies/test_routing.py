@@ -212,3 +212,16 @@ def test_a_full_cache_of_keys_and_values_is_avoided(name: str) -> None:
     asked = Asked(prompt=1, output=1, now=0.0)
     for used, first in ((1.0, 1), (0.95, 1), (0.9, 0), (0.2, 0)):
         assert rank(strategy(name), asked, [place(0, used), place(1, 0.2)]).order[0].number == first
+
+
+@pytest.mark.parametrize(("first_token", "first"), [(0.9, 0), (1.2, 1)])
+def test_a_promise_that_is_broken_is_not_bought_back_by_a_low_price(first_token: float, first: int) -> None:
+    """A dollar counted as a thousand seconds: a usual answer for a tenth of a cent outweighed a second of lateness."""
+    cheap = Price(id="c", input=100_000, output=100_000, cached_input=0, cache_write=0)
+    dear = Price(id="d", input=10_000_000, output=30_000_000, cached_input=0, cache_write=0)
+    given = [
+        Place(name=str(number), number=number, price=price, slow_ttft_ms=ttft * 1e3, slow_tpot_ms=10.0)
+        for number, (price, ttft) in enumerate([(cheap, first_token), (dear, 0.2)])
+    ]
+    asked = Asked(prompt=2_000, output=500, now=0.0, ttft_ms=1_000.0, tpot_ms=50.0)
+    assert rank(strategy("slo"), asked, given).order[0].number == first
