@@ -63,15 +63,25 @@ class Dispatcher:
             made_at = Target(call.given.provider, call.given.model)
             trial = Trial(call=call, route=route, target=made_at, why="batch")
             return took_off(landing, await self._attempts.start(trial, landing))
-        choice = self._router.choose(call, route, cheapest=self._saving(call, route))
-        if choice.ranking.weighed:
-            landing.told.append(lambda: {"routing": choice.ranking.told()})
+        choice = self._choice(call, route, landing)
         self._retries.began()
         try:
             live = await self._walk(call, route, choice, landing, why)
         finally:
             self._retries.ended()
         return took_off(landing, live)
+
+    def _choice(self, call: Call, route: Route, landing: Landing) -> Choice:
+        """The candidates; how they were weighed is noted where there was anything to choose, or nothing left."""
+        try:
+            choice = self._router.choose(call, route, cheapest=self._saving(call, route))
+        except errors.GatewayError as problem:
+            told: dict[str, object] = {"routing": problem.routing}
+            landing.told.append(lambda: told)
+            raise
+        if choice.ranking.weighed:
+            landing.told.append(lambda: {"routing": choice.told()})
+        return choice
 
     def quote(self, call: Call, route: Route) -> dict[str, object]:
         """Where it would go, in which order and why, at what cost at worst, out of which budgets; nothing is held."""
@@ -81,7 +91,7 @@ class Dispatcher:
             price, limits = self._attempts.price(call, route, target), self._attempts.limits(call, route, target)
             pools = self._ledger.drawn_on(call, target.provider, target.model)
             quotes.append({"target": str(target), **rehearsal.attempt(call, price, limits, pools)})
-        return rehearsal.whole(quotes, choice.ranking.told(), both=route.chosen.hedge is not None)
+        return rehearsal.whole(quotes, choice.told(), both=route.chosen.hedge is not None)
 
     def settle(self, live: Live, usage: Usage | None, ended: Ended, received: Usage, provider_id: str) -> int:
         """Post what a begun answer cost. `usage` is the provider's own count; without it, what was `received`."""
@@ -106,9 +116,9 @@ class Dispatcher:
         targets = choice.targets
         for number in range(max(_MOST_ATTEMPTS, len(targets))):
             again = number - len(targets)
-            if again >= 0 and not await self._may_repeat(call, error, again):
-                break
             target = targets[number % len(targets)]
+            if again >= 0 and not await self._may_repeat(call, target, error, again):
+                break
             way = await self._way(call, target, left, number, len(targets))
             if way is None:
                 continue
@@ -142,10 +152,14 @@ class Dispatcher:
         known, spare = (left, candidates - number - 1) if number < candidates else (None, 0)
         return await self._failovers.way(target, known, deadline=call.deadline, spare=spare)
 
-    async def _may_repeat(self, call: Call, error: errors.GatewayError | None, again: int) -> bool:
-        """Whether the route may be walked once more, having waited as long as the upstream asked for."""
+    async def _may_repeat(self, call: Call, target: Target, error: errors.GatewayError | None, again: int) -> bool:
+        """Whether a place may be asked once more, having waited as long as the upstream asked for.
+
+        One that is to be left alone for longer than that is not worth the wait.
+        """
         wait = pause(again, self._random(), retry_after=getattr(error, "retry_after", None))
-        if not self._retries.allows() or self._monotonic() + wait >= call.deadline:
+        then = self._monotonic() + wait
+        if then >= call.deadline or not self._deployments.of(target).allows(then) or not self._retries.allows():
             return False
         await asyncio.sleep(wait)
         return True

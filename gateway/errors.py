@@ -37,7 +37,8 @@ def wait_headers(seconds: float) -> tuple[tuple[str, str], ...]:
 class GatewayError(Exception):
     """Base. `headers` are extra response headers (lower case names).
 
-    `spent`: an attempt on the way here may have cost something, whatever the last one said.
+    `spent`: an attempt on the way here may have cost something, whatever the last one said. `routing`: how the places
+    were weighed, where none was left to ask.
     """
 
     status: ClassVar[int] = 500
@@ -46,6 +47,7 @@ class GatewayError(Exception):
     retryable: ClassVar[bool] = False
     level: ClassVar[Level] = "error"
     spent: bool = False
+    routing: dict[str, object] | None = None
 
     def __init__(
         self,

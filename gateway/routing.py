@@ -46,12 +46,21 @@ _BY_SPEED = ("fastest", "slo")
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """`targets` in this order, and why. `keys`: of the beginnings of the prompt, where they count."""
+    """`targets` in this order, and why. `keys`: of the beginnings of the prompt, where they count.
+
+    `instead_of`: the strategy of the route, where a budget wants it cheap.
+    """
 
     targets: list[Target]
     ranking: Ranking
     asked: Asked
     keys: list[int] = []
+    instead_of: str = ""
+
+    def told(self) -> dict[str, object]:
+        """For people."""
+        told = self.ranking.told()
+        return told | {"instead_of": self.instead_of} if self.instead_of else told
 
     def to_read(self, number: int) -> int:
         """Tokens of the prompt that this target is believed not to hold yet."""
@@ -153,7 +162,8 @@ class Router:
             ranking = self._anywhere(ranking, asked, plan)
         ranking = self._kept_together(ranking, asked, route, plan)
         targets = [plan.targets[place.number] for place in ranking.order]
-        return Choice(targets=targets, ranking=ranking, asked=asked, keys=keys)
+        instead_of = chosen.strategy if cheapest else ""
+        return Choice(targets=targets, ranking=ranking, asked=asked, keys=keys, instead_of=instead_of)
 
     def sent(self, choice: Choice, target: Target) -> None:
         """The prompt is being sent there: its beginning will be in that place's cache."""
@@ -266,7 +276,9 @@ class Router:
             return Ranking(
                 strategy=ranking.strategy, order=[largest], costs=[cost], left_out=rest, first="largest window"
             )
-        raise _refusal(ranking, asked, plan)
+        refusal = _refusal(ranking, asked, plan)
+        refusal.routing = ranking.told()
+        raise refusal
 
 
 def _able(ranking: Ranking, call: Call, plan: _Plan) -> Ranking:

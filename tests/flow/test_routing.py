@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway import dispatch
 from gateway.scripted_calls import Options
 from tests.scripted import Stage, stage
 from tests.wire_upstream import Answer, Manner, Request, wire_upstream
@@ -200,6 +201,8 @@ async def test_a_circuit_opens_is_told_and_closes_again(tmp_path: Path) -> None:
         told = await found.gateway.chat(model="smart")
         assert told.json["error"]["code"] == "upstream_unavailable"
         assert int(told.headers["retry-after"]) >= 1
+        routing = (await found.explained(told.headers["x-request-id"]))["why"]["routing"]
+        assert routing["candidates"] == [{"target": "a/m", "left_out": "circuit open"}]
         async with found.gateway.client.get(found.gateway.url + "/health/upstreams") as response:
             (row,) = (await response.json())["deployments"]
         assert row["circuit"] == "open"
@@ -207,6 +210,19 @@ async def test_a_circuit_opens_is_told_and_closes_again(tmp_path: Path) -> None:
         await asyncio.sleep(1.1)
         assert (await found.ask(99)).status == 200
         assert (await found.ask(100)).status == 200
+
+
+async def test_nobody_waits_for_a_place_that_will_still_be_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pause that ends before the place may be asked again cost the client its time, and others a retry."""
+    monkeypatch.setattr(dispatch, "pause", lambda *_, **__: 20.0)
+    language = Keyed(set())  # tells everybody to wait half a minute
+    async with wire_upstream(language, Manner()) as up:
+        shut = {"kind": "openai", "base_url": f"http://127.0.0.1:{up.port}/v1", "api_key": "none"}
+        async with stage(tmp_path, {"a": QUICK}, {}, more={"a": shut}) as found, asyncio.timeout(15):
+            told = await found.gateway.chat(model="smart", headers={"x-nearhit-timeout": "100"})
+            assert (told.status, len(language.heard)) == (429, 1)
 
 
 async def test_total_failure_is_not_multiplied(tmp_path: Path) -> None:
@@ -351,7 +367,10 @@ async def test_from_a_share_of_the_budget_on_the_price_decides(tmp_path: Path) -
         spent = sum(entry["amount_nano"] for entry in await found.gateway.entries())
         budget = Budget(scope="team:acme", limit_nano=spent * 2, window="day")
         await found.gateway.services.ledger.set_budget(budget, "test")
-        assert (await found.ask(1, max_tokens=8)).headers["x-nearhit-provider"] == "b"
+        told = await found.ask(1, max_tokens=8)
+        assert told.headers["x-nearhit-provider"] == "b"
+        routing = (await found.explained(told.headers["x-request-id"]))["why"]["routing"]
+        assert (routing["strategy"], routing["instead_of"]) == ("cheapest", "ordered")
 
 
 async def test_a_shadow_is_compared_and_costs_the_client_nothing(tmp_path: Path) -> None:
@@ -399,7 +418,7 @@ class Keyed:
         self.heard: list[str] = []
 
     async def answer(self, asked: Request) -> Answer:
-        key = asked.headers["authorization"]
+        key = asked.headers.get("authorization", "")
         self.heard.append(key)
         if key.removeprefix("Bearer ") not in self.good:
             error = {"error": {"message": "slow down", "type": "requests", "code": "rate_limit_exceeded"}}
