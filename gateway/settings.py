@@ -62,6 +62,11 @@ def _amount(value: object) -> object:
     return value if value is None else str(value)
 
 
+def _off(value: object) -> object:
+    """YAML reads a bare `off` as false."""
+    return "off" if value is False else value
+
+
 class Server(Section):
     """The listening socket and what one request may cost it. `mirror_headers`: gateways whose reply headers come too.
 
@@ -100,7 +105,7 @@ class ProviderSettings(Section):
     idle_timeout: Seconds = 30.0
     max_in_flight: int = Field(default=512, ge=1)
     billing: Literal["stops-on-close", "bills-anyway"] = "bills-anyway"
-    batch: Literal["off", "own"] = "off"
+    batch: Annotated[Literal["off", "own"], BeforeValidator(_off)] = "off"
 
 
 class JudgeSettings(Section):
@@ -120,7 +125,7 @@ class CacheSettings(Section):
     one per line, the newest first: it seals what is kept, all of them open.
     """
 
-    mode: Literal["off", "exact", "shadow", "semantic"] = "semantic"
+    mode: Annotated[Literal["off", "exact", "shadow", "semantic"], BeforeValidator(_off)] = "semantic"
     policy: str = "learned"
     max_error_rate: float = Field(default=0.01, ge=0, le=1)
     max_wrong_hit_rate: float = Field(default=0.05, ge=0, le=1)
@@ -202,7 +207,7 @@ class TelemetrySettings(Section):
 class LedgerSettings(Section):
     """`durability: write` survives kill -9 but not a power cut; `off` is for throw-away runs."""
 
-    durability: Literal["fsync", "write", "off"] = "fsync"
+    durability: Annotated[Literal["fsync", "write", "off"], BeforeValidator(_off)] = "fsync"
     max_output_tokens: int = Field(default=4_096, ge=1)
 
 
