@@ -114,6 +114,7 @@ class Leases:
         async with self._turn:
             back: list[Return] = []
             for pool in self._pools.all.values():
+                pool.paced(self._monotonic())
                 if not pool.releasing and pool.left > 0 and self._is_idle(pool, wanted):
                     pool.releasing = pool.left
                 if pool.releasing:

@@ -22,9 +22,10 @@ _MOST_ASKERS = 4_096
 _NEVER = -(1 << 62)
 _WORKING_SET = 32  # requests' worth that a process likes to have in hand to begin with
 _SOON_SECONDS = 2.0
-# So much spending is fetched at once, and more once two thirds of it are left: a minute of it is in hand whenever the
-# database goes away.
+# So much spending is fetched at once, and more once less than a minute of it is in hand: whenever the database goes
+# away, that is what a process can go on for.
 _FETCHED_SECONDS = 90.0
+_OUTAGE_SECONDS = 60.0
 _PAUSE_SECONDS = 2.0
 
 
@@ -135,18 +136,27 @@ class Pool:
 
         Used up within moments: at least twice as much as then, since a pace cannot be told from an instant.
         """
-        since = now - self.enlarged
-        pace = (self._through() - self.passed) / since if since > _SOON_SECONDS else 0.0
-        return max(_WORKING_SET * need, int(pace * _FETCHED_SECONDS), 2 * self.size if since <= _SOON_SECONDS else 0)
+        early = now - self.enlarged <= _SOON_SECONDS
+        return max(_WORKING_SET * need, int(self._pace(now) * _FETCHED_SECONDS), 2 * self.size if early else 0)
 
     def sized(self, amount: int, now: float) -> None:
         """Note the size of a fresh lease: at two thirds of it the next is fetched ahead, unless little is left."""
         self.low = amount * 2 // 3 if is_roomy(self.limit, self.free) else _NEVER
         self.size, self.enlarged, self.passed = amount, now, self._through()
 
+    def paced(self, now: float) -> None:
+        """Where spending has become quicker since the last fetch, the next one is due earlier."""
+        if self.low != _NEVER:
+            self.low = max(self.low, int(self._pace(now) * _OUTAGE_SECONDS))
+
     def in_vain(self, now: float) -> None:
         """Nothing could be fetched: ahead of need it is tried again after a pause."""
         self.again = now + _PAUSE_SECONDS
+
+    def _pace(self, now: float) -> float:
+        """Nano-USD a second since the last addition; 0 where that was a moment ago."""
+        since = now - self.enlarged
+        return (self._through() - self.passed) / since if since > _SOON_SECONDS else 0.0
 
     def _through(self) -> int:
         """What this process has spent or reserved here."""

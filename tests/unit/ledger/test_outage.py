@@ -57,6 +57,21 @@ async def test_a_minute_without_the_database_refuses_nobody_whenever_it_begins(r
     assert (await rig.window("org"))["spent"] == 10 * (2 * MINUTE + phase)
 
 
+async def test_who_has_just_begun_to_spend_has_a_minute_in_hand_too(rig: Rig) -> None:
+    """The first lease is small, for nobody knows the pace yet: a few seconds later it is known."""
+    ledger = await rig.ledger()
+    await ledger.set_budget(budget("org", 1_000_000), "test")
+    for _ in range(5):
+        for _ in range(9):
+            await rig.charge(ledger, 10, most=10)
+        await one_second(rig, ledger)
+    cast("FaultyDatabase", rig.database).down = True
+    for _ in range(MINUTE):
+        for _ in range(9):
+            await rig.charge(ledger, 10, most=10)
+        await one_second(rig, ledger)
+
+
 async def test_what_could_not_be_fetched_ahead_is_tried_again_before_anybody_waits(rig: Rig) -> None:
     """One slow moment of the database used to leave the next request waiting for it at the end of its lease."""
     ledger, database = await rig.ledger(), cast("FaultyDatabase", rig.database)
