@@ -5,6 +5,9 @@ Does not know: what is asked, processes, CPU time.
 """
 
 import asyncio
+import socket
+import struct
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,15 +18,21 @@ from msgspec import Struct, field
 
 Ask = Callable[[], bytes]
 _STALL = 60.0
+_REFUSED = 400
+_TCP_INFO, _LAST_DATA_RECEIVED = 104, 52  # bytes of Linux's tcp_info, and where milliseconds since the last data stand
 
 
 class Exchange(Struct):
-    """One request and its answer; times in seconds since the request was written."""
+    """One request and its answer; times in seconds since the request was written.
+
+    `unread`: of a refusal, how long it lay in this machine's kernel until this process came to read it.
+    """
 
     status: int = 0
     mark: str = ""
     first: float = 0.0
     total: float = 0.0
+    unread: float = 0.0
     events: int = 0
     body: bytes = b""
 
@@ -105,8 +114,21 @@ class Connection(asyncio.Protocol):
         exchange = self._exchange
         exchange.total = time.perf_counter() - self._started
         exchange.status = self._parser.get_status_code()
+        if exchange.status >= _REFUSED:
+            exchange.unread = since_last_data(self._transport.get_extra_info("socket"))
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(exchange)
+
+
+def since_last_data(sock: socket.socket) -> float:
+    """Seconds since the kernel took the last data in for this connection (Linux's tcp_info), to a few milliseconds.
+
+    0 where the operating system does not tell.
+    """
+    if sys.platform != "linux":
+        return 0.0
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO)
+    return struct.unpack_from("=I", info, _LAST_DATA_RECEIVED)[0] / 1e3
 
 
 async def drive(where: tuple[str, int], ask: Ask, *, connections: int, seconds: float, rate: float = 0.0) -> Sample:

@@ -6,7 +6,8 @@ itself takes at most 25 ms of 99 % of requests and refuses none; a rate that fai
 multiples of it, and one at half of it. Goodput: answered whole with 200, at most 250 ms beyond the upstream's own time.
 Answers are streams of 51 tokens, as chats are, or (`--whole`) come at once: those cost the gateway so little that at
 ten times the capacity most of its time goes into saying no.
-Caveats: one machine; where the generator itself cannot keep up, `offered_rps` says what it really sent.
+Caveats: one machine; where the generator itself cannot keep up, `offered_rps` says what it really sent. What it is late
+by in sending, and in reading what the kernel already has, is measured and told apart from what the gateway took.
 The last line of standard output is one JSON object.
 """
 
@@ -37,6 +38,7 @@ _FIRST_RATE = 40.0
 _STEEP, _FINE = 1.5, 1.12
 _SECOND = 1.0
 _STALL = 30.0
+_KNOWN = 3.0  # seconds after which an overload has been noticed
 
 
 class Kind(Struct, frozen=True):
@@ -58,18 +60,26 @@ class Kind(Struct, frozen=True):
 class Asked(Struct, frozen=True):
     """One request: when it was due and when it went (seconds into the step), what came, how long after it was due, ms.
 
-    `status` 0: nothing came.
+    `status` 0: nothing came. `unread`: of these `ms`, how many a refusal waited for this generator to read it.
     """
 
     due: float
     sent: float
     status: int
     ms: float
+    unread: float = 0.0
+
+    @property
+    def gateway_ms(self) -> float:
+        """Without what this generator was late by, in sending and in reading."""
+        return max(0.0, self.ms - (self.sent - self.due) * 1e3 - self.unread)
 
 
 class Step(Struct, kw_only=True):
     """One step of load. Shares are of the capacity; `p99_own_ms` is the gateway's own part of what it answered.
 
+    `refusal_p99_ms`: from when the request was due; `refusal_gateway_p99_ms`: of that, what was not this generator's
+    own lateness; `refusal_later_p99_ms`: the same of what was due after the first three seconds, when it is known.
     `late_p99_ms`: how late this generator sent. Where it is large, the generator was what could not keep up.
     """
 
@@ -83,6 +93,8 @@ class Step(Struct, kw_only=True):
     p50_own_ms: float | None
     p99_own_ms: float | None
     refusal_p99_ms: float | None
+    refusal_gateway_p99_ms: float | None
+    refusal_later_p99_ms: float | None
     late_p99_ms: float | None
 
 
@@ -125,17 +137,18 @@ class Generator:
         return found
 
     async def _ask(self, at: float, due: float, found: list[Asked]) -> None:
-        status, sent = 0, time.perf_counter()
+        status, unread, sent = 0, 0.0, time.perf_counter()
         try:
             connection = self._free.pop() if self._free else await Connection.open(*self._target.where)
             sent = time.perf_counter()
             async with asyncio.timeout(_STALL):
                 asked = chat(self._target, next(self._prompts), stream=self.kind.stream)
-                status = (await connection.exchange(asked)).status
+                answer = await connection.exchange(asked)
+            status, unread = answer.status, answer.unread * 1e3
             self._free.append(connection)
         except (OSError, TimeoutError):
             pass  # counted as failed: status 0
-        found.append(Asked(due, sent - at + due, status, (time.perf_counter() - at) * 1e3))
+        found.append(Asked(due, sent - at + due, status, (time.perf_counter() - at) * 1e3, unread))
 
     def close(self) -> None:
         for connection in self._free:
@@ -157,7 +170,7 @@ class Judge(Struct, frozen=True):
 
 def told(asked: list[Asked], times: float, by: Judge) -> Step:
     own = sorted(one.ms - by.upstream_ms for one in asked if one.status == 200)
-    refused = sorted(one.ms for one in asked if one.status in (429, 503))
+    refused = [one for one in asked if one.status in (429, 503)]
     good = sum(1 for one in own if one <= IN_TIME_MS) / by.seconds
     return Step(
         times=times,
@@ -169,7 +182,9 @@ def told(asked: list[Asked], times: float, by: Judge) -> Step:
         failed=len(asked) - len(own) - len(refused),
         p50_own_ms=_rank(own, 0.50),
         p99_own_ms=_rank(own, 0.99),
-        refusal_p99_ms=_rank(refused, 0.99),
+        refusal_p99_ms=_rank(sorted(one.ms for one in refused), 0.99),
+        refusal_gateway_p99_ms=_rank(sorted(one.gateway_ms for one in refused), 0.99),
+        refusal_later_p99_ms=_rank(sorted(one.gateway_ms for one in refused if one.due >= _KNOWN), 0.99),
         late_p99_ms=_rank(sorted((one.sent - one.due) * 1e3 for one in asked), 0.99),
     )
 

@@ -1,6 +1,8 @@
 """The load generator and the figures made of what it saw: a wrong ruler makes every result wrong."""
 
+import asyncio
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -9,7 +11,7 @@ import pytest
 
 from gateway.bench.asks import TOPICS, Target, chat, cycle, fresh, question, wordings
 from gateway.bench.cases import Case, measure, quantile, spread
-from gateway.bench.load import Connection, drive
+from gateway.bench.load import Connection, drive, since_last_data
 from gateway.bench.processes import BenchError, children, cpu_seconds, memory_mb
 from gateway.bench.stage import peer
 from gateway.scripted_calls import Options
@@ -123,3 +125,16 @@ def test_a_peer_is_read_from_its_url() -> None:
     assert (found.key, found.pid) == ("sk-1", 77)
     with pytest.raises(BenchError):
         peer("127.0.0.1:4000")
+
+
+async def test_what_lies_unread_is_the_readers_own_lateness() -> None:
+    """The kernel knows when an answer came; a generator that was busy elsewhere must not blame the server for it."""
+    ours, theirs = socket.socket(), socket.socket()
+    with ours, theirs:
+        ours.bind(("127.0.0.1", 0))
+        ours.listen()
+        theirs.connect(ours.getsockname())
+        with ours.accept()[0] as accepted:
+            accepted.sendall(b"refused")
+            await asyncio.sleep(0.2)
+            assert 0.15 <= since_last_data(theirs) < 60.0

@@ -30,6 +30,14 @@ def test_goodput_counts_what_was_answered_in_time() -> None:
     assert step.offered_rps == 3.0
 
 
+def test_a_refusal_is_told_without_what_the_generator_itself_was_late_by() -> None:
+    """Both share two cores: a generator that reads late must not look like a gateway that refuses late."""
+    hurried = Asked(due=1.0, sent=1.2, status=503, ms=300.0, unread=60.0)
+    later = Asked(due=4.0, sent=4.0, status=503, ms=25.0)
+    step = told([hurried, later], 5.0, Judge(UPSTREAM_MS, capacity=1.0, seconds=5.0))
+    assert (step.refusal_p99_ms, step.refusal_gateway_p99_ms, step.refusal_later_p99_ms) == (300.0, 40.0, 25.0)
+
+
 def test_recovery_is_the_first_calm_second() -> None:
     """One refusal, or one slow answer, and the second does not count."""
     calm = [Asked(2.5, 2.5, 200, UPSTREAM_MS + 2.0)]
