@@ -76,7 +76,7 @@ from gateway.server_protocol import Door
 from gateway.settings import Settings
 from gateway.shadows import Shadows
 from gateway.tasks import Tasks
-from gateway.telemetry import Telemetry
+from gateway.telemetry import Standing, Telemetry
 from gateway.transport.direct import DirectTransport
 from gateway.upstreams import Upstreams
 from policies.money import nano
@@ -348,7 +348,8 @@ def create_app(settings: Settings, rereading: Rereading = _NEVER_AGAIN) -> App:
     reloader = services.reloader = reloader_of(worker, services, rereading)
     for name, engine in worker.engines.items():
         worker.telemetry.watch_engine(name, Watched(label(settings, name), engine.stats, engine.figures))
-    worker.telemetry.watch_gate(worker.gate.load)
+    alone = worker.deployments.left_alone
+    worker.telemetry.watch(Standing(load=worker.gate.load, waiting=worker.ledger.waiting, left_alone=alone))
     plane = data_plane_of(worker, pipeline_of(worker))
     worker.office = plane.office
 

@@ -37,6 +37,7 @@ def reloader_of(worker: "Worker", services: Services, rereading: Rereading) -> R
         ledger=worker.ledger,
         build=build_one,
         told=told,
+        counted=worker.telemetry.reread,
     )
     return Reloader(means, worker.settings, rereading)
 

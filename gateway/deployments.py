@@ -227,6 +227,14 @@ class Deployments:
             deployment.refresh(now)
         return [deployment.told(now) for deployment in self._known.values()]
 
+    def left_alone(self) -> dict[str, int]:
+        """How many places of each provider are not asked at the moment."""
+        now, found = self._monotonic(), dict[str, int]()
+        for deployment in self:
+            name = deployment.target.provider
+            found[name] = found.get(name, 0) + (not deployment.allows(now))
+        return found
+
     def _make_room(self) -> None:
         if len(self._known) <= _MOST:
             return

@@ -6,7 +6,7 @@ live in files of that directory and any worker's exposition is the sum of all; e
 A label never holds a user, a request id or a prompt; a model's name only while there are few of them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -128,6 +128,9 @@ class Metrics:
         self.shadows = Counter(
             "nearhit_shadow_answers", "Answers of shadow models by how they compare.", ("verdict",), registry=registry
         )
+        self.reloads = Counter(
+            "nearhit_config_reloads", "Times the configuration was to be read again.", ("result",), registry=registry
+        )
         self.audits = Counter("nearhit_cache_audits", "Hits that were to be checked.", ("result",), registry=registry)
         self.compared = Counter(
             "nearhit_cache_compared", "Misses that were compared with kept answers.", ("result",), registry=registry
@@ -156,6 +159,25 @@ class Metrics:
         self._share = Gauge(
             "nearhit_shed_share",
             "The share of newcomers that is turned away for the lag, the worst worker's.",
+            multiprocess_mode="livemax",
+            registry=registry,
+        )
+        self._unposted = Gauge(
+            "nearhit_ledger_unposted",
+            "Attempts that have ended and wait for the database.",
+            multiprocess_mode="livesum",
+            registry=registry,
+        )
+        self._behind = Gauge(
+            "nearhit_ledger_behind_seconds",
+            "Since when they wait in vain, the worst worker's.",
+            multiprocess_mode="livemax",
+            registry=registry,
+        )
+        self._left_alone = Gauge(
+            "nearhit_places_left_alone",
+            "Models at servers that are not asked at the moment, as the worst worker sees it.",
+            ("provider",),
             multiprocess_mode="livemax",
             registry=registry,
         )
@@ -263,6 +285,15 @@ class Metrics:
     def pressure(self, lag: float, share: float) -> None:
         self._lag.set(lag)
         self._share.set(share)
+
+    def unposted(self, attempts: int, seconds: float) -> None:
+        self._unposted.set(attempts)
+        self._behind.set(seconds)
+
+    def left_alone(self, places: Mapping[str, int]) -> None:
+        """By provider; one that is told once goes on to be told."""
+        for provider, count in places.items():
+            self._left_alone.labels(provider).set(count)
 
     def attempt(self, provider: str, result: str) -> None:
         asked = (provider, result)

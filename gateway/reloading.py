@@ -35,7 +35,10 @@ class Reloaded(Struct, kw_only=True):
 
 
 class Means(Struct, frozen=True, kw_only=True):
-    """What a reload puts new settings into. `build` makes one upstream; `told` is handed the settings in force."""
+    """What a reload puts new settings into. `build` makes one upstream; `told` is handed the settings in force.
+
+    `counted`: whether what was read could be used.
+    """
 
     upstreams: Upstreams
     catalog: Catalog
@@ -43,6 +46,7 @@ class Means(Struct, frozen=True, kw_only=True):
     ledger: Ledger
     build: Build
     told: Callable[[Settings], None]
+    counted: Callable[[bool], None]
 
 
 class Rereading(Struct, frozen=True):
@@ -88,8 +92,10 @@ class Reloader:
                 new = await asyncio.to_thread(self._read)
                 changed = await self._put_in_force(new)
             except (ValueError, LookupError) as error:
+                self._means.counted(False)
                 message = f"The configuration cannot be used, and nothing has changed: {error}"
                 raise InvalidRequest(message, code="invalid_configuration") from error
+        self._means.counted(True)
         fixed = [name for name in type(new).model_fields if name not in _LIVE]
         waiting = [name for name in fixed if getattr(new, name) != getattr(self._started_with, name)]
         log.info("configuration read again", changed=changed, needs_restart=waiting)

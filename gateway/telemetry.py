@@ -13,8 +13,10 @@ The OpenTelemetry SDK (`gateway/otlp.py`) is imported only when something is exp
 import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
+
+from msgspec import Struct
 
 from cache.types import Trust
 from engine.api import EngineStats
@@ -42,6 +44,14 @@ class Exporter(Protocol):
     def close(self) -> None: ...
 
 
+class Standing(Struct, frozen=True, kw_only=True):
+    """Where to look for what only stands, and is no event: the gate, what waits for the database, places left alone."""
+
+    load: Callable[[], Load]
+    waiting: Callable[[], tuple[int, float]]
+    left_alone: Callable[[], Mapping[str, int]]
+
+
 class Telemetry:
     """One per process. `now`: wall-clock seconds. `models`: the configured names, which always get a metric label."""
 
@@ -65,7 +75,7 @@ class Telemetry:
         self._kept: OrderedDict[str, Trace] = OrderedDict()
         self._engines: dict[str, Watched] = {}
         self._engine_metrics = EngineMetrics(self._engines)
-        self._load: Callable[[], Load] | None = None
+        self._watched: Standing | None = None
         self._traces_bound = {
             reason: self._metrics.traces.labels(reason).inc for reason in ("sampled", "error", "slow", "dropped")
         }
@@ -90,9 +100,13 @@ class Telemetry:
         """Count a newcomer that the gate did not let in."""
         self._metrics.shed(reason)
 
-    def watch_gate(self, load: Callable[[], Load]) -> None:
-        """Show how the gate stands in every exposition."""
-        self._load = load
+    def watch(self, standing: Standing) -> None:
+        """Show how this worker's parts stand, from every exposition and with what is counted in between."""
+        self._watched = standing
+
+    def reread(self, good: bool) -> None:
+        """Count a reading of the configuration, by whether it could be used."""
+        self._metrics.reloads.labels("ok" if good else "failed").inc()
 
     def audited(self, result: str) -> None:
         """Count a hit that was to be checked, by what became of that."""
@@ -152,10 +166,8 @@ class Telemetry:
 
         Shows everything this process has observed, and what its siblings had half a second ago.
         """
+        self._look()
         self._pour_now()
-        if self._load is not None:
-            load = self._load()
-            self._metrics.pressure(load.lag, load.share)
         for name, engine in self._engines.items():
             self._metrics.engine(name, _figures(engine.stats()))
         return self._metrics.exposition() + self._engine_metrics.exposition()
@@ -186,7 +198,16 @@ class Telemetry:
 
     def _pour(self) -> None:
         self._pouring = False
+        self._look()
         self._metrics.pour()
+
+    def _look(self) -> None:
+        """How the parts stand, for siblings who are asked for all: a worker that is never asked must not look calm."""
+        if self._watched is not None:
+            load = self._watched.load()
+            self._metrics.pressure(load.lag, load.share)
+            self._metrics.unposted(*self._watched.waiting())
+            self._metrics.left_alone(self._watched.left_alone())
 
     def _pour_now(self) -> None:
         """Pour in the thread that counts, because sums belong to one thread; in this one when that loop is gone."""

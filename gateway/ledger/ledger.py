@@ -93,6 +93,7 @@ class Ledger:
         )
         self._leases.durable = self._journal.synced
         self._shipper = Shipper(posts, self.boot, self._journal, now=now)
+        self.waiting = self._shipper.waiting
         self._recorder = Recorder(database, explain_days=settings.telemetry.explain_days, now=now)
         self._recovery = Recovery(database, self._book, posts, journal_dir, now=now)
         self._retention = Retention(database, kept(settings), now=now)
@@ -351,9 +352,8 @@ class Ledger:
         return min([*self._begun.values(), *self._shipper.admitted()], default=None)
 
     def _drawn_on(self, call: Call, attempt: AttemptPlan, instant: float) -> Drawn:
-        if not self._pools:
-            return NOTHING
-        return self._pools.drawn_on(asker_of(call, attempt.provider, attempt.model), instant)
+        asker = asker_of(call, attempt.provider, attempt.model)
+        return self._pools.drawn_on(asker, instant) if self._pools else NOTHING
 
     async def _promised(self, hold: Hold) -> None:
         """Wait until the dispatch has survived a power cut; give it back when that fails or nobody waits any more."""

@@ -55,6 +55,7 @@ class Shipper:
         self._pending: deque[_Item] = deque()
         self._news = asyncio.Event()
         self._turn = asyncio.Lock()
+        self._moved = 0.0  # when the last batch was posted, or the first came after none
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -64,11 +65,18 @@ class Shipper:
         """Whether so much waits for the database that nothing new may be begun."""
         return len(self._pending) >= MOST_PENDING
 
+    def waiting(self) -> tuple[int, float]:
+        """How many have ended and are not in the database yet, and for how many seconds none of them has gone there."""
+        pending = len(self._pending)
+        return pending, max(0.0, self._now() - self._moved) if pending else 0.0
+
     def admitted(self) -> Iterator[float]:
         """When each of those was admitted that is not in the database yet."""
         return (item.line.dispatch.admitted for item in self._pending)
 
     def add(self, line: Line, pools: Sequence[Pool], segment: Segment | None) -> None:
+        if not self._pending:
+            self._moved = self._now()
         self._pending.append(_Item(line, pools, segment))
         if not self._news.is_set():
             self._news.set()
@@ -81,6 +89,7 @@ class Shipper:
                 self._news.clear()
                 return 0
             standings = await self._posts.post(self._boot, [item.line for item in batch], self._now())
+            self._moved = self._now()
             for item in batch:
                 self._pending.popleft()
                 for pool in item.pools:

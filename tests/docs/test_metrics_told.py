@@ -41,6 +41,27 @@ def test_what_is_drawn_and_watched_exists(path: str) -> None:
     assert asked <= defined()
 
 
+def labels_of(text: str) -> set[tuple[str, str]]:
+    """Metric and label, where an expression selects by one or keeps one."""
+    found = {
+        (_SUFFIX.sub("", name), label)
+        for name, chosen in re.findall(r"\b((?:nearhit|gen_ai)_[a-z_]+)\{([^}]*)\}", text)
+        for label in re.findall(r"(\w+)\s*[=!]", chosen)
+    }
+    kept = re.findall(r"by \(([^)]*)\) \((?:\w+\()?((?:nearhit|gen_ai)_[a-z_]+)", text)
+    return found | {(_SUFFIX.sub("", name), label.strip()) for labels, name in kept for label in labels.split(",")}
+
+
+@pytest.mark.parametrize("path", ["deploy/observability/nearhit.json", "deploy/observability/alerts.yaml"])
+def test_what_is_drawn_and_watched_has_those_labels(path: str) -> None:
+    """An expression over a label that is not there is valid, and silent for ever."""
+    metrics = Metrics()._registry._names_to_collectors
+    asked = labels_of((ROOT / path).read_text("utf-8").replace('\\"', '"'))
+    assert len(asked) >= 5
+    known = {(name, label) for name, one in metrics.items() for label in (*getattr(one, "_labelnames", ()), "le")}
+    assert asked <= known
+
+
 def test_every_alert_says_what_to_do() -> None:
     """Whoever is woken up has no time to read the code."""
     rules = yaml.safe_load((ROOT / "deploy" / "observability" / "alerts.yaml").read_text("utf-8"))["groups"][0]["rules"]

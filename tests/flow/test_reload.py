@@ -71,13 +71,23 @@ async def test_a_file_that_cannot_be_used_changes_nothing(tmp_path: Path) -> Non
     written = Written(tmp_path, models=_model("up/scripted"))
     async with live(written.read(), Rereading(written.read)) as gateway:
         for broken in ({"broken": "models.smart: no such thing"}, {"models": _model("nowhere/m")}):
-            kept = dict(written.values)
+            kept, before = dict(written.values), _counted(gateway, "failed")
             written.values |= broken
             status, told = await _reload(gateway)
             assert status == 400
             assert told["error"]["code"] == "invalid_configuration"
             written.values = kept
+            assert _counted(gateway, "failed") > before
             assert (await gateway.chat(model="smart")).status == 200
+
+
+def _counted(gateway: Live, result: str) -> float:
+    """How often the configuration was read so, as an alert of an operator sees it."""
+    telemetry = gateway.services.telemetry
+    assert telemetry is not None
+    name = f'nearhit_config_reloads_total{{result="{result}"}} '
+    lines = telemetry.exposition().decode().splitlines()
+    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
 
 
 async def test_budgets_come_into_force_and_what_needs_a_restart_is_named(tmp_path: Path) -> None:

@@ -89,6 +89,23 @@ async def test_what_could_not_be_fetched_ahead_is_tried_again_before_anybody_wai
     assert pool.left > 0
 
 
+async def test_how_far_the_database_is_behind_is_told(rig: Rig, clock: FrozenClock) -> None:
+    """An operator is to hear of it before the journal's disk is full."""
+    ledger, database = await rig.ledger(), cast("FaultyDatabase", rig.database)
+    assert ledger.waiting() == (0, 0.0)
+    await rig.charge(ledger)
+    await ledger._shipper.ship_all()
+    clock.advance(100.0)
+    await rig.charge(ledger)
+    assert ledger.waiting() == (1, 0.0)
+    database.down = True
+    clock.advance(7.0)
+    assert ledger.waiting() == (1, 7.0)
+    database.down = False
+    await ledger._shipper.ship_all()
+    assert ledger.waiting() == (0, 0.0)
+
+
 async def test_setting_the_hosts_clock_moves_no_spending_to_another_day(rig: Rig, clock: FrozenClock) -> None:
     """Forward it would be a fresh budget, back it would be yesterday's: what counts is the database's clock."""
     ledger = await rig.ledger()

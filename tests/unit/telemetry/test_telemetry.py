@@ -9,10 +9,12 @@ import pytest
 from engine.api import EngineStats
 from gateway import telemetry as module
 from gateway.engine_figures import Watched
+from gateway.gate import Load
 from gateway.settings import TelemetrySettings
-from gateway.telemetry import Telemetry, Trace
+from gateway.telemetry import Standing, Telemetry, Trace
 from tests.clock import FrozenClock
 from tests.unit.telemetry.requests import REQUEST_ID, a_call, a_miss, marks
+from tests.waiting import until
 
 ALWAYS, NEVER = TelemetrySettings(sample=1.0), TelemetrySettings(sample=0.0)
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-"
@@ -154,6 +156,36 @@ def test_in_flight_and_engines_are_shown(clock: FrozenClock) -> None:
     assert "\nnearhit_in_flight 1.0" in text
     assert 'nearhit_engine{engine="local",figure="running"} 3.0' in text
     assert float(text.split("\nnearhit_start_time_seconds ")[1].split()[0]) == clock.now()
+
+
+STANDING = Standing(
+    load=lambda: Load(in_flight=0, lag=0.25, share=0.5, full=False),
+    waiting=lambda: (7, 12.0),
+    left_alone=lambda: {"lab": 2},
+)
+
+
+def test_what_the_parts_stand_at_is_shown(clock: FrozenClock) -> None:
+    """Circuits that are open and spending that cannot be posted are what an alert has to see before people do."""
+    telemetry = make(NEVER, clock)
+    telemetry.watch(STANDING)
+    text = telemetry.exposition().decode()
+    for line in (
+        "nearhit_loop_lag_seconds 0.25",
+        "nearhit_shed_share 0.5",
+        "nearhit_ledger_unposted 7.0",
+        "nearhit_ledger_behind_seconds 12.0",
+        'nearhit_places_left_alone{provider="lab"} 2.0',
+    ):
+        assert f"\n{line}\n" in text
+
+
+async def test_a_worker_that_is_never_scraped_tells_its_siblings_how_it_stands(clock: FrozenClock) -> None:
+    """Any worker answers for all; one that only ever works must not look as calm as it was at its start."""
+    telemetry = make(NEVER, clock)
+    telemetry.watch(STANDING)
+    telemetry.observe(a_miss(), marks())
+    await until(lambda: telemetry._metrics._behind._value.get() == 12.0)
 
 
 def test_importing_it_is_light() -> None:
