@@ -16,18 +16,22 @@ async def held(ledger: Ledger) -> Hold:
     return await ledger.hold(asked, plan(asked))
 
 
+async def hold_on(ledger: Ledger, holds: list[Hold]) -> None:
+    while True:
+        holds.append(await held(ledger))
+
+
 async def until_refused(ledger: Ledger) -> list[Hold]:
     holds: list[Hold] = []
     with pytest.raises(Overloaded) as refused:
-        while True:
-            holds.append(await held(ledger))
+        await hold_on(ledger, holds)
     assert refused.value.code == "budget_unavailable"
     assert ("retry-after", "1") in refused.value.headers
     return holds
 
 
 async def test_a_locked_row_is_waited_for_by_nobody_inside_a_lease(tmp_path: Path, postgres_url: str) -> None:
-    """Beyond the lease it is a refusal that says when to come again, within bounds; once it is let go, all is posted."""
+    """Beyond the lease it is a refusal that says when to come again, within bounds; let go, all is posted."""
     url = await fresh_postgres(postgres_url)
     other = Database(url)
     async with running(tmp_path, url) as rig:

@@ -31,6 +31,9 @@ class Indiscreet:
         told = {"error": {"message": f"no: {asked.headers.get('authorization')}", "type": "t", "code": None}}
         return Answer(status=status, body=msgspec.json.encode(told))
 
+    def failure(self) -> Answer:
+        return Answer(status="500 Internal Server Error")
+
 
 async def _errors(gateway: Live) -> list[bytes]:
     """The bodies of everything that goes wrong, from the outside in."""
