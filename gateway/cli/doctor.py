@@ -14,6 +14,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,9 @@ from gateway.settings import Settings
 _ROOM = 512 << 20
 _SLOW_SYNC_MS = 50.0
 _FIRST_YEAR = 2025
+_CONNECT_SECONDS = 2.0
+_AT_ONCE = 8
+_KEYS_OF_THEIR_OWN = ("scripted", "bedrock")  # none, and AWS's
 _OURS = ("cache", "engine", "gateway", "policies")
 
 
@@ -176,12 +180,9 @@ def _journal(settings: Settings) -> Finding:
 def _telemetry(settings: Settings) -> Finding:
     if settings.telemetry.otlp is None:
         return Finding("telemetry", good=True, words="metrics at /metrics; no collector is configured")
-    where = urlsplit(settings.telemetry.otlp)
-    try:
-        socket.create_connection((where.hostname or "", where.port or 4318), timeout=2.0).close()
-    except OSError as error:
+    if trouble := _unreachable(settings.telemetry.otlp, 4318):
         mend = "start the collector, or correct telemetry.otlp; answers go on without it"
-        return Finding("telemetry", good=False, words=f"no collector there ({type(error).__name__})", mend=mend)
+        return Finding("telemetry", good=False, words=f"no collector there ({trouble})", mend=mend)
     return Finding("telemetry", good=True, words="the collector listens")
 
 
@@ -191,14 +192,21 @@ def _sign_in(settings: Settings) -> Finding:
     if importlib.util.find_spec("authlib") is None:
         mend = "pip install 'nearhit[oidc]'"
         return Finding("sign-in", good=False, words="OpenID Connect needs packages that are missing", mend=mend)
-    where = urlsplit(settings.oidc.issuer)
-    port = where.port or (443 if where.scheme == "https" else 80)
-    try:
-        socket.create_connection((where.hostname or "", port), timeout=2.0).close()
-    except OSError as error:
+    if trouble := _unreachable(settings.oidc.issuer):
         mend = "correct oidc.issuer, or let this machine reach it; keys still sign in"
-        return Finding("sign-in", good=False, words=f"the provider is out of reach ({type(error).__name__})", mend=mend)
-    return Finding("sign-in", good=True, words=f"by key and through {where.hostname}")
+        return Finding("sign-in", good=False, words=f"the provider is out of reach ({trouble})", mend=mend)
+    return Finding("sign-in", good=True, words=f"by key and through {urlsplit(settings.oidc.issuer).hostname}")
+
+
+def _unreachable(address: str, port: int | None = None) -> str:
+    """Why nobody listens at an address; empty where somebody does. `port`: where the address names none."""
+    where = urlsplit(address)
+    try:
+        known = where.port or port or (443 if where.scheme == "https" else 80)
+        socket.create_connection((where.hostname or "", known), timeout=_CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        return type(error).__name__
+    return ""
 
 
 def _clock(settings: Settings) -> Finding:  # noqa: ARG001 - every check is asked alike
@@ -232,10 +240,28 @@ def _exposure(settings: Settings) -> Finding:
 
 
 def _upstreams(settings: Settings) -> Finding:
-    keyless = [name for name, found in settings.providers.items() if found.kind != "scripted" and found.api_key is None]
+    keyless = [
+        name
+        for name, found in settings.providers.items()
+        if found.kind not in _KEYS_OF_THEIR_OWN and found.api_key is None and not found.api_keys
+    ]
     if keyless:
         mend = 'set api_key: "${…}", or api_key: none for a server that needs none'
         return Finding("upstreams", good=False, words=f"no key for {', '.join(keyless)}", mend=mend)
+    servers = [
+        (name, at) for name, found in settings.providers.items() for at in (found.base_url, *found.replicas) if at
+    ]
+    asked = [(name, at) for name, at in servers if at.startswith(("http://", "https://"))]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = pool.map(_unreachable, [at for _, at in asked])
+        away = [
+            f"{name} at {urlsplit(at).netloc.rpartition('@')[2]} ({why})"
+            for (name, at), why in zip(asked, found, strict=True)
+            if why
+        ]
+    if away:
+        mend = "start that server, or correct its address under `providers:`; other places of a route answer meanwhile"
+        return Finding("upstreams", good=False, words=f"nobody listens: {', '.join(away)}", mend=mend)
     return Finding("upstreams", good=True, words=", ".join(settings.providers) or "none; the bundled engine answers")
 
 

@@ -69,6 +69,29 @@ def test_a_broken_part_is_found_and_its_mend_named(name: str, tmp_path: Path) ->
     assert found.words
 
 
+def test_an_upstream_that_is_not_there_is_named_with_its_address(tmp_path: Path) -> None:
+    """It was called good as long as it had a key, though no request could be answered."""
+    with socket.create_server(("127.0.0.1", 0)) as alive:
+        here, gone = alive.getsockname()[1], closed_port()
+        lab = {"kind": "vllm", "api_key": "none", "base_url": f"http://127.0.0.1:{here}/v1"}
+        assert doctor._upstreams(made(tmp_path / "home", providers={"lab": lab})).good
+        fleet = {
+            "kind": "vllm",
+            "api_key": "none",
+            "replicas": [f"http://127.0.0.1:{port}/v1" for port in (here, gone)],
+        }
+        found = doctor._upstreams(made(tmp_path / "home", providers={"lab": lab, "fleet": fleet}))
+    assert not found.good
+    assert found.words == f"nobody listens: fleet at 127.0.0.1:{gone} (ConnectionRefusedError)"
+    assert "providers:" in found.mend
+
+
+def test_one_of_several_keys_is_a_key(tmp_path: Path) -> None:
+    """A pool of keys was told to have none."""
+    pool = {"openai": {"kind": "openai", "api_keys": ["sk-one-of-two-keys", "sk-two-of-two-keys"]}}
+    assert doctor._upstreams(made(tmp_path / "home", providers=pool)).good
+
+
 @pytest.mark.parametrize("name", [name for name in BROKEN if name not in ("engines", "encoder")])
 def test_what_is_not_configured_is_no_fault(name: str, tmp_path: Path) -> None:
     """A laptop without Redis is well."""
