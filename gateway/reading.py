@@ -36,6 +36,10 @@ class Reading:
             name = _PREFIX[call.operation] + call.id.replace("-", "")
             self._identity = {"id": name, "created": int(call.at), "model": call.model}
 
+    def position(self) -> int:
+        """How many chunks this reader has taken."""
+        return self._position
+
     async def whole(self) -> bytes:
         """The one body, as JSON, once the answer is whole. Raises GatewayError where it broke off."""
         self._outcome.chunks = 1

@@ -40,6 +40,7 @@ from gateway.server_protocol import LET_IN, Door
 from gateway.settings import Server
 from gateway.stream import DONE, in_band_error
 from gateway.tasks import Tasks
+from gateway.ticking import Ticking
 
 log = structlog.get_logger("nearhit.http")
 _encode = msgspec.json.Encoder().encode
@@ -48,7 +49,7 @@ _REFUSED = (
     "access-control-expose-headers: x-request-id\r\nx-request-id: "
 )
 _LONGEST_LIST = 2_000  # characters of names of ignored fields; proxies refuse long headers
-_AT_ONCE = nullcontext()
+_AT_ONCE = _STILL = nullcontext()
 _LONGEST = 600.0  # seconds a call may take in all where the client names no shorter time
 
 
@@ -295,10 +296,11 @@ class Endpoint:
         await send({"type": "http.response.start", "status": 200, "headers": pairs(lines)})
         voice, push = answer.journey.call.voice, connection.push
         try:
-            while events := await answer.reading.events():
-                await send({"type": "http.response.body", "body": events, "more_body": True})
-                if push is not None:
-                    await answer.reading.follow(push)
+            with _STILL if push is None else closing(Ticking(push, answer.reading.position)):
+                while events := await answer.reading.events():
+                    await send({"type": "http.response.body", "body": events, "more_body": True})
+                    if push is not None:
+                        await answer.reading.follow(push)
             await self._kept(answer.journey.call, b"")
             last = DONE if voice is None else voice.end()
         except GatewayError as error:

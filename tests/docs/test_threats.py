@@ -22,6 +22,7 @@ FAULTS = (
     "upstream refuses the request, or our key",
     "upstream hangs before the first byte",
     "upstream stalls or is cut in the middle",
+    "upstream is silent within what it may be",
     "upstream sends garbage",
     "Redis refuses",
     "Redis hangs",
