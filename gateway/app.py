@@ -64,7 +64,7 @@ from gateway.prices import PriceBook
 from gateway.pump import Pumps
 from gateway.rate_leases import Keeper
 from gateway.rates import Rates, configured, names_of
-from gateway.reloading import Rereading
+from gateway.rereading import Rereading
 from gateway.responses import Responses
 from gateway.routes.access import EXCEPTION_HANDLERS
 from gateway.routes.admin import openapi_config

@@ -13,7 +13,8 @@ from gateway.oidc import SignOn
 from gateway.parts import build_upstream
 from gateway.planting import Ground, Planter
 from gateway.providers import Provider
-from gateway.reloading import Means, Reloader, Rereading
+from gateway.reloading import Means, Reloader
+from gateway.rereading import Rereading
 from gateway.services import Services
 from gateway.settings import ProviderSettings, Settings
 

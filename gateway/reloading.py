@@ -17,6 +17,7 @@ from gateway.ledger import Ledger
 from gateway.parts import offers
 from gateway.prices import PriceBook
 from gateway.providers import Provider
+from gateway.rereading import Rereading
 from gateway.settings import ProviderSettings, Settings
 from gateway.tasks import Tasks
 from gateway.upstreams import Upstreams
@@ -47,16 +48,6 @@ class Means(Struct, frozen=True, kw_only=True):
     build: Build
     told: Callable[[Settings], None]
     counted: Callable[[bool], None]
-
-
-class Rereading(Struct, frozen=True):
-    """`read`: the settings as they are written now; None in a process that was not given a file.
-
-    `spread`: has the other workers read them too.
-    """
-
-    read: Callable[[], Settings] | None = None
-    spread: Callable[[], None] | None = None
 
 
 class Reloader:

@@ -23,7 +23,7 @@ from typing import Any, cast
 import uvicorn
 from msgspec import Struct
 
-from gateway.reloading import Rereading
+from gateway.rereading import Rereading
 from gateway.server_listening import Listener
 from gateway.server_protocol import Limits
 from gateway.server_socket import Socket, protocol

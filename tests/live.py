@@ -17,7 +17,7 @@ import uvicorn
 from gateway.app import create_app
 from gateway.auth import ADMIN, NewKey
 from gateway.call import Role
-from gateway.reloading import Rereading
+from gateway.rereading import Rereading
 from gateway.server_protocol import Limits
 from gateway.server_socket import Socket, protocol
 from gateway.services import Services

@@ -85,14 +85,10 @@ async def ask_patiently(
 def _with_the_small_application(plan: Plan) -> Plan:
     if plan.kind == "worker":
         return replace(plan, command=[*plan.command, "--app", APP])
-    idle = [*module_command("tests.flow.edge_process", "idle")]
-    return replace(plan, command=idle)
+    return replace(plan, command=module_command("tests.flow.idle"))
 
 
 def main() -> int:
-    if sys.argv[1:] == ["idle"]:
-        time.sleep(600)
-        return 0
     real = serve.plans_for
 
     def plans_for(started: serve.Started, chosen: dict[str, object]) -> list[Plan]:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from pathlib import Path
 
 import psutil
@@ -34,7 +34,7 @@ class Gateway:
         for line in self.process.stdout:
             self.said += line
 
-    async def until(self, true: Callable[[], bool], within: float = 40.0) -> None:
+    async def until(self, true: Callable[[], bool], within: float = 60.0) -> None:
         end = time.monotonic() + within
         while not true():
             assert time.monotonic() < end, self.said
@@ -75,6 +75,20 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Generator[Gateway, None, None]:
+    home = tmp_path_factory.mktemp("standing")
+    with ending(spawn(ARGUMENTS, home, ANY_PORT)) as process:
+        yield Gateway(process, home)
+
+
+@pytest.fixture
+async def standing(started: Gateway) -> Gateway:
+    """One gateway for those who leave it as it was."""
+    await started.until(lambda: "nearhit is ready" in started.said and len(started.children()) == 2)
+    return started
+
+
 @pytest.fixture
 async def gateway(tmp_path: Path) -> AsyncGenerator[Gateway, None]:
     with ending(spawn(ARGUMENTS, tmp_path, ANY_PORT)) as process:
@@ -83,31 +97,31 @@ async def gateway(tmp_path: Path) -> AsyncGenerator[Gateway, None]:
         yield running
 
 
-async def test_it_says_what_a_newcomer_needs(gateway: Gateway) -> None:
+async def test_it_says_what_a_newcomer_needs(standing: Gateway) -> None:
     """Address first, then keys, once, when everything answers."""
-    first = gateway.said.splitlines()[0]
-    assert first == f"nearhit: listening on http://127.0.0.1:{gateway.port}"
-    assert f"http://127.0.0.1:{gateway.port}/v1" in gateway.said
-    assert gateway.said.count("sk-nh-first  (shown this once)") == 1
-    assert not (gateway.home / "run" / "first_key").exists()
-    assert (await ask(gateway.port, post())).status == 200
+    first = standing.said.splitlines()[0]
+    assert first == f"nearhit: listening on http://127.0.0.1:{standing.port}"
+    assert f"http://127.0.0.1:{standing.port}/v1" in standing.said
+    assert standing.said.count("sk-nh-first  (shown this once)") == 1
+    assert not (standing.home / "run" / "first_key").exists()
+    assert (await ask(standing.port, post())).status == 200
 
 
-async def test_secrets_are_for_the_owner_alone(gateway: Gateway) -> None:
+async def test_secrets_are_for_the_owner_alone(standing: Gateway) -> None:
     """Made at the first start, never printed but for the keys."""
     for name in ("secret", "admin_key", "lock"):
-        assert (gateway.home / name).stat().st_mode & 0o777 == 0o600
-    assert (gateway.home / "secret").read_text().strip() not in gateway.said
+        assert (standing.home / name).stat().st_mode & 0o777 == 0o600
+    assert (standing.home / "secret").read_text().strip() not in standing.said
 
 
 @pytest.mark.parametrize("name", ["worker", "encoder"])
-async def test_what_is_killed_is_started_again(gateway: Gateway, name: str) -> None:
+async def test_what_is_killed_is_started_again(standing: Gateway, name: str) -> None:
     """kill -9 of one process is an inconvenience."""
-    before = gateway.children()[name]
+    before = standing.children()[name]
     before.kill()
-    await gateway.until(lambda: gateway.children().get(name, before).pid != before.pid)
-    assert (await ask_patiently(gateway.port, post())).status == 200
-    await gateway.until(lambda: f"{name}{' 0' if name == 'worker' else ''} was killed by SIGKILL" in gateway.said)
+    await standing.until(lambda: standing.children().get(name, before).pid != before.pid)
+    assert (await ask_patiently(standing.port, post())).status == 200
+    await standing.until(lambda: f"{name}{' 0' if name == 'worker' else ''} was killed by SIGKILL" in standing.said)
 
 
 async def test_one_of_two_workers_dies_and_the_other_serves(tmp_path: Path) -> None:
@@ -176,12 +190,12 @@ async def test_a_killed_supervisor_takes_its_children_along_and_can_be_started_a
     await gateway.until(lambda: not any(lives(child) for child in children))
 
 
-async def test_a_second_gateway_on_one_home_is_refused(gateway: Gateway) -> None:
+async def test_a_second_gateway_on_one_home_is_refused(standing: Gateway) -> None:
     """It must say so instead of failing on the database later."""
-    with ending(spawn(ARGUMENTS, gateway.home, ANY_PORT)) as second:
+    with ending(spawn(ARGUMENTS, standing.home, ANY_PORT)) as second:
         told, _ = await asyncio.to_thread(second.communicate, None, 30)
     assert second.returncode == 1
-    assert f"process {gateway.process.pid}" in told
+    assert f"process {standing.process.pid}" in told
 
 
 @pytest.mark.parametrize(

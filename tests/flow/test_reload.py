@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.app import create_app
-from gateway.reloading import Rereading
+from gateway.rereading import Rereading
 from gateway.scripted_calls import Options
 from gateway.scripted_server import ScriptedServer
 from gateway.settings import Settings
