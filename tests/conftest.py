@@ -3,7 +3,6 @@
 import gc
 import os
 import socket
-import sqlite3
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -16,7 +15,7 @@ from hypothesis import settings
 os.environ.setdefault("TRITON_INTERPRET", "1")  # noqa: TID251 - for tests alone
 
 from gateway.db import migrate
-from gateway.db.session import Database
+from tests import empty_database
 from tests.clock import FrozenClock
 from tests.services import MISSING, postgres_url, redis_url
 
@@ -96,38 +95,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _migrated_once() -> Generator[None]:
-    """Two thousand tests begin with an empty SQLite database: the first is migrated, the others get what came of it."""
-    really, kept = migrate._move, list[str]()
-
-    async def move(database: Database, revision: str, *, down: bool = False) -> None:
-        if database.dialect != "sqlite" or down or revision != "head" or not await _is_empty(database):
-            await really(database, revision, down=down)
-            return
-        if not kept:
-            await really(database, revision)
-            kept.extend(await _dumped(database))
-            return
-        async with database.begin() as connection:
-            for statement in kept:
-                await connection.exec_driver_sql(statement)
-
+    """Two thousand tests begin with an empty SQLite database."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(migrate, "_move", move)
+        patch.setattr(migrate, "upgrade_database", empty_database.upgrade_database)
         yield
-
-
-async def _is_empty(database: Database) -> bool:
-    async with database.begin() as connection:
-        return not (await connection.exec_driver_sql("SELECT name FROM sqlite_master LIMIT 1")).all()
-
-
-async def _dumped(database: Database) -> list[str]:
-    async with database.begin() as connection:
-        path = str((await connection.exec_driver_sql("PRAGMA database_list")).mappings().all()[0]["file"])
-    with sqlite3.connect(path) as direct:
-        found = [statement for statement in direct.iterdump() if statement not in ("BEGIN TRANSACTION;", "COMMIT;")]
-    direct.close()
-    return found
 
 
 @pytest.fixture

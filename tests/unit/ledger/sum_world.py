@@ -1,4 +1,4 @@
-"""Requests drawn at random, what a plain count says of them, and a migrated database to copy for each example.
+"""Requests drawn at random, what a plain count says of them.
 
 The count here is written from the meaning of the numbers alone: it shares no code with `gateway.db.sums`.
 """

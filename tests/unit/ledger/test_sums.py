@@ -1,12 +1,10 @@
 """Sums equal a plain count of the rows, whatever the batches, repeats, late rows and corrections."""
 
 import asyncio
-import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +14,7 @@ from gateway.db.sums import BUCKETS, EDGES, day_starts, percentile
 from gateway.ledger import sums
 from gateway.ledger.inserts import Repeated
 from gateway.ledger.request_rows import RequestRows
+from tests import empty_database
 from tests.unit.ledger.sum_world import REQUEST, START, Told, counted, numbers, row, told
 
 DAY = 86_400
@@ -49,20 +48,6 @@ CUTTING: list[Any] = [  # spans nearer to the next whole day or hour than to the
     (["user", "model"], START + 1.3 * DAY, START + 3.7 * DAY, {}),
     ([], START + 1.6 * DAY + 1_000.5, START + 1.9 * DAY + 3_000.25, {}),
 ]
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database with today's schema: copying a file is faster than migrating one."""
-    path = tmp_path_factory.mktemp("sums") / "empty.db"
-
-    async def make() -> None:
-        database = Database(f"sqlite:///{path}")
-        await database.start()
-        await database.close()
-
-    asyncio.run(make())
-    return path
 
 
 class World:
@@ -122,14 +107,12 @@ class World:
     steps=st.lists(STEP, min_size=1, max_size=8),
     asked=st.lists(ASKED, min_size=1, max_size=6),
 )
-def test_sums_equal_a_plain_count(
-    template: Path, tmp_path: Path, drawn: list[Any], steps: list[Any], asked: list[Any]
-) -> None:
+def test_sums_equal_a_plain_count(tmp_path: Path, drawn: list[Any], steps: list[Any], asked: list[Any]) -> None:
     """Finance must be able to trust a sum: no batch, repeat, late row or correction may count twice or not at all."""
     path = tmp_path / "world.db"
     for name in tmp_path.iterdir():
         name.unlink()
-    shutil.copy(template, path)
+    empty_database.put(path)
 
     async def run() -> None:
         database = Database(f"sqlite:///{path}")

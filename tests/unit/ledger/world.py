@@ -5,7 +5,6 @@ every action, `settle_down` brings everything to rest and checks what must hold 
 """
 
 import asyncio
-import atexit
 import contextlib
 import os
 import shutil
@@ -13,7 +12,6 @@ import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -29,6 +27,7 @@ from gateway.ledger.book import Return
 from gateway.ledger.posts import Line
 from gateway.ledger.segments import Segment
 from policies.budget import parse_window_id
+from tests import empty_database
 from tests.clock import FrozenClock
 from tests.unit.ledger.rig import Rig, budget, call, plan, settled
 
@@ -37,27 +36,6 @@ _SHARED_MEMORY = Path("/dev/shm")
 _SEGMENT_BYTES = 4_096
 LIMITS = {"key:k0": 60, "key:k1": 250, "org": 400}
 _strings = msgspec.json.Decoder(list[str]).decode
-
-
-@cache
-def _empty() -> Path:
-    """A migrated database to begin from: migrating takes ten times as long as a whole schedule."""
-    folder = Path(tempfile.mkdtemp(prefix="nearhit-empty-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-
-    async def make() -> None:
-        database = Database(f"sqlite:///{folder / 'nearhit.db'}")
-        await database.start()
-        async with database.begin() as connection:
-            await connection.exec_driver_sql("COMMIT")
-            await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-            await connection.exec_driver_sql("BEGIN")
-        await database.close()
-
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(make())
-    loop.close()
-    return folder / "nearhit.db"
 
 
 class FaultyDatabase(Database):
@@ -102,7 +80,7 @@ class World:
         parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
         self.home = Path(tempfile.mkdtemp(prefix="nearhit-ledger-", dir=parent))
         self.clock = FrozenClock()
-        shutil.copyfile(_empty(), self.home / "nearhit.db")
+        empty_database.put(self.home / "nearhit.db")
         self.rig = Rig(self.home, clock=self.clock, kind=FaultyDatabase)
         self.database = cast("FaultyDatabase", self.rig.database)
         self.run(self.rig.start())
