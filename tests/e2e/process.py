@@ -11,9 +11,12 @@ from pathlib import Path
 
 import httpx
 
+from tests import empty_database
 from tests.services import spare_port
 
 NEARHIT = Path(sys.executable).with_name("nearhit")
+WITHOUT_ENCODER = [sys.executable, "-m", "tests.e2e.without_encoder"]
+ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
 
 
@@ -21,6 +24,7 @@ class Process:
     """A running command. `home` is its NEARHIT_HOME, `log` where its output goes."""
 
     def __init__(self, command: list[str], home: Path, port: int, **env: str) -> None:
+        """`command`: with its program."""
         self.home = home
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
@@ -29,7 +33,7 @@ class Process:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEARHIT_", "COV_"))}
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [str(NEARHIT), *command],
+                command,
                 env={**kept, "NEARHIT_HOME": str(home), "HF_HUB_OFFLINE": "1", **env},
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -86,11 +90,33 @@ def serving(
     home: Path, *, config: str = "", ready: str = "/health/ready", **env: str
 ) -> Generator[Process, None, None]:
     """`nearhit serve` with a simulated engine and a known admin key, unless `config` or `env` say otherwise."""
+    with _serving([str(NEARHIT)], home, config, ready, env) as process:
+        yield process
+
+
+@contextmanager
+def serving_lightly(home: Path, *, config: str, **env: str) -> Generator[Process, None, None]:
+    """The same on a database that is migrated already and without the encoder, which takes three seconds to load.
+
+    For tests of neither. Such a gateway lives and answers, and never calls itself ready.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    if not (home / "nearhit.db").exists():
+        empty_database.put(home / "nearhit.db")
+    found = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with _serving(WITHOUT_ENCODER, home, config, "/health/live", {"PYTHONPATH": found, **env}) as process:
+        yield process
+
+
+@contextmanager
+def _serving(
+    program: list[str], home: Path, config: str, ready: str, env: dict[str, str]
+) -> Generator[Process, None, None]:
     home.mkdir(parents=True, exist_ok=True)
     (home / "nearhit.yaml").write_text(config or "engines: {local: {model: sim}}\n")
     port = spare_port()
     settings = {"NEARHIT_SERVER__PORT": str(port), "NEARHIT_ADMIN_KEY": "sk-e2e-admin-key-long-enough", **env}
-    process = Process(["serve"], home, port, **settings)
+    process = Process([*program, "serve"], home, port, **settings)
     try:
         process.wait(ready)
         yield process
@@ -103,7 +129,7 @@ def scripted(home: Path, *options: str) -> Generator[Process, None, None]:
     """`nearhit scripted`, with its bill in `home/bill.jsonl`."""
     port = spare_port()
     bill = home / "bill.jsonl"
-    process = Process(["scripted", "--port", str(port), "--bill", str(bill), *options], home, port)
+    process = Process([str(NEARHIT), "scripted", "--port", str(port), "--bill", str(bill), *options], home, port)
     try:
         process.wait("/stats")
         yield process

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Dialog, Page, expect, sync_playwright
 
+from tests import empty_database
 from tests.services import program
 
 ADMIN_KEY = "an-admin-key-for-the-browser-test"
@@ -54,6 +55,8 @@ class Site:
 def worker(home: Path) -> Generator[str, None, None]:
     """One gateway worker with a simulated engine and the exact cache: a process, without encoder and engine ones."""
     home.mkdir(parents=True, exist_ok=True)
+    if not (home / "nearhit.db").exists():
+        empty_database.put(home / "nearhit.db")
     variables = {
         **os.environ,
         "NEARHIT_HOME": str(home),

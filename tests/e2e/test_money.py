@@ -18,7 +18,7 @@ import pytest
 
 from tests import proofs
 from tests.contract.test_database import fresh_postgres
-from tests.e2e.process import Process, nearhit, new_key, scripted, serving
+from tests.e2e.process import Process, nearhit, new_key, scripted, serving_lightly
 from tests.faults import FaultProxy, fault_proxy
 
 ADMIN = {"authorization": "Bearer sk-e2e-admin-key-long-enough"}
@@ -91,7 +91,7 @@ def house(
         (homes[0] / "nearhit.yaml").write_text(config)
         priced = nearhit(homes[0], "prices", "set", "lab/scripted", "0", "10", "--effective-from", "2026-01-01")
         assert priced.returncode == 0, priced.stderr
-        starting = [serving(one, config=config, ready="/health/live", **SECRET) for one in homes]
+        starting = [serving_lightly(one, config=config, **SECRET) for one in homes]
         with ThreadPoolExecutor(count) as together:
             gateways = [one.result() for one in [together.submit(stack.enter_context, one) for one in starting]]
         time.sleep(HEARD)

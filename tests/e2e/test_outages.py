@@ -15,7 +15,7 @@ import redis
 
 from gateway.ledger.journal import Journal, JournalFailed
 from gateway.ledger.records import Opened
-from tests.e2e.process import Process, nearhit, new_key, scripted, serving
+from tests.e2e.process import Process, nearhit, new_key, scripted, serving_lightly
 from tests.services import redis_server
 from tests.unit.ledger.test_journal import dispatch, settle
 
@@ -108,7 +108,7 @@ def test_redis_is_flushed_and_the_database_has_no_room(tmp_path: Path) -> None:
         (home / "nearhit.yaml").write_text(config)
         priced = nearhit(home, "prices", "set", "lab/scripted", "0", "10", "--effective-from", "2026-01-01")
         assert priced.returncode == 0, priced.stderr
-        with serving(home, config=config, ready="/health/live") as gateway:
+        with serving_lightly(home, config=config) as gateway:
             key = new_key(gateway)
             marks, end = {ask(gateway, key, "the same").headers["x-nearhit-cache"]}, time.monotonic() + 60
             while "hit-exact" not in marks:  # a busy machine may miss Redis's deadline

@@ -14,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.process import Process, new_key, scripted, serving
+from tests.e2e.process import Process, new_key, scripted, serving, serving_lightly
 
 ADMIN = {"authorization": "Bearer sk-e2e-admin-key-long-enough"}
 
@@ -150,13 +150,13 @@ def test_a_dead_encoder_costs_meaning_not_answers_and_comes_back(served: Served)
 def test_after_kill_9_the_cache_and_the_ledger_are_there(tmp_path: Path) -> None:
     """A power cut must lose neither an answer that was kept nor a cent that was spent."""
     config = "engines: {local: {model: sim}}\ncache: {mode: exact}\n"
-    with serving(tmp_path / "home", config=config, ready="/health/live") as process:
+    with serving_lightly(tmp_path / "home", config=config) as process:
         client = Served(process)
         assert client.mark("Will you remember me?") == "miss"
         time.sleep(0.7)
         before = httpx.get(f"{process.url}/api/v1/usage?group_by=team", headers=ADMIN, timeout=10).json()
         process.kill()
-    with serving(tmp_path / "home", config=config, ready="/health/live") as process:
+    with serving_lightly(tmp_path / "home", config=config) as process:
         again = openai.OpenAI(base_url=f"{process.url}/v1", api_key=client.key, max_retries=0)
         told = again.chat.completions.with_raw_response.create(
             model="chat", messages=[{"role": "user", "content": "Will you remember me?"}]
@@ -213,7 +213,7 @@ def test_the_ledger_equals_the_providers_own_bill(tmp_path: Path, billing: str, 
     options = ("--ttft-ms", "5", "--tpot-ms", "2", "--fail-rate", "0.1", "--cut-rate", "0.1", flag)
     with scripted(tmp_path / "lab", *options) as lab:
         config = _config(lab.port).replace("BILLING", billing)
-        with serving(tmp_path / "home", config=config, ready="/health/live") as process:
+        with serving_lightly(tmp_path / "home", config=config) as process:
             priced = process.run("prices", "set", "lab/scripted", "1", "2", "--effective-from", "2026-01-01")
             assert priced.returncode == 0, priced.stderr
             key = new_key(process)
@@ -227,7 +227,7 @@ def test_the_ledger_equals_the_providers_own_bill(tmp_path: Path, billing: str, 
                 storm.result(60)
             time.sleep(2.0)
         # Whoever starts next finds the journal of the dead and settles what was in doubt.
-        with serving(tmp_path / "home", config=config, ready="/health/live") as process:
+        with serving_lightly(tmp_path / "home", config=config) as process:
             told = process.run("ledger", "reconcile", "--bill", str(lab.home / "bill.jsonl"), "--json")
             assert told.returncode == 0, told.stdout + told.stderr
             assert process.run("ledger", "verify").returncode == 0

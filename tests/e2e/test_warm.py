@@ -8,7 +8,7 @@ import httpx
 import msgspec
 import pytest
 
-from tests.e2e.process import Process, new_key, serving
+from tests.e2e.process import Process, new_key, serving_lightly
 
 CONFIG = """
 engines: {local: {model: sim}}
@@ -39,7 +39,7 @@ class House:
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House, None, None]:
     folder = tmp_path_factory.mktemp("warm")
-    with serving(folder / "home", config=CONFIG, ready="/health/live") as process:
+    with serving_lightly(folder / "home", config=CONFIG) as process:
         yield House(process, folder / "w.jsonl")
 
 

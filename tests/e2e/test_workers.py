@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from tests.contract.test_database import fresh_postgres
-from tests.e2e.process import Process, new_key, scripted, serving
+from tests.e2e.process import Process, new_key, scripted, serving_lightly
 from tests.services import redis_server
 
 ADMIN = {"authorization": "Bearer sk-e2e-admin-key-long-enough"}
@@ -67,7 +67,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Genera
             f"slow: {{kind: openai, api_key: none, base_url: 'http://127.0.0.1:{slow.port}/v1'}}}}\n"
             "models: {story: {route: [slow/scripted], free: true}}\n"
         )
-        with serving(home / "gateway", config=config, ready="/health/live") as process:
+        with serving_lightly(home / "gateway", config=config) as process:
             priced = process.run("prices", "set", "lab/scripted", "1", "2", "--effective-from", "2026-01-01")
             assert priced.returncode == 0, priced.stderr
             time.sleep(6.0)  # both workers must have heard of the price
@@ -86,7 +86,7 @@ def test_what_one_worker_keeps_every_worker_serves(fleet: Fleet) -> None:
     shared = [f"Is this shared, number {n}?" for n, response in enumerate(first) if _kept(response)]
     assert shared
     marks: set[str] = set()
-    until = time.monotonic() + 20  # a busy machine may miss Redis's deadline, and then an answer is fetched once more
+    until = time.monotonic() + 60  # a busy machine may miss Redis's deadline, and then an answer is fetched once more
     while marks != {"hit-exact"}:
         assert time.monotonic() < until, marks
         time.sleep(1.0)
@@ -169,12 +169,12 @@ def test_a_killed_worker_loses_nothing_and_is_replaced(fleet: Fleet) -> None:
         time.sleep(0.25)
         os.kill(before[0], signal.SIGKILL)
         assert {response.status_code for response in storm.result(60)} == {200}
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while len(fleet.workers()) < 2 or before[0] in fleet.workers():
         assert time.monotonic() < end, "the killed worker was not replaced"
         time.sleep(0.2)
     assert {response.status_code for response in fleet.ask(key, ["still there?"] * 10)} == {200}
-    until_settled = time.monotonic() + 30
+    until_settled = time.monotonic() + 60
     while (told := _reconciled(fleet)).returncode != 0 and time.monotonic() < until_settled:
         time.sleep(1.0)
     assert told.returncode == 0, told.stdout + told.stderr

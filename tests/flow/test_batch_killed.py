@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 
 from gateway.serve_home import take_first_key
+from tests import empty_database
 from tests.flow.dialect_upstream import Script, scripted
 from tests.flow.edge_process import ask_patiently, ending, spawn
 
@@ -49,6 +50,8 @@ def served(home: Path, upstream: str, more: dict[str, str] | None = None) -> Gen
         "NEARHIT_KEPT__BATCH_IN_FLIGHT": str(FLYING),
         **(more or {}),
     }
+    if not (home / "nearhit.db").exists():
+        empty_database.put(home / "nearhit.db")
     with socket.create_server(("127.0.0.1", 0), backlog=64) as sock:
         arguments = ["-m", "gateway.server", "--fd", str(sock.fileno()), "--admin", str(home / "run" / "admin.sock")]
         with ending(spawn(arguments, home, variables, (sock.fileno(),))) as process:
