@@ -1,4 +1,4 @@
-"""Batches at the scripted upstream, in OpenAI's protocol and in Anthropic's: handed in, run after a while, fetched.
+"""Batches at the scripted upstream, as OpenAI, Mistral and Anthropic have them: handed in, run after a while, fetched.
 
 Knows: files and batches in memory, bounded, their states, and one line in the bill for each request that was run. Does
 not know: HTTP beyond a method, a path and a body; what is said (`scripted_answers`).
@@ -29,6 +29,7 @@ _ENDPOINTS: dict[str, Operation] = {
 }
 _PART = re.compile(rb'name="(\w+)"[^\r]*\r\n(?:[^\r\n]+\r\n)*\r\n(.*?)\r\n--', re.DOTALL)
 _encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, object]).decode
 _request = msgspec.json.Decoder(Request).decode
 
 
@@ -55,17 +56,22 @@ class _Row(Struct):
 
 
 class _Wanted(Struct):
-    """Either protocol's request for a batch."""
+    """Any protocol's request for a batch."""
 
     endpoint: str = "/v1/chat/completions"
     input_file_id: str = ""
+    input_files: list[str] = []
+    model: str = ""
     metadata: dict[str, str] = {}
     requests: list[_Row] = []
 
 
+Speaks = Literal["openai", "mistral", "anthropic"]
+
+
 class _Batch(Struct, kw_only=True):
     id: str
-    speaks: Literal["openai", "anthropic"]
+    speaks: Speaks
     wanted: _Wanted
     rows: list[_Row]
     state: Literal["running", "over", "cancelled"] = "running"
@@ -123,6 +129,8 @@ class ScriptedBatches:
         try:
             if path.startswith("/files"):
                 return self._file(asked, path)
+            if path.startswith("/batch/jobs"):
+                return self._batch(asked, path.removeprefix("/batch/jobs").strip("/"), "mistral")
             if path.startswith("/batches"):
                 return self._batch(asked, path.removeprefix("/batches").strip("/"), "openai")
             if path.startswith("/messages/batches"):
@@ -154,10 +162,10 @@ class ScriptedBatches:
 
     # -- batches -------------------------------------------------------------------------------------------------
 
-    def _batch(self, asked: Asked, rest: str, speaks: Literal["openai", "anthropic"]) -> bytes:
+    def _batch(self, asked: Asked, rest: str, speaks: Speaks) -> bytes:
         name, _, verb = rest.partition("/")
         if not name:
-            return self._make(asked, speaks) if asked.method == "POST" else self._listed(asked)
+            return self._make(asked, speaks) if asked.method == "POST" else self._listed(asked, speaks)
         batch = self._batches.get(name)
         if batch is None:
             return _refused(404, "no such batch")
@@ -172,11 +180,11 @@ class ScriptedBatches:
                 batch.timer.cancel()
         return response(200, self._shown(batch))
 
-    def _make(self, asked: Asked, speaks: Literal["openai", "anthropic"]) -> bytes:
+    def _make(self, asked: Asked, speaks: Speaks) -> bytes:
         wanted = _wanted(asked.body)
         rows = wanted.requests
-        if speaks == "openai":
-            content = self._files.get(wanted.input_file_id)
+        if speaks != "anthropic":
+            content = self._files.get("".join(wanted.input_files) or wanted.input_file_id)
             if content is None or wanted.endpoint not in _ENDPOINTS:
                 return _refused(400, "no such file, or an endpoint that batches do not have")
             rows = [_rows(line) for line in content.splitlines() if line.strip()]
@@ -189,10 +197,14 @@ class ScriptedBatches:
         batch.timer = later(self._books.options.batch_ms / 1_000, self._run, batch)
         return response(200, self._shown(batch))
 
-    def _listed(self, asked: Asked) -> bytes:
-        """A page of the newest, those before `after` first."""
+    def _listed(self, asked: Asked, speaks: Speaks) -> bytes:
+        """A page of the newest, those before `after` first, or the `page`th."""
         query = dict(parse_qsl(asked.query))
-        newest = [self._shown(batch) for batch in reversed(self._batches.values()) if batch.speaks == "openai"]
+        newest = [self._shown(batch) for batch in reversed(self._batches.values()) if batch.speaks == speaks]
+        if speaks == "mistral":
+            size = max(1, min(_PAGE, int(query.get("page_size", "100"))))
+            begin = int(query.get("page", "0")) * size
+            return response(200, {"object": "list", "data": newest[begin : begin + size], "total": len(newest)})
         names = [batch["id"] for batch in newest]
         begin = names.index(query["after"]) + 1 if query.get("after") in names else 0
         end = begin + max(1, min(_PAGE, int(query.get("limit", "20"))))
@@ -202,6 +214,21 @@ class ScriptedBatches:
         if batch.speaks == "anthropic":
             state = "in_progress" if batch.state == "running" else "ended"
             return {"id": batch.id, "type": "message_batch", "processing_status": state, "results_url": None}
+        output = f"file-{batch.id}" if batch.state == "over" else None
+        if batch.speaks == "mistral":
+            return {
+                "id": batch.id,
+                "object": "batch",
+                "endpoint": batch.wanted.endpoint,
+                "model": batch.wanted.model,
+                "created_at": int(batch.made),
+                "status": {"running": "RUNNING", "over": "SUCCESS", "cancelled": "CANCELLED"}[batch.state],
+                "errors": [],
+                "input_files": batch.wanted.input_files,
+                "output_file": output,
+                "error_file": None,
+                "metadata": batch.wanted.metadata,
+            }
         states = {"running": "in_progress", "over": "completed", "cancelled": "cancelled"}
         return {
             "id": batch.id,
@@ -210,7 +237,7 @@ class ScriptedBatches:
             "created_at": int(batch.made),
             "status": states[batch.state],
             "input_file_id": batch.wanted.input_file_id,
-            "output_file_id": f"file-{batch.id}" if batch.state == "over" else None,
+            "output_file_id": output,
             "error_file_id": None,
             "metadata": batch.wanted.metadata,
         }
@@ -219,14 +246,17 @@ class ScriptedBatches:
 
     def _run(self, batch: _Batch) -> None:
         batch.state = "over"
-        tell = self._openai if batch.speaks == "openai" else self._anthropic
+        tell = self._anthropic if batch.speaks == "anthropic" else self._openai
         batch.told = b"".join(_encode(tell(batch, row)) + b"\n" for row in batch.rows)
-        if batch.speaks == "openai":
+        if batch.speaks != "anthropic":
             self._files[f"file-{batch.id}"] = batch.told
 
     def _openai(self, batch: _Batch, row: _Row) -> Body:
         operation = _ENDPOINTS[batch.wanted.endpoint]
-        status, body = self._one(row.body, operation, self._body)
+        raw = row.body
+        if batch.wanted.model:  # it stands once, beside the lines
+            raw = msgspec.Raw(_encode({**_decode(raw), "model": batch.wanted.model}))
+        status, body = self._one(raw, operation, self._body)
         told = {"status_code": status, "request_id": row.custom_id, "body": body}
         return {"id": f"req_{row.custom_id}", "custom_id": row.custom_id, "response": told, "error": None}
 

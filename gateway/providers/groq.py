@@ -4,6 +4,7 @@ Does not know: the language (`gateway.upstream.openai_http`), prices, retries.
 """
 
 from gateway.upstream.compatible import Builder, Service
+from gateway.upstream.openai_batches import OpenAIBatches
 from gateway.upstream.openai_http import Manner
 from gateway.upstream.openai_http import SpokenConfig as Config
 from gateway.upstream.quirks import Quirks
@@ -18,4 +19,4 @@ _QUIRKS = Quirks(
     names=False,
     reasoning="reasoning",
 )
-build = Builder(Service(base="https://api.groq.com/openai/v1", manner=Manner(quirks=_QUIRKS, batches=True)))
+build = Builder(Service(base="https://api.groq.com/openai/v1", manner=Manner(quirks=_QUIRKS, batches=OpenAIBatches)))

@@ -7,6 +7,7 @@ they are filled again but that they are limits of a minute.
 
 from gateway.allowance import x_ratelimit
 from gateway.upstream.compatible import Builder, Service
+from gateway.upstream.mistral_batches import MistralBatches
 from gateway.upstream.openai_http import Manner
 from gateway.upstream.openai_http import SpokenConfig as Config
 from gateway.upstream.quirks import Quirks
@@ -30,5 +31,5 @@ _QUIRKS = Quirks(
 )
 _LIMITS = (x_ratelimit("requests", "req-minute", within=60.0), x_ratelimit("tokens", "tokens-minute", within=60.0))
 # It sends usage with the last event unasked, and refuses stream_options.
-_MANNER = Manner(quirks=_QUIRKS, limits=_LIMITS, usage_in_streams=False)
+_MANNER = Manner(quirks=_QUIRKS, limits=_LIMITS, usage_in_streams=False, batches=MistralBatches)
 build = Builder(Service(base="https://api.mistral.ai/v1", manner=_MANNER))

@@ -8,11 +8,12 @@ from gateway.settings import ProviderSettings
 from gateway.upstream.base import Means
 from gateway.upstream.compatible import Builder, CompatibleProvider, Service
 from gateway.upstream.exchanges import config_of
+from gateway.upstream.openai_batches import OpenAIBatches
 from gateway.upstream.openai_http import Manner, SpokenConfig
 from gateway.upstream.quirks import Quirks
 
 # OpenAI itself tells no reasoning in chat completions; half of those who imitate it do, under the shorter name.
-_MANNER = Manner(quirks=Quirks(reasoning="reasoning"), batches=True)
+_MANNER = Manner(quirks=Quirks(reasoning="reasoning"), batches=OpenAIBatches)
 
 
 class Config(SpokenConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ from gateway.upstream.passing import form
 
 _OVER = frozenset({"completed", "failed", "expired", "cancelled"})
 # For one that was handed in and never confirmed the newest are looked through, back to when that may have been.
-_PAGE, _MOST_PAGES = 100, 100
+PAGE, _MOST_PAGES = 100, 100
 _CLOCKS_APART = 3_600.0  # seconds by which the service's clock may be behind ours
 _encode = msgspec.json.Encoder().encode
 log = structlog.get_logger("nearhit.batches")
@@ -35,7 +35,12 @@ class Places(Struct, frozen=True):
 
 
 class OpenAIBatches:
-    """Obeys gateway.upstream.batching.Batching. `body`: a request as the service gets it."""
+    """Obeys gateway.upstream.batching.Batching. `body`: a request as the service gets it.
+
+    What has its own batches beside such files says in what they differ (`gateway.upstream.mistral_batches`).
+    """
+
+    path = "batches"
 
     def __init__(self, line: Line, places: Places, body: Callable[[Sending], Body]) -> None:
         self._line = line
@@ -44,36 +49,28 @@ class OpenAIBatches:
 
     async def hand_in(self, name: str, operation: Operation, rows: Sequence[Row]) -> str:
         endpoint = self._places.endpoint(operation)
-        lines = [
-            _encode({"custom_id": row.name, "method": "POST", "url": endpoint, "body": self._body(row.sending)})
-            for row in rows
-        ]
+        lines = [_encode(self._asked(row.name, self._body(row.sending), endpoint)) for row in rows]
         file = await self._uploaded(f"{name}.jsonl", b"\n".join(lines))
-        wanted = {
-            "input_file_id": file,
-            "endpoint": endpoint,
-            "completion_window": "24h",
-            "metadata": {"nearhit": name},
-        }
+        wanted = self._wanted(file, endpoint, rows[0].sending.model) | {"metadata": {"nearhit": name}}
         try:
-            return _id(await self._line.ask("POST", self._places.url("batches"), _encode(wanted)), self._line.name)
+            return _id(await self._line.ask("POST", self._places.url(self.path), _encode(wanted)), self._line.name)
         except GatewayError as error:
             if not in_doubt(error):
                 await self._delete(file)
             raise
 
     async def find(self, name: str, since: float) -> str | None:
-        after = ""
-        for _ in range(_MOST_PAGES):
-            page = await self._line.ask("GET", self._places.url(f"batches?limit={_PAGE}{after}"))
+        last = ""
+        for number in range(_MOST_PAGES):
+            page = await self._line.ask("GET", self._places.url(f"{self.path}?{self._page(number, last)}"))
             rows = objects(page.get("data"))
             for row in rows:
                 if mapping(row.get("metadata")).get("nearhit") == name:
                     return _id(row, self._line.name)
             oldest = whole_number(rows[-1].get("created_at")) if rows else None
-            if not page.get("has_more") or oldest is None or oldest < since - _CLOCKS_APART:
+            if not self._has_more(number, page) or oldest is None or oldest < since - _CLOCKS_APART:
                 return None
-            after = f"&after={quote(words(rows[-1].get('id')), safe='')}"
+            last = words(rows[-1].get("id"))
         raise LookupError(f"{self._line.name} has made too many batches since, so {name} cannot be looked for")
 
     async def look(self, batch: str) -> str | None:
@@ -91,7 +88,7 @@ class OpenAIBatches:
                     yield _returned(row)
 
     async def call_off(self, batch: str) -> None:
-        await self._line.ask("POST", self._places.url(f"batches/{batch}/cancel"))
+        await self._line.ask("POST", self._places.url(f"{self.path}/{batch}/cancel"))
 
     async def forget(self, batch: str) -> None:
         told = await self._told(batch)
@@ -114,7 +111,24 @@ class OpenAIBatches:
             log.warning("a provider keeps a batch's file", provider=self._line.name, error=error.message[:200])
 
     async def _told(self, batch: str) -> Body:
-        return await self._line.ask("GET", self._places.url(f"batches/{batch}"))
+        return self._as_openai(await self._line.ask("GET", self._places.url(f"{self.path}/{batch}")))
+
+    # -- what others do differently ------------------------------------------------------------------------------
+
+    def _asked(self, name: str, body: Body, endpoint: str) -> Body:
+        return {"custom_id": name, "method": "POST", "url": endpoint, "body": body}
+
+    def _wanted(self, file: str, endpoint: str, model: str) -> Body:  # noqa: ARG002 - it stands in each line
+        return {"input_file_id": file, "endpoint": endpoint, "completion_window": "24h"}
+
+    def _page(self, number: int, last: str) -> str:  # noqa: ARG002 - others count them
+        return f"limit={PAGE}" + (f"&after={quote(last, safe='')}" if last else "")
+
+    def _has_more(self, number: int, page: Body) -> bool:  # noqa: ARG002 - as above
+        return bool(page.get("has_more"))
+
+    def _as_openai(self, told: Body) -> Body:
+        return told
 
 
 def _returned(row: Body) -> Returned:

@@ -62,11 +62,11 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     """How a service speaks where nothing else is configured.
 
     `limits`: how it tells what is left of its rate limits; `limits_in_errors`: its refusals tell it in their bodies.
-    `batches`: it has OpenAI's files and batches.
+    `batches`: it has OpenAI's files and batches, or its own beside such files.
     """
 
     quirks: Quirks = Quirks()
-    batches: bool = False
+    batches: type[OpenAIBatches] | None = None
     limits: tuple[Limit, ...] = OPENAI
     limits_in_errors: bool = False
     isolation: Isolation = "none"
@@ -148,7 +148,8 @@ class OpenAISpeaker(Upstream):
         return manner.quirks.asked(self.name, sending, body)
 
     def batching(self) -> OpenAIBatches | None:
-        return OpenAIBatches(self._line(), self._places(), self._prepared) if self.manner.batches else None
+        batches = self.manner.batches
+        return None if batches is None else batches(self._line(), self._places(), self._prepared)
 
     def _places(self) -> Places:
         """Where its batches are."""

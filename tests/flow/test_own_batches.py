@@ -22,7 +22,7 @@ from tests.flow.test_batches import client_of, line, lines, made, over, told
 from tests.live import Live, live, settings
 from tests.waiting import until
 
-KINDS = ("openai", "groq", "azure", "anthropic")
+KINDS = ("openai", "groq", "azure", "mistral", "anthropic")
 OFF = {"store": "memory", "mode": "off"}
 
 
@@ -250,7 +250,7 @@ async def test_cancelling_passes_on(tmp_path: Path) -> None:
         assert server.books.counters.calls == 0
 
 
-@pytest.mark.parametrize(("kind", "found"), [("openai", True), ("anthropic", False)])
+@pytest.mark.parametrize(("kind", "found"), [("openai", True), ("mistral", True), ("anthropic", False)])
 async def test_a_batch_whose_answer_was_lost_is_looked_for_and_never_made_twice(
     tmp_path: Path, kind: str, found: bool
 ) -> None:
@@ -270,7 +270,7 @@ async def test_a_batch_whose_answer_was_lost_is_looked_for_and_never_made_twice(
         assert entries[0]["amount_nano"] >= costs(bill(tmp_path))
 
 
-@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+@pytest.mark.parametrize("kind", ["openai", "mistral", "anthropic"])
 async def test_nothing_of_it_is_left_at_the_service(tmp_path: Path, kind: str) -> None:
     """What people asked and were told lies in files there, which nobody would ever look for again."""
     async with playing(tmp_path, kind, Options(batch_ms=86_400_000)) as (server, _, client):
@@ -335,7 +335,7 @@ async def test_off_unless_it_is_wanted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"kind": "mistral"}, "batches are spoken here, not mistral"),
+        ({"kind": "xai"}, "batches are spoken here, not xai"),
         ({"kind": "openai", "api_keys": ["a", "b"], "api_key": None}, "one api_key"),
         ({"kind": "openai", "base_url": None, "replicas": ["http://127.0.0.1:9/v1"]}, "one server"),
     ],
