@@ -57,10 +57,6 @@ def _number(value: str) -> float:
     return read if read < 1e12 else -1.0
 
 
-def _user(found: Found, value: str) -> None:
-    _person(found, value)
-
-
 def _session(found: Found, value: str) -> None:
     if 0 < len(value) < 256 and value.isascii() and value.isprintable():
         found.setdefault("session", value)
@@ -130,14 +126,14 @@ def _portkey_config(found: Found, value: str) -> None:
 
 READERS: dict[bytes, Callable[[Found, str], None]] = {
     b"x-litellm-tags": _tag_list,
-    b"x-litellm-customer-id": _user,
-    b"x-litellm-end-user-id": _user,
+    b"x-litellm-customer-id": _person,
+    b"x-litellm-end-user-id": _person,
     b"x-litellm-session-id": _session,
     b"x-litellm-spend-logs-metadata": _metadata,
     b"x-litellm-timeout": _seconds,
     b"helicone-cache-enabled": _enabled,
     b"helicone-cache-seed": _apart,
-    b"helicone-user-id": _user,
+    b"helicone-user-id": _person,
     b"helicone-session-id": _session,
     b"x-portkey-metadata": _metadata,
     b"x-portkey-cache-force-refresh": _refresh,
@@ -148,11 +144,11 @@ READERS: dict[bytes, Callable[[Found, str], None]] = {
     b"cf-aig-cache-ttl": _ttl,
     b"cf-aig-cache-key": _apart,
     b"cf-aig-metadata": _metadata,
+    b"cf-aig-request-timeout": _milliseconds,
     # Coding agents say which conversation a request belongs to: Codex, Claude Code, opencode.
     b"session-id": _session,
     b"x-claude-code-session-id": _session,
     b"x-session-affinity": _session,
-    b"cf-aig-request-timeout": _milliseconds,
 }
 
 

@@ -37,6 +37,7 @@ from policies.routing.beginnings import ENDS, beginnings
 from policies.routing.draws import fraction, mixed, number_of
 
 _BYTES_PER_TOKEN = 4  # of a usual prompt; only compared and told, never charged
+_SMALL = 8 << 10  # bytes of a request that are counted whole, pictures or not
 _USUAL_OUTPUT, _LONG_OUTPUT = 256, 2_048  # tokens of an answer whose length nobody named, and the most that counts
 _MOST_PLANS = 2_048
 _MOST_HOMES = 4_096  # sessions of a route whose home is remembered
@@ -348,7 +349,7 @@ def _needs(body: Body) -> int:
     shape = body.get("response_format")
     if isinstance(shape, dict) and cast("Body", shape).get("type") == "json_schema":
         needs |= JSON_SCHEMA
-    return needs | (IMAGES if any(True for _ in _pictures(body)) else 0)
+    return needs | (IMAGES if _pictures(body) else 0)
 
 
 def _pictures(body: Body) -> list[str]:
@@ -369,6 +370,3 @@ def _text_bytes(call: Call) -> int:
     if call.size < _SMALL or call.operation != "chat":
         return call.size
     return call.size - sum(len(url) for url in _pictures(call.body))
-
-
-_SMALL = 8 << 10

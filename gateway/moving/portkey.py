@@ -95,6 +95,7 @@ _TARGET = {
     "x-portkey-aws-region": "aws_region",
 }
 _GOES_ON = "goes on working as a header"
+_BOUNDED = "retries are bounded by a budget of a fifth of all requests"
 _WHY = {
     "x-portkey-api-key": "not needed: requests carry a key of nearhit",
     "x-portkey-metadata": _GOES_ON,
@@ -102,12 +103,12 @@ _WHY = {
     "x-portkey-cache-namespace": _GOES_ON,
     "x-portkey-request-timeout": _GOES_ON,
     "x-portkey-trace-id": "requests have ids of their own; `traceparent` joins traces, x-nearhit-session requests",
-    "x-portkey-retry-count": "retries are bounded by a budget of a fifth of all requests",
+    "x-portkey-retry-count": _BOUNDED,
 }
 
 
 _LEFT = {
-    "retry": "retries are bounded by a budget of a fifth of all requests",
+    "retry": _BOUNDED,
     "request_timeout": "set providers.<name>.first_chunk_timeout, or send x-nearhit-timeout",
     "before_request_hooks": "no counterpart",
     "after_request_hooks": "no counterpart",

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from policies.money import Price
 from policies.routing import strategies
+from policies.routing.draws import share
 
 TOOLS, IMAGES, JSON_SCHEMA = 1, 2, 4
 CAPABILITIES = {"tools": TOOLS, "images": IMAGES, "json_schema": JSON_SCHEMA}
@@ -179,8 +180,6 @@ def home_of(session: int, places: Sequence[Place]) -> Place:
     """Where a session lives: the highest of weighted draws (rendezvous hashing), so that a place that comes or goes
     moves only its own sessions.
     """
-    from policies.routing.draws import share
-
     return min(places, key=lambda place: share(session, place.name, place.weight))
 
 
