@@ -79,6 +79,7 @@ from gateway.tasks import Tasks
 from gateway.telemetry import Standing, Telemetry
 from gateway.transport.direct import DirectTransport
 from gateway.upstreams import Upstreams
+from gateway.watchdog import Watchdog
 from policies.money import nano
 
 _LAST_GRACE = 2.0
@@ -101,6 +102,7 @@ class Worker(Struct, kw_only=True):
     keyring: Keyring
     key_watch: KeyWatch
     gate: Gate
+    watchdog: Watchdog
     encoder: EncoderClient
     cache: SemanticCache
     engines: dict[str, Engine]
@@ -147,6 +149,7 @@ class Worker(Struct, kw_only=True):
         await self._first_key()
         if self.office is not None:
             self.background.spawn(self.office.run(), "batches")
+        self.watchdog.start()  # last: what is loaded on the way here may hold the loop up
 
     async def _first_key(self) -> None:
         """A newcomer's key, handed to the supervisor that prints it; without one nobody could read it."""
@@ -179,6 +182,7 @@ class Worker(Struct, kw_only=True):
         await asyncio.to_thread(self.telemetry.close)
         await self.database.close()
         self.gate.stop()
+        self.watchdog.stop()
         await self.background.finish(_LAST_GRACE)
 
     def missing(self) -> dict[str, str]:
@@ -238,6 +242,7 @@ def build(settings: Settings) -> Worker:
             random=random.random,
             turned_away=telemetry.turned_away,
         ),
+        watchdog=Watchdog(),
         encoder=encoder,
         cache=build_cache(settings, encoder, build_judge(settings, encoder, ask), watch_of(telemetry)),
         engines=engines,
