@@ -47,6 +47,9 @@ _AS_A_REPORT = ", ".join(
     ["SELECT set_config('statement_timeout', $1, true)", *(_SETTING.format(*one) for one in _FOR_REPORTS.items())]
 )
 _POOL_TIMEOUT = 2.0
+# SQLite's one writer is this very process: who waits for it waits for batches of our own, on a busy machine for
+# seconds, and not for a database that is away. To refuse them sooner would refuse what can be done.
+_WRITER_PATIENCE = 8.0
 _READERS = 3
 _NICE = 10  # of the writing thread; Linux gives every thread a priority of its own
 _POSTGRES_CONNECTIONS = 6
@@ -161,7 +164,7 @@ class Database:
     def _engine_for_writes(self) -> AsyncEngine:
         if self.dialect == "postgresql":
             return _postgres(self.url)
-        engine = _sqlite(self.url, connections=1)
+        engine = _sqlite(self.url, 1, _WRITER_PATIENCE)
         event.listen(engine.sync_engine, "connect", _writer_pragmas)
         event.listen(engine.sync_engine, "begin", _begin_immediate)
         return engine
@@ -192,13 +195,13 @@ def _postgres(url: URL) -> AsyncEngine:
     )
 
 
-def _sqlite(url: URL, connections: int) -> AsyncEngine:
+def _sqlite(url: URL, connections: int, patience: float = _POOL_TIMEOUT) -> AsyncEngine:
     return create_async_engine(
         url,
         poolclass=AsyncAdaptedQueuePool,
         pool_size=connections,
         max_overflow=0,
-        pool_timeout=_POOL_TIMEOUT,
+        pool_timeout=patience,
         hide_parameters=True,  # an error of the database is logged: it must not quote what was to be kept
         json_serializer=_dumps,
         json_deserializer=_decode_json,

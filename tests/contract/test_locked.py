@@ -1,9 +1,12 @@
-"""Somebody else holds a row of the books: a report that hangs, an operator's open transaction."""
+"""Somebody holds what a request has to write to: a report that hangs, an operator's open transaction, we ourselves."""
 
+import asyncio
+import time
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.engine import Connection
 
 from gateway.db.session import Database
 from gateway.errors import Overloaded
@@ -49,3 +52,19 @@ async def test_a_locked_row_is_waited_for_by_nobody_inside_a_lease(tmp_path: Pat
         await ledger.flush()
         assert (await rig.window("org"))["spent"] == 10 * (len(holds) + 2)
     await other.close()
+
+
+def slowly(connection: Connection) -> None:
+    connection.exec_driver_sql("SELECT 1")
+    time.sleep(2.5)
+
+
+async def test_who_waits_for_our_own_writer_is_not_told_that_the_database_is_away(tmp_path: Path) -> None:
+    """On a busy machine a batch of SQLite's one writer takes seconds: responses went unkept, requests were refused."""
+    database = Database(f"sqlite:///{tmp_path / 'x.db'}")
+    await database.start()
+    batch = asyncio.gather(database.transact(slowly))
+    await asyncio.sleep(0)
+    assert await database.transact(lambda connection: connection.exec_driver_sql("SELECT 7").scalar()) == 7
+    await batch
+    await database.close()
