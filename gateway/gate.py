@@ -41,11 +41,11 @@ _FADES = 0.9  # per window, what is remembered of who asked
 _PER_SECOND = (1.0 - _FADES) / (_FADES * WINDOW)  # of a faded count, once it is steady
 _FORGOTTEN = 0.05
 _MEMORY_EVERY = 10  # windows
-_V2, _V1 = Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory")
-_CGROUPS = (  # limit, usage, and where the part is told that can be given back at once
-    (_V2 / "memory.max", _V2 / "memory.current", _V2 / "memory.stat", "inactive_file"),
-    (_V1 / "memory.limit_in_bytes", _V1 / "memory.usage_in_bytes", _V1 / "memory.stat", "total_inactive_file"),
-)
+_CGROUPS, _OURS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_FILES = {  # by the controller's name in `_OURS`: where it is mounted, limit, usage, what can be given back at once
+    "": ("", "memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
 _NO_LIMIT = 1 << 50
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -296,11 +296,33 @@ def _told(headers: Headers) -> tuple[int, int]:
     return key, batch
 
 
-def memory_used() -> tuple[int, int | None]:
-    """Bytes that this container uses and may use, caches of files aside; (0, None) where no limit is set."""
-    for limit, used, stat, name in _CGROUPS:
-        if limit.exists() and (text := limit.read_text("ascii").strip()).isdigit() and int(text) < _NO_LIMIT:
-            lines = (line.split() for line in stat.read_text("ascii").splitlines())
-            cached = next((int(value) for key, value in lines if key == name), 0)
-            return int(used.read_text("ascii")) - cached, int(text)
+def memory_used(groups: Path = _CGROUPS, ours: Path = _OURS) -> tuple[int, int | None]:
+    """Bytes that count against the nearest limit of a control group that this process is in, caches of files aside.
+
+    And that limit: of the container, or of the service of systemd. (0, None) where none is set.
+    """
+    try:
+        lines = [line.split(":", 2) for line in ours.read_text("utf-8").splitlines()]
+    except OSError:
+        return 0, None
+    for _, controllers, path in lines:
+        found = next((_FILES[name] for name in controllers.split(",") if name in _FILES), None)
+        if found is not None and (told := _nearest(groups / found[0], path.strip("/"), found)) is not None:
+            return told
     return 0, None
+
+
+def _nearest(mounted: Path, path: str, files: tuple[str, str, str, str]) -> tuple[int, int] | None:
+    """Use and limit of the group or of the first above it that has one. Within a container only the root is there."""
+    _, limit, used, cached = files
+    own = mounted / path
+    for group in (own, *own.parents):
+        if (group / limit).exists():
+            text = (group / limit).read_text("ascii").strip()
+            if text.isdigit() and int(text) < _NO_LIMIT:
+                stat = (line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
+                aside = next((int(value) for name, value in stat if name == cached), 0)
+                return int((group / used).read_text("ascii")) - aside, int(text)
+        if group == mounted:
+            break
+    return None

@@ -157,6 +157,46 @@ def test_memory_is_read_or_is_without_a_limit() -> None:
     assert limit is None or limit > 0
 
 
+def group(at: Path, limit: str, used: str, cached: str, version: int) -> None:
+    at.mkdir(parents=True, exist_ok=True)
+    names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    (at / names[0]).write_text(f"{limit}\n")
+    (at / names[1]).write_text(f"{used}\n")
+    (at / "memory.stat").write_text(f"anon 1\n{'total_' * (version == 1)}inactive_file {cached}\n")
+
+
+MEMORY: dict[str, tuple[str, list[tuple[str, str, str, str, int]], tuple[int, int | None]]] = {
+    "container": ("0::/\n", [("", "1000", "700", "200", 2)], (500, 1_000)),
+    "service": (
+        "0::/system.slice/nearhit.service\n",
+        [("system.slice/nearhit.service", "1000", "900", "100", 2), ("system.slice", "max", "5000", "0", 2)],
+        (800, 1_000),
+    ),
+    "slice": (
+        "0::/system.slice/nearhit.service\n",
+        [("system.slice/nearhit.service", "max", "900", "0", 2), ("system.slice", "4000", "3000", "0", 2)],
+        (3_000, 4_000),
+    ),
+    "container whose path is the host's": (
+        "9:cpu,cpuacct:/docker/a\n4:memory:/docker/a\n0::/\n",
+        [("memory", "1000", "700", "200", 1)],
+        (500, 1_000),
+    ),
+    "no limit": ("0::/\n", [("", "max", "700", "200", 2)], (0, None)),
+    "none": ("", [], (0, None)),
+}
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_the_nearest_limit_counts(name: str, tmp_path: Path) -> None:
+    """Under systemd the limit is the service's own group, not the root's: it was never seen, and the kernel killed."""
+    told, groups, found = MEMORY[name]
+    for path, limit, used, cached, version in groups:
+        group(tmp_path / "cgroup" / path, limit, used, cached, version)
+    (tmp_path / "ours").write_text(told)
+    assert memory_used(tmp_path / "cgroup", tmp_path / "ours") == found
+
+
 async def test_refusals_are_in_the_shape_of_their_path_and_counted(tmp_path: Path) -> None:
     """An SDK that does not understand the refusal retries at once."""
     async with live(settings(tmp_path, server={"max_in_flight": 1}, upstream={"ttft_ms": 2_000.0})) as gateway:
