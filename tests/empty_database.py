@@ -1,17 +1,21 @@
-"""A SQLite database with today's schema and nothing in it, migrated once per process and copied ever after.
+"""A database with today's schema and nothing in it, migrated once per process and copied ever after.
 
 Knows: that most tests begin with one, and that migrating takes forty times as long as a copy. Does not know: what is
 in a schema.
 """
 
 import asyncio
+import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
+from sqlalchemy import text
+
 from gateway.db import migrate
 from gateway.db.session import Database
+from gateway.ids import uuid7
 
 _really_upgrade = migrate.upgrade_database
 
@@ -46,3 +50,32 @@ async def _migrate(path: Path) -> None:
     database = Database(f"sqlite:///{path}")
     await _really_upgrade(database)
     await database.close()
+
+
+_MIGRATED: set[str] = set()  # servers that hold a migrated database to copy
+_TEMPLATE = f"migrated{os.getpid()}"  # a server that was given may be that of several processes
+
+
+async def fresh_postgres(server: str) -> str:
+    """A new database on the PostgreSQL `server`, without a row; its URL."""
+    if server not in _MIGRATED:
+        database = Database(await _created(server, _TEMPLATE, "template0"))
+        await database.start()
+        await database.close()
+        _MIGRATED.add(server)
+    return await _created(server, f"t{uuid7().replace('-', '')}", _TEMPLATE)
+
+
+async def empty_postgres(server: str) -> str:
+    """A new database on the PostgreSQL `server`, without a table; its URL."""
+    return await _created(server, f"t{uuid7().replace('-', '')}", "template0")
+
+
+async def _created(server: str, name: str, template: str) -> str:
+    database = Database(server)
+    async with database._writer.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        await connection.execute(text(f"DROP DATABASE IF EXISTS {name}"))
+        await connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
+    await database.close()
+    return f"{server.rsplit('/', 1)[0]}/{name}"

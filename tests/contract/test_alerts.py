@@ -21,8 +21,9 @@ from gateway.alert_channels import channels
 from gateway.alert_settings import AlertSettings
 from gateway.alerts import Courier
 from tests.clock import FrozenClock
+from tests.empty_database import fresh_postgres
 from tests.services import spare_port
-from tests.unit.ledger.rig import Rig, budget, fresh_postgres, running
+from tests.unit.ledger.rig import Rig, budget, running
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of twenty-four.").decode()
 

@@ -28,7 +28,8 @@ from gateway.services import Services
 from gateway.web.sessions import Sessions
 from policies.months import month_of, span
 from tests.clock import FrozenClock
-from tests.unit.ledger.rig import Rig, fresh_postgres, settings
+from tests.empty_database import fresh_postgres
+from tests.unit.ledger.rig import Rig, settings
 
 NEW = NewKey(name="n", team="acme", project="app")
 LIMITS = BudgetWanted(limit_usd="5", rpm=6)

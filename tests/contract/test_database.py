@@ -24,7 +24,8 @@ from gateway.settings import Settings
 from policies.budget import Period, runs_out
 from policies.money import Usage
 from tests.clock import FrozenClock
-from tests.unit.ledger.rig import Rig, budget, call, empty_postgres, fresh_postgres, outcome, plan, running, settled
+from tests.empty_database import empty_postgres, fresh_postgres
+from tests.unit.ledger.rig import Rig, budget, call, outcome, plan, running, settled
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

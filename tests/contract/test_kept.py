@@ -22,7 +22,7 @@ from gateway.recording import Recording
 from gateway.responses import Responses
 from gateway.tasks import Tasks
 from tests.clock import FrozenClock
-from tests.unit.ledger.rig import fresh_postgres
+from tests.empty_database import fresh_postgres
 
 OURS = Principal(key_id="k", team="t", project="p")
 THEIRS = Principal(key_id="k", team="t", project="other")

@@ -16,7 +16,8 @@ from gateway.errors import BudgetExhausted
 from gateway.ledger import Hold, Ledger
 from gateway.ledger.openings import falls_under, scopes_of_row
 from tests.clock import FrozenClock
-from tests.unit.ledger.rig import Rig, budget, call, fresh_postgres, plan, running, settled
+from tests.empty_database import fresh_postgres
+from tests.unit.ledger.rig import Rig, budget, call, plan, running, settled
 
 SCOPES = (
     "org",

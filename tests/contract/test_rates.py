@@ -20,7 +20,8 @@ from gateway.tasks import Tasks
 from policies.money import Usage
 from policies.rate import Rate
 from tests.clock import FrozenClock
-from tests.unit.ledger.rig import call, fresh_postgres
+from tests.empty_database import fresh_postgres
+from tests.unit.ledger.rig import call
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

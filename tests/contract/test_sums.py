@@ -20,7 +20,8 @@ from gateway.ledger.request_rows import RequestRows
 from gateway.ledger.retention import Kept, Retention
 from gateway.routes import spend_view
 from tests.clock import FrozenClock
-from tests.unit.ledger.rig import call, fresh_postgres, outcome, running
+from tests.empty_database import fresh_postgres
+from tests.unit.ledger.rig import call, outcome, running
 from tests.unit.ledger.sum_world import counted, numbers
 
 SHAPE = Shape(requests=1_500, days=4, keys=4, users=40, customers=12)

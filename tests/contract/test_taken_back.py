@@ -12,7 +12,8 @@ from gateway.call import Principal
 from gateway.db.session import Database
 from gateway.ledger import Ledger, openings
 from tests.clock import FrozenClock
-from tests.unit.ledger.rig import Rig, budget, call, fresh_postgres, plan, running, settled
+from tests.empty_database import fresh_postgres
+from tests.unit.ledger.rig import Rig, budget, call, plan, running, settled
 
 
 class TakenBack(Database):

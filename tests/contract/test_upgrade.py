@@ -15,7 +15,8 @@ from gateway.ledger.closing import Months
 from policies.budget import Budget, period, window_id
 from policies.months import month_of
 from tests.clock import FrozenClock
-from tests.unit.ledger.rig import PRICE, Rig, budget, empty_postgres
+from tests.empty_database import empty_postgres
+from tests.unit.ledger.rig import PRICE, Rig, budget
 
 BEFORE = "0002"
 DAY = 86_400.0

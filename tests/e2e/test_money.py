@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from tests import proofs
-from tests.contract.test_database import fresh_postgres
 from tests.e2e.process import Process, nearhit, new_key, scripted, serving_lightly
+from tests.empty_database import fresh_postgres
 from tests.faults import FaultProxy, fault_proxy
 
 ADMIN = {"authorization": "Bearer sk-e2e-admin-key-long-enough"}
@@ -187,7 +187,7 @@ class Storm:
                 "stream": stream,
             }
             try:
-                async with asyncio.timeout(patience), httpx.AsyncClient(timeout=20) as client:
+                async with asyncio.timeout(patience), httpx.AsyncClient(timeout=60) as client:
                     head = {"authorization": f"Bearer {self._key}"}
                     async with client.stream("POST", self._url, json=body, headers=head) as response:
                         async for _ in response.aiter_bytes():

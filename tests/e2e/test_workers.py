@@ -15,8 +15,8 @@ import httpx
 import msgspec
 import pytest
 
-from tests.contract.test_database import fresh_postgres
 from tests.e2e.process import Process, new_key, scripted, serving_lightly
+from tests.empty_database import fresh_postgres
 from tests.services import redis_server
 
 ADMIN = {"authorization": "Bearer sk-e2e-admin-key-long-enough"}

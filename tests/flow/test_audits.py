@@ -30,10 +30,7 @@ async def opened(home: Path, **cache: Any) -> AsyncGenerator[Live, None]:
     async with hash_encoder(home), live(chosen) as gateway:
         cache_parts = gateway.services.cache
         assert cache_parts is not None
-        for _ in range(250):
-            if not cache_parts.status():
-                break
-            await asyncio.sleep(0.02)
+        await until(lambda: not cache_parts.status())
         yield gateway
 
 

@@ -79,13 +79,13 @@ async def begun(door: Door, key: str) -> str:
 
 
 async def heard(script: Script, count: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(script.sent) < count:  # noqa: ASYNC110 - the upstream counts, it does not tell
             await asyncio.sleep(0.01)
 
 
 async def finished(door: Door, key: str, batch_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             batch = msgspec.json.decode(await door.ask("GET", f"/v1/batches/{batch_id}", key))
             if batch["status"] not in ("validating", "in_progress", "finalizing"):

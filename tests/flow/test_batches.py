@@ -44,7 +44,7 @@ async def playing(home: Path, **values: Any) -> AsyncGenerator[tuple[Script, Liv
 
 
 def client_of(gateway: Live, key: str | None = None) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=key or gateway.key, max_retries=0, timeout=20)
+    return AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=key or gateway.key, max_retries=0, timeout=60)
 
 
 async def made(client: AsyncOpenAI, content: bytes, endpoint: Any = CHAT, **more: Any) -> Any:
@@ -53,7 +53,7 @@ async def made(client: AsyncOpenAI, content: bytes, endpoint: Any = CHAT, **more
 
 
 async def over(client: AsyncOpenAI, batch: Any) -> Any:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while batch.status not in ("completed", "failed", "expired", "cancelled"):
             await asyncio.sleep(0.05)
             batch = await client.batches.retrieve(batch.id)

@@ -1,6 +1,5 @@
 """A configured model as the judge, asked through the whole gateway: verdicts, nonsense, slowness, what it may cost."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from tests.flow.hash_encoder import hash_encoder
 from tests.flow.speaking_upstream import Speaker, speaking
 from tests.flow.test_audits import ASKED, SIMILAR, audits, eventually, explained, say
 from tests.live import Live, live, settings
+from tests.waiting import until
 
 WORDS = ("good", "nice", "some", "fresh", "plain", "soft")
 TRUTH = {(item.question, item.a, item.b): item.same for item in gold()}
@@ -55,12 +55,10 @@ async def judged(
 
 
 async def ready(gateway: Live) -> None:
-    assert gateway.services.cache is not None
-    for _ in range(250):
-        if not gateway.services.cache.status():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("the encoder is not there")
+    """Until the encoder is there."""
+    cache = gateway.services.cache
+    assert cache is not None
+    await until(lambda: not cache.status())
 
 
 async def trust(gateway: Live) -> Trust:
@@ -70,13 +68,13 @@ async def trust(gateway: Live) -> Trust:
 
 async def compared(gateway: Live, count: int = 1) -> Trust:
     """What was measured, once so many hits have been compared."""
-    found = Trust()
-    for _ in range(300):
+
+    async def enough() -> bool:
         found = await trust(gateway)
-        if found.audited + found.undecided >= count:
-            return found
-        await asyncio.sleep(0.02)
-    raise AssertionError(found)
+        return found.audited + found.undecided >= count
+
+    await until(enough)
+    return await trust(gateway)
 
 
 async def test_a_model_is_measured_then_believed_and_its_questions_are_on_the_books(tmp_path: Path) -> None:
@@ -189,10 +187,11 @@ async def test_a_judged_wording_is_checked_again_and_goes_where_it_was_wrong(tmp
         await say(gateway, SIMILAR, model="lab/cook")
         cache = gateway.services.cache
         assert cache is not None
-        for _ in range(200):
-            if (await trust(gateway)).aliases:
-                break
-            await asyncio.sleep(0.02)
+
+        async def taken_for_the_same() -> bool:
+            return bool((await trust(gateway)).aliases)
+
+        await until(taken_for_the_same)
         before = await trust(gateway)
         assert before.aliases == 1
         speaker.say = lambda _: "In a pan, an hour."

@@ -24,7 +24,7 @@ WEATHER: Any = {
 
 @asynccontextmanager
 async def client_of(gateway: Live, key: str | None = None) -> AsyncGenerator[AsyncAnthropic]:
-    async with AsyncAnthropic(base_url=gateway.url, api_key=key or gateway.key, max_retries=0, timeout=20) as client:
+    async with AsyncAnthropic(base_url=gateway.url, api_key=key or gateway.key, max_retries=0, timeout=60) as client:
         yield client
 
 

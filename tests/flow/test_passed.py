@@ -27,7 +27,7 @@ encode = msgspec.json.encode
 
 
 def client_of(gateway: Live) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=gateway.key, max_retries=0, timeout=20)
+    return AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=gateway.key, max_retries=0, timeout=60)
 
 
 async def answer(writer: asyncio.StreamWriter, heard: Heard) -> None:

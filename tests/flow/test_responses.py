@@ -27,7 +27,7 @@ WEATHER: Any = {
 @asynccontextmanager
 async def client_of(gateway: Live, key: str | None = None) -> AsyncGenerator[AsyncOpenAI]:
     url = f"{gateway.url}/v1"
-    async with AsyncOpenAI(base_url=url, api_key=key or gateway.key, max_retries=0, timeout=20) as client:
+    async with AsyncOpenAI(base_url=url, api_key=key or gateway.key, max_retries=0, timeout=60) as client:
         yield client
 
 
@@ -254,7 +254,7 @@ async def test_a_response_is_made_in_the_background(tmp_path: Path) -> None:
 
 
 async def _over(client: AsyncOpenAI, response_id: str) -> Any:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (found := await client.responses.retrieve(response_id)).status in ("queued", "in_progress"):  # noqa: ASYNC110 - clients poll
             await asyncio.sleep(0.05)
     return found

@@ -48,7 +48,7 @@ async def told(ws: Ws) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     ends = ("response.completed", "response.failed", "response.incomplete", "error")
     while not found or found[-1]["type"] not in ends:
-        found.append(await ws.receive_json(timeout=20))
+        found.append(await ws.receive_json(timeout=60))
     return found
 
 
@@ -189,7 +189,7 @@ async def test_a_client_that_leaves_in_mid_turn_is_noticed(tmp_path: Path) -> No
         script.stalls = True
         async with joined(gateway) as ws:
             await ws.send_json(ASKED)
-            while (await ws.receive_json(timeout=20))["type"] != "response.output_text.delta":
+            while (await ws.receive_json(timeout=60))["type"] != "response.output_text.delta":
                 pass
 
         async def is_noted() -> bool:
@@ -208,20 +208,20 @@ async def test_a_stop_waits_for_the_turn(tmp_path: Path) -> None:
         for connection in list(gateway.server.server_state.connections):
             if isinstance(connection, Socket):
                 connection.shutdown()
-        assert (await idle.receive(timeout=20)).type is aiohttp.WSMsgType.CLOSE
+        assert (await idle.receive(timeout=60)).type is aiohttp.WSMsgType.CLOSE
         assert idle.close_code == 1012
         script.wait.set()
         assert (await told(busy))[-1]["type"] == "response.completed"
-        assert (await busy.receive(timeout=20)).type is aiohttp.WSMsgType.CLOSE
+        assert (await busy.receive(timeout=60)).type is aiohttp.WSMsgType.CLOSE
 
 
 async def test_a_connection_lives_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients know the limit by its code and open another; without one, what they remember would never go."""
     monkeypatch.setattr(responses_socket, "LIFETIME", 0.05)
     async with playing(tmp_path) as (_, gateway), joined(gateway) as ws:
-        over = await ws.receive_json(timeout=20)
+        over = await ws.receive_json(timeout=60)
         assert (over["status"], over["error"]["code"]) == (400, "websocket_connection_limit_reached")
-        assert (await ws.receive(timeout=20)).type is aiohttp.WSMsgType.CLOSE
+        assert (await ws.receive(timeout=60)).type is aiohttp.WSMsgType.CLOSE
 
 
 async def test_what_connections_remember_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """Keys, sessions, the audit log and the first page's reads on PostgreSQL as on SQLite."""
 
 import asyncio
-import uuid
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +12,6 @@ from gateway.audit import Change, note, verify
 from gateway.auth import ADMIN, Keyring, NewKey
 from gateway.db.decisions import audits_by_day, decisions
 from gateway.db.queries import Queries
-from gateway.db.session import Database
 from gateway.db.tag_names import tag_names
 from gateway.errors import InvalidRequest, Unauthorized
 from gateway.keywatch import KeyWatch
@@ -24,42 +22,25 @@ from gateway.web.reads import first_piece, series
 from gateway.web.sessions import IDLE, Sessions
 from tests.clock import FrozenClock
 from tests.unit.control.house import explained, happened, hit_row, request_row
+from tests.unit.exports.books import fresh
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 async def services(
     request: pytest.FixtureRequest, tmp_path: Path, clock: FrozenClock
 ) -> AsyncGenerator[Services, None]:
-    url, name, admin = f"sqlite:///{tmp_path / 'n.db'}", "", None
-    if request.param == "postgresql":
-        server = str(request.getfixturevalue("postgres_url"))
-        name = f"control_{uuid.uuid4().hex}"
-        admin = Database(server)
-        await _outside(admin, f"CREATE DATABASE {name}")
-        url = f"{server.rpartition('/')[0]}/{name}"
-    database = Database(url)
-    await database.start()
-    keyring = Keyring(database, b"p" * 32, now=clock.now, monotonic=clock.monotonic, admin_key=lambda: b"x" * 32)
-    nothing = cast("Any", None)
-    yield Services(
-        settings=Settings(home=tmp_path),
-        database=database,
-        keyring=keyring,
-        ledger=nothing,
-        prices=nothing,
-        now=clock.now,
-    )
-    await database.close()
-    if admin is not None:
-        await _outside(admin, f"DROP DATABASE {name}")
-        await admin.close()
-
-
-async def _outside(database: Database, statement: str) -> None:
-    """Databases are made and dropped outside of transactions."""
-    async with database._writer.connect() as connection:
-        loose = await connection.execution_options(isolation_level="AUTOCOMMIT")
-        await loose.execute(text(statement))
+    server = str(request.getfixturevalue("postgres_url")) if request.param == "postgresql" else None
+    async with fresh(tmp_path, server) as database:
+        keyring = Keyring(database, b"p" * 32, now=clock.now, monotonic=clock.monotonic, admin_key=lambda: b"x" * 32)
+        nothing = cast("Any", None)
+        yield Services(
+            settings=Settings(home=tmp_path),
+            database=database,
+            keyring=keyring,
+            ledger=nothing,
+            prices=nothing,
+            now=clock.now,
+        )
 
 
 async def test_keys_of_one_new_team_made_at_once(services: Services) -> None:

@@ -1,6 +1,5 @@
 """Ledgers with months in them, written straight into the tables: what closing and exports are tested on."""
 
-import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from gateway.db.models import ApiKey, Entry, PriceVersion, Team
 from gateway.db.session import Database
 from gateway.ledger.posts import classes_text
 from policies.money import Price, Usage, cost_nano
+from tests.empty_database import fresh_postgres
 
 PRICES = {
     "plain": {"input_pico": 150_000, "output_pico": 600_000, "cached_pico": 75_000, "cache_write_pico": 187_500},
@@ -98,23 +98,7 @@ async def named(database: Database) -> None:
 @asynccontextmanager
 async def fresh(tmp_path: Path, server: str | None) -> AsyncGenerator[Database, None]:
     """An empty database of this version: SQLite, or a new one on a PostgreSQL server."""
-    url = f"sqlite:///{tmp_path / 'n.db'}"
-    name, admin = f"books_{uuid.uuid4().hex}", None
-    if server is not None:
-        admin = Database(server)
-        await _outside(admin, f"CREATE DATABASE {name}")
-        url = f"{server.rpartition('/')[0]}/{name}"
-    database = Database(url)
+    database = Database(f"sqlite:///{tmp_path / 'n.db'}" if server is None else await fresh_postgres(server))
     await database.start()
     yield database
     await database.close()
-    if admin is not None:
-        await _outside(admin, f"DROP DATABASE {name}")
-        await admin.close()
-
-
-async def _outside(database: Database, statement: str) -> None:
-    """Databases are made and dropped outside of transactions."""
-    async with database._writer.connect() as connection:
-        loose = await connection.execution_options(isolation_level="AUTOCOMMIT")
-        await loose.execute(text(statement))

@@ -166,34 +166,6 @@ async def running(
         shutil.rmtree(home / "journal", ignore_errors=True)
 
 
-_MIGRATED: set[str] = set()  # servers that hold a migrated database to copy: migrating takes a third of a second
-
-
-async def fresh_postgres(server: str) -> str:
-    """A new database on the server, without a row; its URL."""
-    if server not in _MIGRATED:
-        database = Database(await _created(server, "migrated", "template0"))
-        await database.start()
-        await database.close()
-        _MIGRATED.add(server)
-    return await _created(server, f"t{uuid7().replace('-', '')}", "migrated")
-
-
-async def empty_postgres(server: str) -> str:
-    """A new database on the server, without a table; its URL."""
-    return await _created(server, f"t{uuid7().replace('-', '')}", "template0")
-
-
-async def _created(server: str, name: str, template: str) -> str:
-    database = Database(server)
-    async with database._writer.connect() as connection:
-        await connection.execution_options(isolation_level="AUTOCOMMIT")
-        await connection.execute(text(f"DROP DATABASE IF EXISTS {name}"))
-        await connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
-    await database.close()
-    return f"{server.rsplit('/', 1)[0]}/{name}"
-
-
 async def settle_loop() -> None:
     """Let everything that is ready run."""
     for _ in range(5):

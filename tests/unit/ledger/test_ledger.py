@@ -18,6 +18,7 @@ from policies.money import Usage
 from tests.clock import FrozenClock
 from tests.unit.ledger.rig import WHO, Rig, budget, call, outcome, plan, running, settled
 from tests.unit.ledger.world import FaultyDatabase
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -358,10 +359,11 @@ async def test_rows_of_requests_are_written(rig: Rig) -> None:
             explain={"a": 1},
         )
     )
-    for _ in range(100):
-        if await rig.rows("SELECT id FROM request"):
-            break
-        await asyncio.sleep(0.02)
+
+    async def written() -> bool:
+        return bool(await rig.rows("SELECT id FROM request"))
+
+    await until(written)
     detail = await Queries(rig.database).request(asked.id)
     assert detail is not None
     assert detail.request is not None
@@ -388,10 +390,7 @@ async def test_the_loops_ship_by_themselves(rig: Rig) -> None:
     """Nobody has to call flush: entries reach the database within moments."""
     ledger = await rig.ledger(background=True)
     await rig.charge(ledger, 7)
-    for _ in range(200):
-        if not len(ledger._shipper):
-            break
-        await asyncio.sleep(0.02)
+    await until(lambda: not len(ledger._shipper))
     assert len(await rig.rows("SELECT * FROM entry")) == 1
     assert len(ledger._shipper) == 0
 
