@@ -21,18 +21,10 @@ from gateway.alert_channels import channels
 from gateway.alert_settings import AlertSettings
 from gateway.alerts import Courier
 from tests.clock import FrozenClock
-from tests.empty_database import fresh_postgres
 from tests.services import spare_port
 from tests.unit.ledger.rig import Rig, budget, running
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of twenty-four.").decode()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'nearhit.db'}"
-    return await fresh_postgres(request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture

@@ -32,13 +32,6 @@ SCOPES = (
 )
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'nearhit.db'}"
-    return await fresh_postgres(request.getfixturevalue("postgres_url"))
-
-
 @pytest.fixture
 async def rig(url: str, tmp_path: Path, clock: FrozenClock) -> AsyncGenerator[Rig, None]:
     async with running(tmp_path, url, clock) as made:

@@ -20,15 +20,7 @@ from gateway.tasks import Tasks
 from policies.money import Usage
 from policies.rate import Rate
 from tests.clock import FrozenClock
-from tests.empty_database import fresh_postgres
 from tests.unit.ledger.rig import call
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'nearhit.db'}"
-    return await fresh_postgres(request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture

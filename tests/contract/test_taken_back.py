@@ -12,7 +12,6 @@ from gateway.call import Principal
 from gateway.db.session import Database
 from gateway.ledger import Ledger, openings
 from tests.clock import FrozenClock
-from tests.empty_database import fresh_postgres
 from tests.unit.ledger.rig import Rig, budget, call, plan, running, settled
 
 
@@ -38,13 +37,6 @@ class TakenBack(Database):
             self.lost -= 1
             raise OperationalError("reply lost", None, ConnectionError("reply lost"))
         return result
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'nearhit.db'}"
-    return await fresh_postgres(request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture
