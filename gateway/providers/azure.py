@@ -21,7 +21,7 @@ from gateway.transport.credential import Credential
 from gateway.upstream.base import Means
 from gateway.upstream.exchanges import config_of
 from gateway.upstream.openai_batches import OpenAIBatches, Places
-from gateway.upstream.openai_http import PATHS, Manner, OpenAISpeaker, SpokenConfig
+from gateway.upstream.openai_http import PATHS, Manner, OpenAISpeaker, SpokenConfig, renewed
 
 # A deployment's name becomes a part of the address: nothing that could lead elsewhere on that host.
 _DEPLOYMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -30,6 +30,7 @@ _ENVELOPE = frozenset({"id", "object", "created", "model", "choices"})
 _MANNER = Manner(
     limits=(x_ratelimit("requests", within=60.0), x_ratelimit("tokens", within=60.0)), batches=OpenAIBatches
 )
+_RENEWED = "2024-09-01"  # since then an output limit has its newer name, the only one that models which reason take
 _VERSION = re.compile(r"v1|\d{4}-\d\d-\d\d(?:-preview)?")
 
 
@@ -82,6 +83,8 @@ class AzureProvider(OpenAISpeaker):
 
     def _prepared(self, sending: Sending) -> Body:
         body = super()._prepared(sending)
+        if self._version == "v1" or self._version >= _RENEWED:
+            body = renewed(body, sending.operation)
         deployment = self._deployments.get(sending.model)
         return body if deployment is None else {**body, "model": deployment}
 

@@ -171,6 +171,18 @@ class OpenAISpeaker(Upstream):
         return {**headers, **told_headers(answered.raw)} if self.manner.limits_in_errors else headers
 
 
+def renewed(body: Body, operation: Operation) -> Body:
+    """A chat's output limit under its newer name, which OpenAI's models that reason insist on and its others take.
+
+    Under `max_tokens` they refuse it, also where it is the gateway that put it in.
+    """
+    if operation != "chat" or "max_tokens" not in body:
+        return body
+    limit = body["max_tokens"]
+    kept = {name: value for name, value in body.items() if name != "max_tokens"}
+    return kept if limit is None else {**kept, "max_completion_tokens": limit}
+
+
 _MANNERS = ("isolation", "ends_without_done", "usage_in_streams")
 
 

@@ -79,6 +79,18 @@ async def test_an_answer_is_openais_and_costs_its_tokens(tmp_path: Path, kind: s
         assert row["cost_nano"] == entry["amount_nano"] == expected
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_model_that_reasons_takes_the_limit_that_was_put_in(tmp_path: Path, stream: bool) -> None:
+    """Whoever names no length gets one put in: under the older name OpenAI's newer models refuse the whole request."""
+    async with wire_upstream(Azure(frozenset({"gpt-5-mini"})), Manner()) as up:
+        providers = {"azure": {"kind": "azure", "base_url": f"http://127.0.0.1:{up.port}"}}
+        async with live(settings(tmp_path, providers=providers)) as gateway:
+            told = await gateway.chat(model="azure/gpt-5-mini", messages=PROMPT, stream=stream)
+            assert told.status == 200, told.raw
+            (entry,) = await gateway.entries()
+            assert (entry["source"], entry["ended"]) == ("provider", "complete")
+
+
 @pytest.mark.parametrize("kind", ["anthropic", "bedrock", "gemini"])
 async def test_what_cannot_be_honoured_is_refused_before_it_costs(tmp_path: Path, kind: str) -> None:
     """The refusal names the field as the client wrote it, and nothing was sent or charged."""

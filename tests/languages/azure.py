@@ -21,7 +21,9 @@ FILTERED: Body = {"id": "", "object": "", "created": 0, "model": "", "choices": 
 
 
 class Azure:
-    """Refuses what the service refuses without fail: an unknown deployment, a request without a version."""
+    """Refuses what the service refuses without fail: an unknown deployment, a request without a version, and
+    `max_tokens` for a model that reasons.
+    """
 
     def __init__(self, deployments: frozenset[str] = frozenset({"m", "e"})) -> None:
         self.deployments = deployments
@@ -36,6 +38,9 @@ class Azure:
         if not query.startswith("api-version=") or start not in self.deployments or rest not in OPERATIONS:
             error = {"code": "DeploymentNotFound", "message": "The API deployment for this resource does not exist."}
             return Answer(status="404 Not Found", body=encode({"error": error}))
+        if start.startswith("gpt-5") and "max_tokens" in asked.body:
+            error = {"code": "unsupported_parameter", "param": "max_tokens", "message": "Use 'max_completion_tokens'."}
+            return Answer(status="400 Bad Request", body=encode({"error": error}))
         chunks = await self._chunks(asked.body, OPERATIONS[rest])
         if not asked.body.get("stream"):
             return Answer(body=encode(chunks[0].data))

@@ -4,6 +4,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from msgspec import structs
 from pydantic import SecretStr
 
 from gateway.errors import NotFound, UpstreamRefused
@@ -100,3 +101,16 @@ async def test_configured_names_are_the_list_of_models() -> None:
         tasks=Tasks(),
     )
     assert await provider.models() == ["gpt-4o"]
+
+
+@pytest.mark.parametrize(
+    ("version", "field"),
+    [("v1", "max_completion_tokens"), ("2024-10-21", "max_completion_tokens"), ("2024-06-01", "max_tokens")],
+)
+def test_an_output_limit_has_the_name_that_the_version_knows(version: str, field: str) -> None:
+    """Models that reason refuse `max_tokens`, also where the gateway put it in; older versions know no other name."""
+    given = settings("https://east.openai.azure.com", api_version=version)
+    provider = build("up", given, transport=DirectTransport(), tasks=Tasks())
+    asked = structs.replace(sending("gpt-5"), body={"messages": [], "max_tokens": 7})
+    sent = provider._prepared(asked)
+    assert {name: value for name, value in sent.items() if name.startswith("max_")} == {field: 7}

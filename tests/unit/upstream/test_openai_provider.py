@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 from pydantic import SecretStr
 
 from gateway.call import Body, Chunk
@@ -415,3 +416,27 @@ async def test_a_storm_of_cancellations_leaves_the_transport_usable(transport: T
         for _ in range(5):
             _, error = await run(to, sending(stream=False))
             assert error is None
+
+
+@pytest.mark.parametrize(
+    ("url", "model", "field"),
+    [
+        ("https://api.openai.com/v1", "gpt-5-mini", "max_completion_tokens"),
+        ("https://eu.api.openai.com/v1", "gpt-4o", "max_completion_tokens"),
+        ("https://east.openai.azure.com/openai/v1", "mine", "max_completion_tokens"),
+        ("https://proxy.example/v1", "openai/gpt-5.1", "max_completion_tokens"),
+        ("https://proxy.example/v1", "o3-mini", "max_completion_tokens"),
+        ("https://proxy.example/v1", "gpt-4o", "max_tokens"),
+        ("https://notopenai.com/v1", "llama-3", "max_tokens"),
+    ],
+)
+async def test_an_output_limit_has_a_name_that_is_honoured(url: str, model: str, field: str, tasks: Tasks) -> None:
+    """OpenAI's models that reason refuse `max_tokens`; some imitators ignore the newer name, and write on and on."""
+    transport = DirectTransport()
+    to = provider(url, transport, tasks)
+    asked = sending(stream=False, body={"model": model, "max_tokens": 7})
+    sent = to._prepared(structs.replace(asked, model=model))
+    assert {name: value for name, value in sent.items() if name.startswith("max_")} == {field: 7}
+    legacy = to._prepared(structs.replace(asked, model=model, operation="completion"))
+    assert legacy["max_tokens"] == 7, "the legacy endpoint knows no other name"
+    await transport.close()
