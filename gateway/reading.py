@@ -160,11 +160,15 @@ class Reading:
         return {"nearhit": {"limited_by": "budget", "budget": landing.short, "max_tokens": landing.capped}}
 
     def _cost(self, usage: Usage) -> float:
-        """USD of this answer for this reader: only the one who made it come about pays."""
-        price = self._flight.landing.price
-        if price is None or self._outcome.source != "upstream":
+        """USD of this request for this reader: only the one who made the answer come about pays.
+
+        With what other attempts at it have cost so far, as the ledger has it.
+        """
+        landing = self._flight.landing
+        if landing.price is None or self._outcome.source != "upstream":
             return 0.0
-        return cost_nano(usage, price) / NANO_PER_USD
+        others = sum([step.cost_nano for step in landing.steps if step is not landing.answered])
+        return (cost_nano(usage, landing.price) + others) / NANO_PER_USD
 
 
 def _dict(value: object) -> Body:

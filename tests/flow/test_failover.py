@@ -92,6 +92,21 @@ async def test_an_upstream_that_hangs_is_given_up_and_charged_as_in_doubt(tmp_pa
         assert row["cost_status"] == "estimated"
 
 
+async def test_the_cost_at_the_end_of_a_stream_is_what_was_posted(tmp_path: Path) -> None:
+    """A first attempt that was paid in vain is a part of what the request cost, in whatever form that is told."""
+    slow = {"kind": "scripted", "ttft_ms": 60_000, "first_chunk_timeout": 0.2}
+    given = settings(
+        tmp_path, providers={"slow": slow, "up": {"kind": "scripted"}}, models={"safe": {"route": ["slow/m", "up/m"]}}
+    )
+    async with live(given) as gateway:
+        told = await gateway.chat(model="safe", stream=True, stream_options={"include_usage": True})
+        assert told.status == 200, told.raw
+        (cost,) = [event["usage"]["cost"] for event in told.events[:-1] if event["usage"]]
+        entries = await gateway.entries()
+        assert [entry["source"] for entry in entries] == ["upper_bound", "provider"]
+        assert round(cost * 1e9) == sum(entry["amount_nano"] for entry in entries)
+
+
 async def test_what_is_too_late_to_be_sent_is_not_sent_and_costs_nothing(tmp_path: Path) -> None:
     """It was sent with a millisecond left, told as the upstream's fault ("sent nothing within 0.001 s"), and paid."""
     async with live(settings(tmp_path)) as gateway:
