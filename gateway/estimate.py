@@ -2,7 +2,8 @@
 
 An upper bound by construction: a byte-level tokenizer never makes more than one token of a byte, and the output is
 capped by a number that is always sent upstream. What bytes do not bound has a bound of its own: pictures the largest
-that models read, recordings their length at the fewest bytes, files and films the model's window.
+that models read, recordings their length at the fewest bytes; files, films and what a service's own tools read, the
+model's window.
 Does not know: budgets, tokenizers, providers.
 """
 
@@ -24,7 +25,11 @@ _EMBEDDED_OVERHEAD = 8
 _PER_IMAGE = 8_192  # tokens of the largest image in the best quality, and more
 _FRAMES = 9  # of a moving picture, where nobody says
 _DIGITS = 4
-_BYTES_OF_SOUND = 100  # per token; a second has a dozen tokens, and at least 1,000 bytes
+_BYTES_OF_SOUND = 100  # per token of a transcription; a second has ten tokens, and at least 1,000 bytes
+_SOUND_IN_BASE64 = 40  # characters per token in a chat; a second has at most 32 tokens (Gemini), and 1,333 at least
+_LENGTHENED = frozenset({"mp3", "wav"})  # formats in which a second of silence takes bytes as well
+_ABOUT_TOOLS = 1_024  # tokens a service adds to tell a model of tools and formats; the longest known text takes 735
+_RUN_BY_CLIENTS = ("bash_", "text_editor_", "computer_", "memory_")
 _SPOKEN_PER_BYTE = 4  # tokens of sound made of a byte of text; at the usual pace it is one and a half
 _SLOWEST = 0.25
 _LEAST_OUTPUT = 16  # tokens; a shorter answer is not worth the prompt
@@ -63,8 +68,11 @@ def bound(call: Call, default_output: int, model: str = "", window: Callable[[],
         read += _PER_MESSAGE * prompts
         asked, injected = body.get("max_tokens"), 16  # the legacy endpoint's documented default
     else:
-        more = _around(cast("list[object]", body.get("messages") or []), model)
-        read = (window() or _LARGEST_WINDOW) if more is None else max(0, read + more)
+        more, tools = _around(cast("list[object]", body.get("messages") or []), model), _about_tools(call)
+        if more is None or tools is None:
+            read = window() or _LARGEST_WINDOW
+        else:
+            read = max(0, read + more) + tools
         asked = body.get("max_completion_tokens")
         if asked is None:
             asked = body.get("max_tokens")
@@ -155,6 +163,17 @@ def _around(messages: list[object], model: str) -> int | None:
     return total
 
 
+def _about_tools(call: Call) -> int | None:
+    """Tokens a service adds for tools and formats; None: a tool that runs there (a search) reads what it finds."""
+    added = _ABOUT_TOOLS if any(call.body.get(name) for name in ("tools", "functions", "response_format")) else 0
+    if call.native is None:
+        return added
+    kinds = [str(_dict(tool).get("type")) for tool in cast("list[object]", call.native.apart.get("tools") or ())]
+    if call.native.apart.get("mcp_servers") or not all(kind.startswith(_RUN_BY_CLIENTS) for kind in kinds):
+        return None
+    return added + _ABOUT_TOOLS * len(kinds)
+
+
 def _attached(part: Body, model: str) -> int | None:
     """What a part counts beyond its bytes: a picture or a recording in it is not read byte by byte."""
     kind = part.get("type")
@@ -165,8 +184,9 @@ def _attached(part: Body, model: str) -> int | None:
         inline = len(url) - url.find(",") - 1 if url.startswith("data:") else 0
         return (_PER_PICTURE_BY_TILE if "gpt-4o-mini" in model else _PER_PICTURE) - inline
     if kind == "input_audio":
-        data = len(str(_dict(part.get("input_audio")).get("data") or ""))
-        return data // _BYTES_OF_SOUND + 1 - data
+        audio = _dict(part.get("input_audio"))
+        data = len(str(audio.get("data") or ""))
+        return data // _SOUND_IN_BASE64 + 1 - data if audio.get("format") in _LENGTHENED else None
     return 0
 
 

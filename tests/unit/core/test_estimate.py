@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from gateway.call import Call, Directives, Operation, Principal
+from gateway.call import Call, Directives, Native, Operation, Principal
 from gateway.estimate import bound, text_size
 
 
@@ -81,9 +82,40 @@ def test_a_picture_counts_by_what_models_make_of_it() -> None:
 
 
 def test_a_recording_counts_by_how_long_it_can_be() -> None:
-    """A thousand bytes a second is the least that speech takes, a dozen tokens a second the most it makes."""
-    part = {"type": "input_audio", "input_audio": {"data": "A" * 100_000, "format": "mp3"}}
-    assert 1_000 < shown(part) < 1_200
+    """A thousand bytes a second is the least that speech takes, 32 tokens a second the most a model makes of it."""
+    part = {"type": "input_audio", "input_audio": {"data": "A" * 133_333, "format": "mp3"}}  # of 100 seconds
+    assert 3_200 < shown(part) < 3_600
+    silent = {"type": "input_audio", "input_audio": {"data": "A" * 100, "format": "flac"}}
+    assert shown(silent) == 128_000, "silence takes no bytes there"
+
+
+FUNCTION = {"type": "function", "function": {"name": "f"}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+
+
+@pytest.mark.parametrize("more", [{"tools": [FUNCTION]}, {"functions": [{"name": "f"}]}, {"response_format": SCHEMA}])
+def test_what_a_service_tells_of_tools_counts(more: dict[str, Any]) -> None:
+    """Anthropic adds some hundred tokens that no client sent: without them a short request is billed above its hold."""
+    plain: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}
+    added = bound(call("chat", plain | more), 1).input - bound(call("chat", plain), 1).input
+    assert added >= 735 + len(msgspec.json.encode(more)) - 2
+
+
+@pytest.mark.parametrize(
+    ("apart", "known"),
+    [
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, False),
+        ({"mcp_servers": [{"url": "https://x"}]}, False),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, True),
+        ({"thinking": {"type": "adaptive"}}, True),
+    ],
+)
+def test_a_tool_that_runs_at_the_service_counts_as_the_models_window(apart: dict[str, Any], known: bool) -> None:
+    """What a search finds is read by the model and billed as input, and nothing in the request tells how much it is."""
+    native = Native(dialect="messages", body={}, headers={}, apart=apart)
+    asked = structs.replace(call("chat", {"messages": [{"role": "user", "content": "x"}]}), native=native)
+    found = bound(asked, 1, window=lambda: 200_000).input
+    assert (found < 5_000) if known else (found == 200_000)
 
 
 @pytest.mark.parametrize("part", [{"type": "file", "file": {"file_id": "f"}}, {"type": "video_url", "video_url": {}}])
