@@ -42,6 +42,10 @@ class EngineFailed(EngineError):
     """The engine died or lost this request; the same request may be sent elsewhere."""
 
 
+class EngineLost(EngineFailed):
+    """The engine's process went away with this request in it, which may have been why."""
+
+
 class SamplingParams(Struct, frozen=True, kw_only=True):
     """How to choose tokens. `temperature=0` is greedy; `seed=None` lets the engine draw one; `logprobs=None`: none.
 

@@ -11,6 +11,7 @@ from typing import Literal, cast
 from engine.api import (
     EngineError,
     EngineFailed,
+    EngineLost,
     EngineStats,
     EngineUsage,
     Figures,
@@ -211,7 +212,8 @@ class Link(asyncio.Protocol):
         self._transport = None
         collectors, self._collectors = self._collectors, {}
         for collector in collectors.values():
-            collector.fail(EngineFailed(f"Request lost: {why}."))
+            lost = EngineLost if collector.submitted else EngineFailed
+            collector.fail(lost(f"Request lost: {why}."))
         for waiting in self._handed.values():
             if not waiting.done():
                 waiting.set_exception(EngineFailed(f"Request lost: {why}."))

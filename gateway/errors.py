@@ -4,7 +4,7 @@
     |- InvalidRequest            400  the client's mistake, `param` names where
     |  |- Unauthorized           401   |- NotAllowed 403   |- NotFound 404   |- MethodNotAllowed 405
     |  |- RequestTimeout         408   |- Conflict 409     |- TooLarge 413     |- UnsupportedMedia 415
-    |  |- UpgradeRefused         426
+    |  |- PromptQuarantined      422   |- UpgradeRefused 426
     |- NotPriced                 402  no price: the message names the command that sets one
     |- BudgetExhausted           429  insufficient_quota, never worth a retry
     |- RateLimited               429  with retry-after
@@ -114,6 +114,13 @@ class RequestTimeout(InvalidRequest):
 class TooLarge(InvalidRequest):
     status = 413
     code = "request_too_large"
+
+
+class PromptQuarantined(InvalidRequest):
+    """It ended an engine's process twice."""
+
+    status = 422
+    code = "prompt_quarantined"
 
 
 class UnsupportedMedia(InvalidRequest):

@@ -21,6 +21,7 @@ from gateway.engine_requests import Sequence, cannot, ignored_fields, sequences
 from gateway.errors import EngineUnavailable, GatewayError, InvalidRequest, NotFound, Overloaded, UpstreamTimeout
 from gateway.providers import Billing, Partial, Sending
 from gateway.stream import fold
+from gateway.suspicion import Suspicion
 from gateway.tasks import Tasks
 from gateway.upstream.passing import refuse_passed
 from policies.money import Usage
@@ -57,6 +58,7 @@ class LocalProvider:
         encoder_name: str = "minilm",
         encoder_model: str = "minilm",
         now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self._engines = dict(engines)
@@ -66,6 +68,7 @@ class LocalProvider:
         self._token_ids = TokenIds(encoder_model)
         self._now = now
         self._recent: OrderedDict[str, _Run] = OrderedDict()
+        self._suspicions = {model: Suspicion(monotonic) for model in self._engines}
 
     async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
         refuse_passed(self.name, sending)
@@ -78,17 +81,19 @@ class LocalProvider:
         events: list[Body] = []
         run = _Run(engine, found, sending, answer, self._tasks)
         self._remember(sending.id, run)
-        try:
-            async with aclosing(run.deltas()) as deltas:
-                async for sequence, delta in deltas:
-                    for chunk in answer.chunks(sequence, delta):
-                        if sending.stream:
-                            run.told = True
-                            yield chunk
-                        else:
-                            events.append(chunk.data)
-        except _Broken as broken:
-            raise self._told(broken.error, run) from broken.error
+        async with self._suspicions[sending.model].around(sending) as presence:
+            try:
+                async with aclosing(run.deltas()) as deltas:
+                    async for sequence, delta in deltas:
+                        for chunk in answer.chunks(sequence, delta):
+                            if sending.stream:
+                                run.told = True
+                                yield chunk
+                            else:
+                                events.append(chunk.data)
+            except _Broken as broken:
+                presence.broke(broken.error)
+                raise self._told(broken.error, run) from broken.error
         last = answer.last()
         if sending.stream:
             yield last

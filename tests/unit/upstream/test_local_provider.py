@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,7 +16,15 @@ from engine.api import Delta, EngineUsage, GenerateRequest, ModelInfo, TokenLogp
 from engine.sim import SimEngine
 from gateway.call import Body, Chunk, Operation
 from gateway.engine_requests import ignored_fields, sequences
-from gateway.errors import InvalidRequest, NotFound, Overloaded, UpstreamFailed, UpstreamTimeout
+from gateway.errors import (
+    EngineUnavailable,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PromptQuarantined,
+    UpstreamFailed,
+    UpstreamTimeout,
+)
 from gateway.providers import Partial, Sending
 from gateway.providers.local import LocalProvider, build
 from gateway.tasks import Tasks
@@ -522,3 +531,64 @@ async def test_an_encoder_that_loads_says_try_again() -> None:
     assert provider.ready() == "encoder: loading"
     with pytest.raises(NotFound):
         await run(await local(), sending({"input": "a"}, "embedding"))
+
+
+class Fragile(SimEngine):
+    """Its process ends, with all that are in it, when it reads a prompt that says so; the next one is there at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends = 0
+        self.inside: dict[str, asyncio.Event] = {}
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        ended = self.inside[request.id] = asyncio.Event()
+        if "poison" in str(request.messages):
+            self.ends += 1
+            for one in self.inside.values():
+                one.set()
+        try:
+            await asyncio.wait_for(ended.wait(), 0.2)
+        except TimeoutError:
+            yield Delta(text="ok", finish_reason="stop", usage=EngineUsage(prompt=1, completion=1))
+            return
+        finally:
+            del self.inside[request.id]
+        raise api.EngineLost("Request lost: it went away.")
+
+
+def said(text: str, name: str) -> Sending:
+    body: Body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4}
+    return msgspec.structs.replace(sending(body), id=name)
+
+
+async def test_a_prompt_that_ends_the_engine_twice_is_not_asked_again() -> None:
+    """Nobody else suffers for it more than twice, and who was there by chance, and tries again, is answered."""
+    engine = Fragile()
+    provider = await local(engine)
+    crowd = [*(said(f"question {n}", f"q{n}") for n in range(4)), said("poison", "bad")]
+    first = await asyncio.gather(*(run(provider, one) for one in crowd), return_exceptions=True)
+    assert {type(one) for one in first} == {EngineUnavailable}
+    again = await asyncio.gather(*(run(provider, one) for one in crowd), return_exceptions=True)
+    assert isinstance(again[-1], EngineUnavailable)
+    assert all(isinstance(one, list) for one in again[:-1]), "who is suspected runs alone"
+    assert engine.ends == 2
+    last = await asyncio.gather(*(run(provider, one) for one in crowd), return_exceptions=True)
+    assert isinstance(last[-1], PromptQuarantined)
+    assert last[-1].http_status == 422
+    assert all(isinstance(one, list) for one in last[:-1])
+    assert engine.ends == 2
+    with pytest.raises(PromptQuarantined):
+        await run(provider, msgspec.structs.replace(said("poison", "other"), stream=True))
+
+
+async def test_a_suspect_waits_for_its_turn_no_longer_than_it_may() -> None:
+    """Several were there when the process ended: run one at a time, they must not wait for ever."""
+    engine = Fragile()
+    provider = await local(engine)
+    crowd = [said("one", "a"), said("two", "b"), said("poison", "bad")]
+    await asyncio.gather(*(run(provider, one) for one in crowd), return_exceptions=True)
+    hurried = msgspec.structs.replace(crowd[1], timeout=0.05)
+    one, two = await asyncio.gather(run(provider, crowd[0]), run(provider, hurried), return_exceptions=True)
+    assert isinstance(one, list)
+    assert isinstance(two, UpstreamTimeout)
