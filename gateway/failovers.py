@@ -84,7 +84,7 @@ class Failovers:
             step = max(_STEP, _LIKE_THE_LAST * left.took)
             if await self._heard(deployment, min(step, until - now)):
                 until = min(deadline, self._monotonic() + _PATIENCE)
-            elif verdict == "crowded" or not spare:
+            elif verdict in ("crowded", "unheard") or not spare:
                 deployment.takeover.is_quiet(self._monotonic(), step)
         return None
 
@@ -106,7 +106,7 @@ class Failovers:
             if way.paid:
                 self._retries.repay()
         except GatewayError as problem:
-            if way.paid and not is_failing(problem):
+            if way.paid and not (is_failing(problem) or _is_hurried(problem)):
                 self._retries.repay()  # the client's own fault, or a budget: it says nothing against the place
             raise
         finally:

@@ -18,7 +18,7 @@ QUIET = 10.0  # a place that has done well for so long after its last failure ha
 FRESH = 10.0  # for so long an answer proves something
 _MOST = 1 << 16
 
-Verdict = Literal["proven", "slow", "crowded", "unknown", "asked", "failed"]
+Verdict = Literal["proven", "slow", "crowded", "unknown", "asked", "unheard", "failed"]
 
 
 class Takeover(Struct):
@@ -26,7 +26,7 @@ class Takeover(Struct):
 
     `failing_since`: its first failure since it did well for a while. `proven_at`: when the newest request that it
     answered was sent, so that what was sent before an outage proves nothing about it. `quiet_may`: of which so many
-    may be because nothing is heard, since `quiet_at`.
+    may be because nothing is heard, since `quiet_at`. `asked_at`: when the newest of them came.
     """
 
     failing_since: float | None = None
@@ -36,35 +36,39 @@ class Takeover(Struct):
     under_way: int = 0
     quiet_may: int = 0
     quiet_at: float = -inf
+    asked_at: float = -inf
 
     def verdict(self, since: float, now: float) -> Verdict:
         """What is known of this place, for a request whose own place has been failing `since`.
 
         proven: it has answered meanwhile, and there is room. slow: nobody knows, and it has been silent for so long
         that there is room. crowded: proven, without room before the next answer. unknown: nobody has asked since.
-        asked: somebody is finding out. failed: its last news were bad.
+        asked: somebody is finding out. unheard: somebody did and left without news. failed: its last news were bad.
         """
         proven = self.proven_at >= since and now - self.proven_at < FRESH
         if not proven:
             self.may = 1
             if self.failed_at >= since and self.failed_at > self.proven_at:
                 return "failed"
-            if not self.under_way:
+            if not self.under_way and self.asked_at < since:
                 return "unknown"
-        if self.under_way < max(self.may, self.quiet_may):
+        if self.under_way < max(self.may if proven else 0, self.quiet_may):
             return "proven" if proven else "slow"
-        return "crowded" if proven else "asked"
+        if proven:
+            return "crowded"
+        return "asked" if self.under_way else "unheard"
 
     def came(self, now: float) -> None:
         """A request that failed elsewhere goes there; `left` once it is over."""
         if not self.under_way:
             self.quiet_at, self.quiet_may = now, 0
+        self.asked_at = now
         self.under_way += 1
 
     def is_quiet(self, now: float, step: float) -> None:
-        """Who waits has heard nothing: as many again as are there may go in, once in `step` seconds."""
+        """Who waits has heard nothing: as many again as are there may go in, or one, once in `step` seconds."""
         if now - self.quiet_at >= step:
-            self.quiet_at, self.quiet_may = now, min(_MOST, self.under_way * 2)
+            self.quiet_at, self.quiet_may = now, max(1, min(_MOST, self.under_way * 2))
 
     def left(self) -> None:
         self.under_way -= 1

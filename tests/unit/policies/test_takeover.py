@@ -45,6 +45,19 @@ def test_where_nothing_is_heard_twice_as_many_may_go_in_step_by_step() -> None:
     assert place.verdict(1.0, 2.1) == "proven"
 
 
+def test_who_leaves_without_news_is_followed_by_one_at_a_time() -> None:
+    """Clients in a hurry prove nothing: they must neither close a place for others nor open it to all of them."""
+    place = Takeover()
+    place.came(1.0)
+    place.left()
+    assert place.verdict(1.0, 1.4) == "unheard"
+    assert place.verdict(1.2, 1.4) == "unknown"  # in another outage
+    place.is_quiet(1.5, 0.25)
+    assert place.verdict(1.0, 1.5) == "slow"
+    place.came(1.5)
+    assert place.verdict(1.0, 1.5) == "asked"
+
+
 def test_what_was_sent_before_the_outage_proves_nothing() -> None:
     """Answers on their way when everything died arrive after it; a crowd that trusted them would be a storm."""
     place = Takeover()
@@ -86,7 +99,7 @@ class Crowd(RuleBasedStateMachine):
         self.place, self.now = Takeover(), 1.0
         self.under_way: list[float] = []
         self.answered_since = False
-        self.may_be_quiet = False
+        self.may_be_quiet = self.asked = False
 
     def _over(self, number: int) -> float:
         self.place.left()
@@ -106,14 +119,13 @@ class Crowd(RuleBasedStateMachine):
             assert self.may_be_quiet
             assert len(self.under_way) < self.place.quiet_may
         elif verdict == "unknown":
-            assert not self.under_way
-            self.may_be_quiet = False
+            assert not self.asked
         else:
             return
         self.place.came(self.now)
+        self.asked = True
         self.under_way.append(self.now)
 
-    @precondition(lambda self: self.under_way)
     @rule(step=st.floats(0.1, 2.0))
     def nothing_is_heard(self, step: float) -> None:
         self.place.is_quiet(self.now, step)
