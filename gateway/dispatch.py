@@ -8,6 +8,7 @@ attempt is (`gateway.attempts`), which failovers would be in vain (`gateway.fail
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
 
 from msgspec import Struct
 
@@ -110,17 +111,19 @@ class Dispatcher:
         return self._ledger.used(call, first.provider, first.model) >= least
 
     async def _walk(self, call: Call, route: Route, choice: Choice, landing: Landing, why: str) -> Live:
-        """The candidates one after another, and again while that is worth it."""
+        """The candidates one after another, those that were silent once more, and all again while that is worth it."""
         error: errors.GatewayError | None = None
         left: Left | None = None  # the place that has failed
-        targets = choice.targets
-        for number in range(max(_MOST_ATTEMPTS, len(targets))):
+        targets, silent = choice.targets, list[int]()
+        for number in chain(range(len(targets)), silent, range(len(targets), _MOST_ATTEMPTS)):
             again = number - len(targets)
             target = targets[number % len(targets)]
             if again >= 0 and not await self._may_repeat(call, target, error, again):
                 break
-            way = await self._way(call, target, left, number, len(targets))
+            spare = 0 if number in silent else len(targets) - number - 1
+            way = await self._way(call, target, left, number, spare)
             if way is None:
+                self._pass_over(number, target, left, silent)
                 continue
             queued = choice.to_read(number % len(targets))
             trial = Trial(call=call, route=route, target=target, prompt=queued, why=why or choice.ranking.first)
@@ -145,12 +148,17 @@ class Dispatcher:
                 left = self._failovers.left(target, sent, left) if is_failing(problem) else left
         raise error or errors.UpstreamFailed("no candidate could be tried")
 
-    async def _way(self, call: Call, target: Target, left: Left | None, number: int, candidates: int) -> Way | None:
+    async def _way(self, call: Call, target: Target, left: Left | None, number: int, spare: int) -> Way | None:
         """Into a candidate; one that is tried again has been paid for, others as `gateway.failovers` says."""
         if not number:
             return Way(self._deployments.of(target))
-        known, spare = (left, candidates - number - 1) if number < candidates else (None, 0)
+        known = left if spare >= 0 else None
         return await self._failovers.way(target, known, deadline=call.deadline, spare=spare)
+
+    def _pass_over(self, number: int, target: Target, left: Left | None, silent: list[int]) -> None:
+        """Where a candidate has only not been heard of, it is come back to; once, since by then it is the last."""
+        if number not in silent and self._failovers.is_silent(target, left):
+            silent.append(number)
 
     async def _may_repeat(self, call: Call, target: Target, error: errors.GatewayError | None, again: int) -> bool:
         """Whether a place may be asked once more, having waited as long as the upstream asked for.

@@ -88,6 +88,13 @@ class Failovers:
                 deployment.takeover.is_quiet(self._monotonic(), step)
         return None
 
+    def is_silent(self, target: Target, left: Left | None) -> bool:
+        """Whether a place that was passed over may be well all the same: it has not failed, nothing is heard of it."""
+        if left is None:
+            return False
+        verdict = self._deployments.of(target).takeover.verdict(left.since, self._monotonic())
+        return verdict in ("asked", "unheard", "crowded")
+
     def _pays(self, verdict: Verdict, spare: int) -> bool:
         """Each place is asked once, by whoever comes first; others may go with him as long as retries are left."""
         if verdict == "unknown":

@@ -130,6 +130,16 @@ async def test_a_place_that_hangs_keeps_nobody_from_the_one_behind_it(
         assert len(ups[1].heard) <= 8
 
 
+async def test_a_silent_place_is_come_back_to_where_the_one_behind_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be slow and well; who had gone on to the last place got an error although somebody could answer."""
+    monkeypatch.setattr(failovers, "_PATIENCE", 0.3)
+    ways = Together(20, _FAILURE), Together(20, "200 OK"), Together(1, _FAILURE)
+    async with places(tmp_path, *ways) as (found, _):
+        assert await _crowd(found, 20) == [200] * 20
+
+
 async def test_clients_in_a_hurry_condemn_no_place_for_the_others(tmp_path: Path) -> None:
     """Whose own time is over too soon would close the way over for everybody, and use up what it costs to find out."""
     ways = Together(1, "401 Unauthorized"), Together(1_000, "200 OK")
