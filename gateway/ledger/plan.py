@@ -19,6 +19,7 @@ _SLACK_SECONDS = 1.0  # an upstream may go on for that long after its connection
 _MOST_TOKENS = 100_000_000  # a larger count is no count
 _BEGUN_TOKENS = 256  # of a body that was closed before it came
 _SLACK_TOKENS = 8  # and has produced at least that much that was still on its way
+_UNSEEN_TOKENS = 64  # of which nothing was seen, so much: what a busy process has not read yet was written all the same
 
 
 class AttemptPlan(Struct, frozen=True, kw_only=True, gc=False):
@@ -60,7 +61,7 @@ def doubtful(plan: AttemptPlan) -> Settlement:
 
 def given_up(plan: AttemptPlan, *, streamed: bool) -> Settlement:
     """Closed before the first chunk: an upstream that stops at the close has read the prompt, and of a stream written
-    no more than the ledger adds for what was on its way; of a body nobody knows how much.
+    no more than `posting` adds for what was not seen; of a body nobody knows how much.
     """
     begun = 0 if streamed else min(plan.max_output, _BEGUN_TOKENS)
     output = plan.max_output if plan.billing == "bills-anyway" else begun
@@ -88,7 +89,8 @@ def posting(plan: AttemptPlan, settlement: Settlement, elapsed: float) -> Postin
 
     A count by the provider or the engine is exact, and posted even above the reservation (noted as an overrun) unless
     it cannot be a count at all.
-    An answer that broke off at a provider which stops on close: the prompt, what was received and a second more.
+    An answer that broke off at a provider which stops on close: the prompt, what was received and a second more; where
+    nothing was received, what may lie unread.
     At one that bills the whole answer anyway, and whenever nothing is known: the reservation.
     """
     usage, price = checked(settlement.usage), settlement.price or plan.price
@@ -117,7 +119,8 @@ def _estimated(plan: AttemptPlan, usage: Usage, ended: Ended, elapsed: float) ->
     completion = usage.completion
     if ended != "complete":
         rate = completion / max(elapsed, 0.05)
-        completion += max(_SLACK_TOKENS, math.ceil(rate * _SLACK_SECONDS))
+        least = _SLACK_TOKENS if completion else _UNSEEN_TOKENS
+        completion += max(least, math.ceil(rate * _SLACK_SECONDS))
     return Usage(prompt=prompt, completion=min(completion, max(plan.max_output, usage.completion)))
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.ledger import AttemptPlan, Settlement
+from gateway.ledger import AttemptPlan, Settlement, given_up
 from gateway.ledger.plan import posting
 from policies.money import Usage, bound_nano, cost_nano
 from tests.unit.ledger.rig import PRICE
@@ -71,6 +71,14 @@ def test_a_complete_answer_without_a_count_is_estimated() -> None:
     """The answer is whole, so what was received is all there was, whatever the billing."""
     found = posting(planned("bills-anyway"), ended(10, 40, "estimated", "complete"), 1.0)
     assert (found.amount, found.source) == (50, "estimated")
+
+
+def test_what_was_written_and_not_read_yet_is_covered() -> None:
+    """Ten minutes of clients that left on a machine at load 11: of 13,574 calls 24 were posted below the bill."""
+    plan = planned("stops-on-close")
+    left = posting(plan, given_up(plan, streamed=True), 0.1)
+    bill = cost_nano(Usage(prompt=20, completion=24), PRICE)
+    assert bill <= left.amount < plan.reserve_nano
 
 
 @given(
