@@ -87,6 +87,37 @@ def _same_threads() -> Generator[None]:
         torch.set_num_threads(before)
 
 
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # noqa: TID251 - which of the processes that run tests this is
+
+
+class _Backwards(pytest.Dir):
+    def collect(self) -> list[pytest.Item | pytest.Collector]:
+        return list(super().collect())[::-1]
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Processes that collect in one order compile every file at the same moment: every second begins at the end."""
+    if int(_WORKER.removeprefix("gw") or 0) % 2 == 0 or (path / "__init__.py").exists():
+        return None
+    return _Backwards.from_parent(parent, path=path)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    """Marks, and an order that does not depend on where the collecting began: all processes must have the same.
+
+    A test that asks for a server carries its marker, so that `-m "not postgres"` leaves it out.
+    """
+    if _WORKER:
+        items.sort(key=lambda item: item.path)
+    for item in items:
+        asked = getattr(item, "fixturenames", ())
+        for fixture, marker in (("redis_url", "redis"), ("postgres_url", "postgres")):
+            if fixture in asked:
+                item.add_marker(marker)
+    yield
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: looking through it at every collection would take a third of the run."""
     gc.collect()
@@ -104,15 +135,6 @@ def _migrated_once() -> Generator[None]:
 @pytest.fixture
 def clock() -> FrozenClock:
     return FrozenClock()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that asks for a server carries its marker, so that `-m "not postgres"` leaves it out."""
-    for item in items:
-        asked = getattr(item, "fixturenames", ())
-        for fixture, marker in (("redis_url", "redis"), ("postgres_url", "postgres")):
-            if fixture in asked:
-                item.add_marker(marker)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
