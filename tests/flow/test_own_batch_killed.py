@@ -33,6 +33,22 @@ def charged(home: Path) -> list[tuple[str, int]]:
         return database.execute("SELECT source, amount_nano FROM entry WHERE source <> 'void'").fetchall()
 
 
+async def killed_with_a_batch_away(
+    home: Path, variables: dict[str, Any], client: aiohttp.ClientSession
+) -> tuple[str, str]:
+    """A worker begins a batch and dies once it is at the provider; the key that asked, and the batch."""
+    with served(home, "", variables) as (process, port):
+        door = await opened(process, port, client)
+        key = take_first_key(home)
+        assert key is not None
+        await door.ask("PUT", "/api/v1/prices/lab/m", ADMIN, json=PRICE)
+        batch_id = await begun(door, key)
+        await until(lambda: parts(home) != [] and parts(home)[0][0] == "away")
+        process.kill()
+        process.wait()
+    return key, batch_id
+
+
 @pytest.mark.parametrize("kind", ["openai", pytest.param("anthropic", marks=pytest.mark.proof)])
 async def test_a_batch_at_a_provider_survives_kill_9(tmp_path: Path, kind: str) -> None:
     """The service's id stands in the database before anything else; what was held is charged until answers are."""
@@ -40,15 +56,7 @@ async def test_a_batch_at_a_provider_survives_kill_9(tmp_path: Path, kind: str) 
     server = ScriptedServer(Options(batch_ms=86_400_000), tmp_path / "bill.jsonl")
     variables = setting(kind, await server.start())
     async with aiohttp.ClientSession() as client:
-        with served(tmp_path, "", variables) as (process, port):
-            door = await opened(process, port, client)
-            key = take_first_key(tmp_path)
-            assert key is not None
-            await door.ask("PUT", "/api/v1/prices/lab/m", ADMIN, json=PRICE)
-            batch_id = await begun(door, key)
-            await until(lambda: parts(tmp_path) != [] and parts(tmp_path)[0][0] == "away")
-            process.kill()
-            process.wait()
+        key, batch_id = await killed_with_a_batch_away(tmp_path, variables, client)
         assert server.batches.known == 1
         server.batches.hurry()
         with served(tmp_path, "", variables) as (process, port):
@@ -76,15 +84,7 @@ async def test_a_batch_whose_arrival_was_never_confirmed_is_looked_for(tmp_path:
     server = ScriptedServer(Options(batch_ms=86_400_000), tmp_path / "bill.jsonl")
     variables = setting("openai", await server.start())
     async with aiohttp.ClientSession() as client:
-        with served(tmp_path, "", variables) as (process, port):
-            door = await opened(process, port, client)
-            key = take_first_key(tmp_path)
-            assert key is not None
-            await door.ask("PUT", "/api/v1/prices/lab/m", ADMIN, json=PRICE)
-            batch_id = await begun(door, key)
-            await until(lambda: parts(tmp_path) != [] and parts(tmp_path)[0][0] == "away")
-            process.kill()
-            process.wait()
+        key, batch_id = await killed_with_a_batch_away(tmp_path, variables, client)
         with sqlite3.connect(tmp_path / "nearhit.db") as database:
             database.execute("UPDATE batch_part SET state = 'sending', remote = NULL")
         server.batches.hurry()

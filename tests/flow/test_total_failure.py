@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -57,11 +56,13 @@ async def places(home: Path, *ways: Together) -> AsyncGenerator[tuple[Stage, lis
         yield await stack.enter_async_context(found), ups
 
 
-async def _crowd(found: Stage, requests: int) -> list[int]:
+async def _crowd(found: Stage, requests: int, patience: float = 120.0) -> list[int]:
+    """Statuses of so many different requests at once, none of which waits longer than `patience` seconds."""
+    headers = {"x-nearhit-timeout": f"{patience:g}"}
+
     async def one(number: int) -> int:
         messages = [{"role": "user", "content": f"question {number}"}]
-        told = await found.gateway.chat(model="smart", messages=messages, headers={"x-nearhit-timeout": "120"})
-        return told.status
+        return (await found.gateway.chat(model="smart", messages=messages, headers=headers)).status
 
     return await asyncio.gather(*(one(number) for number in range(requests)))
 
@@ -119,13 +120,7 @@ async def test_a_place_that_hangs_keeps_nobody_from_the_one_behind_it(
     monkeypatch.setattr(failovers, "_PATIENCE", 0.3)
     ways = Together(20, _FAILURE), Together(1_000, "200 OK"), Together(1, "200 OK")
     async with places(tmp_path, *ways) as (found, ups):
-
-        async def one(number: int) -> int:
-            messages = [{"role": "user", "content": f"question {number}"}]
-            return (await found.gateway.chat(model="smart", messages=messages, headers=hurried)).status
-
-        hurried: dict[str, Any] = {"x-nearhit-timeout": "6"}
-        statuses = await asyncio.gather(*(one(number) for number in range(20)))
+        statuses = await _crowd(found, 20, patience=6)
         assert 12 <= statuses.count(200) <= len(ups[2].heard)
         assert len(ups[1].heard) <= 8
 
@@ -159,12 +154,6 @@ async def test_who_waits_for_news_of_a_place_does_so_within_its_deadline(
     monkeypatch.setattr(failovers, "_STEP", 60.0)
     ways = Together(40, _FAILURE), Together(1_000, _FAILURE)
     async with places(tmp_path, *ways) as (found, ups):
-
-        async def one(number: int) -> int:
-            messages = [{"role": "user", "content": f"question {number}"}]
-            return (await found.gateway.chat(model="smart", messages=messages, headers=hurried)).status
-
-        hurried: dict[str, Any] = {"x-nearhit-timeout": "1.5"}
-        statuses = await asyncio.gather(*(one(number) for number in range(40)))
+        statuses = await _crowd(found, 40, patience=1.5)
         assert set(statuses) <= {500, 502, 503, 504}
         assert len(ups[1].heard) <= 8

@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +19,54 @@ from engine import preparing
 from engine.api import Delta, EngineFailed, EngineUsage, GenerateRequest, InvalidRequest, Overloaded, SamplingParams
 from engine.client import EngineClient
 from engine.frames import Counted, FrameBuffer, Hello, Step, Submit, pack, read_for_client
-from engine.testing import process_command, running, start_process, until, until_ready
+from engine.testing import process_command, start_process, until, until_ready
 
 MODEL = "tiny-random:qwen3"
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The socket of one process for all tests that need nothing special of it."""
-    found = tmp_path_factory.mktemp("engine") / "shared.sock"
-    process = subprocess.Popen(process_command(MODEL, found))
-    yield found
-    process.terminate()
-    assert process.wait(60) == 0
+@contextmanager
+def process(path: Path, *options: str) -> Iterator[Path]:
+    """Ends well, whatever was asked of it meanwhile."""
+    started = subprocess.Popen(process_command(MODEL, path, *options))
+    yield path
+    started.terminate()
+    assert started.wait(60) == 0
 
 
-@pytest.fixture
-async def client(path: Path) -> AsyncGenerator[EngineClient, None]:
+@asynccontextmanager
+async def connected(path: Path) -> AsyncGenerator[EngineClient, None]:
     made = EngineClient(MODEL, path)
     await made.start()
     await until_ready(made)
     yield made
     await made.stop()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The socket of one process for all tests that need nothing special of it."""
+    with process(tmp_path_factory.mktemp("engine") / "shared.sock") as found:
+        yield found
+
+
+@pytest.fixture
+async def client(path: Path) -> AsyncGenerator[EngineClient, None]:
+    async with connected(path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def narrow_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Of one process that computes one request at a time and lets two wait."""
+    options = ("--max-queue", "2", "--max-sequences", "1")
+    with process(tmp_path_factory.mktemp("narrow") / "e.sock", *options) as found:
+        yield found
+
+
+@pytest.fixture
+async def narrow(narrow_path: Path) -> AsyncGenerator[EngineClient, None]:
+    async with connected(narrow_path) as made:
+        yield made
 
 
 def ask(id: str, max_tokens: int = 24, prompt: int = 20, **outer: Any) -> GenerateRequest:
@@ -125,17 +151,16 @@ async def test_sigterm_ends_requests_with_their_usage(tmp_path: Path) -> None:
     assert await process.wait() == 0
 
 
-async def test_full_queue_says_when_to_come_back(tmp_path: Path) -> None:
+async def test_full_queue_says_when_to_come_back(narrow: EngineClient) -> None:
     """An unbounded queue only hides overload; over the bound a client must hear so at once, with a time."""
-    async with running(MODEL, tmp_path / "e.sock", "--max-queue", "2", "--max-sequences", "1") as client:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_ending(client, ask(f"r{at}", max_tokens=400))) for at in range(8)]
-        endings = [task.result() for task in tasks]
-        refused = [one for one in endings if isinstance(one, Overloaded)]
-        assert len(refused) >= 4
-        assert all(1 <= one.retry_after <= 60 for one in refused)
-        assert endings.count("length") == 8 - len(refused)
-        assert (await everything(client, ask("after")))[-1].finish_reason == "length"
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_ending(narrow, ask(f"r{at}", max_tokens=400))) for at in range(8)]
+    endings = [task.result() for task in tasks]
+    refused = [one for one in endings if isinstance(one, Overloaded)]
+    assert len(refused) >= 4
+    assert all(1 <= one.retry_after <= 60 for one in refused)
+    assert endings.count("length") == 8 - len(refused)
+    assert (await everything(narrow, ask("after")))[-1].finish_reason == "length"
 
 
 async def _ending(client: EngineClient, request: GenerateRequest) -> str | Overloaded:
@@ -145,26 +170,25 @@ async def _ending(client: EngineClient, request: GenerateRequest) -> str | Overl
         return error
 
 
-async def test_abort_while_queued_prefilling_and_decoding(tmp_path: Path) -> None:
+async def test_abort_while_queued_prefilling_and_decoding(narrow: EngineClient) -> None:
     """Whatever a request is doing, leaving it frees its place, and its usage is what was computed, no more."""
-    async with running(MODEL, tmp_path / "e.sock", "--max-sequences", "1") as client:
-        holder = client.generate(ask("decoding", max_tokens=1900))
-        await anext(holder)
-        async with asyncio.TaskGroup() as group:
-            queued = group.create_task(everything(client, ask("queued")))
-            await until(lambda: client.stats().waiting == 1, "a queued request")
-            queued.cancel()
-        assert await _usage(client, "queued") == EngineUsage(prompt=0, completion=0)
-        await holder.aclose()
-        usage = await _usage(client, "decoding")
-        assert usage.prompt == 20
-        assert 1 <= usage.completion < 1900
-        async with asyncio.TaskGroup() as group:
-            long = group.create_task(everything(client, ask("prefill", prompt=2000, max_tokens=40)))
-            await until(lambda: client.stats().running == 1 or long.done(), "a prefill")
-            long.cancel()
-        assert 0 <= (await _usage(client, "prefill")).prompt <= 2000
-        assert (await everything(client, ask("after")))[-1].finish_reason == "length"
+    holder = narrow.generate(ask("decoding", max_tokens=1900))
+    await anext(holder)
+    async with asyncio.TaskGroup() as group:
+        queued = group.create_task(everything(narrow, ask("queued")))
+        await until(lambda: narrow.stats().waiting == 1, "a queued request")
+        queued.cancel()
+    assert await _usage(narrow, "queued") == EngineUsage(prompt=0, completion=0)
+    await holder.aclose()
+    usage = await _usage(narrow, "decoding")
+    assert usage.prompt == 20
+    assert 1 <= usage.completion < 1900
+    async with asyncio.TaskGroup() as group:
+        long = group.create_task(everything(narrow, ask("prefill", prompt=2000, max_tokens=40)))
+        await until(lambda: narrow.stats().running == 1 or long.done(), "a prefill")
+        long.cancel()
+    assert 0 <= (await _usage(narrow, "prefill")).prompt <= 2000
+    assert (await everything(narrow, ask("after")))[-1].finish_reason == "length"
 
 
 async def _usage(client: EngineClient, id: str) -> EngineUsage:
@@ -174,15 +198,14 @@ async def _usage(client: EngineClient, id: str) -> EngineUsage:
     return usage
 
 
-async def test_deadline_in_the_queue(tmp_path: Path) -> None:
+async def test_deadline_in_the_queue(narrow: EngineClient) -> None:
     """An answer nobody waits for any more should not be computed."""
-    async with running(MODEL, tmp_path / "e.sock", "--max-sequences", "1") as client:
-        async with aclosing(client.generate(ask("holder", max_tokens=1900))) as holder:
-            await anext(holder)
-            [last] = await everything(client, ask("late", deadline_ms=1.0))
-        assert last.finish_reason == "deadline"
-        assert last.usage is not None
-        assert last.usage.completion == 0
+    async with aclosing(narrow.generate(ask("holder", max_tokens=1900))) as holder:
+        await anext(holder)
+        [last] = await everything(narrow, ask("late", deadline_ms=1.0))
+    assert last.finish_reason == "deadline"
+    assert last.usage is not None
+    assert last.usage.completion == 0
 
 
 async def test_several_clients_and_one_that_vanishes(path: Path, client: EngineClient) -> None:
