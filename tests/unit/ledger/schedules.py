@@ -22,11 +22,16 @@ from tests.unit.ledger.world import LIMITS, World
 
 _CHUNK = 25
 _MOST_FAILURES = 20
+_CORRECTED = 0.15  # of the steps
 
 
-def wander(seed: int, steps: int = 60) -> Counter[str]:
-    """One random schedule, reproducible from its seed; answers what happened in it, by kind."""
-    chance, world = random.Random(seed), World()
+def wander(seed: int, steps: int = 60, *, corrections: bool = False, server: str | None = None) -> Counter[str]:
+    """One random schedule, reproducible from its seed; answers what happened in it, by kind.
+
+    `corrections`: some are made as well, by a chance of their own, so that the rest stays the same schedule.
+    `server`: on PostgreSQL.
+    """
+    chance, corrected, world = random.Random(seed), random.Random(f"corrections {seed}"), World(server)
 
     def key() -> str:
         return chance.choice(("k0", "k1", "k2"))
@@ -60,6 +65,8 @@ def wander(seed: int, steps: int = 60) -> Counter[str]:
     try:
         for _ in range(steps):
             chance.choices(rules, weights)[0]()
+            if corrections and corrected.random() < _CORRECTED:
+                world.correct(corrected.randrange(100), corrected.randint(-10, 10))
             world.check()
         world.settle_down()
     finally:
@@ -67,26 +74,31 @@ def wander(seed: int, steps: int = 60) -> Counter[str]:
     return world.happened
 
 
-def _chunk(seeds: Sequence[int], steps: int) -> tuple[Counter[str], list[str]]:
+def _chunk(seeds: Sequence[int], steps: int, server: str | None) -> tuple[Counter[str], list[str]]:
     """What happened in these schedules, and what broke, by seed."""
     leases._RECLAIM_SECONDS = 0.0
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))  # all on purpose
     happened, broken = Counter[str](), list[str]()
     for seed in seeds:
         try:
-            happened += wander(seed, steps)
+            happened += wander(seed, steps, corrections=seed % 2 == 1, server=server)
             happened["schedules"] += 1
         except Exception as error:  # noqa: BLE001 - whatever it is, the other schedules go on
             broken.append(f"seed {seed}: {error!r}")
     return happened, broken
 
 
-def run(count: int, *, steps: int, jobs: int, first: int = 0) -> tuple[Counter[str], list[str]]:
-    """Schedules `first` to `first + count`, in `jobs` processes; tells its progress on standard error."""
+def run(
+    count: int, *, steps: int, jobs: int, first: int = 0, server: str | None = None
+) -> tuple[Counter[str], list[str]]:
+    """Schedules `first` to `first + count`, in `jobs` processes; tells its progress on standard error.
+
+    Every other one has corrections. `server`: on that PostgreSQL.
+    """
     happened, broken, began = Counter[str](), list[str](), time.monotonic()
     starts = range(first, first + count, _CHUNK)
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        asked = [pool.submit(_chunk, range(at, min(at + _CHUNK, first + count)), steps) for at in starts]
+        asked = [pool.submit(_chunk, range(at, min(at + _CHUNK, first + count)), steps, server) for at in starts]
         for done in as_completed(asked):
             more, wrong = done.result()
             happened += more

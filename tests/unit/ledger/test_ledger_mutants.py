@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from gateway.ledger import balances, book, journal, leases, ledger, pools, posts, recovery
+from gateway.ledger import adjust, balances, book, journal, leases, ledger, pools, posts, recovery
 from gateway.ledger.plan import Posting
 from policies.money import Usage
 from tests.unit.ledger.schedules import wander
@@ -160,6 +160,15 @@ def release_repeated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(book.Book, "_release", again)
 
 
+def correction_repeated(patch: pytest.MonkeyPatch) -> None:
+    """A correction whose reply was lost is told as failed, though it was made."""
+
+    async def unheard(database: Any, windows: Any, alerting: Any, wanted: adjust.Correction, now: float) -> Any:
+        return await database.transact(adjust._adjust, windows, alerting, wanted, now)
+
+    patch.setattr(ledger, "adjust", unheard)
+
+
 _Settle = ledger.Settle
 # Each with a schedule that notices it: trying them one after the other takes up to thirty.
 MUTANTS: dict[Patch, int] = {
@@ -193,6 +202,30 @@ def test_the_world_notices_a_release_that_is_repeated(monkeypatch: pytest.Monkey
     release_repeated(monkeypatch)
     with pytest.raises(AssertionError, match=r"^I2"):
         _hand_back_twice()
+
+
+def test_the_world_notices_a_correction_that_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is told that a correction failed makes it again: one whose reply was lost must not be told as failed."""
+    _correct_unheard()
+    correction_repeated(monkeypatch)
+    with pytest.raises(AssertionError, match=r"^I6"):
+        _correct_unheard()
+
+
+def _correct_unheard() -> None:
+    """A posted charge is corrected, and the reply to that is lost."""
+    world = World()
+    try:
+        world.admit(0, "k2", most=40, want=39, stops=False, refused=False)
+        world.finish(0)
+        world.ship(0)
+        world.lose_next_reply()
+        world.correct(0, -7)
+        assert world.happened["corrected"] == 1
+        world.check()
+        world.settle_down()
+    finally:
+        world.close()
 
 
 def _hand_back_twice() -> None:

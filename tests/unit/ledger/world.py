@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
@@ -16,12 +15,13 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
+from sqlalchemy import Float, bindparam, select
 from sqlalchemy.exc import OperationalError
 
 from gateway.call import Principal
 from gateway.db.session import Database
 from gateway.errors import BudgetExhausted, Overloaded
-from gateway.ledger import Hold, Ledger
+from gateway.ledger import Hold, Ledger, book
 from gateway.ledger.balances import Standing
 from gateway.ledger.book import Return
 from gateway.ledger.posts import Line
@@ -29,7 +29,8 @@ from gateway.ledger.segments import Segment
 from policies.budget import parse_window_id
 from tests import empty_database
 from tests.clock import FrozenClock
-from tests.unit.ledger.rig import Rig, budget, call, plan, settled
+from tests.unit.ledger.rig import Rig, budget, call, fresh_postgres, plan, settled
+from tests.unit.ledger.witness import OfPostgres, OfSQLite, Witness
 
 T = TypeVar("T")
 _SHARED_MEMORY = Path("/dev/shm")
@@ -73,15 +74,22 @@ class Attempt:
 
 
 class World:
-    """Two processes of one host on one database."""
+    """Two processes of one host on one database: SQLite, or a fresh one of the PostgreSQL at `server`."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: str | None = None) -> None:
         self.loop = asyncio.new_event_loop()
         parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
         self.home = Path(tempfile.mkdtemp(prefix="nearhit-ledger-", dir=parent))
         self.clock = FrozenClock()
-        empty_database.put(self.home / "nearhit.db")
-        self.rig = Rig(self.home, clock=self.clock, kind=FaultyDatabase)
+        self._clock_there = book._CLOCK
+        url = None if server is None else self.run(fresh_postgres(server))
+        if url is None:
+            empty_database.put(self.home / "nearhit.db")
+            self.direct: Witness = OfSQLite(self.home / "nearhit.db")
+        else:
+            self.direct = OfPostgres(url, self.loop)
+            self._set_clock_there()
+        self.rig = Rig(self.home, url, self.clock, FaultyDatabase)
         self.database = cast("FaultyDatabase", self.rig.database)
         self.run(self.rig.start())
         self.synced: dict[int, int] = {}
@@ -89,6 +97,8 @@ class World:
         self.live: list[Attempt] = []
         self.shipped: list[tuple[str, Line]] = []
         self.ceiling = dict(LIMITS)
+        self.corrected: dict[str, int] = {}
+        self.seen: dict[str, dict[str, Any]] = {}
         self.happened: Counter[str] = Counter()
         self.ledgers = [self.boot(), self.boot()]
         for scope, limit in LIMITS.items():
@@ -96,10 +106,15 @@ class World:
         for ledger in self.ledgers:
             self.run(ledger._tender._beat())
             self.run(ledger.reload_budgets())
-        self.direct = sqlite3.connect(f"file:{self.home / 'nearhit.db'}?mode=ro", uri=True, isolation_level=None)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)
+
+    def _set_clock_there(self) -> None:
+        """The server's clock is nobody's on this host, but the days of this world must pass on it too."""
+        begun = self.clock.now() - self.clock.monotonic()
+        there = bindparam("there", callable_=lambda: begun + self.clock.monotonic(), type_=Float)
+        book._CLOCK = cast("Any", select(there))
 
     def boot(self) -> Ledger:
         """A new process: it recovers what dead ones left."""
@@ -246,6 +261,26 @@ class World:
             self.run(ledger.reload_budgets())
         self.ceiling[scope] = max(self.ceiling[scope], limit)
 
+    def correct(self, which: int, delta: int) -> None:
+        """Finance corrects what an attempt cost; whoever is told that it failed tries once more."""
+        if not self.attempts or self.database.down:
+            return
+        attempt = self.attempts[which % len(self.attempts)]
+        for _ in range(2):
+            try:
+                made = self.run(
+                    self.ledgers[0].adjust(attempt.hold.plan.id, delta, reason="test", actor="finance"),
+                )
+            except OperationalError:
+                continue
+            except ValueError:  # not posted yet, or it would have cost less than nothing
+                return
+            self.happened["corrected"] += 1
+            self.corrected[made] = delta
+            for window in attempt.windows:  # it is the truth whatever the limit, and what it takes off can be spent
+                self.ceiling[parse_window_id(window)[0]] += abs(delta)
+            return
+
     def _try(self, work: Coroutine[Any, Any, Any]) -> None:
         with contextlib.suppress(OperationalError):
             self.run(work)
@@ -259,12 +294,13 @@ class World:
     # -- what must hold ------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """I1 conservation, I2 limits, I3 at most one terminal entry per attempt; after every action."""
-        self.direct.execute("BEGIN")  # one moment: a lease may just be growing in the background
-        entries, windows, leases = self._entries(), self._windows(), self._leases()
-        believed = {(one.boot, p.id): p.granted - p.releasing for one in self.ledgers for p in one._pools.all.values()}
-        real = dict(self._granted())
-        self.direct.execute("COMMIT")
+        """I1 conservation, I2 limits, I3 at most one terminal entry per attempt, I6 nothing that was posted changes and
+        only corrections take off; after every action.
+        """
+        with self.direct.moment():  # a lease may just be growing in the background
+            believed = self._believed()
+            entries, windows, leases = self._entries(), self._windows(), self._leases()
+            real = dict(self._granted())
         for name, amount in believed.items():
             assert amount <= real.get(name, 0), f"I2 {name}: may spend {amount} of a lease of {real.get(name, 0)}"
         spent: Counter[str] = Counter()
@@ -277,6 +313,11 @@ class World:
             assert held >= 0, f"I1 {name}: held {held}"
             most = self.ceiling[parse_window_id(name)[0]]
             assert window_spent + held <= most, f"I2 {name}: {window_spent} spent and {held} held of {most}"
+        assert {name: entries.get(name) for name in self.seen} == self.seen, "I6 an entry was changed"
+        self.seen = entries
+        corrections = {name: entry["amount"] for name, entry in entries.items() if entry["source"] == "adjust"}
+        assert corrections == self.corrected, f"I6 corrected by {corrections}, wanted {self.corrected}"
+        assert all(entry["amount"] >= 0 for name, entry in entries.items() if name not in corrections), "I6 below 0"
         assert self._count("entry_conflict") == 0, "I3 two different ends of one attempt"
 
     def settle_down(self) -> None:
@@ -318,29 +359,34 @@ class World:
             assert amount <= self.ceiling[parse_window_id(name)[0]], f"I2' {name}: {amount} billed"
 
     def _entries(self) -> dict[str, dict[str, Any]]:
-        rows = self.direct.execute("SELECT id, amount_nano, source, windows, admitted FROM entry")
+        rows = self.direct.rows("SELECT id, amount_nano, source, windows, admitted FROM entry")
         return {
             row[0]: {"amount": row[1], "source": row[2], "windows": _strings(row[3]), "admitted": row[4]}
             for row in rows
         }
 
     def _windows(self) -> dict[str, tuple[int, int]]:
-        rows = self.direct.execute("SELECT id, spent_nano, held_nano FROM budget_window")
+        rows = self.direct.rows("SELECT id, spent_nano, held_nano FROM budget_window")
         return {row[0]: (row[1], row[2]) for row in rows}
 
     def _leases(self) -> Counter[str]:
         open_ = "SELECT window_id, sum(granted_nano - consumed_nano) FROM lease WHERE NOT closed GROUP BY window_id"
-        return Counter(dict(self.direct.execute(open_)))
+        return Counter({row[0]: int(row[1]) for row in self.direct.rows(open_)})
 
     def _granted(self) -> list[tuple[tuple[str, str], int]]:
-        rows = self.direct.execute("SELECT boot, window_id, granted_nano FROM lease WHERE NOT closed")
+        rows = self.direct.rows("SELECT boot, window_id, granted_nano FROM lease WHERE NOT closed")
         return [((row[0], row[1]), row[2]) for row in rows]
 
     def _count(self, table: str) -> int:
-        return int(self.direct.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+        return int(self.direct.rows(f"SELECT count(*) FROM {table}")[0][0])
+
+    def _believed(self) -> dict[tuple[str, str], int]:
+        """What each process takes itself to have leased."""
+        return {(one.boot, p.id): p.granted - p.releasing for one in self.ledgers for p in one._pools.all.values()}
 
     def close(self) -> None:
         """Let go of everything, whatever state it is in."""
+        book._CLOCK = self._clock_there
         self.direct.close()
         for ledger in list(self.rig.ledgers):
             self.rig.kill(ledger)
