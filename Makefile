@@ -9,6 +9,7 @@ PORT ?= 8080
 BENCH_SECONDS ?= 3
 BENCH_ORDERS ?= 5
 BENCH_LIMIT ?=
+BENCH_POSTGRES ?=
 OVERLOAD_SECONDS ?= 60
 SOAK_SECONDS ?= 3600
 BENCH_SCRATCH ?= $(VENV)/bench-cache
@@ -21,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TEST_PROCESSES ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev serve pictures test tests lint types imports docs fmt bench bench-cache proof h200-dry containers clean bench-overload bench-slow bench-faults bench-routing soak constraints release bench-engine
+.PHONY: help install install-dev serve pictures test tests lint types imports docs fmt bench bench-money bench-pages bench-cache proof h200-dry containers clean bench-overload bench-slow bench-faults bench-routing soak constraints release bench-engine
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -77,8 +78,16 @@ pictures: install-dev ## take the pictures of the pages anew: docs/pictures
 fmt: install-dev ## format and mend what can be mended
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-bench: install ## measure the gateway beside direct calls; the result is kept under docs/benchmarks/
+bench: install ## the gateway beside direct calls, money, pages; results are kept under docs/benchmarks/
 	$(BIN)/python -m gateway.bench.gateway --seconds $(BENCH_SECONDS) --save docs/benchmarks
+	$(MAKE) --no-print-directory bench-money bench-pages
+
+bench-money: install ## what money costs a request; with an empty database in BENCH_POSTGRES one budget of four processes too
+	$(BIN)/python -m gateway.bench.money --save docs/benchmarks $(if $(BENCH_POSTGRES),--postgres $(BENCH_POSTGRES))
+
+bench-pages: install ## every page's queries over a million requests, and their export; fails where one takes over 300 ms
+	rm -f $(VENV)/bench-pages.db*
+	$(BIN)/python -m gateway.bench.pages --database sqlite:///$(VENV)/bench-pages.db --save docs/benchmarks
 
 bench-overload: install ## goodput at 2, 5 and 10 times the capacity; kept under docs/benchmarks/
 	$(BIN)/python -m gateway.bench.overload --seconds $(OVERLOAD_SECONDS) --save docs/benchmarks
