@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 
 from gateway.ledger import adjust, balances, book, journal, leases, ledger, pools, posts, recovery
+from gateway.ledger import plan as planning
 from gateway.ledger.plan import Posting
 from policies.money import Usage
 from tests.unit.ledger.schedules import wander
@@ -160,6 +161,30 @@ def release_repeated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(book.Book, "_release", again)
 
 
+def no_slack(patch: pytest.MonkeyPatch) -> None:
+    """Of an answer that was cut no more is posted than had arrived."""
+    patch.setattr(planning, "_SLACK_TOKENS", 0)
+    patch.setattr(planning, "_SLACK_SECONDS", 0.0)
+
+
+def ends_not_looked_for(patch: pytest.MonkeyPatch) -> None:
+    """Recovery takes what its journal lost the end of for unended, though the end stands in the database."""
+
+    async def all_of_them(self: recovery.Recovery, open_: list[Any]) -> list[Any]:
+        return open_
+
+    patch.setattr(recovery.Recovery, "_not_posted", all_of_them)
+
+
+def handed_back_too_soon(patch: pytest.MonkeyPatch) -> None:
+    """What an end has freed is handed to others before that end would survive a power cut."""
+
+    async def at_once(self: leases.Leases) -> bool:
+        return True
+
+    patch.setattr(leases.Leases, "_settled_for_good", at_once)
+
+
 def correction_repeated(patch: pytest.MonkeyPatch) -> None:
     """A correction whose reply was lost is told as failed, though it was made."""
 
@@ -184,6 +209,9 @@ MUTANTS: dict[Patch, int] = {
     hand_back_forgotten: 9,
     sync_only_said: 0,
     windows_never_end: 1,
+    no_slack: 0,
+    ends_not_looked_for: 4,
+    handed_back_too_soon: 997,
 }
 
 
