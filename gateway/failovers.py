@@ -25,8 +25,8 @@ OURS_TO_MEND = (  # our key, our account there: nothing the client did
 
 
 _PATIENCE = 2.0  # seconds without news of a place before others are asked
-_STEP = 0.75  # seconds of silence after which more of those who wait go in, where there is no other place
-_LIKE_THE_LAST = 2.0  # times as long as the last place took to fail, before the silence of the next says anything
+_STEP = 0.25  # seconds; after three of them without news more of those who wait go in, where there is no other place
+_LIKE_THE_LAST = 0.67  # of what the last place took to fail, at least: twice that, before silence says anything
 
 
 class Left(Struct, frozen=True):

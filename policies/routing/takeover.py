@@ -17,6 +17,7 @@ from msgspec import Struct
 QUIET = 10.0  # a place that has done well for so long after its last failure has recovered
 FRESH = 10.0  # for so long an answer proves something
 _MOST = 1 << 16
+_FIRST = 3  # steps of silence before it says anything
 
 Verdict = Literal["proven", "slow", "crowded", "unknown", "asked", "unheard", "failed"]
 
@@ -66,8 +67,10 @@ class Takeover(Struct):
         self.under_way += 1
 
     def is_quiet(self, now: float, step: float) -> None:
-        """Who waits has heard nothing: as many again as are there may go in, or one, once in `step` seconds."""
-        if now - self.quiet_at >= step:
+        """Who waits has heard nothing: after three steps of so many seconds, and then after each, as many again as are
+        there may go in, or one.
+        """
+        if now - self.quiet_at >= (step if self.quiet_may else _FIRST * step):
             self.quiet_at, self.quiet_may = now, max(1, min(_MOST, self.under_way * 2))
 
     def left(self) -> None:

@@ -28,21 +28,21 @@ def test_where_nothing_is_heard_twice_as_many_may_go_in_step_by_step() -> None:
     """A place that needs seconds for an answer would take over one request in that time, and then two."""
     place = Takeover()
     place.came(1.0)
-    place.is_quiet(1.2, 0.25)
-    assert place.verdict(1.0, 1.2) == "asked"
-    for now, room in ((1.25, 1), (1.5, 2), (1.75, 4)):
+    place.is_quiet(1.5, 0.25)
+    assert place.verdict(1.0, 1.5) == "asked"
+    for now, room in ((1.75, 1), (2.0, 2), (2.25, 4)):
         for _ in range(3):  # all who wait have heard nothing; that is one silence
             place.is_quiet(now, 0.25)
         for _ in range(room):
             assert place.verdict(1.0, now) == "slow"
             place.came(now)
         assert place.verdict(1.0, now) == "asked"
-    place.failed(1.8)
-    assert place.verdict(1.0, 1.8) == "failed"
-    place.answered(1.7, 1.9)
-    assert place.verdict(1.0, 1.9) == "crowded"
-    place.is_quiet(2.1, 0.25)
-    assert place.verdict(1.0, 2.1) == "proven"
+    place.failed(2.3)
+    assert place.verdict(1.0, 2.3) == "failed"
+    place.answered(2.2, 2.4)
+    assert place.verdict(1.0, 2.4) == "crowded"
+    place.is_quiet(3.1, 0.25)
+    assert place.verdict(1.0, 3.1) == "proven"
 
 
 def test_who_leaves_without_news_is_followed_by_one_at_a_time() -> None:
@@ -52,10 +52,10 @@ def test_who_leaves_without_news_is_followed_by_one_at_a_time() -> None:
     place.left()
     assert place.verdict(1.0, 1.4) == "unheard"
     assert place.verdict(1.2, 1.4) == "unknown"  # in another outage
-    place.is_quiet(1.5, 0.25)
-    assert place.verdict(1.0, 1.5) == "slow"
-    place.came(1.5)
-    assert place.verdict(1.0, 1.5) == "asked"
+    place.is_quiet(1.75, 0.25)
+    assert place.verdict(1.0, 1.75) == "slow"
+    place.came(1.75)
+    assert place.verdict(1.0, 1.75) == "asked"
 
 
 def test_what_was_sent_before_the_outage_proves_nothing() -> None:
