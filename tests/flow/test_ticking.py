@@ -14,7 +14,7 @@ async def test_a_stream_that_stands_still_shows_that_it_lives(
 ) -> None:
     """Models that think for minutes were cut off by load balancers; comments stand between events, never within one."""
     monkeypatch.setattr(ticking, "EVERY", 0.05)
-    async with live(settings(tmp_path, upstream={"tokens": 3, "tpot_ms": 400}, cache={"mode": "off"})) as gateway:
+    async with live(settings(tmp_path, upstream={"tokens": 3, "tpot_ms": 200}, cache={"mode": "off"})) as gateway:
         said = [{"role": "user", "content": "think"}]
         body = {"model": "up/scripted", "messages": said, "max_tokens": 9, "stream": True}
         told = await gateway.post(path, body)
