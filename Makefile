@@ -49,7 +49,7 @@ install-dev: $(VENV)/.installed-dev ## the same with the tools of `make test`
 serve: install ## start the gateway on 127.0.0.1:$(PORT)
 	@NEARHIT_SERVER__PORT=$${NEARHIT_SERVER__PORT:-$(PORT)} exec $(BIN)/nearhit serve
 
-test: install-dev lint imports ## everything that must pass; about 8 minutes on 2 cores
+test: install-dev lint imports ## everything that must pass; about 10 minutes on 2 cores
 	@# Reading the types keeps one core busy for a minute, tests often wait: beside each other both are done sooner.
 	@$(MAKE) --no-print-directory -j2 types tests
 

@@ -90,16 +90,15 @@ def _same_threads() -> Generator[None]:
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # noqa: TID251 - which of the processes that run tests this is
 
 
-class _Backwards(pytest.Dir):
-    def collect(self) -> list[pytest.Item | pytest.Collector]:
-        return list(super().collect())[::-1]
-
-
-def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Processes that collect in one order compile every file at the same moment: every second begins at the end."""
-    if int(_WORKER.removeprefix("gw") or 0) % 2 == 0 or (path / "__init__.py").exists():
-        return None
-    return _Backwards.from_parent(parent, path=path)
+    report = yield
+    if int(_WORKER.removeprefix("gw") or 0) % 2 and isinstance(collector, pytest.Directory):
+        report.result.reverse()
+    return report
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

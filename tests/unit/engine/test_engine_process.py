@@ -8,7 +8,7 @@ import stat
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ MODEL = "tiny-random:qwen3"
 
 
 @contextmanager
-def process(path: Path, *options: str) -> Iterator[Path]:
+def process(path: Path, *options: str) -> Generator[Path]:
     """Ends well, whatever was asked of it meanwhile."""
     started = subprocess.Popen(process_command(MODEL, path, *options))
     yield path
