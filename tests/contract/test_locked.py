@@ -11,7 +11,8 @@ from sqlalchemy.engine import Connection
 from gateway.db.session import Database
 from gateway.errors import Overloaded
 from gateway.ledger import Hold, Ledger
-from tests.unit.ledger.rig import budget, call, fresh_postgres, plan, running, settled
+from tests.empty_database import fresh_postgres
+from tests.unit.ledger.rig import budget, call, plan, running, settled
 
 
 async def held(ledger: Ledger) -> Hold:

@@ -29,7 +29,8 @@ from gateway.ledger.segments import Segment
 from policies.budget import parse_window_id
 from tests import empty_database
 from tests.clock import FrozenClock
-from tests.unit.ledger.rig import Rig, budget, call, fresh_postgres, plan, settled
+from tests.empty_database import fresh_postgres
+from tests.unit.ledger.rig import Rig, budget, call, plan, settled
 from tests.unit.ledger.witness import OfPostgres, OfSQLite, Witness
 
 T = TypeVar("T")
