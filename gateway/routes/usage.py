@@ -181,6 +181,8 @@ async def usage(
     tokens would have cost at the place asked without a strategy, less what was paid. Percentiles are read off a
     histogram and off by less than 41 % (a factor of 2 below 64 ms). A span may begin and end anywhere; before
     `retention.requests` days ago it must be whole hours (UTC), by user or tag whole days.
+    A request that was paid at several places stands whole at the one that answered (`provider`, `model_used`);
+    statements and FOCUS have each attempt where it was made.
     Filters: `team`, `project`, `key`, `user`, `model`, `model_used`, `provider`, `operation`, `source`, `cache`.
     """
     await caller.services.ledger.catch_up()

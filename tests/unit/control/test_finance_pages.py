@@ -65,6 +65,14 @@ async def test_the_rows_of_a_view_add_up_to_its_total(home: House) -> None:
     assert {row["team"] for row in parts} == {"acme", "beta"}
 
 
+async def test_a_view_by_place_says_where_vain_attempts_stand(home: House) -> None:
+    """Whoever compares it with a provider's bill must know that this page puts a whole request at one place."""
+    await _filled(home)
+    said = "stands whole at the one that answered"
+    for by, told in (("provider", True), ("team&then=model_used", True), ("team&then=model", False)):
+        assert (said in (await _page(home, f"/ui/spend?by={by}&from=2026-01-01")).text) == told
+
+
 async def test_a_period_is_compared_with_the_one_before(home: House) -> None:
     """Ten times the usual on the last day: the day before is what it is compared with."""
     await _filled(home)
