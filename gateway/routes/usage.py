@@ -25,6 +25,7 @@ from policies.money import usd
 
 _MOST_DIMENSIONS = 4
 _FILTERS = ("team", "project", "key", "user", "model", "model_used", "provider", "operation", "source", "cache")
+_NO_FILTERS = frozenset({"group_by", "from", "to", "format", "limit", "before", "failed"})
 _COLUMNS = (
     "requests",
     "hits",
@@ -111,8 +112,17 @@ def dimensions(text: str | None) -> list[str]:
 
 
 def filters(request: AnyRequest, principal: Principal) -> dict[str, str]:
-    """`team=`, `model=` … of the query, within what the caller may see."""
-    asked = {name: value for name in _FILTERS if (value := request.query_params.get(name)) is not None}
+    """`team=`, `model=`, `tag:<name>=` … of the query, within what the caller may see.
+
+    Raises InvalidRequest for a parameter that nobody reads: left out of account it would answer another question.
+    """
+    asked: dict[str, str] = {}
+    for name, value in request.query_params.items():
+        if name in _FILTERS or (name.startswith("tag:") and name != "tag:"):
+            asked[name] = value
+        elif name not in _NO_FILTERS:
+            known = ", ".join((*_FILTERS, "tag:<name>"))
+            raise InvalidRequest(f"Nothing can be filtered by {name[:60]!r}. Known: {known}.", param=name[:60])
     mine = reach(principal)
     if "team" in mine and asked.get("team", mine["team"]) != mine["team"]:
         return {**asked, "team": mine["team"], "source": "\0nothing"}  # another team's rows: an empty answer, no hint
@@ -183,7 +193,8 @@ async def usage(
     `retention.requests` days ago it must be whole hours (UTC), by user or tag whole days.
     A request that was paid at several places stands whole at the one that answered (`provider`, `model_used`);
     statements and FOCUS have each attempt where it was made.
-    Filters: `team`, `project`, `key`, `user`, `model`, `model_used`, `provider`, `operation`, `source`, `cache`.
+    Filters: `team`, `project`, `key`, `user`, `model`, `model_used`, `provider`, `operation`, `source`, `cache`,
+    `tag:<name>`; any other parameter is refused.
     """
     await caller.services.ledger.catch_up()
     span, names = span_of(start, end, caller.services.now()), dimensions(group_by)

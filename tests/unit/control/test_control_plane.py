@@ -264,6 +264,8 @@ async def test_usage_refuses_what_it_cannot_group_or_read(home: House) -> None:
             ("group_by=colour", "group_by"),
             ("from=yesterday", "from"),
             ("from=2027-01-01&to=2026-01-01", "from"),
+            ("by=team", "by"),
+            ("tag:=x", "tag:"),
         ):
             answer = await admin.get(f"/api/v1/usage?{query}")
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

@@ -27,3 +27,19 @@ async def test_every_request_is_streamed_once(tmp_path: Path, clock: FrozenClock
             theirs = await client.get("/api/v1/export/requests", params={"from": "2d"})
             assert (await client.post("/api/v1/usage/rebuild")).status_code == 403
         assert [line["team"] for line in csv.DictReader(io.StringIO(theirs.text))] == ["zeta"]
+
+
+async def test_a_tag_filters_wherever_requests_are_told(tmp_path: Path, clock: FrozenClock) -> None:
+    """What applications say of a request is what finance splits by; a filter that is not heard tells all of it."""
+    async with house(tmp_path, clock) as home:
+        tagged = [request_row(clock, number, tags={"feature": name}) for number, name in enumerate(("faq", "faq", "x"))]
+        await happened(home.services.database, tagged)
+        only = {"tag:feature": "faq", "from": "2d"}
+        async with home.client() as client:
+            sums = (await client.get("/api/v1/usage", params=only)).json()["total"]["requests"]
+            rows = (await client.get("/api/v1/requests", params={"tag:feature": "faq"})).json()["data"]
+            sheet = list(csv.DictReader(io.StringIO((await client.get("/api/v1/export/requests", params=only)).text)))
+            for path in ("/api/v1/usage", "/api/v1/requests", "/api/v1/export/requests"):
+                wrong = await client.get(path, params={"feature": "faq"})
+                assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "feature")
+        assert (sums, len(rows), len(sheet)) == (2, 2, 2)
