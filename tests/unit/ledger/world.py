@@ -29,7 +29,6 @@ from gateway.ledger.segments import Segment
 from policies.budget import parse_window_id
 from tests import empty_database
 from tests.clock import FrozenClock
-from tests.empty_database import fresh_postgres
 from tests.unit.ledger.rig import Rig, budget, call, plan, settled
 from tests.unit.ledger.witness import OfPostgres, OfSQLite, Witness
 
@@ -83,7 +82,7 @@ class World:
         self.home = Path(tempfile.mkdtemp(prefix="nearhit-ledger-", dir=parent))
         self.clock = FrozenClock()
         self._clock_there = book._CLOCK
-        url = None if server is None else self.run(fresh_postgres(server))
+        url = None if server is None else self.run(empty_database.fresh_postgres(server))
         if url is None:
             empty_database.put(self.home / "nearhit.db")
             self.direct: Witness = OfSQLite(self.home / "nearhit.db")
