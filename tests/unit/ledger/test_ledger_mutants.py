@@ -199,7 +199,7 @@ _Settle = ledger.Settle
 MUTANTS: dict[Patch, int] = {
     no_dedupe: 1,
     refund_on_cancel: 0,
-    no_sync_before_send: 0,
+    no_sync_before_send: 1,
     not_journalled: 0,
     recovery_voids: 1,
     attempt_id_reused: 0,
