@@ -4,6 +4,7 @@ Every change goes through the same functions as the JSON API, so both refuse and
 Knows: the form's fields. Does not know: how a cost is split (`policies.statements`), the database.
 """
 
+from decimal import Decimal
 from typing import cast, get_args
 from urllib.parse import urlencode
 
@@ -12,7 +13,8 @@ from litestar.types import ControllerRouterHandler
 
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.routes.statements import SharedCostView, SharedCostWanted, set_shared, shared_costs, take_out_shared
-from gateway.routes.visitor import Visitor, VisitorDep, page_router
+from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
+from gateway.web.sheet import Cell
 from policies.months import month_of
 from policies.statements import Split
 
@@ -89,6 +91,17 @@ async def shared_costs_page(visitor: VisitorDep) -> Response[bytes]:
     return await _page(visitor)
 
 
+@get("/statements/shared.csv", opt={"role": "finance"})
+async def shared_costs_csv(visitor: VisitorDep) -> Response[bytes]:
+    """The table of this view, with the names of the form's fields."""
+    rows: list[list[Cell]] = []
+    for one in await shared_costs(visitor.services, visitor.principal):
+        fields = _fields_of(one)
+        amount = None if one.amount_usd is None else Decimal(one.amount_usd)
+        rows.append([amount if name == "amount_usd" else fields[name] for name in _FIELDS])
+    return spreadsheet(list(_FIELDS), rows, "shared-costs")
+
+
 @post("/statements/shared", opt={"role": "finance"}, status_code=200)
 async def set_cost(visitor: VisitorDep) -> Response[bytes]:
     """Set or change a shared cost."""
@@ -109,4 +122,4 @@ async def take_out(visitor: VisitorDep) -> Response[bytes]:
 
 
 def route_handlers() -> list[ControllerRouterHandler]:
-    return [page_router("/ui", [shared_costs_page, set_cost, take_out])]
+    return [page_router("/ui", [shared_costs_page, shared_costs_csv, set_cost, take_out])]

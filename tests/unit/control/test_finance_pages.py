@@ -175,6 +175,9 @@ async def test_a_shared_cost_is_set_changed_and_taken_out_by_finance(home: House
         done = await visitor.post("/ui/statements/shared", data=form)
         assert (done.status_code, done.headers["location"]) == (303, "/ui/statements/shared?done=gpu")
         assert "acme 2, beta 1" in (await visitor.get(done.headers["location"])).text
+        head, line = (await visitor.get("/ui/statements/shared.csv")).text.splitlines()
+        assert head == "name,amount_usd,team,split,shares,from_month,until_month"
+        assert line == f'gpu,90,,fixed,"acme=2, beta=1",{month},'
         assert "exactly $60 USD" in (await visitor.get(f"/ui/statements/{month}")).text
         prefilled = (await visitor.get("/ui/statements/shared?edit=gpu")).text
         assert 'value="acme=2, beta=1"' in prefilled
