@@ -14,7 +14,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
 from tests.shapes.drawing import answered, checked, drawn
-from tests.shapes.published import OPERATIONS, Names, Operation, Published
+from tests.shapes.published import FILES, OPERATIONS, Names, Operation, Published
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance]
 EXISTING = ("model", "input_file_id")  # must exist, so every other request has one that does
@@ -98,7 +98,7 @@ class Asker:
             return None
         names = {*(operation.beside or {}).get(field or "", {}), *([field] if field else ())}
         if operation.form:
-            names.add("file")  # it is drawn too, and may be empty
+            names.update(FILES)  # they are drawn too, and may be empty
         if not names:
             return f"refused what is whole: {error['message']}"
         told = str(error.get("param") or error["message"])

@@ -129,13 +129,13 @@ class Operation(NamedTuple):
         return {"anthropic-version": "2023-06-01"} if self.claude else {}
 
 
-_FILES = ("file", "image", "markup", "mask")
+FILES = ("file", "image", "markup", "mask")
 
 
 def _form(fields: Any) -> Any:
     """A form without its files, which no JSON schema can tell."""
     hints = get_type_hints(fields).items()
-    given: dict[str, Any] = {name: (hint, None) for name, hint in hints if name not in _FILES}
+    given: dict[str, Any] = {name: (hint, None) for name, hint in hints if name not in FILES}
     return create_model(fields.__name__, **given)
 
 
@@ -320,8 +320,7 @@ class Published:
             body["model"] = {"enum": names.models[operation.path]}
         if "input_file_id" in base:
             body["input_file_id"] = {"enum": names.ids["file"]}
-        if "file" in base:
-            body["file"] = {"type": "string", "format": "binary"}
+        body |= {name: {"type": "string", "format": "binary"} for name in FILES if name in base}
         if operation.events is not None and "stream" not in base:
             body["stream"] = {"type": "boolean"}
         return body | drawn
