@@ -21,6 +21,7 @@ from gateway.call import Principal, Role
 from gateway.db.session import UNREACHABLE, Also, Database, nothing
 from gateway.errors import InvalidRequest, NotAllowed, NotFound, Overloaded, Unauthorized
 from gateway.keyrows import KeyRow, KeyRows
+from gateway.strangers import Strangers
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -140,19 +141,22 @@ class Keyring:
         self._unknown: dict[bytes, float] = {}
         self._changes = 0
         self._asking = asyncio.Lock()
+        self._strangers = Strangers()
 
-    async def identify(self, headers: Headers) -> Principal:
-        """The principal of the key in `headers`. Raises Unauthorized 401, Overloaded 503 (database out of reach)."""
+    async def identify(self, headers: Headers, address: str = "") -> Principal:
+        """The principal of the key in `headers`, sent from `address`. Raises Unauthorized 401, Overloaded 503 (database
+        out of reach), RateLimited 429 (too many that are not known).
+        """
         token = presented(headers)
         digest = hashlib.sha256(token).digest()
         known = self._known.get(digest)
         if known is not None and self._monotonic() < known.fresh_until:
             return known.principal
-        return await self._look_up(token, digest)
+        return await self._look_up(token, digest, address)
 
-    async def identify_key(self, key: str) -> Principal:
+    async def identify_key(self, key: str, address: str = "") -> Principal:
         """The same for a key typed into a form."""
-        return await self.identify(((b"authorization", b"Bearer " + key.encode("utf-8", "replace")),))
+        return await self.identify(((b"authorization", b"Bearer " + key.encode("utf-8", "replace")),), address)
 
     async def still_good(self, key_id: str) -> Principal | None:
         """The principal behind a session's key, None once it is revoked, expired or gone."""
@@ -161,14 +165,14 @@ class Keyring:
         row = await self._rows.find(key_id)
         return None if row is None or row.unusable(self._now()) else principal_of(row)
 
-    async def _look_up(self, token: bytes, digest: bytes) -> Principal:
+    async def _look_up(self, token: bytes, digest: bytes, address: str) -> Principal:
         if (admin := self._admin()) is not None and hmac.compare_digest(digest, admin):
             self._remember(digest, ADMIN, self._monotonic() + TTL)
             return ADMIN
         key_id = keyform.key_id(token) if len(token) <= _LONGEST_TOKEN else None
         if key_id is None or self._unknown.get(digest, 0.0) > self._monotonic():
             raise _refusal()
-        async with self._asking:
+        async with self._asking if digest in self._known else self._strangers.turn(address):
             known = self._known.get(digest)  # another request may have asked while this one waited
             if known is not None and self._monotonic() < known.fresh_until:
                 return known.principal

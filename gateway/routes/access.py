@@ -79,7 +79,7 @@ async def guard(connection: Connection, handler: BaseRouteHandler) -> None:
     if over_admin_socket(connection):
         principal = LOCAL
     else:
-        principal = await services_of(connection).keyring.identify(connection.scope["headers"])
+        principal = await services_of(connection).keyring.identify(connection.scope["headers"], peer(connection) or "")
     require(principal, cast("Role", role))
     connection.scope["user"] = principal
 

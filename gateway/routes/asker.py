@@ -27,9 +27,15 @@ class Identified(Protocol):
 Row = TypeVar("Row", bound=Identified)
 
 
-async def asker(keyring: Keyring, headers: Any) -> Principal:
+async def identified(keyring: Keyring, scope: Any) -> Principal:
+    """By the key in a request's headers. Raises Unauthorized."""
+    client = scope.get("client")
+    return await keyring.identify(scope["headers"], client[0] if client else "")
+
+
+async def asker(keyring: Keyring, scope: Any) -> Principal:
     """Whose request this is. Raises Unauthorized, NotAllowed."""
-    principal = await keyring.identify(headers)
+    principal = await identified(keyring, scope)
     if principal.role in READERS:
         raise NotAllowed(
             f"A key with the role {principal.role!r} reads reports; use an application's key to ask models.",

@@ -54,7 +54,7 @@ class Desk:
 
     async def make(self, request: AnyRequest) -> Json:
         headers: Any = request.scope["headers"]
-        owner = await asker(self._keyring, headers)
+        owner = await asker(self._keyring, request.scope)
         asked = directives(headers)
         if asked.dry_run:
             why = "A batch cannot be rehearsed; send one of its requests with x-nearhit-dry-run."
@@ -121,7 +121,7 @@ class Desk:
         return decode_object(raw)
 
     async def list(self, request: AnyRequest) -> Json:
-        owner = await asker(self._keyring, request.scope["headers"])
+        owner = await asker(self._keyring, request.scope)
         limit = limit_of(request, _LISTED)
         found = await self._office.list(owner, after_of(request), limit)
         return page([batch for batch, _ in found], limit, [batch.shown(counts) for batch, counts in found])
@@ -130,11 +130,11 @@ class Desk:
         return await self._shown(request, batch_id)
 
     async def _shown(self, request: AnyRequest, batch_id: str) -> Json:
-        batch, counts = await self._office.get(await asker(self._keyring, request.scope["headers"]), batch_id)
+        batch, counts = await self._office.get(await asker(self._keyring, request.scope), batch_id)
         return batch.shown(counts)
 
     async def cancel(self, request: AnyRequest, batch_id: str) -> Json:
-        owner = await asker(self._keyring, request.scope["headers"])
+        owner = await asker(self._keyring, request.scope)
         batch, counts = await self._office.cancel(owner, batch_id)
         return batch.shown(counts)
 

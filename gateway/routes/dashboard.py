@@ -144,7 +144,7 @@ async def login(request: AnyRequest) -> Response[bytes]:
         return sign_in_page(request, problem="The form came from elsewhere. Try again.", status=403)
     services = services_of(request)
     try:
-        principal = await services.keyring.identify_key(fields.get("key", ""))
+        principal = await services.keyring.identify_key(fields.get("key", ""), peer(request) or "")
     except Unauthorized as error:
         await _slow_down()
         return sign_in_page(request, problem=error.message, back=back, status=401)

@@ -31,7 +31,7 @@ class Desk:
 
     async def upload(self, request: AnyRequest) -> Json:
         headers: Any = request.scope["headers"]
-        owner = await asker(self._keyring, headers)
+        owner = await asker(self._keyring, request.scope)
         writing = await self._files.begin(owner)
         try:
             reader = Reader(headers, writing.piece, limit=self._files.max_file)
@@ -43,7 +43,7 @@ class Desk:
         return made.shown()
 
     async def list(self, request: AnyRequest) -> Json:
-        owner = await asker(self._keyring, request.scope["headers"])
+        owner = await asker(self._keyring, request.scope)
         limit, purpose = limit_of(request, _MOST_LISTED, _MOST_LISTED), request.query_params.get("purpose")
         found = await self._files.list(
             owner, after=after_of(request), limit=limit, newest_first=order_of(request), purpose=purpose
@@ -51,7 +51,7 @@ class Desk:
         return page(found, limit, [file.shown() for file in found])
 
     async def get(self, request: AnyRequest, file_id: str) -> File:
-        return await self._files.get(await asker(self._keyring, request.scope["headers"]), file_id)
+        return await self._files.get(await asker(self._keyring, request.scope), file_id)
 
     async def content(self, request: AnyRequest, file_id: str) -> Stream:
         file = await self.get(request, file_id)
@@ -59,7 +59,7 @@ class Desk:
         return Stream(self._files.content(file_id), media_type="application/octet-stream", headers=headers)
 
     async def delete(self, request: AnyRequest, file_id: str) -> Json:
-        await self._files.delete(await asker(self._keyring, request.scope["headers"]), file_id)
+        await self._files.delete(await asker(self._keyring, request.scope), file_id)
         return {"id": file_id, "object": "file", "deleted": True}
 
 

@@ -13,6 +13,7 @@ from litestar.params import FromPath
 from gateway.auth import Keyring
 from gateway.catalog import Catalog
 from gateway.errors import NotAllowed
+from gateway.routes.asker import identified
 
 _ANTHROPIC = "anthropic-version"
 _Asked = Request[Any, Any, State]
@@ -30,7 +31,7 @@ class Listing:
         self._created = created
 
     async def all(self, request: _Asked) -> dict[str, object]:
-        principal = await self._keyring.identify(request.scope["headers"])
+        principal = await identified(self._keyring, request.scope)
         names = [name for name in self._catalog.names() if principal.models is None or name in principal.models]
         rows = [self._model(name, request) for name in names]
         if _ANTHROPIC not in request.headers:
@@ -39,7 +40,7 @@ class Listing:
         return {"data": rows, "has_more": False, "first_id": first, "last_id": last}
 
     async def one(self, request: _Asked, name: str) -> dict[str, object]:
-        principal = await self._keyring.identify(request.scope["headers"])
+        principal = await identified(self._keyring, request.scope)
         self._catalog.resolve(name)
         if principal.models is not None and name not in principal.models:
             raise NotAllowed(f"This key may not use the model `{name}`.", param="model")

@@ -210,8 +210,7 @@ class Endpoint:
         """Who asks. Raises MethodNotAllowed, Unauthorized, NotAllowed."""
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{scope['method']} is not served here; use POST.", headers=(("allow", "POST"),))
-        headers: Any = scope["headers"]
-        return await asker(self._edge.keyring, headers)
+        return await asker(self._edge.keyring, scope)
 
     async def _made(self, request_id: str, principal: Principal, scope: HTTPScope, read: Read) -> Call:  # noqa: ARG002 - other dialects look at its headers
         """The call of what was read."""

@@ -192,11 +192,11 @@ class Desk:
         if request.query_params.get("stream") == "true":
             message = "A response that is kept is not streamed again; fetch it without 'stream'."
             raise InvalidRequest(message, param="stream", code="unsupported_parameter")
-        owner = await asker(self._keyring, request.scope["headers"])
+        owner = await asker(self._keyring, request.scope)
         return (await self._responses.get(owner, response_id)).response
 
     async def items(self, request: AnyRequest, response_id: str) -> Json:
-        owner = await asker(self._keyring, request.scope["headers"])
+        owner = await asker(self._keyring, request.scope)
         found = (await self._responses.get(owner, response_id)).asked
         if order_of(request):
             found.reverse()
@@ -209,12 +209,12 @@ class Desk:
         return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}
 
     async def delete(self, request: AnyRequest, response_id: str) -> Json:
-        await self._responses.delete(await asker(self._keyring, request.scope["headers"]), response_id)
+        await self._responses.delete(await asker(self._keyring, request.scope), response_id)
         self._making.stop(response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
     async def cancel(self, request: AnyRequest, response_id: str) -> Json:
-        owner = await asker(self._keyring, request.scope["headers"])
+        owner = await asker(self._keyring, request.scope)
         kept = await self._responses.cancel(owner, response_id)
         if kept.status == "cancelled":
             self._making.stop(response_id)

@@ -131,7 +131,7 @@ class Sockets:
         """ASGI."""
         await receive()  # websocket.connect
         try:
-            principal = await asker(self._edge.keyring, scope["headers"])
+            principal = await asker(self._edge.keyring, scope)
             if self._open >= _MOST:
                 raise Overloaded("Too many open connections.", headers=(("retry-after", "1"),))
         except GatewayError as error:

@@ -1,7 +1,11 @@
 """Who a key belongs to, how long that is remembered, and that nobody grants more than they hold."""
 
+import asyncio
+import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,12 +13,17 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
+from gateway import keyform
 from gateway.auth import ADMIN, GRACE, ROLES, TTL, Keyring, NewKey, grantable, may, presented, require, within
 from gateway.call import Principal
 from gateway.db.session import Database
-from gateway.errors import InvalidRequest, NotAllowed, NotFound, Overloaded, Unauthorized
+from gateway.errors import InvalidRequest, NotAllowed, NotFound, Overloaded, RateLimited, Unauthorized
+from gateway.strangers import EACH
+from gateway.tasks import Tasks
+from tests import empty_database
 from tests.clock import FrozenClock
 from tests.unit.control.house import ADMIN_KEY
+from tests.waiting import until
 
 
 def bearer(key: str) -> list[tuple[bytes, bytes]]:
@@ -117,6 +126,51 @@ async def test_unknown_keys_are_remembered_too(keyring: Keyring, database: Datab
         with pytest.raises(Unauthorized):
             await stranger.identify(bearer(key))
     assert seen == []
+
+
+class SlowDatabase(Database):
+    """A database whose answers come when they are let."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.let = asyncio.Event()
+        self.asked = 0
+
+    @asynccontextmanager
+    async def read(self) -> AsyncGenerator[object, None]:  # pyright: ignore[reportIncompatibleMethodOverride] - a test's stand-in
+        self.asked += 1
+        await self.let.wait()
+        async with super().read() as connection:
+            yield connection
+
+
+async def test_made_up_keys_wait_for_each_other_and_for_nobody_else(tmp_path: Path, clock: FrozenClock) -> None:
+    """Each costs a read of the database: whoever sends thousands of them must not make others wait behind it."""
+    database = SlowDatabase(f"sqlite:///{tmp_path / 'nearhit.db'}")
+    empty_database.put(tmp_path / "nearhit.db")
+    await database.start()
+    database.let.set()
+    keyring = Keyring(database, b"p" * 32, now=clock.now, monotonic=clock.monotonic)
+    known = (await keyring.create(ADMIN, wanted())).key
+    await keyring.identify(bearer(known))
+    clock.advance(TTL + 1)  # it is asked for again, too
+    database.let.clear()
+    tasks = Tasks()
+    made_up = [keyform.mint(secrets.token_bytes).key for _ in range(EACH + 8)]
+    flood = [tasks.spawn(keyring.identify(bearer(key), "10.0.0.1"), "flood") for key in made_up]
+    await until(lambda: sum(task.done() for task in flood) == 8)
+    assert database.asked == 3, "of those that wait one is looked up at a time"
+    owner = tasks.spawn(keyring.identify(bearer(known), "10.0.0.1"), "owner")
+    other = tasks.spawn(keyring.identify(bearer(keyform.mint(secrets.token_bytes).key), "10.0.0.2"), "other")
+    await until(lambda: database.asked == 4)  # the known key has a lane of its own
+    assert not other.done(), "another address has its place in the queue"
+    database.let.set()
+    assert (await owner).team == "acme"
+    told = await asyncio.gather(*flood, other, return_exceptions=True)
+    assert [type(one) for one in told] == [Unauthorized] * EACH + [RateLimited] * 8 + [Unauthorized]
+    late = await asyncio.gather(keyring.identify(bearer(made_up[-1]), "10.0.0.1"), return_exceptions=True)
+    assert isinstance(late[0], Unauthorized), "its places are free again"
+    await database.close()
 
 
 async def test_a_stolen_database_without_the_pepper_opens_nothing(
