@@ -139,7 +139,8 @@ async def test_the_slower_of_two_calls_and_a_vote_that_nobody_reads_cost_what_wa
         assert [entry["source"] for entry in found.values()] == ["engine"] * 3
         late, vote = (found[row["id"]] for row in await gateway.rows() if row["model"] in ("hedged", "voted"))
         assert (late["prompt"], late["amount_nano"]) == (0, 0)
-        assert (vote["prompt"], vote["completion"] < 3 * LONG) == (30, True)
+        # A busy machine may write all of it before it is taken back; it is the engine's own count all the same.
+        assert (vote["prompt"], vote["completion"] <= 3 * LONG) == (30, True)
         await until(lambda: engine.stats().running + engine.stats().waiting + engine.stats().kv_used == 0)
         assert not await gateway.services.ledger.verify()
 

@@ -116,7 +116,7 @@ async def test_who_leaves_while_nothing_is_written_pays_the_prompt_and_no_answer
         (entry,) = await gateway.entries()
         assert entry["source"] == "estimated"
         assert entry["prompt"] > 0
-        assert entry["completion"] <= 8  # what may have been on its way
+        assert entry["completion"] <= 64  # what may lie unread
 
 
 @pytest.mark.parametrize("protocol", ["vllm", "sglang"])
@@ -127,7 +127,9 @@ async def test_a_writer_that_fails_leaves_nothing_under_way_and_costs_nothing(tm
         told = await gateway.chat(model="pd/m", headers={"x-nearhit-timeout": "20"})
         assert told.status >= 429
         await until(lambda: not first.in_flight)
-        assert first.calls >= second.calls >= 1
+        assert second.calls >= 1
+        if protocol == "vllm":  # SGLang's are asked together, and the reader's request may not have left yet
+            assert first.calls >= second.calls
         assert not [entry for entry in await gateway.entries() if entry["amount_nano"]]
 
 
