@@ -28,6 +28,7 @@ from gateway.auth import Keyring
 from gateway.batches.office import Office
 from gateway.catalog import Catalog
 from gateway.cheaper import Cheaper
+from gateway.clock import steady
 from gateway.control_parts import reloader_of, services_of
 from gateway.control_plane import ControlPlane
 from gateway.data_plane import data_plane_of
@@ -149,6 +150,7 @@ class Worker(Struct, kw_only=True):
         await self._first_key()
         if self.office is not None:
             self.background.spawn(self.office.run(), "batches")
+        self.telemetry.start()
         self.watchdog.start()  # last: what is loaded on the way here may hold the loop up
 
     async def _first_key(self) -> None:
@@ -179,6 +181,7 @@ class Worker(Struct, kw_only=True):
             await engine.stop()
         await self.cache.close()
         await self.encoder.close()
+        self.telemetry.stop()
         await asyncio.to_thread(self.telemetry.close)
         await self.database.close()
         self.gate.stop()
@@ -208,7 +211,7 @@ def build(settings: Settings) -> Worker:
         settings.home / "journal",
         settings=settings,
         now=time.time,
-        monotonic=time.monotonic,
+        monotonic=steady,
         tasks=background,
     )
     encoder = build_encoder(settings)

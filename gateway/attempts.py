@@ -187,10 +187,12 @@ class Attempts:
         landing.steps.append(step)
         landing.billing = provider.billing
         landing.capped = limits.injected
-        step.sent_at = self._monotonic()
-        if step.sent_at >= call.deadline:
+        now = self._monotonic()
+        if now >= call.deadline:
+            step.result, step.ended_at, step.settled = "deadline_exceeded", now, True
             self._ledger.void(hold, "too late to send")
-            raise errors.OutOfTime(f"The {_allowed(call)} were over before it could be sent; nothing was spent.")
+            raise errors.OutOfTime(f"The {_allowed(call)} were over before it could be sent to {plan.provider}.")
+        step.sent_at = now
         sending = self._sending(call, plan, limits, step.sent_at)
         step.keys = sending.keys
         try:

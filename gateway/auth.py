@@ -139,6 +139,7 @@ class Keyring:
         self._known: dict[bytes, _Known] = {}
         self._digests: dict[str, tuple[bytes, ...]] = {}
         self._unknown: dict[bytes, float] = {}
+        self._met: dict[bytes, None] = {}  # that were good once: they never wait behind strangers
         self._changes = 0
         self._asking = asyncio.Lock()
         self._strangers = Strangers()
@@ -172,10 +173,12 @@ class Keyring:
         key_id = keyform.key_id(token) if len(token) <= _LONGEST_TOKEN else None
         if key_id is None or self._unknown.get(digest, 0.0) > self._monotonic():
             raise _refusal()
-        async with self._asking if digest in self._known else self._strangers.turn(address):
+        async with self._asking if digest in self._met else self._strangers.turn(address, digest):
             known = self._known.get(digest)  # another request may have asked while this one waited
             if known is not None and self._monotonic() < known.fresh_until:
                 return known.principal
+            if self._unknown.get(digest, 0.0) > self._monotonic():
+                raise _refusal()
             return await self._ask(key_id, token, digest)
 
     async def _ask(self, key_id: str, token: bytes, digest: bytes) -> Principal:
@@ -209,6 +212,7 @@ class Keyring:
 
     def _remember(self, digest: bytes, principal: Principal, fresh_until: float) -> None:
         _bounded(self._known, _KNOWN_BOUND)[digest] = _Known(principal, fresh_until, fresh_until + GRACE)
+        _bounded(self._met, _KNOWN_BOUND)[digest] = None
         before = self._digests.get(principal.key_id, ())
         if digest not in before:  # two at most: the secret of now and the one before it
             _bounded(self._digests, _KNOWN_BOUND)[principal.key_id] = (*before[-1:], digest)

@@ -109,6 +109,6 @@ def _server_timing(journey: Journey, now: float) -> str:
     upstream = 0.0
     if journey.hit is None and journey.flight is not None and journey.flight.landing.steps:
         step = journey.flight.landing.answered or journey.flight.landing.steps[-1]
-        upstream = (step.ended_at or step.first_chunk_at or now) - step.sent_at
+        upstream = (step.ended_at or step.first_chunk_at or now) - (step.sent_at or step.ended_at)
         told += f"upstream;dur={upstream * 1e3:.1f}, "
     return f"{told}overhead;dur={max(0.0, now - received - upstream) * 1e3:.1f}"

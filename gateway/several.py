@@ -31,6 +31,8 @@ from policies.routing.agreement import majority, mean_logprob, said
 _MOST_SINGLES = 512
 _MOST_CHUNKS = 50_000  # of an answer that is waited for whole
 _LOGPROBS = ("logprobs", "top_logprobs")
+# Why a place gave none, which is no reason to throw away one that is in hand.
+_NO_ANSWER = (errors.UpstreamFailed, errors.Overloaded, errors.NotPriced, errors.OutOfTime)
 _TELLS_NONE = "tells no log probabilities"
 _encode = msgspec.json.Encoder(order="sorted").encode
 
@@ -111,7 +113,7 @@ class Several:
         rungs.append(last)
         try:
             return await self._dispatcher.begin(call, self._only(route, route.targets[-1]), landing, "rung")
-        except (errors.UpstreamFailed, errors.Overloaded, errors.NotPriced) as problem:
+        except _NO_ANSWER as problem:
             if unsure is None:
                 raise
             last["verdict"], landing.unsure = problem.code or "failed", True
@@ -121,7 +123,7 @@ class Several:
         """A whole answer; None where it failed or broke off, which is a reason to go on as well."""
         try:
             whole = await self._whole(call, route, landing, "rung")
-        except (errors.UpstreamFailed, errors.Overloaded, errors.NotPriced) as problem:
+        except _NO_ANSWER as problem:
             rung["verdict"] = problem.code or "failed"
             return None
         if whole.ended != "complete":

@@ -21,22 +21,27 @@ class Strangers:
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
-        self._waiting: Counter[str] = Counter()
+        self._waiting: dict[str, Counter[bytes]] = {}
 
     @asynccontextmanager
-    async def turn(self, address: str) -> AsyncGenerator[None, None]:
-        """Alone, after those who came before. Raises RateLimited where too many wait."""
-        if self._waiting[address] >= EACH or self._waiting.total() >= ALL:
+    async def turn(self, address: str, key: bytes) -> AsyncGenerator[None, None]:
+        """Alone, after those who came before. Many requests with one `key` (its digest) take one place. Raises
+        RateLimited where too many wait.
+        """
+        mine = self._waiting.setdefault(address, Counter())
+        if key not in mine and (len(mine) >= EACH or sum(map(len, self._waiting.values())) >= ALL):
             raise RateLimited(
                 "Too many keys that are not known here come at once; send this request again in a moment.",
                 code="too_many_unknown_keys",
                 headers=(("retry-after", "1"),),
             )
-        self._waiting[address] += 1
+        mine[key] += 1
         try:
             async with self._turn:
                 yield
         finally:
-            self._waiting[address] -= 1
-            if not self._waiting[address]:
-                del self._waiting[address]
+            mine[key] -= 1
+            if not mine[key]:
+                del mine[key]
+            if not mine:
+                self._waiting.pop(address, None)

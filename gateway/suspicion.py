@@ -17,7 +17,7 @@ from msgspec import Struct
 from engine.api import EngineLost
 from gateway.errors import PromptQuarantined, UpstreamTimeout
 from gateway.providers import Sending
-from policies.quarantine import SHUT_FOR, Quarantine, Standing
+from policies.quarantine import SHUT_FOR, Quarantine
 
 log = structlog.get_logger("nearhit.engine")
 _NOT_THE_PROMPT = ("stream", "stream_options", "model")
@@ -48,26 +48,41 @@ class Suspicion:
 
         The time it waits for its turn counts as time without a token.
         """
-        standing: Standing = "clear"
-        if self._quarantine:
-            standing = self._quarantine.standing(_digest(sending), self._monotonic())
+        alone = await self._runs_alone(sending)
+        presence = Presence()
+        try:
+            yield presence
+            if alone:
+                self._quarantine.answered(_digest(sending))
+        finally:
+            if presence.lost:
+                found = self._quarantine.was_there(_digest(sending), self._monotonic(), alone=alone)
+                log.error("an engine's process ended with a request in it", model=sending.model, prompt=found)
+            if alone:
+                self._turn.release()
+
+    async def _runs_alone(self, sending: Sending) -> bool:
+        """Whether it is suspected, and now has the turn; what it waited for may have cleared or shut it out."""
+        if not self._is_suspect(sending):
+            return False
+        await self._wait(sending)
+        alone = False
+        try:
+            alone = self._is_suspect(sending)
+        finally:
+            if not alone:
+                self._turn.release()
+        return alone
+
+    def _is_suspect(self, sending: Sending) -> bool:
+        if not self._quarantine:
+            return False
+        standing = self._quarantine.standing(_digest(sending), self._monotonic())
         if standing == "shut":
             raise PromptQuarantined(
                 f"This prompt ended the engine's process twice; it is not asked again for {SHUT_FOR / 60:g} minutes."
             )
-        if standing == "suspect":
-            await self._wait(sending)
-        presence = Presence()
-        try:
-            yield presence
-            if standing == "suspect":
-                self._quarantine.answered(_digest(sending))
-        finally:
-            if presence.lost:
-                standing_now = self._quarantine.was_there(_digest(sending), self._monotonic())
-                log.error("an engine's process ended with a request in it", model=sending.model, prompt=standing_now)
-            if standing == "suspect":
-                self._turn.release()
+        return standing == "suspect"
 
     async def _wait(self, sending: Sending) -> None:
         try:

@@ -33,6 +33,7 @@ __all__ = ["CONTENT_TYPE", "Attempt", "Exporter", "Telemetry", "Timings", "Trace
 MOST_TRACES = 512
 MOST_PENDING = 4_096
 POUR_EVERY = 0.5
+LOOK_EVERY = 5.0
 _POUR_TIMEOUT = 2.0
 
 
@@ -76,6 +77,7 @@ class Telemetry:
         self._engines: dict[str, Watched] = {}
         self._engine_metrics = EngineMetrics(self._engines)
         self._watched: Standing | None = None
+        self._looking: asyncio.TimerHandle | None = None
         self._traces_bound = {
             reason: self._metrics.traces.labels(reason).inc for reason in ("sampled", "error", "slow", "dropped")
         }
@@ -103,6 +105,13 @@ class Telemetry:
     def watch(self, standing: Standing) -> None:
         """Show how this worker's parts stand, from every exposition and with what is counted in between."""
         self._watched = standing
+
+    def start(self) -> None:
+        """From now on look at the parts again and again, also where nothing is asked of this worker: siblings show what
+        it said last for as long as it lives. In a running loop.
+        """
+        self._look()
+        self._looking = asyncio.get_running_loop().call_later(LOOK_EVERY, self.start)
 
     def reread(self, good: bool) -> None:
         """Count a reading of the configuration, by whether it could be used."""
@@ -171,6 +180,11 @@ class Telemetry:
         for name, engine in self._engines.items():
             self._metrics.engine(name, _figures(engine.stats()))
         return self._metrics.exposition() + self._engine_metrics.exposition()
+
+    def stop(self) -> None:
+        """Look no more; in the loop."""
+        if self._looking is not None:
+            self._looking.cancel()
 
     def close(self) -> None:
         """Build and deliver what is pending; blocks while an exporter delivers, so call it in a thread."""

@@ -33,14 +33,14 @@ class Quarantine:
         self._seen.pop(digest, None)
         return "clear"
 
-    def was_there(self, digest: bytes, now: float) -> Standing:
-        """The process ended with it inside; how it stands from now on."""
-        if self.standing(digest, now) == "suspect":
+    def was_there(self, digest: bytes, now: float, *, alone: bool) -> Standing:
+        """The process ended with it inside; how it stands from now on. `alone`: it ran as a suspect."""
+        if alone:
             self._found_at = now
             return self._set(digest, "shut", now)
-        if now - self._found_at < _TOGETHER:
-            return "clear"
-        return self._set(digest, "suspect", now)
+        if self.standing(digest, now) == "clear" and now - self._found_at >= _TOGETHER:
+            return self._set(digest, "suspect", now)
+        return self.standing(digest, now)
 
     def answered(self, digest: bytes) -> None:
         self._seen.pop(digest, None)

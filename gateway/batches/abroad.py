@@ -32,6 +32,7 @@ _CHUNK = 200  # lines in one transaction
 _MOST_ROWS = 5_000  # of one part, and how many bytes of requests: services take more
 _MOST_BYTES = 32 << 20
 _LONG_PAUSE = 60.0
+_TO_FORGET = 5.0  # seconds
 _model = msgspec.json.Decoder(dict[str, object]).decode
 
 
@@ -164,10 +165,13 @@ class Abroad:
     async def _forget(self, part: Part, remote: str, service: Batching) -> None:
         """What people asked and were told lies at the service no longer than it must."""
         self._came.set()
+        if self._ends.stopping.is_set():
+            return
         try:
-            await service.forget(remote)
-        except GatewayError as error:
-            log.warning("a provider keeps a batch's files", provider=part.provider, error=error.message[:200])
+            async with asyncio.timeout(_TO_FORGET):  # finished results wait for it
+                await service.forget(remote)
+        except (GatewayError, TimeoutError) as error:
+            log.warning("a provider keeps a batch's files", provider=part.provider, error=str(error)[:200])
 
     # -- money ---------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ Knows: what each of its lines is told, and what becomes of the money. Does not k
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from gateway.batches import parts
 from gateway.batches.held import Held
@@ -42,7 +43,10 @@ class Endings:
 
     async def never_sent(self, part: Part) -> None:
         """It was not handed in, and is not to be any more: its lines are nobody's again."""
-        self._held.give_back(part, "not handed in")
+        if not self._held.give_back(part, "not handed in"):  # a process that ended may have left it charged
+            release = partial(parts.release, part=part)
+            if await self._held.take_back(part.attempt, release):
+                return
         await self._transact(parts.release, part)
 
     async def doubtful(self, part: Part) -> None:

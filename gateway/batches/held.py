@@ -14,8 +14,7 @@ from gateway.batches.means import Transact
 from gateway.batches.parts import Part
 from gateway.call import Call
 from gateway.db.session import Also
-from gateway.ledger import AttemptPlan, Hold, Ledger, Settlement, doubtful
-from policies.money import Usage
+from gateway.ledger import AttemptPlan, Hold, Ledger, doubtful
 
 log = structlog.get_logger("nearhit.batches")
 
@@ -55,13 +54,11 @@ class Held:
         """Nobody will learn what became of the requests that are `left` of it (None: of any): they stay charged at the
         most they can cost.
         """
-        bound = None if left is None else sum(plan.reserve_nano for plan in left)
         if (hold := self._holds.pop(part.id, None)) is not None:
-            all_of_it = doubtful(hold.plan)
-            mine = all_of_it if left is None or bound == hold.plan.reserve_nano else _most_of(left)
-            self._ledger.settle(hold, mine)
-        elif bound is not None:
-            await self.take_back(part.attempt, but=bound)
+            self._ledger.settle(hold, doubtful(hold.plan))
+            await self._ledger.catch_up()  # only what stands in the database can be corrected
+        if left is not None:
+            await self.take_back(part.attempt, but=sum(plan.reserve_nano for plan in left))
 
     async def take_back(self, attempt: str, then: Also | None = None, *, but: int = 0) -> bool:
         """Whether more than `but` (nano-USD) stands charged; that is taken back, and `then` done in the same
@@ -78,11 +75,6 @@ class Held:
         reason = "its requests were charged one by one"
         await self._ledger.adjust(attempt, -amount, reason=reason, actor="nearhit", also=also)
         return True
-
-
-def _most_of(left: Sequence[AttemptPlan]) -> Settlement:
-    prompt, completion = sum(plan.input_bound for plan in left), sum(plan.max_output for plan in left)
-    return Settlement(usage=Usage(prompt=prompt, completion=completion), source="estimated", ended="complete")
 
 
 def _nothing(_: Connection) -> None:

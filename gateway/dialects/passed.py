@@ -63,7 +63,7 @@ class Picture(Struct, gc=False, kw_only=True):
 
     model: Model
     files: list[Any]
-    n: Annotated[str, Meta(pattern="^([1-9]|10)$")] | None = None
+    n: Literal["1", "2", "3", "4", "5", "6", "7", "8", "9", "10"] | None = None
     user: Label = None
 
 

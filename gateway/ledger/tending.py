@@ -57,6 +57,7 @@ class Pulse:
         """The database's time, seconds since the epoch: all processes must agree on which window it is.
 
         Counted on from when it was last heard, so that nobody who sets this host's clock moves spending to another day.
+        SQLite has no clock but this host's: there a change holds from the next beat on.
         """
         return self._there + self._monotonic() - self._heard
 

@@ -13,8 +13,9 @@ import structlog
 from msgspec import Struct
 
 from gateway.call import Body, Operation
-from gateway.errors import GatewayError, UpstreamFailed, in_doubt
+from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.providers import Sending
+from gateway.transport import ConnectFailed
 from gateway.upstream.batching import Line, Returned, Row
 from gateway.upstream.fields import mapping, objects, whole_number, words
 from gateway.upstream.passing import form
@@ -54,9 +55,11 @@ class OpenAIBatches:
         wanted = self._wanted(file, endpoint, rows[0].sending.model) | {"metadata": {"nearhit": name}}
         try:
             return _id(await self._line.ask("POST", self._places.url(self.path), _encode(wanted)), self._line.name)
-        except GatewayError as error:
-            if not in_doubt(error):
-                await self._delete(file)
+        except UpstreamRefused:
+            await self._delete(file)
+            raise
+        except UpstreamFailed as error:  # a proxy's 504 may stand before a batch that runs: `find` knows
+            error.doubtful = not isinstance(error.__cause__, ConnectFailed)
             raise
 
     async def find(self, name: str, since: float) -> str | None:

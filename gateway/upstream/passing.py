@@ -98,7 +98,9 @@ def _usage(sending: Sending, told: Body) -> Usage | None:
     usage = cast("Body", given) if isinstance(given, dict) else {}
     if sending.operation == "speech":
         return Usage(prompt=len(str(sending.body.get("input") or "")))
-    seconds = usage.get("seconds", told.get("duration")) if sending.operation in HEARD else None
+    seconds = usage.get("seconds")
+    if sending.operation in HEARD and not usage:
+        seconds = told.get("duration")
     if isinstance(seconds, int | float) and 0 <= seconds < _MOST:
         return Usage(prompt=int(-(-seconds // 1)))
     prompt, made = _count(usage, "input_tokens"), _count(usage, "output_tokens")

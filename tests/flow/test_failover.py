@@ -122,6 +122,8 @@ async def test_what_is_too_late_to_be_sent_is_not_sent_and_costs_nothing(tmp_pat
         assert (told.status, told.json["error"]["code"]) == (504, "deadline_exceeded")
         assert "0.2 s" in told.json["error"]["message"]
         assert {(entry["source"], entry["amount_nano"]) for entry in await gateway.entries()} == {("void", 0)}
+        (row,) = await gateway.rows()
+        assert 0 < row["overhead_ms"] <= row["total_ms"], "what was never sent took the upstream no time"
 
 
 @pytest.mark.parametrize("strategy", ["ordered", "cheapest"])

@@ -1,6 +1,7 @@
 """Batches at the batch service of a provider: handed in whole, charged at its price, never lost and never twice."""
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.waiting import until
 
 KINDS = ("openai", "groq", "azure", "mistral", "anthropic")
 OFF = {"store": "memory", "mode": "off"}
+SOURCES = ("provider", "upper_bound", "adjust")
 
 
 def upstream(kind: str, port: int) -> dict[str, Any]:
@@ -177,6 +179,33 @@ async def test_what_was_charged_for_a_part_that_never_arrived_is_taken_back(tmp_
         assert await gateway.services.ledger.verify() == []
 
 
+async def test_a_part_that_never_arrived_and_is_not_wanted_any_more_costs_nothing(tmp_path: Path) -> None:
+    """Its process ended while it was handed in, and its money was charged; who cancelled it meanwhile owes nothing."""
+    nowhere = {"lab": upstream("openai", 9)}
+    chosen = settings(tmp_path, providers=nowhere, cache=OFF, kept={"batch_look": 0.05})
+    async with live(chosen) as gateway:
+        await priced(gateway)
+        key = gateway.key
+        async with client_of(gateway) as client:
+            batch = await made(client, lines(line("a"), line("b")))
+
+            async def parted() -> bool:
+                async with gateway.services.database.read() as connection:
+                    return bool((await connection.execute(text("SELECT 1 FROM batch_part"))).all())
+
+            await until(parted)
+            await asyncio.sleep(0.7)  # and it was tried, which leaves no trace while it goes on
+    with sqlite3.connect(tmp_path / "nearhit.db") as database:
+        database.execute("UPDATE batch SET status = 'cancelling', cancelling = 1.0")
+        assert database.execute("SELECT sum(amount_nano) FROM entry").fetchone()[0] > 0
+    async with playing(tmp_path) as (server, gateway, __), client_of(gateway, key) as client:
+        assert (await over(client, batch)).status == "cancelled"
+        await gateway.settled()
+        assert sum(entry["amount_nano"] for entry in await charged(gateway)) == 0
+        assert server.batches.known == 0
+        assert await gateway.services.ledger.verify() == []
+
+
 async def test_equal_rows_are_charged_each(tmp_path: Path) -> None:
     """The service answers and bills all of them: none may be taken for another's, in flight or from the cache."""
     async with playing(tmp_path, cache={"store": "memory"}) as (_, gateway, client):
@@ -319,9 +348,10 @@ async def test_what_came_back_before_the_service_fell_silent_is_not_charged_twic
         assert (counts.completed, counts.failed) == (200, total - 200), "what comes back is kept by two hundred"
         await gateway.settled()
         entries = await charged(gateway)
-        assert sum(entry["source"] == "provider" for entry in entries) == 200
-        bounds = [entry["completion"] for entry in entries if entry["source"] == "estimated"]
-        assert bounds == [10 * (total - 200)]
+        by = {source: [entry["amount_nano"] for entry in entries if entry["source"] == source] for source in SOURCES}
+        assert (len(by["provider"]), len(by["upper_bound"]), len(by["adjust"])) == (200, 1, 1)
+        left = by["upper_bound"][0] + by["adjust"][0]
+        assert (total - 200) * 10 * 10_000 < left < by["upper_bound"][0] * (total - 150) / total
         assert await gateway.services.ledger.verify() == []
 
 

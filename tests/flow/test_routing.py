@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gateway import dispatch
+from gateway.ledger import Hold
 from gateway.scripted_calls import Options
 from tests.scripted import Stage, stage
 from tests.wire_upstream import Answer, Manner, Request, wire_upstream
@@ -282,6 +283,22 @@ async def test_where_the_last_rung_fails_an_unsure_answer_is_better_than_none(tm
         entries = await found.gateway.entries()
         assert [entry["provider"] for entry in entries if entry["amount_nano"]] == ["a", "a"]
         assert not await found.gateway.services.ledger.verify()
+
+
+async def test_an_unsure_answer_is_better_than_none_where_time_is_over(tmp_path: Path) -> None:
+    """It was thrown away for a rung that could not be sent any more, and the client told that nothing was spent."""
+    upstreams = {"a": Options(tokens=4, logprob=-2.0), "b": QUICK}
+    async with stage(tmp_path, upstreams, {"strategy": "cascade", "min_logprob": -0.5}) as found:
+        ledger = found.gateway.services.ledger
+        promised = ledger._promised
+
+        async def slow(hold: Hold) -> None:
+            await asyncio.sleep(4.0 if hold.plan.provider == "b" else 0)
+            await promised(hold)
+
+        ledger._promised = slow
+        told = await found.ask(headers={"x-nearhit-timeout": "3"})
+        assert (told.status, told.headers["x-nearhit-cascade"]) == (200, "unsure"), told.raw
 
 
 async def test_a_rung_that_cannot_say_how_sure_it_is_is_passed_over(tmp_path: Path) -> None:

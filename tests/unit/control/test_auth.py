@@ -173,6 +173,24 @@ async def test_made_up_keys_wait_for_each_other_and_for_nobody_else(tmp_path: Pa
     await database.close()
 
 
+async def test_many_requests_with_one_key_take_one_place(tmp_path: Path, clock: FrozenClock) -> None:
+    """A client that starts with all its connections at a worker that has just begun must not be turned away."""
+    database = SlowDatabase(f"sqlite:///{tmp_path / 'nearhit.db'}")
+    empty_database.put(tmp_path / "nearhit.db")
+    await database.start()
+    database.let.set()
+    known = (await Keyring(database, b"p" * 32, now=clock.now, monotonic=clock.monotonic).create(ADMIN, wanted())).key
+    fresh = Keyring(database, b"p" * 32, now=clock.now, monotonic=clock.monotonic)
+    database.asked = 0
+    found = await asyncio.gather(*(fresh.identify(bearer(known), "10.0.0.1") for _ in range(3 * EACH)))
+    assert {principal.team for principal in found} == {"acme"}
+    assert database.asked == 1
+    made_up = keyform.mint(secrets.token_bytes).key
+    await asyncio.gather(*(fresh.identify(bearer(made_up), "10.0.0.1") for _ in range(99)), return_exceptions=True)
+    assert database.asked == 2
+    await database.close()
+
+
 async def test_a_stolen_database_without_the_pepper_opens_nothing(
     keyring: Keyring, database: Database, clock: FrozenClock
 ) -> None:

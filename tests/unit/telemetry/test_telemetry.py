@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from msgspec import structs
 
 from engine.api import EngineStats
 from gateway import telemetry as module
@@ -192,3 +193,25 @@ def test_importing_it_is_light() -> None:
     """Every worker imports this at start; the OpenTelemetry SDK costs a third of a second that most never need."""
     code = "import sys, gateway.telemetry; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+async def test_a_worker_that_is_asked_nothing_looks_at_its_parts(
+    clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Siblings show what it said last: an alert would go on through a quiet night, or never come."""
+    monkeypatch.setattr(module, "LOOK_EVERY", 0.01)
+    looks: list[int] = []
+
+    def left_alone() -> dict[str, int]:
+        looks.append(1)
+        return {}
+
+    standing = structs.replace(STANDING, left_alone=left_alone)
+    telemetry = make(NEVER, clock)
+    telemetry.watch(standing)
+    telemetry.start()
+    await until(lambda: len(looks) >= 3)
+    telemetry.stop()
+    seen = len(looks)
+    await asyncio.sleep(0.05)
+    assert len(looks) == seen

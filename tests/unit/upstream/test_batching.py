@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.errors import UpstreamFailed, UpstreamRefused
+from gateway.errors import UpstreamFailed, UpstreamRefused, in_doubt
 from gateway.providers import Sending
 from gateway.providers.anthropic import build as anthropic
 from gateway.providers.openai import build as openai
@@ -96,6 +96,21 @@ async def test_a_file_that_is_lost_is_nothing_to_doubt(transport: DirectTranspor
         with pytest.raises(UpstreamFailed) as doubtful:
             await service(up, transport, anthropic).hand_in("n", "chat", [row("1")])
         assert doubtful.value.doubtful
+
+
+async def test_a_proxys_failure_may_stand_before_a_batch_that_was_made(transport: DirectTransport) -> None:
+    """Its rows would be run and billed twice: it is looked for first. What was refused was not made."""
+    for status, doubtful in (("504 Gateway Timeout", True), ("400 Bad Request", False)):
+        replies = [told({"id": "file-1"}), told({"error": {"message": "no"}}, status), told({"deleted": True})]
+
+        async def next_one(writer: StreamWriter, heard: Heard, replies: list[Any] = replies) -> None:
+            await replies.pop(0)(writer, heard)
+
+        async with raw_upstream(next_one) as up:
+            with pytest.raises(UpstreamFailed) as failed:
+                await service(up, transport).hand_in("n", "chat", [row("1")])
+            assert in_doubt(failed.value) is doubtful
+            assert [heard.line.split(" ")[0] for heard in up.heard] == ["POST", "POST"] + ["DELETE"] * (not doubtful)
 
 
 async def test_a_refusal_has_its_words_and_no_secret(transport: DirectTransport) -> None:

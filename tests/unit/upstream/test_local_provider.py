@@ -582,6 +582,30 @@ async def test_a_prompt_that_ends_the_engine_twice_is_not_asked_again() -> None:
         await run(provider, msgspec.structs.replace(said("poison", "other"), stream=True))
 
 
+async def test_a_suspect_that_is_found_guilty_is_not_let_in_by_those_who_wait_with_it() -> None:
+    """A client that sends it six times at once would end the process six times more."""
+    engine = Fragile()
+    provider = await local(engine)
+    with pytest.raises(EngineUnavailable):
+        await run(provider, said("poison", "bad"))
+    crowd = [said("poison", f"bad{n}") for n in range(6)]
+    told = await asyncio.gather(*(run(provider, one) for one in crowd), return_exceptions=True)
+    assert sorted(type(one).__name__ for one in told) == ["EngineUnavailable"] + ["PromptQuarantined"] * 5
+    assert engine.ends == 2
+
+
+async def test_equal_prompts_that_were_there_at_once_were_there_once() -> None:
+    """Of several tenants, or votes of one request: the process has ended once, and another did it."""
+    engine = Fragile()
+    provider = await local(engine)
+    crowd = [*(said("the same", f"q{n}") for n in range(3)), said("poison", "bad")]
+    await asyncio.gather(*(run(provider, one) for one in crowd), return_exceptions=True)
+    await asyncio.gather(*(run(provider, one) for one in crowd), return_exceptions=True)
+    last = await asyncio.gather(*(run(provider, one) for one in crowd), return_exceptions=True)
+    assert [type(one).__name__ for one in last] == ["list"] * 3 + ["PromptQuarantined"]
+    assert engine.ends == 2
+
+
 async def test_a_suspect_waits_for_its_turn_no_longer_than_it_may() -> None:
     """Several were there when the process ended: run one at a time, they must not wait for ever."""
     engine = Fragile()
