@@ -62,9 +62,7 @@ _MOST_PRICES = 4_096
 
 
 class Ledger:
-    """Money of one gateway process. `now` is wall-clock, `monotonic` never goes back, and goes on while the
-    host sleeps (`gateway.clock`); both in seconds.
-    """
+    """Money of one gateway process. `now` is wall-clock, `monotonic` counts sleep too (`gateway.clock`); in seconds."""
 
     def __init__(
         self,
