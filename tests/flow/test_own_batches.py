@@ -155,6 +155,17 @@ async def test_one_request_that_the_service_cannot_do_does_not_stop_the_others(t
         assert server.books.counters.calls == 1
 
 
+async def _tried(gateway: Live) -> None:
+    """Until a part has been handed in, in vain."""
+
+    async def parted() -> bool:
+        async with gateway.services.database.read() as connection:
+            return bool((await connection.execute(text("SELECT 1 FROM batch_part"))).all())
+
+    await until(parted)
+    await asyncio.sleep(0.7)  # to be tried leaves no trace while it goes on
+
+
 async def test_what_was_charged_for_a_part_that_never_arrived_is_taken_back(tmp_path: Path) -> None:
     """The service was out of reach until the process ended, and its money was charged; the next process hands it in."""
     nowhere = {"lab": upstream("openai", 9)}
@@ -164,13 +175,7 @@ async def test_what_was_charged_for_a_part_that_never_arrived_is_taken_back(tmp_
         key = gateway.key
         async with client_of(gateway) as client:
             batch = await made(client, lines(*(line(f"q{n}", f"question {n}") for n in range(3))))
-
-            async def parted() -> bool:
-                async with gateway.services.database.read() as connection:
-                    return bool((await connection.execute(text("SELECT 1 FROM batch_part"))).all())
-
-            await until(parted)
-            await asyncio.sleep(0.7)  # and it was tried, which leaves no trace while it goes on
+            await _tried(gateway)
     async with playing(tmp_path) as (_, gateway, __), client_of(gateway, key) as client:
         batch = await over(client, batch)
         assert batch.request_counts.completed == 3
@@ -188,13 +193,7 @@ async def test_a_part_that_never_arrived_and_is_not_wanted_any_more_costs_nothin
         key = gateway.key
         async with client_of(gateway) as client:
             batch = await made(client, lines(line("a"), line("b")))
-
-            async def parted() -> bool:
-                async with gateway.services.database.read() as connection:
-                    return bool((await connection.execute(text("SELECT 1 FROM batch_part"))).all())
-
-            await until(parted)
-            await asyncio.sleep(0.7)  # and it was tried, which leaves no trace while it goes on
+            await _tried(gateway)
     with sqlite3.connect(tmp_path / "nearhit.db") as database:
         database.execute("UPDATE batch SET status = 'cancelling', cancelling = 1.0")
         assert database.execute("SELECT sum(amount_nano) FROM entry").fetchone()[0] > 0
