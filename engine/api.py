@@ -5,7 +5,7 @@ Does not know: HTTP, tenants (only an opaque salt), money, torch.
 """
 
 from bisect import bisect_left
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -71,6 +71,17 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
 
 
+# Naming one of these says that tokens are to be drawn, and how.
+DRAWN = frozenset(("temperature", "top_p", "top_k", "min_p", "seed", "n"))
+# What a request may leave to the model's own generation config.
+CAN_BE_LEFT = DRAWN | {"repetition_penalty"}
+
+
+def left_open(given: Mapping[str, object]) -> frozenset[str]:
+    """Which of `CAN_BE_LEFT` an OpenAI-shaped request says nothing about. One answer is what `n` means unsaid."""
+    return frozenset(name for name in CAN_BE_LEFT if given.get(name) is None or (name == "n" and given[name] == 1))
+
+
 class Constraint(Struct, frozen=True):
     """What the answer must be: any JSON object (`text` is empty), JSON of a schema, a regular expression, a grammar.
 
@@ -96,7 +107,8 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
     `salt` isolates the prefix cache of tenants from each other, and service is shared evenly between them. `priority`:
     higher goes first. `deadline_ms`: queue time after which the request is dropped with finish reason `deadline`.
     `prediction`: a text the answer is likely to repeat, guessed from by speculation. `echo`: the first delta's text
-    begins with the prompt. `thinking`: None leaves the chat template its own default.
+    begins with the prompt. `thinking`: None leaves the chat template its own default. `left`: what `left_open`
+    found, about which the model's generation config may speak.
     """
 
     id: str
@@ -112,6 +124,7 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
     prediction: str = ""
     echo: bool = False
     thinking: bool | None = None
+    left: frozenset[str] = frozenset()
 
 
 class TokenLogprob(Struct, frozen=True):

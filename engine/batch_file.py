@@ -26,6 +26,7 @@ from engine.api import (
     InvalidRequest,
     Overloaded,
     SamplingParams,
+    left_open,
 )
 
 _DEFAULT_OUTPUT = {"/v1/chat/completions": 4096, "/v1/completions": 16}
@@ -259,6 +260,7 @@ def _request(line: BatchRequest, number: int) -> GenerateRequest:
         text=body.prompt if not chat and isinstance(body.prompt, str) else None,
         token_ids=body.prompt if not chat and isinstance(body.prompt, list) else None,
         priority=_LOW,
+        left=left_open(line.body),
     )
 
 

@@ -9,35 +9,39 @@ Everything that can be refused is refused here, beside the event loop where it m
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from engine.api import Constraint, GenerateRequest, InvalidRequest, ModelInfo, SamplingParams, Tools
+from engine.generation_config import GenerationConfig, load_generation_config
 from engine.grammar import Vocabulary, from_lark, join, translate
 from engine.locate import locate
 from engine.reasoning import CLOSE, OPEN, ThinkReader, begun, thinks
 from engine.template import ChatTemplate, load_template
 from engine.text import Reading
-from engine.tokenizer import TextTokenizer, load_tokenizer, read_object
+from engine.tokenizer import TextTokenizer, load_tokenizer
 from engine.toolforms import check_tools, form_of
 from engine.toolforms import grammar as tool_grammar
 from engine.toolreader import ToolReader
 from engine.validate import MAX_PROMPT_CHARS, TOO_LONG, check_prompt, check_sampling, check_tokens, fit
 
 _THREAD_CHARS = 20_000  # more than this is rendered and tokenized beside the event loop
+_NO_DEFAULTS = GenerationConfig()
 _ROOM_TO_CLOSE = 64  # tokens
 _MAX_PREDICTION = 200_000  # characters
 _TEXT = "TEXT: /(.|\\n)*/\n"
 
 
 class ModelText:
-    """A model's files about text: `tokenizer`, `template` (None: there is none), `note` on what it is.
-
-    `usual`: the tokens its answers are meant to have at most (`max_new_tokens` of its generation config), if it says.
-    """
+    """A model's files about text: `tokenizer`, `template` (None: there is none), `note` on what it is, `defaults`."""
 
     def __init__(
-        self, tokenizer: TextTokenizer, template: ChatTemplate | None, note: str = "", usual: int | None = None
+        self,
+        tokenizer: TextTokenizer,
+        template: ChatTemplate | None,
+        note: str = "",
+        defaults: GenerationConfig = _NO_DEFAULTS,
     ) -> None:
-        self.tokenizer, self.template, self.note, self.usual = tokenizer, template, note, usual
+        self.tokenizer, self.template, self.note, self.defaults = tokenizer, template, note, defaults
         source = template.source if template is not None else ""
         self.form = form_of(source)
         self.thinks = thinks(source)
@@ -68,12 +72,8 @@ class Prepared(msgspec.Struct, frozen=True):
 def load_text(model: str, now: Callable[[], float]) -> ModelText:
     """Reads files. Raises EngineError."""
     source = locate(model)
-    usual = (
-        None if source.folder is None else read_object(source.folder / "generation_config.json").get("max_new_tokens")
-    )
-    return ModelText(
-        load_tokenizer(source), load_template(source, now), source.note, usual if isinstance(usual, int) else None
-    )
+    defaults = _NO_DEFAULTS if source.folder is None else load_generation_config(source.folder)
+    return ModelText(load_tokenizer(source), load_template(source, now), source.note, defaults)
 
 
 def takes_long(request: GenerateRequest) -> bool:
@@ -91,6 +91,8 @@ def tokens_of(request: GenerateRequest, text: ModelText, info: ModelInfo) -> lis
 
 def prepare(request: GenerateRequest, text: ModelText, info: ModelInfo) -> Prepared:
     """Raises InvalidRequest for whatever can never be served."""
+    if request.left:
+        request = replace(request, sampling=text.defaults.filled(request.sampling, request.left))
     check_prompt(request)
     check_sampling(request.sampling, info.vocabulary)
     if request.tools is not None:
@@ -107,7 +109,9 @@ def prepare(request: GenerateRequest, text: ModelText, info: ModelInfo) -> Prepa
         sampling,
         eos,
         grammar,
-        None if grammar is None or thinking or _free(request) else _closing(sampling.max_tokens, text.usual),
+        None
+        if grammar is None or thinking or _free(request)
+        else _closing(sampling, text.defaults),
         text.tokenizer.encode(request.prediction, specials=False) if request.prediction else [],
         Reading(
             frozenset(eos) | frozenset(sampling.stop_token_ids),
@@ -160,8 +164,8 @@ def _free(request: GenerateRequest) -> bool:
     return request.constraint is None and request.tools is not None and request.tools.choice == "auto"
 
 
-def _closing(max_tokens: int, usual: int | None) -> int:
-    end = max_tokens if usual is None else min(max_tokens, usual)
+def _closing(sampling: SamplingParams, defaults: GenerationConfig) -> int:
+    end = min(sampling.max_tokens, defaults.max_new_tokens or sampling.max_tokens)
     return end - min(_ROOM_TO_CLOSE, end // 2)
 
 
@@ -172,7 +176,7 @@ def _form(constraint: Constraint | None, tools: Tools | None, text: ModelText, i
         return form
     special = _special(text, info, text.form.begin)
     if form is not None and tools.choice == "auto":
-        calls = tool_grammar(msgspec.structs.replace(tools, choice="required"), text.form, special=special)
+        calls = tool_grammar(replace(tools, choice="required"), text.form, special=special)
         assert calls is not None
         return join("start: @calls | @form\n", calls=from_lark(calls), form=form)
     rules = tool_grammar(tools, text.form, special=special)

@@ -19,11 +19,12 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 from ray import serve
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from engine.api import Engine, EngineError, GenerateRequest, InvalidRequest, Overloaded, SamplingParams
+from engine.api import Engine, EngineError, GenerateRequest, InvalidRequest, Overloaded, SamplingParams, left_open
 from engine.host import open_engine
 from engine.options import Options
 
@@ -34,8 +35,8 @@ class Asked(Struct, kw_only=True, forbid_unknown_fields=True):
     messages: list[dict[str, object]] | None = None
     prompt: str | None = None
     max_tokens: int = 256
-    temperature: float = 1.0
-    top_p: float = 1.0
+    temperature: float | None = None
+    top_p: float | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
 
@@ -95,12 +96,14 @@ async def _lines(first: dict[str, Any], rest: AsyncGenerator[dict[str, Any], Non
 def _request(asked: Asked, number: int) -> GenerateRequest:
     sampling = SamplingParams(
         max_tokens=asked.max_tokens,
-        temperature=asked.temperature,
-        top_p=asked.top_p,
+        temperature=1.0 if asked.temperature is None else asked.temperature,
+        top_p=1.0 if asked.top_p is None else asked.top_p,
         seed=asked.seed,
         stop=asked.stop,
     )
-    return GenerateRequest(id=str(number), messages=asked.messages, text=asked.prompt, sampling=sampling)
+    return GenerateRequest(
+        id=str(number), messages=asked.messages, text=asked.prompt, sampling=sampling, left=left_open(asdict(asked))
+    )
 
 
 def application(model: str, *, num_replicas: int = 1, **options: Any) -> serve.Application:

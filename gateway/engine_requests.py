@@ -11,7 +11,7 @@ from typing import cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from engine.api import GenerateRequest, SamplingParams
+from engine.api import GenerateRequest, SamplingParams, left_open
 from gateway import engine_forms
 from gateway.call import PASSED, Body, Native, Operation
 from gateway.errors import InvalidRequest
@@ -130,6 +130,7 @@ def _request(sending: Sending, prompt: object, name: str, sampling: SamplingPara
         prediction=engine_forms.prediction(body),
         echo=not chat and body.get("echo") is True,
         thinking=engine_forms.thinking(body) if chat else None,
+        left=left_open(body),
     )
 
 

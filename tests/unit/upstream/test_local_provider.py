@@ -195,6 +195,14 @@ def test_nulls_mean_the_default() -> None:
     assert found.request.sampling == api.SamplingParams(max_tokens=4_096)
 
 
+def test_what_a_request_leaves_open_is_told_to_the_engine() -> None:
+    """Only so can a model's own generation config speak, and only where the client did not (null, n of 1)."""
+    (plain,) = sequences(sending({"messages": ASK["messages"], "top_p": None, "n": 1}))
+    assert plain.request.left == api.CAN_BE_LEFT
+    (drawn, _) = sequences(sending({"messages": ASK["messages"], "temperature": 1, "repetition_penalty": 1, "n": 2}))
+    assert drawn.request.left == {"top_p", "top_k", "min_p", "seed"}
+
+
 def test_choices_of_one_seed_differ_and_are_repeatable() -> None:
     """The same seed for all of n would answer n times the same; no seed stays none."""
     seeds = [found.request.sampling.seed for found in sequences(sending({**ASK, "n": 3, "seed": 5}))]
