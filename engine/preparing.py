@@ -109,9 +109,7 @@ def prepare(request: GenerateRequest, text: ModelText, info: ModelInfo) -> Prepa
         sampling,
         eos,
         grammar,
-        None
-        if grammar is None or thinking or _free(request)
-        else _closing(sampling, text.defaults),
+        None if grammar is None or thinking or _free(request) else _closing(sampling, text.defaults),
         text.tokenizer.encode(request.prediction, specials=False) if request.prediction else [],
         Reading(
             frozenset(eos) | frozenset(sampling.stop_token_ids),
