@@ -234,7 +234,7 @@ def build(settings: Settings) -> Worker:
         database=database,
         ledger=ledger,
         courier=Courier(database, channels(settings.alerts, time.time), now=time.time, random=random.random),
-        exports=Scheduler(database, settings.exports, statement_file, now=time.time),
+        exports=Scheduler(database, settings.exports, statement_file, listed=prices.listed, now=time.time),
         rates=_rates(database, ledger, catalog, background),
         prices=prices,
         keyring=keyring,

@@ -6,6 +6,7 @@ Every rate is rounded up to a pico-USD per token, so that a charge is never belo
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -23,6 +24,7 @@ _DAY_MINUTES = 1_440
 _MOST_TIERS = 16
 _MOST_BANDS = 32
 _MOST_SERVICES = 8
+_SERVICE = re.compile(r"\+(?!hours\d+@)([^\W\d]\w*)(?:\+hours\d+)?@[0-9a-f]+$")
 _MOST_PERCENT = Decimal(1_000)
 
 Amount = str | int | float
@@ -162,6 +164,12 @@ def at_percent(price: Price, percent: str, name: str) -> Price:
         bands=bands,
     )
     return named(made)
+
+
+def service_of(name: str) -> str:
+    """The service tier in the id of a price that `at_percent` and `hours_of` made; empty for every other."""
+    found = _SERVICE.search(name)
+    return "" if found is None else found[1]
 
 
 def _fields(rates: Rates) -> dict[str, Any]:

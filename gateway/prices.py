@@ -22,7 +22,7 @@ from gateway.db.models import PriceOverride
 from gateway.db.session import Also, Database, nothing
 from gateway.engine_prices import Basis, engine_price, engine_speed, hour_usd
 from gateway.ids import uuid7
-from gateway.price_terms import Terms, at_percent, hours_of, named, percents, price_from
+from gateway.price_terms import Terms, at_percent, hours_of, named, percents, price_from, service_of
 from policies.money import Price, PriceStatus
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ _MOST_UNPRICED = 200
 _MOST_OVERRIDES = 20_000
 _TAKEN = "{} has another price from that instant on already; choose another"
 ANY = "*"
+BY_HAND = "set"
 
 
 class Override(Struct, frozen=True, kw_only=True):
@@ -72,7 +73,7 @@ class PriceSetting(Struct, frozen=True, kw_only=True):
     actor: str
     effective_from: float | None = None
     effective_until: float | None = None
-    source: str = "set"
+    source: str = BY_HAND
     status: PriceStatus = "exact"
     basis: Basis | None = None
 
@@ -159,6 +160,17 @@ class PriceBook:
                     if row.holds(at):
                         return row
         return None
+
+    def listed(self, provider: str, model: str, price: str, at: float) -> Price | None:
+        """What the bundled table asked at that time for what was charged at `price`, the id of an operator's own.
+
+        None where that was none of an operator's, and where the table knows neither the model nor its service tier.
+        """
+        if not price.startswith(f"{BY_HAND}/") or (found := self._row(provider, model)) is None:
+            return None
+        service = service_of(price)
+        usual, asked = (price_table.list_price(*found, at, tier) for tier in ("", service))
+        return None if service and asked == usual else asked
 
     def unpriced(self) -> list[str]:
         """`provider/model` names that requests asked for in this process and had no price, oldest first."""

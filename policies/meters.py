@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from policies.money import PICO_PER_NANO, Price, Rates, Usage
+from policies.money import PICO_PER_NANO, Apart, Price, Rates, Usage
 
 INPUT = "Input Tokens"
 CACHED = "Cached Input Tokens"
@@ -20,6 +20,15 @@ ADJUSTMENT = "Adjustment"
 LONG_WRITTEN = "One Hour Cache Write Tokens"
 AUDIO_IN, IMAGE_IN = "Audio Input Tokens", "Image Input Tokens"
 REASONING, AUDIO_OUT, IMAGE_OUT = "Reasoning Tokens", "Audio Output Tokens", "Image Output Tokens"
+# Classes that may be priced apart: the meter of their whole, and their field in `Apart` and `Usage`.
+_OWN = {
+    LONG_WRITTEN: (WRITTEN, "cache_write_1h"),
+    AUDIO_IN: (INPUT, "audio_in"),
+    IMAGE_IN: (INPUT, "image_in"),
+    REASONING: (OUTPUT, "reasoning"),
+    AUDIO_OUT: (OUTPUT, "audio_out"),
+    IMAGE_OUT: (OUTPUT, "image_out"),
+}
 
 
 class Metered(Struct, frozen=True):
@@ -59,6 +68,19 @@ def meters(usage: Usage, price: Price, requests: int = 1) -> list[Metered]:
     return [part for part in parts if part.quantity]
 
 
+def rate(price: Price, meter: str) -> int | None:
+    """Pico-USD of one unit of a meter, for a prompt of no tier; None for what is no meter of tokens or requests."""
+    apart = price.apart or Apart()
+    rates = {INPUT: price.input, CACHED: price.cached_input, WRITTEN: price.cache_write, OUTPUT: price.output}
+    if meter in rates or meter == REQUESTS:
+        return rates.get(meter, price.request)
+    own = _OWN.get(meter)
+    if own is None:
+        return None
+    whole, field = own
+    return rates[whole] if (found := getattr(apart, field)) is None else found
+
+
 def in_nano(parts: Iterable[Metered], amount: int) -> list[tuple[str, int, int]]:
     """(meter, quantity, nano-USD) that add up to `amount` exactly: whole nano-USD each, the rest under `Rounding`."""
     found = [(part.meter, part.quantity, part.cost_pico // PICO_PER_NANO) for part in parts]
@@ -70,18 +92,11 @@ def _taken_apart(parts: list[Metered], usage: Usage, rates: Rates) -> list[Meter
     """Classes with rates of their own leave the meter of their whole and run one themselves."""
     apart = rates.apart
     assert apart is not None, "asked only where classes are priced apart"
-    own = (
-        (WRITTEN, LONG_WRITTEN, usage.cache_write_1h, apart.cache_write_1h),
-        (INPUT, AUDIO_IN, usage.audio_in, apart.audio_in),
-        (INPUT, IMAGE_IN, usage.image_in, apart.image_in),
-        (OUTPUT, REASONING, usage.reasoning, apart.reasoning),
-        (OUTPUT, AUDIO_OUT, usage.audio_out, apart.audio_out),
-        (OUTPUT, IMAGE_OUT, usage.image_out, apart.image_out),
-    )
     left = {part.meter: part.quantity for part in parts}
     found: list[Metered] = []
-    for whole, meter, quantity, rate in own:
-        if quantity and rate is not None:
+    for meter, (whole, field) in _OWN.items():
+        quantity, pico = getattr(usage, field), getattr(apart, field)
+        if quantity and pico is not None:
             left[whole] -= quantity
-            found.append(Metered(meter, quantity, rate))
+            found.append(Metered(meter, quantity, pico))
     return [Metered(part.meter, left[part.meter], part.pico) for part in parts] + found

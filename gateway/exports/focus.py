@@ -2,14 +2,16 @@
 
 Knows: what FOCUS asks of each column, how a charge becomes rows. Does not know: SQL, file formats.
 
-Costs of a meter are exact to a pico-USD, so ListCost is ListUnitPrice times PricingQuantity without rounding. What the
-ledger posted beyond (each attempt is rounded up to a nano-USD; of a broken one the reservation is posted) stands in a
-row of its own, so that BilledCost adds up to the ledger's sum to the nano-USD. Hits are rows that cost nothing, with
+Costs of a meter are exact to a pico-USD, so ListCost is ListUnitPrice times PricingQuantity without rounding. Under a
+price of the operator's own, list prices are the bundled table's where that knows the model, else the contract's. What
+the ledger posted beyond (each attempt is rounded up to a nano-USD; of a broken one the reservation is posted) stands in
+a row of its own, so that BilledCost adds up to the ledger's sum to the nano-USD. Hits are rows that cost nothing, with
 what they avoided in `x_AvoidedCost`: a cost that never was must not stand in ListCost.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -17,12 +19,15 @@ from msgspec import Struct
 
 from gateway.exports.columns import Version, columns
 from gateway.ledger.grouping import DAY, Group
-from policies.meters import ADJUSTMENT, REQUESTS, ROUNDING
+from policies.meters import ADJUSTMENT, REQUESTS, ROUNDING, rate
+from policies.money import Price
 from policies.months import span
 
 PRODUCT = "nearhit"
 _PICO = 12
 _MILLION = 6
+_MOST_LISTED = 4_096
+_NOON = 43_200  # a list price that depends on the hour is taken at noon, UTC
 _CATEGORY = "AI and Machine Learning"
 _SUBCATEGORY = "Generative AI"
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -69,11 +74,16 @@ class Names(Struct, frozen=True):
     keys: Mapping[str, str]
 
 
+# What a provider, a model and a price id of the operator's own stand for in the public list, at an instant.
+Listed = Callable[[str, str, str, float], Price | None]
+
+
 class Dataset:
     """Makes the rows of one month in one version of the specification."""
 
-    def __init__(self, month: str, version: Version, names: Names) -> None:
+    def __init__(self, month: str, version: Version, names: Names, listed: Listed) -> None:
         self._names = names
+        self._listed = lru_cache(_MOST_LISTED)(listed)
         its = span(month)
         self._blank: dict[str, Any] = dict.fromkeys(columns(version))
         self._blank |= {
@@ -98,9 +108,12 @@ class Dataset:
             "x_CostBasis": _BASIS.get(of.source, "confirmed"),
         }
         rest, count = group.amount * 1_000, group.entries
+        public = self._listed(of.provider, of.model, of.price, float(of.day * DAY + _NOON))
         for (meter, pico), quantity in sorted(group.parts.items()):
             rest -= quantity * pico
-            yield common | self._metered(of, meter, quantity, pico) | {"x_RequestCount": count}
+            asked = None if public is None else rate(public, meter)
+            metered = self._metered(of, meter, quantity, pico) | _as_listed(meter, quantity, asked)
+            yield common | metered | {"x_RequestCount": count}
             count = 0
         if rest or count:
             yield common | self._rest(of, rest) | {"x_RequestCount": count}
@@ -152,14 +165,14 @@ class Dataset:
 
     def _metered(self, of: Charge, meter: str, quantity: int, pico: int) -> dict[str, Any]:
         by_request = meter == REQUESTS
-        scale, unit = (_PICO, REQUESTS) if by_request else (_MILLION, "1000000 Tokens")
+        unit = REQUESTS if by_request else "1000000 Tokens"
         sku = f"{of.provider}/{of.model}/{meter.lower().replace(' ', '-')}"
         priced = Decimal(quantity) if by_request else Decimal(quantity).scaleb(-_MILLION)
         return {
             "ChargeCategory": "Usage",
             "ChargeDescription": f"{of.model}: {meter.lower()}",
             **_costs(quantity * pico),
-            **_unit_prices(Decimal(pico).scaleb(-scale)),
+            **_unit_prices(_unit_price(meter, pico)),
             **_quantities(priced, Decimal(quantity), unit, REQUESTS if by_request else "Tokens"),
             "PricingCategory": "Standard",
             "SkuId": sku,
@@ -198,6 +211,22 @@ def _unit_prices(price: Decimal) -> dict[str, Decimal]:
         "PricingCurrencyListUnitPrice",
     )
     return dict.fromkeys(names, price)
+
+
+def _unit_price(meter: str, pico: int) -> Decimal:
+    return Decimal(pico).scaleb(-(_PICO if meter == REQUESTS else _MILLION))
+
+
+def _as_listed(meter: str, quantity: int, pico: int | None) -> dict[str, Decimal]:
+    """What it would have cost without the contract; nothing where that is not known."""
+    if pico is None:
+        return {}
+    price = _unit_price(meter, pico)
+    return {
+        "ListCost": Decimal(quantity * pico).scaleb(-_PICO),
+        "ListUnitPrice": price,
+        "PricingCurrencyListUnitPrice": price,
+    }
 
 
 def _quantities(priced: Decimal, consumed: Decimal, unit: str, counted: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from gateway.db.session import Database
 from gateway.db.sums import HITS
 from gateway.db.usage import MOST_GROUPS
 from gateway.exports.columns import Version, columns, kind
-from gateway.exports.focus import Charge, Dataset, Hits, Names
+from gateway.exports.focus import Charge, Dataset, Hits, Listed, Names
 from gateway.exports.sinks import Format, Sink, sink
 from gateway.ledger.grouping import DAY, Scope, TooMany, grouped, late, own
 from policies.months import span
@@ -40,12 +40,12 @@ class Wanted(Struct, frozen=True, kw_only=True):
     tags: bool = True
 
 
-async def write_focus(database: Database, wanted: Wanted, file: BinaryIO) -> int:
+async def write_focus(database: Database, listed: Listed, wanted: Wanted, file: BinaryIO) -> int:
     """Write the whole file; answers how many rows. Raises TooMany, ValueError, and what a database raises."""
     into = sink(wanted.form, [(name, kind(name)) for name in columns(wanted.version)], file)
     count = 0
     async with database.snapshot() as connection:
-        dataset = Dataset(wanted.month, wanted.version, await _names(connection))
+        dataset = Dataset(wanted.month, wanted.version, await _names(connection), listed)
         its = span(wanted.month)
         days = range(its.start, its.end, DAY)
         hit = await _hit(database, wanted, [*days, its.end])

@@ -21,6 +21,7 @@ from sqlalchemy.engine import Connection
 
 from gateway.db.models import ExportRun, MonthSeal
 from gateway.db.session import UNREACHABLE, Database
+from gateway.exports.focus import Listed
 from gateway.exports.focus_file import Wanted, write_focus
 from gateway.exports.plain import COLUMNS, entries_between, entries_of_month
 from gateway.exports.sinks import sink
@@ -54,11 +55,18 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 class Scheduler:
-    """One per worker. `shown`: how a statement becomes CSV; `now`: wall-clock seconds."""
+    """One per worker. `shown`: how a statement becomes CSV; `listed`: list prices; `now`: wall-clock seconds."""
 
     def __init__(
-        self, database: Database, jobs: "Sequence[ExportSettings]", shown: Statement, *, now: Callable[[], float]
+        self,
+        database: Database,
+        jobs: "Sequence[ExportSettings]",
+        shown: Statement,
+        *,
+        listed: Listed,
+        now: Callable[[], float],
     ) -> None:
+        self._listed = listed
         self._database = database
         self._jobs = jobs
         self._shown = shown
@@ -128,7 +136,8 @@ class Scheduler:
         month = month_around(period)
         if job.what == "focus":
             form = "parquet" if job.format == "parquet" else "csv"
-            await write_focus(self._database, Wanted(month=month, form=form, version=job.focus_version), file)
+            wanted = Wanted(month=month, form=form, version=job.focus_version)
+            await write_focus(self._database, self._listed, wanted, file)
         elif job.what == "statement":
             found = await statement(self._database, month, self._now())
             await asyncio.to_thread(file.write, self._shown(found))

@@ -70,7 +70,7 @@ async def focus_answer(services: Services, wanted: Wanted) -> Response[Any]:
     await services.ledger.flush()
     file = cast("BinaryIO", tempfile.TemporaryFile(dir=services.settings.home))  # noqa: SIM115 - `_sent` closes it
     try:
-        await write_focus(services.database, wanted, file)
+        await write_focus(services.database, services.prices.listed, wanted, file)
         await asyncio.to_thread(file.seek, 0)
     except TooMany as error:
         file.close()

@@ -14,7 +14,11 @@ from gateway.ledger.posts import classes_text
 from policies.money import Price, Usage, cost_nano
 from tests.empty_database import fresh_postgres
 
+# A contract's, with the id the price book gives it, and half of it for batches.
+AGREED, AGREED_BATCH = "set/openai/gpt-5-mini@00000000a1", "set/openai/gpt-5-mini+batch@00000000a2"
 PRICES = {
+    AGREED: {"input_pico": 200_000, "output_pico": 1_500_000, "cached_pico": 20_000},
+    AGREED_BATCH: {"input_pico": 100_000, "output_pico": 750_000, "cached_pico": 10_000},
     "plain": {"input_pico": 150_000, "output_pico": 600_000, "cached_pico": 75_000, "cache_write_pico": 187_500},
     "odd": {"input_pico": 37_333, "output_pico": 1, "cached_pico": 7, "cache_write_pico": 11, "request_pico": 999},
     "tiered": {

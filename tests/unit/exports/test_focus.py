@@ -17,10 +17,13 @@ from sqlalchemy import text
 
 from gateway.db.session import Database
 from gateway.exports.columns import Version, columns, kind
+from gateway.exports.focus import Listed
 from gateway.exports.focus_file import Wanted, write_focus
+from gateway.prices import PriceBook
+from gateway.settings import Settings
 from policies.money import Usage
 from tests.clock import FrozenClock
-from tests.unit.exports.books import at, entry, named, post
+from tests.unit.exports.books import AGREED, AGREED_BATCH, at, entry, named, post
 
 SPECIFICATION = Path(__file__).parents[2] / "data" / "focus_columns.csv"
 COSTS = ("BilledCost", "EffectiveCost", "ContractedCost", "ListCost")
@@ -33,9 +36,13 @@ def specification(version: Version) -> dict[str, dict[str, str]]:
         return {row["column"]: row for row in csv.DictReader(file) if row["since"] <= version}
 
 
+def listed(database: Database) -> Listed:
+    return PriceBook(database, settings=Settings(), now=lambda: at(2026, 11, 1)).listed
+
+
 async def rows_of(database: Database, **wanted: Any) -> list[dict[str, str]]:
     file = io.BytesIO()
-    count = await write_focus(database, structs.replace(Wanted(month="2026-10"), **wanted), file)
+    count = await write_focus(database, listed(database), structs.replace(Wanted(month="2026-10"), **wanted), file)
     rows = list(csv.DictReader(io.StringIO(file.getvalue().decode(), newline="")))
     assert len(rows) == count
     return rows
@@ -176,12 +183,36 @@ async def test_unit_prices_stand_in_rows_of_their_own(database: Database) -> Non
     ]
 
 
+async def test_a_contract_stands_beside_the_list_price(database: Database) -> None:
+    """What a contract saves is the difference of two columns; at a batch rate the list's batch rate counts."""
+    usage = Usage(prompt=1_000_000, cached=400_000, completion=100_000)
+    charged = [(AGREED, "gpt-5-mini"), (AGREED, "ours"), (AGREED_BATCH, "gpt-6.1-terra"), (AGREED_BATCH, "gpt-5-mini")]
+    for number, (price, model) in enumerate(charged):
+        await post(database, [entry(number, at(2026, 10, 5), usage, price, model=model)])
+    rows = await rows_of(database)
+    found = {
+        (row["SkuPriceId"].partition("@")[0], row["SkuId"].rpartition("/")[0], row["SkuMeter"]): tuple(
+            Decimal(row[name]) for name in ("ListUnitPrice", "ListCost", "ContractedUnitPrice", "BilledCost")
+        )
+        for row in rows
+    }
+    contract, model = "set/openai/gpt-5-mini", "openai/gpt-5-mini"
+    assert found[contract, model, "Input Tokens"] == tuple(map(Decimal, ("0.25", "0.15", "0.2", "0.12")))
+    assert found[contract, model, "Cached Input Tokens"] == tuple(map(Decimal, ("0.025", "0.01", "0.02", "0.008")))
+    assert found[contract, model, "Output Tokens"] == tuple(map(Decimal, ("2", "0.2", "1.5", "0.15")))
+    assert found[contract, "openai/ours", "Output Tokens"] == tuple(map(Decimal, ("1.5", "0.15", "1.5", "0.15")))
+    batch = (contract + "+batch", "openai/gpt-6.1-terra", "Output Tokens")
+    assert found[batch] == tuple(map(Decimal, ("2.5", "0.25", "0.75", "0.075")))
+    unlisted = (contract + "+batch", model, "Output Tokens")  # the table has no batch price of it
+    assert found[unlisted] == tuple(map(Decimal, ("0.75", "0.075", "0.75", "0.075")))
+
+
 async def test_parquet_holds_the_same_rows(database: Database, tmp_path: Path) -> None:
     """Types are the specification's, and no amount became a floating-point number."""
     await post(database, list(some_entries(2)))
     path = tmp_path / "focus.parquet"
     with path.open("wb") as file:
-        count = await write_focus(database, Wanted(month="2026-10", form="parquet"), file)
+        count = await write_focus(database, listed(database), Wanted(month="2026-10", form="parquet"), file)
     table = parquet.read_table(path)
     assert table.num_rows == count
     types = {"number": "decimal128(38, 12)", "text": "string", "instant": "timestamp[ms, tz=UTC]", "count": "int64"}

@@ -19,8 +19,12 @@ from tests.unit.exports.books import at, entry, post
 USAGE = Usage(prompt=1_000, completion=300)
 
 
+def no_list(*_: object) -> None:
+    """No model is in it."""
+
+
 def scheduler(database: Database, clock: FrozenClock, *jobs: ExportSettings) -> Scheduler:
-    return Scheduler(database, jobs, lambda found: found.month.name.encode(), now=clock.now)
+    return Scheduler(database, jobs, lambda found: found.month.name.encode(), listed=no_list, now=clock.now)
 
 
 def names(folder: Path) -> list[str]:

@@ -2,8 +2,9 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from policies.meters import in_nano, is_plain, meters
+from policies.meters import ROUNDING, in_nano, is_plain, meters, rate
 from policies.money import Apart, Price, Tier, Usage, checked, cost_nano
 
 RATE = st.integers(0, 10**8)
@@ -59,3 +60,11 @@ def test_attempts_at_a_plain_price_can_be_metered_together(usages: list[Usage], 
     whole = Usage(**{name: sum(getattr(usage, name) for usage in usages) for name in usages[0].__struct_fields__})
     together = sum(part.cost_pico for part in meters(whole, price, len(usages)))
     assert together == sum(part.cost_pico for usage in usages for part in meters(usage, price))
+
+
+@given(USAGES, PRICES)
+def test_the_rate_of_a_meter_is_what_the_meter_charges(usage: Usage, price: Price) -> None:
+    """List prices stand beside contracts meter by meter; a meter that reads another rate would invent a discount."""
+    parts = meters(usage, replace(price, tiers=()))
+    assert [rate(price, part.meter) for part in parts] == [part.pico for part in parts]
+    assert rate(price, ROUNDING) is None
