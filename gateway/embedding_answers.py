@@ -11,12 +11,11 @@ maximum context length"), so nothing is cut silently.
 
 import asyncio
 import base64
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from cache.embedder import MAX_CHARS, Encoder
 from cache.weights import Unusable, locate
@@ -24,6 +23,9 @@ from gateway.call import Body, Chunk
 from gateway.errors import InvalidRequest
 from gateway.providers import Sending
 from policies.money import Usage
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 # About as much as OpenAI's own embedding models read.
 LONGEST_TEXT = 32_768
@@ -52,7 +54,9 @@ class TokenIds:
         return self._tokenizer.decode_batch(ids)
 
 
-def _load(model: str) -> Tokenizer:
+def _load(model: str) -> "Tokenizer":
+    from tokenizers import Tokenizer
+
     try:
         return Tokenizer.from_file(str(locate(model).folder / "tokenizer.json"))
     except (Unusable, OSError) as error:

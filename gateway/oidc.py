@@ -20,10 +20,6 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode
 
 import msgspec
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Struct
 
 from gateway.call import Role
@@ -81,6 +77,11 @@ class SignOn:
             raise ValueError(
                 f"oidc needs more packages: pip install 'nearhit[oidc]' ({error.name} is missing)"
             ) from error
+        # Here, as the libraries of the extra: a worker whose people do not sign on this way has 6 MB more without.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
         self.settings = settings
         self._now = now
         self._seal = AESGCM(HKDF(SHA256(), 32, salt=None, info=_LABEL).derive(secret))
@@ -247,6 +248,8 @@ class SignOn:
         return (once + self._seal.encrypt(once, msgspec.msgpack.encode(login), _LABEL)).hex()
 
     def _opened(self, sealed: str) -> Login | None:
+        from cryptography.exceptions import InvalidTag
+
         try:
             raw = bytes.fromhex(sealed)
             return msgspec.msgpack.decode(self._seal.decrypt(raw[:12], raw[12:], _LABEL), type=Login)

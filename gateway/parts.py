@@ -19,10 +19,7 @@ from cache.store import Store
 from cache.types import CacheConfig
 from cache.verify import Watch
 from engine.api import Engine
-from engine.client import EngineClient
 from engine.locate import ModelNotFound, locate
-from engine.pool import EnginePool
-from engine.sim import SimEngine
 from gateway.fleet import Fleet
 from gateway.judging import Ask, ModelJudge
 from gateway.key_pool import KeyPool
@@ -83,8 +80,14 @@ def build_engines(settings: Settings) -> dict[str, Engine]:
 
 
 def _engine(settings: Settings, name: str, chosen: EngineSettings) -> Engine:
+    # Tokenizers and grammars take 10 MB that a worker without an engine has no use for.
     if chosen.model == "sim":
+        from engine.sim import SimEngine
+
         return SimEngine(monotonic=time.monotonic)
+    from engine.client import EngineClient
+    from engine.pool import EnginePool
+
     sockets = engine_sockets(settings.home / "run", name, chosen.replicas)
     clients = [EngineClient(chosen.model, path, monotonic=time.monotonic) for path in sockets]
     return clients[0] if len(clients) == 1 else EnginePool(clients)

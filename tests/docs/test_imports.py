@@ -33,6 +33,10 @@ def imported(path: Path) -> set[str]:
     return names
 
 
+# 16 MB of a worker that has no engine and whose people sign on in no other way
+SELDOM = ("tokenizers", "llguidance", "cryptography", "faiss", "redis", "asyncpg")
+
+
 @pytest.mark.parametrize("module", ["gateway.app", "gateway.cli", "engine.client", "cache.embedder"])
 def test_start_loads_nothing_heavy(module: str) -> None:
     """torch alone takes a second and 200 MB in every worker; only the encoder's and the engines' processes need it."""
@@ -40,6 +44,13 @@ def test_start_loads_nothing_heavy(module: str) -> None:
     done = run([sys.executable, "-c", code], ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+def test_a_worker_loads_what_it_is_configured_for() -> None:
+    """A worker shall stay below 180 MB; what only some configurations use has to wait until one of them is read."""
+    code = f"import sys, gateway.app; print([name for name in {SELDOM!r} if name in sys.modules])"
+    done = run([sys.executable, "-c", code], ROOT)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "policies").rglob("*.py")), ids=lambda path: path.stem)
