@@ -210,7 +210,11 @@ class Cycle(RequestResponseCycle):
         self.response_complete = True
         self.message_event.set()
         if not self.keep_alive:
-            self.transport.close()
+            if self.more_body and self.transport.can_write_eof():
+                # Closed while more of its body comes in, the connection would be reset and take the answer back.
+                self.transport.write_eof()
+            else:
+                self.transport.close()
         self.on_response()
 
 

@@ -233,6 +233,8 @@ class Protocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._in_body = False
         if self.cycle.response_complete:
+            if not self.cycle.keep_alive:  # all has come that was thrown away
+                self.transport.close()
             self._await_next_request()
         else:
             super().on_message_complete()

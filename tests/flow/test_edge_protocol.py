@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import logging
+import socket
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -261,6 +262,18 @@ async def test_a_body_over_the_limit_is_refused_and_the_connection_goes_on(serve
         assert (await client.answer()).status == 413
         await client.send(post())
         assert (await client.answer()).status == 200
+
+
+@pytest.mark.parametrize(("version", "header"), [("1.1", "x-a: b"), ("1.1", "connection: close"), ("1.0", "x-a: b")])
+async def test_who_sends_all_before_reading_is_told(server: Server, version: str, header: str) -> None:
+    """Python's urllib does, and asks to close: it got a reset connection in place of the 413."""
+
+    def send_all() -> bytes:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+            client.sendall(post(b"x" * (16 * MAX_BODY), header, version=version))
+            return client.recv(12)
+
+    assert (await asyncio.to_thread(send_all)).endswith(b" 413")
 
 
 async def test_an_endless_chunked_body_is_refused(server: Server) -> None:
