@@ -204,6 +204,12 @@ def _dry_run(found: Found, name: str, value: str) -> None:
     found["dry_run"] = value in _TRUE
 
 
+def _priority(found: Found, name: str, value: str) -> None:
+    del found  # `gateway.gate` has read it by now
+    if value.lower() not in ("normal", "batch"):
+        raise _refuse(name, "must be normal or batch")
+
+
 def _traceparent(found: Found, name: str, value: str) -> None:
     del name
     if _TRACEPARENT.fullmatch(value):  # W3C Trace Context: a malformed one is ignored, a trace begins anew
@@ -228,6 +234,7 @@ _READERS: dict[bytes, Callable[[Found, str, str], None]] = {
     b"x-nearhit-max-cost-usd": _max_cost,
     b"x-nearhit-timeout": _timeout,
     b"x-nearhit-dry-run": _dry_run,
+    b"x-nearhit-priority": _priority,
     b"traceparent": _traceparent,
     b"idempotency-key": _idempotency_key,
 }

@@ -56,6 +56,7 @@ def test_ordinary_headers_ask_for_nothing() -> None:
         ("x-nearhit-timeout", "30", {"timeout": 30.0}),
         ("x-nearhit-dry-run", "1", {"dry_run": True}),
         ("x-nearhit-dry-run", "false", {"dry_run": False}),
+        ("x-nearhit-priority", "batch", {}),  # the gate's: here it was refused as a header that does not exist
         ("idempotency-key", "abc 1", {"idempotency_key": "abc 1"}),
         ("traceparent", f"00-{'a' * 32}-{'b' * 16}-01", {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}),
     ],
