@@ -26,6 +26,7 @@ from gateway.services import Services
 from policies.money import usd
 
 _LONGEST_SHOWN = 2_000
+_FILTERS = ("team", "project", "model", "contains")
 
 
 class FeedbackWanted(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -112,7 +113,12 @@ async def purge(
     model: Text = None,
     contains: Text = None,
 ) -> Purged:
-    """All that match every filter given; without filters, all that the caller may reach."""
+    """All that match every filter given; without filters, all that the caller may reach. A filter that is empty or
+    that there is none of is refused: left out of account it would take everything out."""
+    for name, value in caller.request.query_params.items():
+        if name not in _FILTERS or not value:
+            why = "is empty" if name in _FILTERS else f"is no filter; known are {', '.join(_FILTERS)}"
+            raise InvalidRequest(f"`{name[:60]}` {why}. Nothing was purged.", param=name[:60], code="invalid_value")
     if caller.principal.team != ORG_WIDE:
         if team not in (None, caller.principal.team):
             raise NotAllowed("Another team's answers are beyond your team.", code="beyond_team", param="team")

@@ -340,6 +340,15 @@ async def test_purge_takes_only_what_matches(home: House) -> None:
         assert [row["team"] for row in (await operator.get("/api/v1/cache/entries")).json()["data"]] == ["acme"]
 
 
+@pytest.mark.parametrize("asked", ["teams=acme", "Team=acme", "contains=", "team=acme&contains="])
+async def test_purge_refuses_a_filter_it_does_not_read(home: House, asked: str) -> None:
+    """A misspelt or empty filter was left out of account, so every tenant's answers were taken out."""
+    async with home.client() as admin:
+        refused = await admin.delete(f"/api/v1/cache?{asked}")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, asked.rpartition("&")[2].split("=")[0])
+        assert len((await admin.get("/api/v1/cache/entries")).json()["data"]) == 2
+
+
 @pytest.mark.parametrize(("wrong", "judged"), [(0, 1), (0, 50), (1, 3), (25, 50), (50, 50)])
 def test_the_interval_holds_the_share_and_narrows(wrong: int, judged: int) -> None:
     """A rate without its uncertainty would promise what was not measured."""
