@@ -113,7 +113,8 @@ class Pipeline:
             journey.miss = found
         journey.outcome.cache = self._parts.asking.mark(call, query, journey.miss)
         if call.directives.only_if_cached:
-            raise CacheMissed("No kept answer may be served for this request, and only-if-cached was asked for.")
+            why = "No kept answer may be served for this request, and only-if-cached was asked for."
+            raise CacheMissed(why, headers=(("x-should-retry", "false"),))
         return None
 
     async def _turn(self, journey: Journey, less: Degraded) -> Answer | None:

@@ -20,7 +20,7 @@ from msgspec import structs
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
-from gateway.call import Call, Outcome, Principal
+from gateway.call import Call, Outcome
 from gateway.db import budgets as stored
 from gateway.db.clean import clean
 from gateway.db.session import UNREACHABLE, Also, Database, nothing
@@ -247,13 +247,9 @@ class Ledger:
         """How many boots share this database."""
         return self._pulse.processes
 
-    def remaining(self, principal: Principal) -> int | None:
-        """The smallest headroom of the hard budgets of a key, its project and team and the organization, nano-USD."""
-        if not self._pools:
-            return None
-        asker = (principal.team, principal.project, principal.key_id, None, (), ())
-        pools = self._pools.drawn_on(asker, self._pulse.instant()).pools
-        return min([pool.headroom for pool in pools if pool.hard], default=None)
+    def remaining(self, call: Call, provider: str, model: str) -> int | None:
+        """The smallest headroom of the hard budgets that such an attempt would draw on, nano-USD; None: of none."""
+        return min([pool.headroom for pool in self.drawn_on(call, provider, model) if pool.hard], default=None)
 
     # -- budgets ---------------------------------------------------------------------------------------------------
 

@@ -307,8 +307,9 @@ class Endpoint:
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     def _lines(self, answer: Answer, *, ended: bool) -> str:
-        edge, call = self._edge, answer.journey.call
-        lines = of_answer(answer, now=edge.monotonic(), at=edge.now(), remaining=edge.ledger.remaining(call.principal))
+        edge, call, landing = self._edge, answer.journey.call, answer.flight.landing
+        remaining = edge.ledger.remaining(call, landing.provider, landing.model)
+        lines = of_answer(answer, now=edge.monotonic(), at=edge.now(), remaining=remaining)
         if edge.rates:
             lines += "".join([f"{name}: {value}\r\n" for name, value in edge.rates.told(call)])
         if ignored := edge.ignored(answer):

@@ -120,6 +120,7 @@ async def test_only_if_cached_never_calls_upstream(tmp_path: Path) -> None:
         told = await gateway.chat(headers={"cache-control": "only-if-cached"})
         assert told.status == 504
         assert told.json["error"]["code"] == "cache_miss"
+        assert told.headers["x-should-retry"] == "false", "clients repeat every other 504, in vain"
         assert await gateway.entries() == []
 
 

@@ -21,6 +21,7 @@ from gateway.scripted_server import Options, ScriptedServer
 from policies.budget import Budget
 from tests.flow.test_batches import client_of, line, lines, made, over, told
 from tests.live import Live, live, settings
+from tests.unit.ledger.rig import call
 from tests.waiting import until
 
 KINDS = ("openai", "groq", "azure", "mistral", "anthropic")
@@ -221,7 +222,7 @@ async def test_all_that_it_may_cost_is_held_while_it_is_away(tmp_path: Path) -> 
         await ledger.set_budget(Budget(scope="org", limit_nano=20_000_000, window="day", alerts=()), "test")
         batch = await made(client, lines(*(line(f"q{n}", max_tokens=100) for n in range(5))))
         await until(lambda: server.batches.known == 1)
-        left = ledger.remaining(Principal(key_id="", team="acme", project="app"))
+        left = ledger.remaining(call(Principal(key_id="", team="acme", project="app")), "lab", "m")
         assert left is not None
         assert 0 < left < 20_000_000 - 5 * 100 * 10_000, "at least the whole output of each"
         refused = await gateway.chat(model="lab/m", max_tokens=900)

@@ -21,6 +21,11 @@ from tests.unit.ledger.world import FaultyDatabase
 from tests.waiting import until
 
 
+def left_of(ledger: Ledger, *, model: str = "smart", user: str | None = None, **tags: str) -> int | None:
+    """As it is told with an answer."""
+    return ledger.remaining(call(WHO, model=model, user=user, **tags), "openai", "gpt-5-mini")
+
+
 @pytest.fixture
 async def rig(tmp_path: Path, clock: FrozenClock) -> AsyncGenerator[Rig, None]:
     async with running(tmp_path, clock=clock) as made:
@@ -50,7 +55,7 @@ async def test_everything_is_posted_without_any_budget(rig: Rig) -> None:
         "key1",
         "chatcmpl-1",
     )
-    assert ledger.remaining(WHO) is None
+    assert left_of(ledger) is None
     assert await ledger.verify() == []
 
 
@@ -73,6 +78,16 @@ async def test_a_refusal_says_everything_a_person_needs(rig: Rig, clock: FrozenC
     assert await held(ledger)
 
 
+@pytest.mark.parametrize("scope", ["user:ann", "model:smart", "model:openai/gpt-5-mini", "tag:env=prod"])
+async def test_what_remains_is_told_of_every_budget_a_request_draws_on(rig: Rig, scope: str) -> None:
+    """Clients slow down by it; whoever was limited by user, model or tag was told nothing, or another's larger rest."""
+    ledger = await rig.ledger()
+    await ledger.set_budget(budget("org", 1_000), "test")
+    await ledger.set_budget(budget(scope, 70), "test")
+    assert left_of(ledger, user="ann", env="prod") == 70
+    assert left_of(ledger, model="other", user="bob", env="test") == (70 if "/" in scope else 1_000)
+
+
 async def test_ends_give_back_what_was_not_used(rig: Rig) -> None:
     """Reservations are upper bounds; the difference must be spendable at once, down to the last cent."""
     ledger = await rig.ledger()
@@ -82,7 +97,7 @@ async def test_ends_give_back_what_was_not_used(rig: Rig) -> None:
         assert ledger.settle(hold, settled(1)) == 1
     hold = await held(ledger)
     ledger.void(hold, "refused")
-    assert ledger.remaining(WHO) == 10
+    assert left_of(ledger) == 10
     hold = await held(ledger)
     ledger.settle(hold, settled(10))
     with pytest.raises(BudgetExhausted):
@@ -158,7 +173,7 @@ async def test_soft_budgets_warn_and_never_refuse(rig: Rig) -> None:
     alerts = await rig.rows("SELECT threshold, spent_nano FROM budget_alert ORDER BY threshold")
     assert [(row["threshold"], row["spent_nano"]) for row in alerts] == [(0.5, 5), (1.0, 10)]
     assert (await rig.window("org"))["spent"] == 20
-    assert ledger.remaining(WHO) is None
+    assert left_of(ledger) is None
     assert await ledger.verify() == []
 
 
@@ -242,7 +257,7 @@ async def test_idle_leases_go_back(rig: Rig, clock: FrozenClock) -> None:
     clock.advance(15.0)
     await ledger._tender.turn()
     assert await rig.window("org") == {"limit": 100_000, "spent": 3, "estimated": 0, "held": 0}
-    assert ledger.remaining(WHO) == 99_997
+    assert left_of(ledger) == 99_997
 
 
 async def test_a_lease_is_a_minute_and_a_half_of_spending(rig: Rig, clock: FrozenClock) -> None:
