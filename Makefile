@@ -5,7 +5,9 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 BIN := $(VENV)/bin
-PORT ?= 8080
+PORT ?=
+# What is typed goes first, then our own variable; PORT alone may be there for something else.
+LISTEN := $(if $(filter command line,$(origin PORT)),$(PORT),$(or $(NEARHIT_SERVER__PORT),$(PORT)))
 BENCH_SECONDS ?= 3
 BENCH_ORDERS ?= 5
 BENCH_LIMIT ?=
@@ -46,8 +48,8 @@ $(VENV)/.installed-bench: $(VENV)/.installed
 install: $(VENV)/.installed ## the virtual environment, enough to serve
 install-dev: $(VENV)/.installed-dev ## the same with the tools of `make test`
 
-serve: install ## start the gateway on 127.0.0.1:$(PORT)
-	@NEARHIT_SERVER__PORT=$${NEARHIT_SERVER__PORT:-$(PORT)} exec $(BIN)/nearhit serve
+serve: install ## start the gateway on 127.0.0.1:8080, or where nearhit.yaml, NEARHIT_SERVER__PORT or PORT says
+	@exec $(BIN)/nearhit serve $(if $(LISTEN),--port $(LISTEN))
 
 test: install-dev lint imports ## everything that must pass; about 10 minutes on 2 cores
 	@# Reading the types keeps one core busy for a minute, tests often wait: beside each other both are done sooner.

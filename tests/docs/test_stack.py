@@ -3,6 +3,7 @@
 `deploy/prove_containers.sh` proves the same by running them; this notices a slip within a second.
 """
 
+import os
 import re
 import subprocess
 import tomllib
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.settings import load
+from gateway.settings import WELL_KNOWN, load
 
 ROOT = Path(__file__).parents[2]
 OURS = ("gateway", "gateway-gpu", "migrate", "mock")
@@ -79,6 +80,14 @@ def test_images_are_pinned_and_profiles_are_there() -> None:
     }
 
 
+def test_every_usual_key_reaches_the_gateway() -> None:
+    """Whoever puts a key into .env is promised that its provider is on; a name left out here was silently off."""
+    names = {name for name, _ in WELL_KNOWN.values()}
+    names |= {name for _, address in WELL_KNOWN.values() for name in re.findall(r"\$\{(\w+)\}", address)}
+    given = compose()["services"]["gateway"]["environment"]
+    assert {name: given.get(name) for name in names} == {name: f"${{{name}:-}}" for name in names}
+
+
 def test_the_gateway_waits_for_its_schema() -> None:
     """Two gateways that both migrate would race; one that does not wait would serve on an old schema."""
     services = compose()["services"]
@@ -102,3 +111,13 @@ def test_the_settings_of_the_stack_load() -> None:
     settings = load(ROOT / "deploy" / "nearhit.yaml")
     assert settings.models["mock"].free
     assert settings.providers["mock"].base_url == "http://mock:9000/v1"
+
+
+@pytest.mark.parametrize(("given", "flags"), [((), ""), (("PORT=8090",), "--port 8090")])
+def test_make_serve_names_a_port_only_where_one_is_given(given: tuple[str, ...], flags: str) -> None:
+    """A default port on make's side won over `server.port` of nearhit.yaml, which `nearhit init --port` had written."""
+    ours = ("PORT", "NEARHIT_SERVER__PORT", "MAKEFLAGS", "MAKELEVEL")
+    without = {name: value for name, value in os.environ.items() if name not in ours}
+    command = ["make", "--dry-run", "--assume-old=install", "serve", *given]
+    done = subprocess.run(command, cwd=ROOT, env=without, check=True, capture_output=True, text=True, timeout=10)
+    assert done.stdout.rstrip("\n").endswith(f"/nearhit serve {flags}")
