@@ -50,6 +50,7 @@ from gateway.herds import Herds
 from gateway.journey import Recorder
 from gateway.keywatch import KeyWatch
 from gateway.ledger import Ledger
+from gateway.ledger.configured import configured as limits
 from gateway.parts import (
     aliases,
     build_cache,
@@ -200,10 +201,17 @@ class Worker(Struct, kw_only=True):
         return found
 
 
-def build(settings: Settings) -> Worker:
-    """Every part, built and wired but not started."""
+def _prepared(settings: Settings) -> bytes:
+    """The installation's secret, in a home that is there. Raises ValueError for limits that make no sense."""
+    limits(settings.budgets)  # both are read again when they are put in force, which is too late to say so plainly
+    configured(settings)
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    secret = installation_secret(settings)
+    return installation_secret(settings)
+
+
+def build(settings: Settings) -> Worker:
+    """Every part, built and wired but not started. Raises ValueError for settings that cannot work."""
+    secret = _prepared(settings)
     answering, background = Tasks(), Tasks()
     database = Database(settings.database_url)
     ledger = Ledger(

@@ -1,9 +1,9 @@
-"""What clients may leave here, how much of it and for how long: files, batches, responses.
+"""What is kept here, how much of it and for how long: files, batches and responses of clients; rows and sums of usage.
 
 Knows: names and ranges. Does not know: where anything is kept.
 """
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gateway.setting_types import Octets, Seconds, Section
 
@@ -31,3 +31,19 @@ class KeptSettings(Section):
     batch_patience: Seconds = 3_600.0
     responses_ttl: Seconds = _MONTH
     project_responses: Octets = 256 << 20
+
+
+class RetentionSettings(Section):
+    """Days that things are kept, 0 for ever: rows of requests, their sums by hour, their sums by day."""
+
+    requests: int = Field(default=90, ge=0)
+    hours: int = Field(default=400, ge=0)
+    days: int = Field(default=2_600, ge=0)
+
+    @model_validator(mode="after")
+    def _sums_outlive_rows(self) -> "RetentionSettings":
+        """A row whose sums are gone already could not be told any more."""
+        in_order = [value or 10**9 for value in (self.requests, self.hours, self.days)]
+        if in_order != sorted(in_order):
+            raise ValueError("`requests` must not be kept longer than `hours`, nor those longer than `days`")
+        return self

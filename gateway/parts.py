@@ -4,8 +4,10 @@ Knows constructors and defaults. Does not start, stop or call anything.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+
+import msgspec
 
 from cache import priors, weights
 from cache.codec import Codec, read_keys
@@ -121,7 +123,15 @@ def build_providers(
 
 
 def build_upstream(name: str, chosen: ProviderSettings, transport: Transport, tasks: Tasks) -> Provider:
-    """One upstream: a fleet where there are several servers, a pool where there are several keys."""
+    """One upstream. Raises ValueError, which names it, for a kind there is none of and what cannot work."""
+    try:
+        return _upstream(name, chosen, transport, tasks)
+    except (LookupError, msgspec.ValidationError) as error:
+        raise ValueError(f"providers.{name}: {error}") from error
+
+
+def _upstream(name: str, chosen: ProviderSettings, transport: Transport, tasks: Tasks) -> Provider:
+    """A fleet where there are several servers, a pool where there are several keys."""
     if chosen.batch == "own" and (chosen.replicas or chosen.api_keys):
         raise ValueError(f"providers.{name}: `batch: own` needs one server and one api_key, whose batches they are")
     if chosen.replicas:
@@ -159,8 +169,8 @@ def label(settings: Settings, engine: str) -> str:
         return Path(model).name
 
 
-def offers(settings: Settings, providers: Mapping[str, Provider]) -> dict[str, list[str]]:
-    """For each provider the models it serves; an empty list where any name is passed on."""
+def offers(settings: Settings, providers: Iterable[str]) -> dict[str, list[str]]:
+    """For each provider, by name, the models it serves; an empty list where any name is passed on."""
     found: dict[str, list[str]] = {name: [] for name in providers}
     for name in {"local", *settings.engines}:
         engine = [label(settings, name)] if name in settings.engines else []
@@ -181,9 +191,15 @@ def aliases(settings: Settings) -> dict[str, str]:
 
 
 def build_policy(settings: Settings) -> ReusePolicy:
-    """The reuse policy by its name; one that learns starts from the prior that ships for the encoder, if one does."""
+    """The reuse policy by its name; one that learns starts from the prior that ships for the encoder, if one does.
+
+    Raises ValueError.
+    """
     chosen = settings.cache
-    module = load_policy(chosen.policy)
+    try:
+        module = load_policy(chosen.policy)
+    except LookupError as error:
+        raise ValueError(f"cache.policy: {error}") from error
     if chosen.policy != "learned":
         return module.Policy()
     digest = weights.PINNED["model.safetensors"] if chosen.encoder == weights.BUNDLED else chosen.encoder

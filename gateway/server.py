@@ -218,7 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = load(asked.config)
         app = _build(asked.app, settings, _rereading(asked))
-    except ValueError as error:  # pydantic's ValidationError is one; its message names the key
+    except ValueError as error:  # its message names the key
         sys.stderr.write(f"nearhit: {error}\n")
         return CONFIGURATION_ERROR
     tune()

@@ -1,4 +1,4 @@
-"""What settings are made of: durations, sizes, and parts that refuse unknown keys.
+"""What settings are made of: durations, sizes, parts that refuse unknown keys, and how mistakes in them are told.
 
 Knows: how `150ms` and `16MiB` are read. Does not know: any setting.
 """
@@ -6,9 +6,10 @@ Knows: how `150ms` and `16MiB` are read. Does not know: any setting.
 import re
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
+_NUMBER = re.compile(r"^-?\d+(?:\.\d+)?$")  # what a variable of the environment says in plain figures
 _SIZE = re.compile(r"^(\d+)(B|KiB|MiB|GiB)$")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -16,14 +17,18 @@ _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 def seconds(value: object) -> object:
     """`"150ms"`, `"24h"` -> seconds; numbers are seconds already."""
-    if isinstance(value, str) and (found := _DURATION.match(value.strip())):
+    if isinstance(value, str) and not _NUMBER.match(value.strip()):
+        if (found := _DURATION.match(value.strip())) is None:
+            raise ValueError("a duration such as 150ms, 30s, 5m, 24h or 7d")
         return float(found[1]) * _SECONDS[found[2]]
     return value
 
 
 def octets(value: object) -> object:
     """`"16MiB"` -> bytes; whole numbers are bytes already."""
-    if isinstance(value, str) and (found := _SIZE.match(value.strip())):
+    if isinstance(value, str) and not _NUMBER.match(value.strip()):
+        if (found := _SIZE.match(value.strip())) is None:
+            raise ValueError("a size such as 512KiB, 16MiB or 2GiB")
         return int(found[1]) * _BYTES[found[2]]
     return value
 
@@ -36,3 +41,13 @@ class Section(BaseModel):
     """Base of every part: unknown keys are errors, values never change after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def mistakes(error: ValidationError) -> str:
+    """Every mistake on a line of its own, by the setting's name. Never a value: it may be a secret in a wrong place."""
+    lines: list[str] = []
+    for found in error.errors(include_url=False, include_input=False):
+        name = ".".join(part for part in map(str, found["loc"]) if "[" not in part)  # of a union: which of its types
+        why = "there is no such setting" if found["type"] == "extra_forbidden" else found["msg"]
+        lines.append(f"{name}: {why}".removeprefix(": ").replace("Value error, ", "", 1))
+    return "the configuration is not valid:\n  " + "\n  ".join(lines)

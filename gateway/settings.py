@@ -15,6 +15,7 @@ from pydantic import (
     Field,
     PrivateAttr,
     SecretStr,
+    ValidationError,
     field_validator,
     model_validator,
 )
@@ -30,11 +31,11 @@ from gateway.alert_settings import AlertSettings
 from gateway.distillation_settings import DistillationSettings
 from gateway.engine_settings import EngineSettings
 from gateway.export_settings import ExportSettings
-from gateway.kept_settings import KeptSettings
+from gateway.kept_settings import KeptSettings, RetentionSettings
 from gateway.model_settings import ModelSettings
 from gateway.oidc_settings import OidcSettings
 from gateway.secret_files import with_files
-from gateway.setting_types import Octets, Seconds, Section
+from gateway.setting_types import Octets, Seconds, Section, mistakes
 from policies.money import nano
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -211,22 +212,6 @@ class LedgerSettings(Section):
     max_output_tokens: int = Field(default=4_096, ge=1)
 
 
-class RetentionSettings(Section):
-    """Days that things are kept, 0 for ever: rows of requests, their sums by hour, their sums by day."""
-
-    requests: int = Field(default=90, ge=0)
-    hours: int = Field(default=400, ge=0)
-    days: int = Field(default=2_600, ge=0)
-
-    @model_validator(mode="after")
-    def _sums_outlive_rows(self) -> "RetentionSettings":
-        """A row whose sums are gone already could not be told any more."""
-        in_order = [value or 10**9 for value in (self.requests, self.hours, self.days)]
-        if in_order != sorted(in_order):
-            raise ValueError("`requests` must not be kept longer than `hours`, nor those longer than `days`")
-        return self
-
-
 class Settings(BaseSettings):
     """The whole configuration. `home` holds everything the process writes."""
 
@@ -263,6 +248,13 @@ class Settings(BaseSettings):
     def _known_database(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("postgresql://", "postgresql+asyncpg://", "sqlite:///")):
             raise ValueError("expected postgresql://user@host/name (or leave it out for SQLite)")
+        return value
+
+    @field_validator("redis")
+    @classmethod
+    def _known_redis(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("expected redis://host:6379/0 (or rediss://, unix://)")
         return value
 
     @field_validator("exports")
@@ -325,7 +317,7 @@ class _FileValues:
 def load(config: Path | None = None, **flags: Any) -> Settings:
     """Settings from the file (default: ./nearhit.yaml when it is there), the environment and `flags`.
 
-    Raises pydantic.ValidationError (its message names the key), ValueError for an unreadable file or `${UNSET}`.
+    Raises ValueError for a mistake (its message names the key), an unreadable file or `${UNSET}`.
     """
     path = config or Path("nearhit.yaml")
     try:
@@ -335,6 +327,8 @@ def load(config: Path | None = None, **flags: Any) -> Settings:
         found = Settings(**flags)
         found._file = config  # pyright: ignore[reportPrivateUsage] - said by the one place that knows
         return found
+    except ValidationError as error:
+        raise ValueError(mistakes(error)) from None
     finally:
         _FileValues.current, _FileValues.seen = {}, {}
 
@@ -374,7 +368,7 @@ def _resolve(value: Any) -> Any:
 
 
 def _from_environment(found: re.Match[str]) -> str:
-    if found[1] not in _FileValues.seen:
+    if not _FileValues.seen.get(found[1]):  # empty is unset, as where a compose file says `${NAME:-}`
         raise ValueError(f"the configuration names ${{{found[1]}}}, which is not set in the environment")
     return _FileValues.seen[found[1]]
 

@@ -2,6 +2,7 @@
 
 from gateway.cli import show
 from gateway.cli.options import Options, ReadOptions, settings_of
+from gateway.cli.wrong import Wrong
 from gateway.settings import Settings
 from gateway.settings_shown import every
 
@@ -17,7 +18,11 @@ def show_config(*, options: ReadOptions = ReadOptions()) -> None:  # noqa: B008 
 
 def check_config(*, options: Options = Options()) -> None:  # noqa: B008 - frozen
     """Whether the configuration is valid; exit code 1 and every mistake when it is not."""
-    settings_of(options)
+    settings = settings_of(options)
+    from gateway.config_check import problems
+
+    if found := problems(settings):
+        raise Wrong("the configuration is not valid:\n  " + "\n  ".join(found))
     show.line("the configuration is valid")
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from pydantic import ValidationError
 
 from gateway.cli.wrong import Wrong
 from gateway.settings import Settings, load
@@ -36,8 +35,5 @@ def settings_of(options: Options, **flags: Any) -> Settings:
         flags["home"] = options.home
     try:
         return load(options.config, **flags)
-    except ValidationError as error:
-        lines = [f"{'.'.join(map(str, found['loc'])) or 'configuration'}: {found['msg']}" for found in error.errors()]
-        raise Wrong("the configuration is not valid:\n  " + "\n  ".join(lines)) from error
     except ValueError as error:
         raise Wrong(str(error)) from error

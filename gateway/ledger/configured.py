@@ -15,8 +15,15 @@ if TYPE_CHECKING:  # settings bring pydantic, which nothing here needs at run ti
 
 
 def configured(given: "Iterable[BudgetSettings]") -> list[Budget]:
-    """Raises ValueError where one makes no sense. Entries that only limit rates are left out."""
-    return [_budget(one, one.limit_usd) for one in given if one.limit_usd is not None]
+    """Raises ValueError, which names its scope, where one makes no sense. What only limits rates is left out."""
+    found: list[Budget] = []
+    for one in given:
+        if one.limit_usd is not None:
+            try:
+                found.append(_budget(one, one.limit_usd))
+            except ValueError as error:
+                raise ValueError(f"budgets: {one.scope}: {error}") from error
+    return found
 
 
 def _budget(given: "BudgetSettings", limit_usd: str) -> Budget:

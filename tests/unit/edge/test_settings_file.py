@@ -1,7 +1,13 @@
 """What stands in nearhit.yaml, as YAML reads it."""
 
+import re
 from pathlib import Path
+from traceback import format_exception
 
+import pytest
+
+from gateway.app import build
+from gateway.config_check import problems
 from gateway.settings import load
 
 
@@ -13,3 +19,76 @@ def test_off_may_be_written_without_quotes(tmp_path: Path) -> None:
     )
     found = load(config)
     assert (found.cache.mode, found.ledger.durability, found.providers["lab"].batch) == ("off", "off", "off")
+
+
+@pytest.mark.parametrize("told", [None, ""])
+def test_a_reference_to_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str | None) -> None:
+    """Compose hands on a key that is not in .env as an empty one; with it every call went out without a credential."""
+    monkeypatch.delenv("LAB_KEY", raising=False)
+    if told is not None:
+        monkeypatch.setenv("LAB_KEY", told)
+    config = tmp_path / "nearhit.yaml"
+    config.write_text('providers: {lab: {kind: openai, api_key: "${LAB_KEY}"}}\n')
+    with pytest.raises(ValueError, match="LAB_KEY"):
+        load(config)
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("server: {prot: 1}", "server.prot: there is no such setting"),
+        ("cache: {ttl: soon}", "cache.ttl: a duration such as"),
+        ("server: {max_body: 16MB}", "server.max_body: a size such as"),
+        ("redis: localhost", "redis: expected redis://"),
+        ("server: {workers: 2}", "server.workers > 1 needs database"),
+        ("models: {m: {route: [a/b], hedge: soon}}", "models.m.hedge: a duration such as"),
+    ],
+)
+def test_a_mistake_is_told_by_the_settings_name(tmp_path: Path, written: str, told: str) -> None:
+    """Whoever mistypes a setting reads this first; it was the validator's own words, with a link to its manual."""
+    config = tmp_path / "nearhit.yaml"
+    config.write_text(written)
+    with pytest.raises(ValueError, match=f"^the configuration is not valid:\n  {re.escape(told)}"):
+        load(config)
+
+
+def test_a_mistake_tells_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong may be a key in the wrong place, and the message goes to logs and to the reload call's answer."""
+    monkeypatch.setenv("LAB_KEY", "sk-very-secret")
+    config = tmp_path / "nearhit.yaml"
+    config.write_text('providers: {lab: {kind: openai, api_key: ["${LAB_KEY}"]}}\nserver: {port: "${LAB_KEY}"}')
+    with pytest.raises(ValueError, match=r"providers\.lab\.api_key") as caught:
+        load(config)
+    assert "sk-very-secret" not in "".join(format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("providers: {lab: {kind: opnai, api_key: none}}", "providers.lab: Unknown provider 'opnai'"),
+        ("providers: {lab: {kind: openai, api_key: none, bogus: 1}}", "providers.lab: .*bogus"),
+        ("models: {m: {route: [nosuch/x]}}", "models.m: no provider or engine is called 'nosuch'"),
+        ("budgets: [{scope: team, limit_usd: 1}]", "budgets: team: unknown scope"),
+        ("budgets: [{scope: team, rpm: 1}]", "unknown scope 'team'"),
+        ("cache: {policy: nosuch}", "cache.policy: Unknown reuse policy"),
+    ],
+)
+def test_what_no_gateway_could_start_with_is_found(tmp_path: Path, written: str, told: str) -> None:
+    """`nearhit config check` called it valid, and `nearhit serve` ended with a trace, or tried three times."""
+    config = tmp_path / "nearhit.yaml"
+    config.write_text(written)
+    settings = load(config, home=tmp_path / "home")
+    [problem] = problems(settings)
+    assert re.match(told, problem)
+    with pytest.raises(ValueError, match=told):
+        build(settings)
+
+
+def test_what_a_gateway_starts_with_has_no_problems(tmp_path: Path) -> None:
+    """The defaults, and one of everything that is looked at."""
+    config = tmp_path / "nearhit.yaml"
+    config.write_text(
+        "providers: {lab: {kind: openai, base_url: 'http://127.0.0.1:1/v1', api_key: none}}\n"
+        "models: {m: {route: [lab/any, local/demo]}}\nbudgets: [{scope: 'team:a', limit_usd: 1, rpm: 5}]\n"
+    )
+    assert problems(load(config)) == []

@@ -1,0 +1,39 @@
+"""What is wrong with settings beyond their shape: kinds, places, policies and scopes that there are none of.
+
+Builds what a worker would build and throws it away. Does not start, ask or write anything.
+"""
+
+from collections.abc import Callable
+
+from gateway.catalog import Catalog
+from gateway.ledger.configured import configured as limits
+from gateway.parts import aliases, build_codec, build_policy, build_upstream, offers
+from gateway.rates import configured as rates
+from gateway.settings import Settings
+from gateway.tasks import Tasks
+from gateway.transport.direct import DirectTransport
+
+
+def problems(settings: Settings) -> list[str]:
+    """Each in a sentence that names the setting; empty where a gateway can start with them."""
+    found: list[str] = []
+
+    def tried(build: Callable[[], object]) -> None:
+        try:
+            build()
+        except ValueError as error:
+            found.append(str(error))
+
+    transport, tasks = DirectTransport(), Tasks()
+    for name, chosen in settings.providers.items():
+        tried(lambda name=name, chosen=chosen: build_upstream(name, chosen, transport, tasks))
+    places = dict.fromkeys((*settings.providers, "local", *settings.engines))
+    if taken := set(settings.providers) & {"local", *settings.engines}:
+        found.append(f"a provider and an engine are both called {', '.join(sorted(taken))}")
+    tried(lambda: Catalog(settings.models, offers(settings, places), aliases(settings)))
+    for budget in settings.budgets:
+        alone = settings.model_copy(update={"budgets": [budget]})
+        tried(lambda alone=alone: (limits(alone.budgets), rates(alone)))
+    tried(lambda: build_policy(settings))
+    tried(lambda: build_codec(settings))
+    return found
