@@ -154,9 +154,9 @@ async def _chat(given: argparse.Namespace) -> None:
 
 
 def _ask() -> str | None:
-    """A line from the terminal; None at its end."""
+    """A line from the terminal; None at its end and for an empty one."""
     try:
-        return input("> ")
+        return input("> ") or None
     except EOFError:
         return None
 

@@ -24,7 +24,7 @@ def set_budgets(  # noqa: PLR0913 - one name per flag
     on_exhausted: str | None = None,
     degrade_at: float | None = None,
     options: ReadOptions = ReadOptions(),  # noqa: B008 - frozen
-) -> None:
+) -> int:
     """Set limits: in money, per minute, or both. What is left out stays as it is; `none` takes it away.
 
     Parameters
@@ -54,7 +54,11 @@ def set_budgets(  # noqa: PLR0913 - one name per flag
     given |= {"on_exhausted": on_exhausted, "degrade_at": degrade_at, "limit_usd": limit_usd}
     body = {name: None if value == _NONE else value for name, value in given.items() if value is not None}
     if limit_usd not in (None, _NONE):
-        shares = [float(share) for share in alerts.split(",") if share.strip()]
+        try:
+            shares = [float(share) for share in alerts.split(",") if share.strip()]
+        except ValueError:
+            show.line(f"--alerts takes fractions of the limit such as 0.5,0.8,0.95, not {alerts!r}")
+            return 2
         body |= {"window": window, "timezone": timezone, "mode": mode, "alerts": shares}
     with control(settings_of(options)) as gateway:
         made = gateway.ask("PUT", f"/api/v1/budgets/{quote(scope, safe='/:=')}", body=body)
@@ -62,6 +66,7 @@ def set_budgets(  # noqa: PLR0913 - one name per flag
         show.json(made)
     else:
         show.line(f"{made['scope']}: {_told(made)}")
+    return 0
 
 
 def _told(row: dict[str, Any]) -> str:

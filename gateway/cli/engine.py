@@ -32,5 +32,4 @@ def chat_engine(model: str = "demo", *, max_tokens: int = 256, temperature: floa
     """Talk to a model in this terminal; an empty line ends it."""
     from engine.__main__ import main
 
-    main(["chat", model, "--max-tokens", str(max_tokens), "--temperature", str(temperature)])
-    return 0
+    return main(["chat", model, "--max-tokens", str(max_tokens), "--temperature", str(temperature)])

@@ -9,6 +9,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+_ANY_WIDTH = 10_000  # characters; a column of JSON takes some hundreds
+
 
 def json(value: object) -> None:
     """One JSON document on standard output."""
@@ -27,7 +29,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Seque
         shown.add_column(name, justify="right" if name in right else "left", no_wrap=True)
     for row in rows:
         shown.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 250, highlight=False, markup=False).print(shown)
+    Console(width=None if sys.stdout.isatty() else _ANY_WIDTH, highlight=False, markup=False).print(shown)
 
 
 def line(text: str) -> None:

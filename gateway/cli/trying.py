@@ -72,7 +72,10 @@ def _ask(client: httpx.Client, body: dict[str, object]) -> dict[str, Any]:
     except httpx.HTTPError as error:
         raise Wrong(f"no gateway answers at {client.base_url}: start one with nearhit serve ({error})") from error
     took = (time.perf_counter() - began) * 1_000
-    found = _decode(answer.content)
+    try:
+        found = _decode(answer.content)
+    except msgspec.DecodeError as error:
+        raise Wrong(f"{client.base_url} is no gateway: it answered {answer.status_code} with something else") from error
     if answer.status_code >= 400:
         raise Wrong(str(found.get("error", {}).get("message", f"answered {answer.status_code}")))
     told = answer.headers
@@ -115,14 +118,21 @@ def base_url(settings: Settings) -> str:
 
 
 def own_key(settings: Settings) -> str:
-    """An ordinary key, made at the first use and kept where only the owner reads it."""
+    """An ordinary key, made at the first use, and when the one of before has been revoked or its database is another.
+
+    It is kept where only the owner reads it.
+    """
     path = settings.home / _KEY_FILE
-    if path.exists():
-        return path.read_text("ascii").strip()
+    kept = path.read_text("ascii").strip() if path.exists() else ""
     if not running(settings):
+        if kept:
+            return kept  # for a gateway elsewhere
         raise Wrong("no gateway runs on this home: start one with nearhit serve, or give --url and --key")
     body = {"name": "nearhit try", "team": "default", "project": "default"}
     with control(settings) as gateway:
+        rows: list[dict[str, Any]] = gateway.ask("GET", "/api/v1/keys")["data"] if kept else []
+        if any(row["state"] == "active" and kept.startswith(row["prefix"]) for row in rows):
+            return kept
         key = str(gateway.ask("POST", "/api/v1/keys", body=body)["key"])
     _keep(path, key)
     return key

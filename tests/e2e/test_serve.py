@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import pytest
 
@@ -135,6 +136,17 @@ def test_usage_on_the_command_line_agrees_with_the_api(served: Served) -> None:
     assert shown.returncode == 0, shown.stderr
     assert api["data"], api
     assert "acme" in shown.stdout
+
+
+def test_try_makes_itself_another_key(served: Served) -> None:
+    """Its own was revoked on the keys page; from then on the first command of the README said 401 for ever."""
+    run = served.process.run
+    assert run("try", "Is this asked?").returncode == 0
+    rows = msgspec.json.decode(run("keys", "list", "--json").stdout)
+    [own] = [row["id"] for row in rows if row["name"] == "nearhit try"]
+    assert run("keys", "revoke", own).returncode == 0
+    again = run("try", "Is this asked?")
+    assert again.returncode == 0, again.stderr
 
 
 def test_a_dead_encoder_costs_meaning_not_answers_and_comes_back(served: Served) -> None:

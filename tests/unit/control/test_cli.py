@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.cli import build, connection, main
+from gateway.cli import build, connection, main, show
 from gateway.cli.connection import running
 from gateway.serve_home import lock
 from gateway.settings import Settings
@@ -91,6 +91,23 @@ def test_a_wrong_call_exits_with_2(cli: Cli) -> None:
     cli("keys", "create", code=2)
     cli("budgets", "set", "org", "1", "--window", "fortnight", code=2)
     cli("cache", "purge", code=2)
+    assert "fractions" in cli("budgets", "set", "org", "1", "--alerts", "half", code=2)
+
+
+def test_what_the_system_refuses_is_told_in_a_sentence(cli: Cli, tmp_path: Path) -> None:
+    """A port that is taken and a folder that is not there ended in a trace of forty lines."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        cli("scripted", "--port", str(taken.getsockname()[1]), code=1, home=False)
+    assert cli.err.startswith("nearhit: ")
+    assert "address already in use" in cli.err
+    cli("init", "--path", str(tmp_path / "nowhere" / "nearhit.yaml"), code=1, home=False)
+    assert cli.err.startswith("nearhit: ")
+
+
+def test_a_table_in_a_pipe_is_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    """`nearhit audit list | grep` found half an instant: a long column took the others' room."""
+    show.table(("at", "after"), [["2026-11-22T15:04:36.569Z", "x" * 400]])
+    assert "2026-11-22T15:04:36.569Z" in capsys.readouterr().out
 
 
 def test_keys_without_a_running_gateway(cli: Cli) -> None:
