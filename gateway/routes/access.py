@@ -12,6 +12,7 @@ import msgspec
 from litestar import Request, Response, Router
 from litestar.connection import ASGIConnection
 from litestar.di import NamedDependency, Provide
+from litestar.enums import ParamType
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.handlers import BaseRouteHandler
 from litestar.types import ASGIApp, ControllerRouterHandler, Receive, Scope, Send
@@ -41,6 +42,8 @@ AnyRequest = Request[Any, Any, Any]
 _SOCKET_MARK, _SERVICES = "nearhit.admin_socket", "nearhit.services"
 _LONGEST_PROBLEMS = 5
 _FIELD = re.compile(r"field `([^`]{1,100})`")
+_MISSING = re.compile(r"Missing required query parameter '(\w{1,100})'")
+_OUTSIDE = {"form": "format", "start": "from", "end": "to"}  # query parameters whose names are Python's own words
 
 
 def admin_socket(app: ASGIApp) -> ASGIApp:
@@ -146,11 +149,18 @@ def _invalid(error: ValidationException) -> InvalidRequest:
     """Name each wrong field, first one as `param`."""
     raw: object = error.extra
     found = cast("list[dict[str, object]]", raw) if isinstance(raw, list) else []
-    problems = [_problem(str(item.get("key") or ""), str(item.get("message") or "")) for item in found]
+    problems = [_problem(_named(item), str(item.get("message") or "")) for item in found]
     if not problems:
-        return InvalidRequest(error.detail)
+        missing = _MISSING.match(error.detail)
+        return InvalidRequest(missing[0] + "." if missing else error.detail, param=missing[1] if missing else None)
     words = "; ".join(f"`{key}`: {text}" if key else text for key, text in problems[:_LONGEST_PROBLEMS])
     return InvalidRequest(words, param=problems[0][0] or None)
+
+
+def _named(item: dict[str, object]) -> str:
+    """What the caller calls it."""
+    key = str(item.get("key") or "")
+    return _OUTSIDE.get(key, key) if item.get("source") == ParamType.QUERY else key
 
 
 def _problem(key: str, text: str) -> tuple[str, str]:

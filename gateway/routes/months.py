@@ -137,7 +137,9 @@ async def close(asking: Asking, name: str, reason: str | None) -> None:
 
 
 @post("/months/{month_name:str}/close", opt={"role": "finance"}, summary="Close a month", status_code=200)
-async def close_month(caller: CallerDep, month_name: FromPath[str], data: JSONBody[CloseWanted | None]) -> MonthDetail:
+async def close_month(
+    caller: CallerDep, month_name: FromPath[str], data: JSONBody[CloseWanted | None] = None
+) -> MonthDetail:
     """Seals the month's sums for good. Whatever is posted for it later stands in the first open month instead.
 
     Refused while the month runs, while an earlier one is open, and while anything of it may still be under way; the

@@ -150,6 +150,23 @@ async def test_a_wrong_key_request_names_the_field(home: House) -> None:
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), body
 
 
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ("export/focus?month=2026-11&format=xml", "format"),
+        ("export/focus?format=csv", "month"),
+        ("usage?format=xml", "format"),
+        (f"usage?from={'9' * 65}", "from"),
+        ("cache/stats?days=0", "days"),
+    ],
+)
+async def test_a_wrong_parameter_is_named_as_it_was_written(home: House, asked: str, param: str) -> None:
+    """`form` and `start` are what we call them inside; a missing one was not named at all."""
+    async with home.client() as admin:
+        refused = await admin.get(f"/api/v1/{asked}")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
 async def test_malformed_json_and_unknown_addresses_keep_the_error_shape(home: House) -> None:
     """Litestar's own errors must not leak another shape."""
     async with home.client() as admin:
