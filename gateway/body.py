@@ -7,7 +7,7 @@ import asyncio
 import re
 import zlib
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -30,6 +30,7 @@ _ESCAPE = re.compile(
 _OF_THE_BODY = frozenset((b"content-type", b"content-length", b"content-encoding"))
 _UTF8 = frozenset((b"utf-8", b"utf8", b"us-ascii", b"ascii"))
 _INFLATE_STEP = 1 << 16
+_LONGEST_PATH = 200  # characters of it that are told back
 _CONTAINERS = frozenset((dict, list))
 
 
@@ -68,8 +69,22 @@ def decode_object(raw: bytes) -> dict[str, object]:
     try:
         _pack(found)  # the cheapest walk over all numbers: msgpack has no integer beyond 64 bits
     except OverflowError:
-        raise InvalidRequest("The request body holds an integer beyond 64 bits.", code="invalid_json") from None
+        param = _beyond(found)[:_LONGEST_PATH]
+        why = f"Invalid value for '{param}': an integer beyond 64 bits."
+        raise InvalidRequest(why, param=param, code="invalid_json") from None
     return found
+
+
+def _beyond(value: object, path: str = "") -> str:
+    """Where the first integer stands that 64 bits cannot hold, as a JSON path; empty where there is none."""
+    parts: list[tuple[str, object]] = []
+    if isinstance(value, dict):
+        parts = [(f"{path}.{name}" if path else name, item) for name, item in cast("dict[str, object]", value).items()]
+    elif isinstance(value, list):
+        parts = [(f"{path}[{at}]", item) for at, item in enumerate(cast("list[object]", value))]
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        return path
+    return next((where for place, item in parts if (where := _beyond(item, place))), "")
 
 
 def _check_headers(headers: Headers, limit: int) -> bytes | None:

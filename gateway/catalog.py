@@ -110,6 +110,13 @@ class Catalog:
             raise NotFound(f"The model `{shown}` does not exist or you do not have access to it.{hint}")
         return route
 
+    def kept_as(self, name: str) -> str:
+        """What answers to this name are kept under: the places it leads to; the name itself where it leads nowhere."""
+        try:
+            return self.resolve(name).told
+        except NotFound:
+            return name
+
     def names(self) -> list[str]:
         """Every name worth listing, configured ones first."""
         direct = [f"{provider}/{model}" for provider, offered in self._offers.items() for model in offered]

@@ -61,6 +61,7 @@ def services_of(worker: "Worker") -> Services:
         sign_on=_sign_on(worker.settings),
         gauges=Gauges(worker.telemetry.exposition, monotonic=time.monotonic),
         models=worker.catalog.names,
+        kept_as=worker.catalog.kept_as,
         deployments=worker.deployments,
     )
 

@@ -29,7 +29,8 @@ class Services:
     """`cache` is None where nothing is cached; `telemetry`, `gauges`, `planter`, `rates`, `reloader`,
     `deployments` in short-lived processes; `sign_on` where only keys sign in.
 
-    `now`: wall-clock seconds. `models` answers the names clients may ask for.
+    `now`: wall-clock seconds. `models` answers the names clients may ask for, `kept_as` under which an answer to one of
+    them is kept.
     A plain class: Litestar would take a dataclass apart to check it.
     """
 
@@ -51,6 +52,7 @@ class Services:
         sign_on: "SignOn | None" = None,
         gauges: "Gauges | None" = None,
         models: Callable[[], list[str]] = list,
+        kept_as: Callable[[str], str] = str,
         reloader: "Reloader | None" = None,
         deployments: "Deployments | None" = None,
     ) -> None:
@@ -69,5 +71,6 @@ class Services:
         self.sign_on = sign_on
         self.gauges = gauges
         self.models = models
+        self.kept_as = kept_as
         self.reloader = reloader
         self.deployments = deployments

@@ -5,7 +5,7 @@ Knows: the home's lock and the parts that control routes call. Does not know: en
 
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
@@ -14,12 +14,13 @@ from litestar.types import ASGIApp
 from cache.semantic import SemanticCache
 from cache.types import CacheConfig
 from gateway.auth import Keyring
+from gateway.catalog import Catalog
 from gateway.cli.wrong import Wrong
 from gateway.control_plane import ControlPlane
 from gateway.db.session import UNREACHABLE, Database
 from gateway.firstrun import AdminKey, installation_secret
 from gateway.ledger import Ledger
-from gateway.parts import build_store
+from gateway.parts import aliases, build_store, offers
 from gateway.prices import PriceBook
 from gateway.routes.access import admin_socket
 from gateway.serve_home import CannotServe, lock, prepare
@@ -70,7 +71,17 @@ async def _services(settings: Settings, stack: AsyncExitStack) -> Services:
         now=time.time,
         cache=await _cache(settings, stack),
         models=lambda: sorted(settings.models),
+        kept_as=_kept_as(settings),
     )
+
+
+def _kept_as(settings: Settings) -> Callable[[str], str]:
+    """As a gateway of these settings would say; where they lead nowhere, names stand for themselves."""
+    try:
+        places = offers(settings, (*settings.providers, "local", *settings.engines))
+        return Catalog(settings.models, places, aliases(settings)).kept_as
+    except ValueError:
+        return str
 
 
 async def _cache(settings: Settings, stack: AsyncExitStack) -> SemanticCache:

@@ -114,11 +114,13 @@ async def purge(
     contains: Text = None,
 ) -> Purged:
     """All that match every filter given; without filters, all that the caller may reach. A filter that is empty or
-    that there is none of is refused: left out of account it would take everything out."""
+    that there is none of is refused: left out of account it would take everything out. `model`: as clients ask for it;
+    all that was kept of the same places goes."""
     for name, value in caller.request.query_params.items():
         if name not in _FILTERS or not value:
             why = "is empty" if name in _FILTERS else f"is no filter; known are {', '.join(_FILTERS)}"
             raise InvalidRequest(f"`{name[:60]}` {why}. Nothing was purged.", param=name[:60], code="invalid_value")
+    model = model and caller.services.kept_as(model)
     if caller.principal.team != ORG_WIDE:
         if team not in (None, caller.principal.team):
             raise NotAllowed("Another team's answers are beyond your team.", code="beyond_team", param="team")

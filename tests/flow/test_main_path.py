@@ -124,6 +124,19 @@ async def test_only_if_cached_never_calls_upstream(tmp_path: Path) -> None:
         assert await gateway.entries() == []
 
 
+async def test_a_purge_takes_the_name_that_clients_ask_for(tmp_path: Path) -> None:
+    """Answers are kept by the place that gave them; a purge by an alias found none of its answers and said 0."""
+    models = {"smart": {"route": ["up/scripted"]}, "other": {"route": ["local/sim"]}}
+    async with live(settings(tmp_path, models=models)) as gateway:
+        for model in models:
+            assert (await gateway.chat(model=model)).headers["x-nearhit-cache"] == "miss"
+        headers = {"authorization": "Bearer sk-test-admin-key-of-some-length"}
+        async with gateway.client.delete(f"{gateway.url}/api/v1/cache?model=smart", headers=headers) as purged:
+            assert await purged.json() == {"purged": 1}
+        assert (await gateway.chat(model="smart")).headers["x-nearhit-cache"] == "miss"
+        assert (await gateway.chat(model="other")).headers["x-nearhit-cache"] == "hit-exact"
+
+
 async def test_an_embedding_is_kept_as_a_whole_request(tmp_path: Path) -> None:
     """The same texts asked for alike cost nothing again; one more text, or another form, is another request."""
     async with live(settings(tmp_path)) as gateway:

@@ -258,3 +258,17 @@ def test_arbitrary_bytes_are_decoded_or_refused(raw: bytes) -> None:
     except InvalidRequest:
         return
     msgspec.json.encode(found)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"model": "m", "max_tokens": 1000000000000000000000000000000}', "max_tokens"),
+        (b'{"messages": [{"a": 1}, {"b": [2, -99999999999999999999]}]}', "messages[1].b[1]"),
+    ],
+)
+def test_an_integer_that_is_too_large_is_named(body: bytes, param: str) -> None:
+    """Of all numbers that make no sense this one was told without saying which field it is."""
+    with pytest.raises(InvalidRequest) as caught:
+        decode_object(body)
+    assert (caught.value.param, caught.value.code) == (param, "invalid_json")
