@@ -77,6 +77,7 @@ from gateway.serve_home import leave_first_key
 from gateway.server_protocol import Door
 from gateway.settings import Settings
 from gateway.shadows import Shadows
+from gateway.start_trouble import StartTrouble
 from gateway.tasks import Tasks
 from gateway.telemetry import Standing, Telemetry
 from gateway.transport.direct import DirectTransport
@@ -343,6 +344,7 @@ class App(Litestar):
     sockets: Mapping[str, Callable[[Any, Any, Any], Awaitable[None]]]
     doors: Mapping[str, Door]
     control: ControlPlane
+    trouble: StartTrouble
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """ASGI."""
@@ -350,6 +352,7 @@ class App(Litestar):
         if scope["type"] == "websocket":
             await self.sockets[path](scope, receive, send)  # the server lets no other in
             return
+        send = self.trouble.told(send) if scope["type"] == "lifespan" else send
         endpoint = self.data_plane.get(path) if scope.get("method") == "POST" else None
         if endpoint is None:
             endpoint = self.control if self.control.owns(path) else super().__call__
@@ -366,12 +369,13 @@ def create_app(settings: Settings, rereading: Rereading = _NEVER_AGAIN) -> App:
         worker.telemetry.watch_engine(name, Watched(label(settings, name), engine.stats, engine.figures))
     alone = worker.deployments.left_alone
     worker.telemetry.watch(Standing(load=worker.gate.load, waiting=worker.ledger.waiting, left_alone=alone))
-    plane = data_plane_of(worker, pipeline_of(worker))
+    plane, trouble = data_plane_of(worker, pipeline_of(worker)), StartTrouble()
     worker.office = plane.office
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
-        await worker.start()
+        with trouble.noted():
+            await worker.start()
         reloader.obey(signal.SIGHUP, worker.background)
         try:
             yield
@@ -392,4 +396,5 @@ def create_app(settings: Settings, rereading: Rereading = _NEVER_AGAIN) -> App:
         request_max_body_size=settings.server.max_body,
     )
     app.data_plane, app.sockets, app.doors, app.control = plane.direct, plane.sockets, plane.doors, control
+    app.trouble = trouble
     return app
