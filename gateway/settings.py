@@ -322,6 +322,7 @@ def load(config: Path | None = None, **flags: Any) -> Settings:
     path = config or Path("nearhit.yaml")
     try:
         _FileValues.seen = with_files(os.environ, _may_be_files(path))
+        _refuse_unknown(_FileValues.seen)
         _FileValues.current = _read(path) if config or path.exists() else {}
         _add_well_known(_FileValues.current)
         found = Settings(**flags)
@@ -331,6 +332,14 @@ def load(config: Path | None = None, **flags: Any) -> Settings:
         raise ValueError(mistakes(error)) from None
     finally:
         _FileValues.current, _FileValues.seen = {}, {}
+
+
+def _refuse_unknown(seen: dict[str, str]) -> None:
+    """pydantic passes over a part that there is none of; names without `__` may be anybody's (Kubernetes makes some)."""
+    for name in map(str.upper, seen):
+        part, separator, _ = name.removeprefix("NEARHIT_").partition("__")
+        if separator and name.startswith("NEARHIT_") and part.lower() not in Settings.model_fields:
+            raise ValueError(f"the environment names {name}: there is no such setting")
 
 
 def _may_be_files(path: Path) -> list[str]:

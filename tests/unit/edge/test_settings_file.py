@@ -52,6 +52,23 @@ def test_a_mistake_is_told_by_the_settings_name(tmp_path: Path, written: str, to
         load(config)
 
 
+@pytest.mark.parametrize("name", ["NEARHIT_SERVR__PORT", "nearhit_cahce__mode", "NEARHIT_CACHE__MOED"])
+def test_a_mistyped_variable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A part that does not exist was passed over: the cache that somebody had switched off went on."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(name, "off")
+    with pytest.raises(ValueError, match="there is no such setting"):
+        load()
+
+
+def test_variables_of_others_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes makes these for a service called nearhit, compose files and tests have theirs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEARHIT_PORT_8080_TCP_ADDR", "10.0.0.1")
+    monkeypatch.setenv("NEARHIT_VERSION", "0.1.0")
+    load()
+
+
 def test_a_mistake_tells_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is wrong may be a key in the wrong place, and the message goes to logs and to the reload call's answer."""
     monkeypatch.setenv("LAB_KEY", "sk-very-secret")
