@@ -335,7 +335,7 @@ def load(config: Path | None = None, **flags: Any) -> Settings:
 
 
 def _refuse_unknown(seen: dict[str, str]) -> None:
-    """pydantic passes over a part that there is none of; names without `__` may be anybody's (Kubernetes makes some)."""
+    """pydantic passes over parts that there are none of. Names without `__` may be others' (Kubernetes makes some)."""
     for name in map(str.upper, seen):
         part, separator, _ = name.removeprefix("NEARHIT_").partition("__")
         if separator and name.startswith("NEARHIT_") and part.lower() not in Settings.model_fields:
