@@ -82,6 +82,20 @@ class Outcome(Struct, frozen=True, kw_only=True):
     flip: float = 0.0
 
 
+# What is left of a probability where a guard forbids the pair: guards are right about nine of ten.
+_VETOED = 0.1
+
+
+def believed(evidence: Evidence, flip: float) -> float:
+    """The chance that an answer is the same which a judge calls so who errs with chance `flip`.
+
+    Most of what is compared is different: of a hundred such pairs, a judge who errs on four calls four the same.
+    """
+    likely = min(evidence.probability, _VETOED) if evidence.veto is not None else evidence.probability
+    right, wrong = likely * (1.0 - flip), (1.0 - likely) * flip
+    return right / (right + wrong) if right > 0.0 else float(flip <= 0.0)
+
+
 class Serve(Struct, frozen=True, kw_only=True):
     """Answer with this entry. `confidence`: estimated probability that its answer is right here.
 
@@ -164,7 +178,10 @@ class LearningPolicy(ReusePolicy, Protocol[S]):
 
 # What policies are made of.
 _PARTS = frozenset(
-    ["guards", "english", "facts", "lexicon", "relations", "roles", "pairs", "logistic", "curve", "prior", "spending"]
+    (
+        *("guards", "english", "facts", "lexicon", "relations", "roles", "agents", "moods", "places", "roots", "signs"),
+        *("pairs", "logistic", "curve", "prior", "spending"),
+    )
 )
 
 

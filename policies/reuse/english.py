@@ -72,7 +72,7 @@ _IRREGULAR_FORMS = (
     "used:use uses:use born:birth bitten:bite bit:bite beaten:beat caught:catch brought:bring hidden:hide "
     "drawn:draw blown:blow flown:fly sung:sing sunk:sink torn:tear worn:wear shown:show fed:feed fought:fight "
     "lent:lend laid:lay rode:ride ridden:ride shot:shoot shook:shake stuck:stick struck:strike swept:sweep news:news "
-    "kgs:kg lbs:lb hrs:hr"
+    "kgs:kg lbs:lb hrs:hr freed:free agreed:agree guaranteed:guarantee"
 )
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -102,15 +102,28 @@ _VALUES: dict[str, float] = {
     "ix": 9.0,
     "xi": 11.0,
     "xii": 12.0,
+    "xiii": 13.0,
+    "xiv": 14.0,
+    "xv": 15.0,
+    "xvi": 16.0,
+    "xvii": 17.0,
+    "xviii": 18.0,
+    "xix": 19.0,
 }
 _VALUES.update((word, float(value)) for value, word in enumerate(_SMALL.split(" ")))
 _VALUES.update((word, 20.0 + 10.0 * tens) for tens, word in enumerate(_TENS.split(" ")))
 _VALUES.update((word.removesuffix("y") + "ies", 20.0 + 10.0 * tens) for tens, word in enumerate(_TENS.split(" ")))
 _ORDINALS: dict[str, float] = {word: float(i + 1) for i, word in enumerate(_SMALL_ORDINALS.split(" "))}
 _SUFFIX = {"k": 1e3, "m": 1e6, "mn": 1e6, "bn": 1e9, "st": 1.0, "nd": 1.0, "rd": 1.0, "th": 1.0, "x": 1.0}
+# Floats tell whole numbers of so many digits apart; the greatest prime below 2^53.
+_EXACT_DIGITS, _PRIME = 15, 9_007_199_254_740_881
 _BE = bag("is are was were has have had")
 _ASKS = _BE | bag("do does did can could will would shall should may might must")
 _VOWEL = re.compile(r"[aeiouy]")
+# "caring" is of "care": had it been of "car", the r would be doubled.
+_LOST_E = re.compile(r"[^aeiou][aeiouy][^aeiouwxy]")
+# They lose their e to no other word: "plane" is not "plan".
+_KEEP_E = bag("plane paste stripe scare stare spare severe premiere morale humane twine")
 
 
 class Word(NamedTuple):
@@ -170,11 +183,13 @@ def stem(word: str) -> str:
 
 
 def _without_tense(word: str) -> str | None:
+    if word.endswith("eed"):
+        return None
     for ending in ("ing", "ed"):
         base = word.removesuffix(ending)
         if base != word and len(base) >= 3 and _VOWEL.search(base):
             doubled = len(base) > 3 and base[-1] == base[-2] and base[-1] not in "lsz"
-            return base[:-1] if doubled else base
+            return base[:-1] if doubled else base + "e" if _LOST_E.fullmatch(base) else base
     return None
 
 
@@ -189,8 +204,8 @@ def _without_plural(word: str) -> str:
 
 
 def _tidy(base: str) -> str:
-    """`make` and `making`, `verify` and `verifies` meet."""
-    if len(base) > 3 and base.endswith("e"):
+    """`change` and `changing`, `verify` and `verifies` meet; `car` and `care` do not."""
+    if len(base) > 4 and base.endswith("e") and base not in _KEEP_E:
         base = base[:-1]
     if len(base) > 5 and base.endswith("ll"):
         base = base[:-1]
@@ -242,7 +257,9 @@ def _digits(sequence: Sequence[Word], i: int) -> tuple[float | None, int]:
         # Times and dates become one number that no other time or date shares.
         value = sum(float(piece) * 1_000.0**k for k, piece in enumerate(reversed(pieces)))
     except ValueError:
-        value = float(sum(ord(letter) * 257**k for k, letter in enumerate(plain[:12])))  # versions: 1.2.3
+        value = _token(plain)  # versions and addresses: 1.2.3, 192.168.0.1
+    if len(plain) > _EXACT_DIGITS:
+        value = _token(plain)
     fraction = plain.partition(".")[2]
     if fraction.endswith("0") and fraction.strip("0"):
         value += 1e-9  # version 3.10 is not version 3.1; 5.00 is 5
@@ -253,6 +270,11 @@ def _digits(sequence: Sequence[Word], i: int) -> tuple[float | None, int]:
     if after is not None and after.text in _SCALES:
         return value * _SCALES[after.text], 2
     return value, used
+
+
+def _token(digits: str) -> float:
+    """One number for a string of digits and dots, another one for any other: floats end at sixteen digits."""
+    return float(int.from_bytes(digits.encode(), "big") % _PRIME)
 
 
 def _spelled(sequence: Sequence[Word], i: int) -> tuple[float, int]:

@@ -5,6 +5,7 @@ questions.
 """
 
 import re
+import unicodedata
 from collections import Counter
 from functools import lru_cache
 from itertools import pairwise
@@ -13,12 +14,13 @@ from msgspec import Struct
 
 from policies.reuse.english import Number, Word, bag, numbers, stem, words
 from policies.reuse.lexicon import KIND_OF, KINDS, OPPOSITES, STOP, SYNONYMS
+from policies.reuse.signs import Marks, marks
 
 # Words that turn a statement round, and words that only speak of failure, which "did not work" may paraphrase.
 _NEGATORS = bag(
     "not non no never without neither nor none nobody nothing nowhere hardly barely scarcely unable except excluding "
     "unless avoid avoids avoiding avoided prevent prevents preventing prevented lack lacks lacking "
-    "barred banned prohibited forbidden disallowed"
+    "barred banned prohibited forbidden disallowed exempt exempted exclude excludes excluded ineligible"
 )
 _FAILURES = bag(
     "fail fails failed failing failure refuse refuses refused deny denies denied decline declines declined "
@@ -43,7 +45,7 @@ _SILENT_NEGATION = re.compile(
 _DATES = KINDS["month"] | KINDS["weekday"] | KINDS["season"] | KINDS["part of day"] | KINDS["tense"]
 _PERIODS = bag("daily weekly monthly quarterly yearly annual annually hourly biweekly fortnightly")
 # Month names that are everyday words count as months only beside a number or after a preposition.
-_SPANS = KINDS["span"] | {"weekend", "time", "song", "episod", "one"}
+_SPANS = KINDS["span"] | {"weekend", "song", "episod", "one"}
 # "the day after tomorrow", "the year before last"
 _BESIDE = frozenset(("after", "before"))
 _WHICH = frozenset(("this", "next", "last", "previous", "past", "coming", "following", "another"))
@@ -54,7 +56,7 @@ _CODE = re.compile(
     r"https?://\S+|www\.\S+|[\w.+-]+@[\w-]+\.[\w.]+"  # addresses
     r"|(?<![\w.])(?:~|\.{1,2})?/[\w.-]+(?:/[\w.-]*)*"  # paths
     r"|\b\w+_\w+\b|\b[a-z]+[A-Z]\w*\b|\b\w+\(\)|\b\w+(?:\.\w{2,})+\b|(?<!\w)--?[a-zA-Z][\w-]*|\b\w*\d\w*[a-zA-Z]\w*\b"
-    r"|\b[a-zA-Z]+-?\d+\w*\b|[A-Za-z]\+\+|\b[CFc]#"
+    r"|\b[a-zA-Z]+-?\d+\w*\b|[A-Za-z]\+\+|\b[CFc]#|(?<!\S)[&*@#~^][A-Za-z_]\w*(?![\w*])"
 )
 # Punctuation that changes nothing; every other sign (emoji, arrows, currencies) is part of what is asked.
 _PLAIN = frozenset(".,;:!?'\"()[]-\u2013\u2014\u2026\u2018\u2019\u201c\u201d`_/\\*&@#\u00bf\u00a1~\u200d\ufe0f")
@@ -160,6 +162,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     codes: frozenset[str]
     operators: tuple[str, ...]
     symbols: tuple[str, ...]
+    marks: Marks
     persons: tuple[str, ...]
     cases: frozenset[tuple[str, str]]
     denied: frozenset[str]
@@ -174,6 +177,8 @@ class Facts(Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=4_096)
 def analyse(text: str) -> Facts:
     """Everything guards compare. Pure: the same text always gives the same facts."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)  # "x\u00b2", "\u00bd" and "\u2163" are numbers
     found = words(text)
     plain = tuple(word.text for word in found)
     stems = tuple(stem(word) for word in plain)
@@ -207,6 +212,7 @@ def analyse(text: str) -> Facts:
                 + ["%" for word in plain if word == "percent"]
             )
         ),
+        marks=marks(text),
         persons=tuple(_PERSONS[word] for word in plain if word in _PERSONS),
         cases=_cases(plain),
         denied=_denied(plain),

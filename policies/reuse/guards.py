@@ -8,11 +8,25 @@ Monday and Tuesday, or a name and another are nearly the same.
 from collections import Counter
 from collections.abc import Callable
 
+from policies.reuse.agents import asks_for_other, other_agent
 from policies.reuse.english import Number, bag, stem
 from policies.reuse.facts import Facts
 from policies.reuse.lexicon import AMBIGUOUS, COUNTED_KINDS, KIND_OF, KINDS, NAMING_KINDS, OPPOSITES, SYNONYMS
-from policies.reuse.relations import aimed_elsewhere, focused_elsewhere, numbered, other_connective, recast
+from policies.reuse.moods import becoming, other_mood, other_time
+from policies.reuse.places import other_particle, placed_elsewhere
+from policies.reuse.relations import (
+    aimed_elsewhere,
+    counts_exchanged,
+    either_or_both,
+    focused_elsewhere,
+    numbered,
+    other_bound,
+    other_connective,
+    recast,
+)
 from policies.reuse.roles import swapped
+from policies.reuse.roots import related
+from policies.reuse.signs import other_case, other_signs, other_sums
 
 Guard = Callable[[Facts, Facts], bool]
 
@@ -99,6 +113,8 @@ def number(a: Facts, b: Facts) -> bool:
     values_a, values_b = _values(a.numbers, b.numbers), _values(b.numbers, a.numbers)
     if values_a != values_b:
         return True
+    if other_sums(a.marks, b.marks) or counts_exchanged(a, b) or other_bound(a, b):
+        return True
     if aimed_elsewhere(a, b) or numbered(a, b) or numbered(b, a):
         return True
     units_a, units_b = _carried(a.numbers), _carried(b.numbers)
@@ -109,8 +125,10 @@ def number(a: Facts, b: Facts) -> bool:
 
 
 def date(a: Facts, b: Facts) -> bool:
-    """Other days, months, seasons or parts of the day, and also one more of them."""
-    return _canonical(a.dates) != _canonical(b.dates)
+    """Other days, months, seasons or parts of the day, and also one more of them; what is and what was."""
+    if _canonical(a.dates) != _canonical(b.dates):
+        return True
+    return becoming(a, b) or (_is_one_topic(a, b) and other_time(a, b))
 
 
 def negation(a: Facts, b: Facts) -> bool:
@@ -127,11 +145,12 @@ def negation(a: Facts, b: Facts) -> bool:
 
 
 def antonym(a: Facts, b: Facts) -> bool:
-    """A word here, its opposite there: before/after, buy/sell, enable/disable, possible/impossible, turn on/off."""
+    """A word here, its opposite there: before/after, buy/sell, enable/disable, possible/impossible, turn on/off,
+    sign up/sign in."""
     only_a, only_b = a.stem_set - b.stem_set, b.stem_set - a.stem_set
     if any(OPPOSITES.get(word, frozenset()) & only_b for word in only_a):
         return True
-    if _is_prefixed(only_a, only_b) or _is_prefixed(only_b, only_a):
+    if _is_prefixed(only_a, only_b) or _is_prefixed(only_b, only_a) or other_particle(a, b):
         return True
     if a.stem_set & _ENDED and b.stem_set & _ENDED:
         return False  # "shut the light off" and "turn it off"
@@ -157,6 +176,8 @@ def quote(a: Facts, b: Facts) -> bool:
     """
     if a.operators != b.operators or a.symbols != b.symbols:
         return True
+    if other_signs(a.marks, b.marks) or other_case(a.marks, b.marks):
+        return True
     lower_a, lower_b = a.text.casefold(), b.text.casefold()
     return any(item not in lower_b for item in a.quoted | a.codes) or any(
         item not in lower_a for item in b.quoted | b.codes
@@ -165,7 +186,7 @@ def quote(a: Facts, b: Facts) -> bool:
 
 def person(a: Facts, b: Facts) -> bool:
     """He or she or they; mine or yours; whom we hired or who hired us: whose matter it is."""
-    if recast(a, b):
+    if recast(a, b) or (_is_one_topic(a, b) and other_agent(a, b)):
         return True
     if [who for who in a.persons if who != "they"] != [who for who in b.persons if who != "they"]:
         return True
@@ -177,7 +198,9 @@ def person(a: Facts, b: Facts) -> bool:
 def question(a: Facts, b: Facts) -> bool:
     """When is not where, how many is not how long, and should is not can."""
     if a.question and b.question:
-        return a.question != b.question and _is_firm(a.question, b.question) and _is_firm(b.question, a.question)
+        if a.question == b.question:
+            return other_mood(a, b) and _is_one_topic(a, b)
+        return _is_firm(a.question, b.question) and _is_firm(b.question, a.question)
     if a.question or b.question or not a.polar or not b.polar:
         return False
     return frozenset((a.polar, b.polar)) in _MODAL_CLASHES
@@ -185,7 +208,7 @@ def question(a: Facts, b: Facts) -> bool:
 
 def logic(a: Facts, b: Facts) -> bool:
     """And against or, if against unless, all against some, before against after, only this against only that."""
-    if other_connective(a, b) or focused_elsewhere(a, b):
+    if other_connective(a, b) or focused_elsewhere(a, b) or either_or_both(a, b):
         return True
     has_a, has_b = set(a.words), set(b.words)
     if ("or" in has_a) != ("or" in has_b) and ("and" in has_a) != ("and" in has_b):
@@ -201,8 +224,8 @@ def _amounts(facts: Facts) -> set[str]:
 
 
 def order(a: Facts, b: Facts) -> bool:
-    """From A to B against from B to A; who bites whom."""
-    return swapped(a, b)
+    """From A to B against from B to A; who bites whom; mail from her and mail to her."""
+    return swapped(a, b) or placed_elsewhere(a, b) or asks_for_other(a, b)
 
 
 def substitution(a: Facts, b: Facts) -> bool:
@@ -237,13 +260,24 @@ GUARDS: dict[str, Guard] = {
 
 def forbids(a: Facts, b: Facts) -> str | None:
     """The name of the first guard that forbids answering `a` with what was kept for `b`."""
-    if a.words == b.words and a.text.casefold() == b.text.casefold():
-        return None
-    return next((label for label, guard in GUARDS.items() if guard(a, b)), None)
+    return None if is_same(a, b) else next((label for label, guard in GUARDS.items() if guard(a, b)), None)
+
+
+def is_same(a: Facts, b: Facts) -> bool:
+    """The same text but for letter case, where that says nothing."""
+    return a.words == b.words and a.text.casefold() == b.text.casefold() and not other_case(a.marks, b.marks)
+
+
+def _is_one_topic(a: Facts, b: Facts) -> bool:
+    return not unmatched(a, b) and not unmatched(b, a)
 
 
 def _is_prefixed(words: frozenset[str], others: frozenset[str]) -> bool:
-    return any(prefix + word in others for word in words if len(word) > 2 for prefix in _NEGATIVE_PREFIXES)
+    """ "insurance" here, "uninsured" there."""
+    stripped = (
+        word.removeprefix(prefix) for word in others for prefix in _NEGATIVE_PREFIXES if word.startswith(prefix)
+    )
+    return any(rest in words or (len(rest) >= 4 and related(rest, words)) for rest in stripped if len(rest) > 2)
 
 
 def _adds_member(a: Facts, b: Facts) -> bool:
@@ -320,24 +354,6 @@ def unmatched(a: Facts, b: Facts) -> frozenset[str]:
         word
         for word in a.content_set - b.content_set
         if not SYNONYMS.get(word, frozenset()) & b.stem_set
-        and not _related(word, b.stem_set)
+        and not related(word, b.stem_set)
         and not (word in a.names and _is_spelled_out(word, b))
     )
-
-
-def _related(word: str, others: frozenset[str]) -> bool:
-    """Forms of one word the stemmer keeps apart: `deliver`/`delivery`, `pay`/`payment`, `heavy`/`heavier`."""
-    return any(_same_root(*sorted((word, other), key=len)) for other in others)
-
-
-def _same_root(short: str, long: str) -> bool:
-    if len(short) < 3 or short[:3] != long[:3]:
-        return False
-    if long.startswith(short):
-        return len(short) >= 4 or long[len(short) :] in _SUFFIXES
-    if short.endswith("y") and long.startswith(short[:-1] + "i"):
-        return True
-    return len(short) >= 6 and short[:5] == long[:5]
-
-
-_SUFFIXES = bag("ment er or ion tion al able ance ence ity ness ship ly y ist ism ive ful est")

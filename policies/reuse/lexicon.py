@@ -65,7 +65,9 @@ praise criticize|raise cut|hire fire|approve refuse|boil freeze|melt freeze|swee
 sharp blunt|vacant occupied|literal figurative|optional mandatory|optional required|voluntary compulsory|
 explicit implicit|
 abstract concrete|direct indirect|major minor|upstream downstream|frontend backend|inhale exhale|
-short detailed|brief detailed|simple detailed|old current|former current|outdated current|draft final|
+common rare|born bury|birth burial|start leave|eligible ineligible|insured uninsured|
+sandy rocky|viral bacterial|short detailed|brief detailed|simple detailed|old current|former current|
+outdated current|draft final|
 """
 
 _KINDS = {
@@ -154,7 +156,9 @@ _KINDS = {
         "rice pasta bread pizza burger sushi steak chicken beef pork lamb fish salmon tuna egg cheese milk butter "
         "yogurt potato tomato onion garlic carrot spinach broccoli apple banana grape mango strawberry lemon "
         "chocolate cake pancake waffle soup salad sandwich taco curry noodle tofu bean lentil honey sugar salt "
-        "flour"
+        "flour grape grapefruit peach pear plum cherry blueberry raspberry blackberry watermelon melon pineapple "
+        "coconut avocado cucumber pepper peppermint lettuce cabbage cauliflower pumpkin celery mushroom peanut almond "
+        "walnut oat quinoa bulgur shrimp crab lobster bacon ham sausage cookie"
     ),
     "drink": "coffee tea water juice beer wine vodka whiskey soda lemonade espresso latte cappuccino",
     "sport": (
@@ -177,9 +181,30 @@ _KINDS = {
     ),
     "illness": (
         "cold flu fever headache migraine cancer diabetes asthma arthritis depression anxiety allergy pneumonia "
-        "covid measles malaria stroke insomnia"
+        "covid measles malaria stroke insomnia psoriasis eczema ringworm acne gout anemia bronchitis tonsillitis "
+        "hepatitis tuberculosis chickenpox mumps dementia epilepsy leukemia scurvy rickets cholera"
     ),
-    "medicine": ("ibuprofen aspirin paracetamol acetaminophen tylenol advil antibiotic insulin penicillin amoxicillin"),
+    "medicine": (
+        "ibuprofen aspirin paracetamol acetaminophen tylenol advil antibiotic insulin penicillin amoxicillin metformin "
+        "warfarin lisinopril statin omeprazole sertraline morphine codeine melatonin cortisone prednisone"
+    ),
+    "germ": "viral bacterial fungal virus bacteria fungus parasite",
+    "aspect of illness": "symptom cause treatment cure prevention diagnosis complication",
+    "age group": "baby infant toddler child kid teen teenager adolescent adult",
+    "genre": "poem story essay song haiku limerick letter email memo speech joke riddle article tweet",
+    "fabric": "silk cotton wool denim leather linen polyester velvet suede nylon cashmere satin",
+    "material": "wood metal glass plastic concrete brick marble granite steel ceramic rubber cardboard",
+    "appliance": (
+        "kettle oven fridge refrigerator freezer dishwasher toaster blender microwave stove heater boiler radiator"
+    ),
+    "clothes": "shirt jacket coat dress skirt trousers jeans sweater hat glove sock shoe boot scarf suit",
+    "furniture": "table chair sofa couch bed desk shelf wardrobe cabinet",
+    "plant": "rose tulip lily daisy orchid sunflower oak pine maple birch willow cedar hydrangea wisteria",
+    "place": (
+        "station airport stadium museum library hospital church hotel restaurant theater theatre cinema zoo harbor "
+        "harbour castle prison embassy opera"
+    ),
+    "making": "direct produce compose paint sculpt",
     "religion": (
         "christian christianity islam muslim hindu hinduism buddhist buddhism jewish judaism sikh atheist catholic"
     ),
@@ -272,7 +297,9 @@ oct october|nov november|dec december|annual annually yearly|noon midday|cv resu
 phd doctorate|percent %|hour hr|minute min|second sec|rupee rs inr|dollar usd|euro eur|hectare ha|milliliter ml|
 christian christianity|hindu hinduism|buddhist buddhism|muslim islam|jewish judaism|
 acetaminophen paracetamol tylenol|ibuprofen advil|holland netherlands|ny york|grandma grandmother|
-grandpa grandfather|bike bicycle|math mathematics|covid coronavirus|night evening|headphone earphone
+grandpa grandfather|teen teenager adolescent|baby infant|theater theatre|harbor harbour|fridge refrigerator|
+stove cooker|direct director|produce producer|compose composer|write writer author|trousers pants|
+bike bicycle|math mathematics|covid coronavirus|night evening|headphone earphone
 """
 
 # Words that carry no topic: their coming and going does not make another question.
@@ -295,7 +322,8 @@ _STOP = (
 # Members of a kind that are everyday words too; alone they do not count as naming anything.
 _AMBIGUOUS = (
     "turkey china georgia jordan phoenix swift go rust ruby dart express react spring edge meta zoom slack visa "
-    "oracle windows ford target apple flask perl latin thai dollar pound will may rose lead back second"
+    "oracle windows ford target apple flask perl latin thai dollar pound will may rose lead back second ship train "
+    "cold stroke mouse fish chicken duck bear child kid adult baby lace"
 )
 
 
@@ -331,7 +359,7 @@ KIND_OF = _kinds_by_word()
 NAMING_KINDS = frozenset(
     (
         *("country", "people", "city", "continent", "given name", "programming language", "database", "framework"),
-        *("system", "brand"),
+        *("system", "brand", "vehicle", "animal", "fabric", "age group", "illness", "medicine"),
     )
 )
 # Kinds of which one more is another question: "the red one" and "the red and the blue one".

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from policies.reuse import Neighbour
 from policies.reuse.facts import Facts, analyse
-from policies.reuse.guards import GUARDS, unmatched
+from policies.reuse.guards import GUARDS, is_same, unmatched
 
 Vector = NDArray[np.float32]
 
@@ -122,7 +122,7 @@ def _weight(keys: Sequence[Neighbour], best: float) -> float:
 
 def _speaking(asked: Facts, kept: Facts) -> tuple[str, ...]:
     """All guards that forbid, in their order; none for the same words."""
-    if asked.words == kept.words and asked.text.casefold() == kept.text.casefold():
+    if is_same(asked, kept):
         return ()
     return tuple(name for name, guard in GUARDS.items() if guard(asked, kept))
 

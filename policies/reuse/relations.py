@@ -3,6 +3,8 @@
 Knows two texts' facts and closed classes of words. Does not parse; where the topic differs it says nothing.
 """
 
+import re
+
 from policies.reuse.english import bag, stem
 from policies.reuse.facts import Facts
 from policies.reuse.roles import passive
@@ -26,16 +28,28 @@ _MEANINGS = {
     )
     for word in words.split()
 }
+_BEING = bag("who that which being")
 _ONE_SIDED = bag("if unless because")
 _COUNTED_ONCE = bag("a an per every each in daily weekly monthly yearly again more")
-# "by 20 percent" and "to 20 percent"
-_AIMS = bag("by to from")
+# "by 20 percent" and "to 20 percent", "until 1714" and "since 1714"
+_AIMS = {"by": "by", "to": "to", "until": "to", "till": "to", "from": "from", "since": "from"}
 _ORDINAL_WORDS = bag("first second third fourth fifth sixth seventh eighth ninth tenth")
+
+
+_BOUNDS = (
+    (
+        "most",
+        re.compile(r"\b(?:at most|no (?:more|later|longer|larger|older) than|up to|maximum of|or (?:less|fewer))\b"),
+    ),
+    ("least", re.compile(r"\b(?:at least|no (?:less|fewer|earlier|younger) than|minimum of|or more|more than)\b")),
+    ("most", re.compile(r"\b(?:less|fewer) than\b")),
+    ("exact", re.compile(r"\b(?:exactly|precisely)\b")),
+)
 
 
 def aimed_elsewhere(a: Facts, b: Facts) -> bool:
     """Whether one quantity is a goal here, a step or a start there."""
-    aims_a, aims_b = ({(n.value, n.precedes) for n in facts.numbers if n.precedes in _AIMS} for facts in (a, b))
+    aims_a, aims_b = ({(n.value, _AIMS[n.precedes]) for n in facts.numbers if n.precedes in _AIMS} for facts in (a, b))
     return any(value == other and aim != aims for value, aim in aims_a - aims_b for other, aims in aims_b - aims_a)
 
 
@@ -49,6 +63,33 @@ def numbered(a: Facts, b: Facts) -> bool:
                 if counted in b.stems[max(0, at - 2) : at]:
                     return True
     return False
+
+
+def counts_exchanged(a: Facts, b: Facts) -> bool:
+    """Whether two counts have changed what they count: "3 floors and 2 baths", "2 floors and 3 baths"."""
+    counted_a, counted_b = _counted(a), _counted(b)
+    return any(counted_a[what] != counted_b[what] for what in counted_a.keys() & counted_b.keys())
+
+
+def _counted(facts: Facts) -> dict[str, set[float]]:
+    counted: dict[str, set[float]] = {}
+    for item in facts.numbers:
+        if (what := stem(item.follows)) in facts.content_set:
+            counted.setdefault(what, set()).add(item.value)
+    return counted
+
+
+def other_bound(a: Facts, b: Facts) -> bool:
+    """At least so many here, at most or exactly so many there."""
+    if not a.numbers or not b.numbers:
+        return False
+    bound_a, bound_b = _bound(a), _bound(b)
+    return bool(bound_a and bound_b and bound_a != bound_b)
+
+
+def _bound(facts: Facts) -> str:
+    said = " ".join(facts.words)
+    return next((name for name, pattern in _BOUNDS if pattern.search(said)), "")
 
 
 def recast(a: Facts, b: Facts) -> bool:
@@ -92,6 +133,23 @@ def _connectives(facts: Facts) -> frozenset[str]:
 def _next_topic(facts: Facts, word: str) -> str | None:
     at = facts.words.index(word)
     return next((stem for stem in facts.stems[at + 1 :] if stem in facts.content_set), None)
+
+
+def either_or_both(a: Facts, b: Facts) -> bool:
+    """One of two here, what is both there: "students or seniors", "students who are seniors"."""
+    return _is_either(a, b) or _is_either(b, a)
+
+
+def _is_either(a: Facts, b: Facts) -> bool:
+    if "or" not in a.words or "or" in b.words or _BEING.isdisjoint(b.words):
+        return False
+    at = a.words.index("or")
+    before, after = a.stems[at - 1 : at], a.stems[at + 1 : at + 2]
+    if not before or not after or before[0] not in b.stems or after[0] not in b.stems:
+        return False
+    one, other = sorted((b.stems.index(before[0]), b.stems.index(after[0])))
+    between = b.words[one + 1 : other]
+    return bool(between) and between[0] in _BEING and all(word in _BEING or len(word) < 4 for word in between)
 
 
 def focused_elsewhere(a: Facts, b: Facts) -> bool:

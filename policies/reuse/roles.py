@@ -18,14 +18,13 @@ _FILLERS = bag(
 )
 # Only these let two things change places in an otherwise equal sentence.
 _JOINING = bag("and or vs versus nor the a an my your")
-_SUPPORT = bag("do does did")
 _FAR = 7
 _LONGEST_PART = 3
 
 
 def swapped(a: Facts, b: Facts) -> bool:
     """Whether two words both texts share have changed places in a way that changes who does what."""
-    if _exchanged(a, b) or _asks_for_other(a, b) or _asks_for_other(b, a):
+    if _exchanged(a, b):
         return True
     shared = [word for word in a.content if word in b.content_set and a.stems.count(word) == b.stems.count(word) == 1]
     order_b = {word: b.stems.index(word) for word in shared}
@@ -35,15 +34,6 @@ def swapped(a: Facts, b: Facts) -> bool:
             if (order_b[x] > order_b[y]) != turned and _says_so(a, b, (x, y), turned=turned):
                 return True
     return False
-
-
-def _asks_for_other(a: Facts, b: Facts) -> bool:
-    """Whether `a` asks who did it and `b` to whom it was done: "who hired us", "who did we hire"."""
-    at_a, at_b = (next((i for i, word in enumerate(x.words) if word == "who"), None) for x in (a, b))
-    if at_a is None or at_b is None or at_a + 1 >= len(a.words) or at_b + 2 >= len(b.words) or passive(a):
-        return False
-    doing = a.stems[at_a + 1]
-    return b.words[at_b + 1] in _SUPPORT and doing in b.stems[at_b + 3 :]
 
 
 def _exchanged(a: Facts, b: Facts) -> bool:

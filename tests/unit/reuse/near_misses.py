@@ -34,6 +34,15 @@ Set the timeout to 30 seconds | Set the timeout to 30 milliseconds | Set a timeo
 Who was prime minister in the nineties? | Who was prime minister in the seventies? | Who served as prime minister in the nineties?
 How does one lose 5 kilos? | How does one lose 15 kilos? | How can one lose 5 kilos?
 Retry the request five times | Retry the request every five minutes | Please retry the request five times
+What is 5 - 3? | What is 3 - 5? | How much is 5 - 3?
+What is (2 + 3) * 4? | What is 2 + (3 * 4)? | How much is (2 + 3) * 4?
+Are there flights on 2025-03-05? | Are there flights on 2025-05-03? | Do you have flights on 2025-03-05?
+Where is parcel 9400111899223197428490? | Where is parcel 9400111899223197428491? | Where's parcel 9400111899223197428490?
+How do I ping 192.168.100.1? | How do I ping 192.168.100.2? | How can I ping 192.168.100.1?
+What does a house with 3 floors and 2 baths cost? | What does a house with 2 floors and 3 baths cost? | What is the price of a house with 3 floors and 2 baths?
+who was louis xiv | who was louis xvi | who is louis xiv
+Add ½ cup of milk | Add ¼ cup of milk | Please add ½ cup of milk
+Book a table for at least 4 people | Book a table for up to 4 people | Please book a table for at least 4 people
 """,
     "date": """
 What are your opening hours on Monday? | What are your opening hours on Sunday? | What are the opening hours on Monday?
@@ -58,6 +67,9 @@ Why is February short? | Why is July long? | Why is February so short?
 What do bears eat in winter? | What do bears eat in summer? | What do bears eat during winter?
 What is a good breakfast before a run in the morning? | What is a good breakfast before a run in the afternoon? | What's a good breakfast before a run in the morning?
 Remind me on the day after tomorrow | Remind me tomorrow | Remind me the day after tomorrow
+When does the store close? | When did the store close? | When will the store close?
+Who is the head of the agency? | Who was the head of the agency? | Who's the head of the agency?
+How long does the repair take? | How long did the repair take? | How long will the repair take?
 """,
     "negation": """
 Which foods are good for diabetics? | Which foods are not good for diabetics? | What foods are good for diabetics?
@@ -114,6 +126,9 @@ How do I subscribe to the newsletter? | How do I unsubscribe from the newsletter
 What is the cheapest phone? | What is the most expensive phone? | Which is the cheapest phone?
 Does the warranty cover water damage? | Does the warranty exclude water damage? | Is water damage covered by the warranty?
 Write a formal apology to a client | Write a casual apology to a client | Write a formal apology letter to a client
+How do I sign up? | How do I sign in? | How can I sign up?
+How do I take out a loan? | How do I take over a loan? | How can I take out a loan?
+How do I back up my phone? | How do I back out my phone? | How can I back up my phone?
 """,
     "kind": """
 how do i paint a wall red | how do i paint a wall blue | how can i paint a wall red
@@ -187,6 +202,15 @@ Evaluate 7 - 3 | Evaluate 7 / 3 | Please evaluate 7 - 3
 What does 🙂 mean? | What does 🙃 mean? | What is the meaning of 🙂?
 Is ← a letter? | Is → a letter? | Is ← really a letter?
 What is H2O? | What is CO2? | What does H2O mean?
+What does git branch -d do? | What does git branch -D do? | What is git branch -d for?
+Is X greater than x in ASCII? | Is x greater than X in ASCII? | In ASCII, is X greater than x?
+How long does a 10 Mb download take? | How long does a 10 MB download take? | How long will a 10 Mb download take?
+Is a 5 mW laser safe? | Is a 5 MW laser safe? | Is it safe to use a 5 mW laser?
+What does the # sign mean? | What does the @ sign mean? | What is the meaning of the # sign?
+What does [] mean in JavaScript? | What does () mean in JavaScript? | What's the meaning of [] in JavaScript?
+What does && do in bash? | What does & do in bash? | What is && for in bash?
+What is *p in C? | What is &p in C? | What does *p mean in C?
+What is the integral of x²? | What is the integral of x³? | What's the integral of x²?
 """,
     "person": """
 What is his birthday? | What is her birthday? | When is his birthday?
@@ -235,6 +259,9 @@ When should I prune roses? | Why should I prune roses? | When do I prune roses?
 Where was the treaty signed? | Who signed the treaty? | Where did they sign the treaty?
 Who lives in the castle? | Where is the castle? | Who is living in the castle?
 How old is the universe? | How big is the universe? | What is the age of the universe?
+When can I retire? | When must I retire? | When could I retire?
+Who can sign the form? | Who should sign the form? | Who may sign the form?
+Where can I vote? | Where did I vote? | Where could I vote?
 """,
     "logic": """
 Show flights with meals and wifi | Show flights with meals or wifi | Please show flights with meals and wifi
@@ -292,6 +319,10 @@ Subtract tax from income | Subtract income from tax | Please subtract tax from i
 Did Brazil beat Italy? | Did Italy beat Brazil? | Was Italy beaten by Brazil?
 Who hired us? | Who did we hire? | Who was it that hired us?
 Who sold the company to Daimler? | Who did Daimler sell the company to? | Who has sold the company to Daimler?
+Show mail from Anna | Show mail to Anna | Please show mail from Anna
+Find books by Darwin | Find books about Darwin | Please find books by Darwin
+Which cafes are near the station? | Which cafes are inside the station? | What cafes are near the station?
+Is there a gift for my aunt? | Is there a gift from my aunt? | Is there any gift for my aunt?
 """,
     "substitution": """
 how do i descale a kettle | how do i descale a boiler | how can i descale a kettle
@@ -315,6 +346,15 @@ how do i cite a podcast | how do i cite a newspaper | how can i cite a podcast
 uses of borax | uses of bentonite | what are the uses of borax
 who designs bridges | who designs turbines | who is designing bridges
 how do i bleed my brakes | how do i grease my brakes | how can i bleed my brakes
+How do I learn astrology? | How do I learn astronomy? | How can I learn astrology?
+How do I clean a microscope? | How do I clean a microwave? | How can I clean a microscope?
+How do I prepare for an interview? | How do I prepare for an internship? | How can I prepare for an interview?
+How do I translate a file? | How do I transfer a file? | How can I translate a file?
+How do I plan a garden? | How do I plant a garden? | How can I plan a garden?
+How do I star a repository? | How do I start a repository? | How can I star a repository?
+How do I prepare for a physics exam? | How do I prepare for a physical exam? | How can I prepare for a physics exam?
+Does a care home cost much? | Does a car home cost much? | Does a care home cost a lot?
+How old is the universe? | How old is the university? | What is the age of the universe?
 """,
 }
 _FOREIGN = """

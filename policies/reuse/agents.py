@@ -1,0 +1,116 @@
+"""Who does it: the subject after an auxiliary, and whether a question word asks for who does it or for what is done.
+
+Knows the first auxiliary, what stands behind it, and the word after that. Does not parse; where voices differ or the
+verb is another one it says nothing.
+"""
+
+from typing import NamedTuple
+
+from policies.reuse.english import bag
+from policies.reuse.facts import Facts
+from policies.reuse.roles import passive
+
+_SUPPORT = bag("do does did")
+_AUXILIARIES = _SUPPORT | bag("can could should would will may might must is are am was were has have had")
+_ASKING = bag("who whom which what")
+_QUESTIONS = _ASKING | bag("when where why how")
+_BESIDE_VERB = _AUXILIARIES | bag("not be been being ever also still just really to")
+_PRONOUNS = {
+    **dict.fromkeys(("i", "me", "my", "mine"), "i"),
+    **dict.fromkeys(("you", "your", "yours"), "you"),
+    **dict.fromkeys(("he", "him", "his"), "he"),
+    **dict.fromkeys(("she", "her", "hers"), "she"),
+    **dict.fromkeys(("we", "us", "our", "ours"), "we"),
+    **dict.fromkeys(("they", "them", "their", "theirs"), "they"),
+}
+_SUBJECTS = bag("i you he she we they")
+_ACTING = bag("i me you he him she we us they them")
+_NEARER = bag("i you we")
+_BEFORE_NOUN = bag("the a an this that these those any some all my your his her our their")
+_LONGEST_SUBJECT = 4
+
+
+class _Agent(NamedTuple):
+    """`head`: a pronoun, or the stem of a noun; `owner`: whose, in pronouns; `verb`: the stem that follows."""
+
+    head: str
+    owner: str
+    verb: str
+
+
+def other_agent(a: Facts, b: Facts) -> bool:
+    """The same is done by somebody else: "can my boss read my mail", "can I read my boss's mail"."""
+    one, other = _agent(a), _agent(b)
+    if one is None or other is None or one.verb != other.verb or passive(a) != passive(b):
+        return False
+    if one.head == other.head:
+        return bool(one.owner and other.owner) and (one.owner in _NEARER) != (other.owner in _NEARER)
+    persons = {one.head, other.head} & _SUBJECTS
+    if len(persons) == 2:
+        # "Can you help your neighbour" and "can I"; "can you reset my password" is the asker's wish either way.
+        return persons <= _NEARER and _owners(a) == _owners(b) == frozenset(("you",))
+    # Whoever acts here must be somewhere in the other text; else it only stands for anybody.
+    return all(_mentions(a, head) and _mentions(b, head) for head in (one.head, other.head))
+
+
+def asks_for_other(a: Facts, b: Facts) -> bool:
+    """Who or which does it, against to whom or to which: "who taught him", "whom did he teach"."""
+    return _asks(a, b) or _asks(b, a)
+
+
+def _asks(a: Facts, b: Facts) -> bool:
+    at_a, at_b = (next((i for i, word in enumerate(x.words) if word in _ASKING), None) for x in (a, b))
+    if at_a is None or at_b is None or passive(a):
+        return False
+    verb = _verb_of_asked(a, at_a)
+    if verb is None:
+        return False
+    helped = next((i for i in range(at_b + 1, min(at_b + 4, len(b.words))) if b.words[i] in _SUPPORT), None)
+    if helped is None or verb not in b.stems[helped + 2 :]:
+        return False
+    between = b.words[helped + 1 : helped + 1 + b.stems[helped + 1 :].index(verb)]
+    if len(between) > _LONGEST_SUBJECT:
+        return False
+    subject = [stem for stem, word in zip(b.stems[helped + 1 :], between, strict=False) if word not in _BEFORE_NOUN]
+    persons = {_PRONOUNS[word] for word in between if word in _SUBJECTS}
+    if persons:
+        return any(word in _PRONOUNS and _PRONOUNS[word] in persons for word in a.words)
+    return any(stem in a.content_set for stem in subject)
+
+
+def _verb_of_asked(facts: Facts, at: int) -> str | None:
+    """What the asked one does: the topic word after "who", or after "which" and its noun; None where others act."""
+    if not _AUXILIARIES.isdisjoint(facts.words[at + 1 :]):
+        return None
+    topic = [i for i in range(at + 1, len(facts.words)) if facts.stems[i] in facts.content_set][:2]
+    if facts.words[at] in {"which", "what"}:
+        topic = topic[1:]
+    if not topic or not _SUBJECTS.isdisjoint(facts.words[at + 1 : topic[0]]):
+        return None
+    return facts.stems[topic[0]]
+
+
+def _agent(facts: Facts) -> _Agent | None:
+    words, stems = facts.words, facts.stems
+    at = next((i for i, word in enumerate(words) if word in _AUXILIARIES), None)
+    if at is None or (at and _QUESTIONS.isdisjoint(words[max(0, at - 3) : at])):
+        return None
+    owner = ""
+    for i in range(at + 1, min(at + 1 + _LONGEST_SUBJECT, len(words))):
+        if words[i] in _SUBJECTS or stems[i] in facts.content_set:
+            verb = next((s for s, w in zip(stems[i + 1 :], words[i + 1 :], strict=True) if w not in _BESIDE_VERB), "")
+            return _Agent(words[i] if words[i] in _SUBJECTS else stems[i], owner, verb) if verb else None
+        if words[i] not in _BEFORE_NOUN:
+            return None
+        owner = _PRONOUNS.get(words[i], owner)
+    return None
+
+
+def _owners(facts: Facts) -> frozenset[str]:
+    return frozenset(_PRONOUNS[word] for word in facts.words if word in _PRONOUNS and word not in _ACTING)
+
+
+def _mentions(facts: Facts, head: str) -> bool:
+    if head in _SUBJECTS:
+        return any(_PRONOUNS.get(word) == head for word in facts.words)
+    return head in facts.stem_set
