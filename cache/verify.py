@@ -26,7 +26,7 @@ from cache.store import Store, StoreDown
 from cache.trust import TrustForm, broken, measured, name_of
 from cache.types import CacheConfig, Entry, Group, Hit, Kept, Miss, Query, Sight, Trust, Weighed
 from cache.vectors import Vector, unpack
-from policies.reuse import Evidence, Outcome
+from policies.reuse import Evidence, Outcome, believed
 
 log = logging.getLogger("nearhit.cache")
 
@@ -238,9 +238,13 @@ class Verifier:
     async def _add_key(
         self, rows: Sequence[tuple[Weighed, Entry, Judgement]], make: Callable[[Entry, Weighed], Entry | None]
     ) -> int | None:
-        """The text of the request as one more key of the likeliest answer that is the same."""
+        """The text of the request as one more key of the likeliest answer that is the same.
+
+        A key is an exact hit from then on, so the judge's word must be worth as much as the budget asks of hits.
+        """
+        least = 1.0 - self._config.max_wrong_hit_rate
         for held, entry, said in sorted(rows, key=lambda row: -row[0].evidence.probability):
-            if said.verdict == "same":
+            if said.verdict == "same" and believed(held.evidence, said.flip) >= least:
                 made = make(entry, held)
                 if made is not None and await self._store.put_key(made, entry.exact, self._config.keys):
                     return entry.root

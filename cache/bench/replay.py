@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 
 from cache.bench.data import Row
 from cache.bench.nearest import Nearest, Picked, Searched, Table
-from policies.reuse import Budget, Evidence, Explore, LearningPolicy, Neighbour, Outcome, ReusePolicy, Serve, Verdict
+from policies.reuse import (
+    Budget,
+    Evidence,
+    Explore,
+    LearningPolicy,
+    Neighbour,
+    Outcome,
+    ReusePolicy,
+    Serve,
+    Verdict,
+    believed,
+)
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -145,13 +156,14 @@ class Replay:
         """The answer the judge takes for the same as the fresh one, and how many it looked at."""
         evidence: Sequence[Evidence] = verdict.evidence if isinstance(verdict, Serve | Explore) else ()
         same: int | None = None
+        least = 1.0 - self._options.budget.max_wrong_hit_rate
         for item in sorted(evidence, key=lambda item: -item.probability):
             held = self._answers[item.answer_id]
             said = (held.kind == row.kind) != (self._random.random() < self._options.flip)
             flip = self._options.flip if self._options.told else 0.0
             self._mind.learn(Outcome(evidence=item, same=said, kind="audit" if audited else "explore", flip=flip))
             held.good, held.bad = held.good + said, held.bad + (not said)
-            if said and same is None:
+            if said and same is None and (not self._mind.aliases or believed(item, flip) >= least):
                 same = item.answer_id
         return same, len(evidence)
 

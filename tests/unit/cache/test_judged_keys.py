@@ -7,7 +7,7 @@ import pytest
 from cache.semantic import SemanticCache
 from cache.types import Hit, Miss
 from cache.verify import ticket
-from policies.reuse import Budget, learned
+from policies.reuse import Budget, Evidence, believed, learned
 from tests.clock import FrozenClock
 from tests.unit.cache.test_learning import Rig, hit, kept, miss, put, trust
 from tests.unit.cache.test_semantic_cache import SIMILAR, query
@@ -52,6 +52,41 @@ async def test_who_allows_no_error_gets_no_judged_key(clock: FrozenClock) -> Non
         assert isinstance(await cache.find(query(), tier="exact", allowed=none), Hit)
         assert (await hit(cache, SIMILAR)).tier == "exact"
     await cache.close()
+
+
+async def test_a_judge_who_often_errs_makes_no_keys(clock: FrozenClock) -> None:
+    """A key is an exact hit from then on: of a hundred different answers near a question he would make twenty of them.
+
+    What he says is learned all the same, and the text keeps its own answer.
+    """
+    rig = Rig(clock, learned.Policy(), embed_timeout=5.0, max_wrong_hit_rate=0.01)
+    rig.judge.flip = 0.2
+    cache = await rig.open()
+    await put(cache, query(), "in the oven")
+    found = await miss(cache, SIMILAR)
+    mine = await put(cache, query(SIMILAR), "in the oven")
+    compared = await cache.compare(query(SIMILAR), kept("in the oven"), found)
+    assert (compared.result, compared.key) == ("same", None)
+    assert (await hit(cache, SIMILAR)).entry.id == mine
+    counted = await trust(cache)
+    assert (counted.explored_same, counted.aliases) == (1, 0)
+    await cache.close()
+
+
+@pytest.mark.parametrize(
+    ("probability", "veto", "flip", "least", "most"),
+    [
+        (0.02, None, 0.0, 1.0, 1.0),  # who never errs is believed
+        (0.02, None, 0.04, 0.3, 0.35),  # of a hundred pairs two are the same, and four are called so wrongly
+        (0.9, None, 0.04, 0.99, 1.0),
+        (0.9, "number", 0.04, 0.7, 0.75),  # a guard that forbids the pair speaks against the judge
+        (0.0, None, 0.04, 0.0, 0.0),
+    ],
+)
+def test_what_a_verdict_is_worth(probability: float, veto: str | None, flip: float, least: float, most: float) -> None:
+    """Bayes: the rarer equal answers are, the less a judge's "same" says."""
+    evidence = Evidence(entry_id=1, answer_id=1, probability=probability, veto=veto)
+    assert least <= believed(evidence, flip) <= most
 
 
 async def test_the_more_hits_the_fewer_are_checked_but_never_fewer_than_the_operator_wants(clock: FrozenClock) -> None:

@@ -36,12 +36,13 @@ OTHER = "how do i bake nice bread at home"
 
 
 class Judging:
-    """Same text, same answer; a fixed flip. `unsure`: cannot tell anything."""
+    """Same text, same answer; a `flip` that it tells. `unsure`: cannot tell anything."""
 
     name = "test"
 
     def __init__(self) -> None:
         self.unsure = False
+        self.flip = 0.01
         self.asked: list[Pair] = []
 
     async def compare(self, pairs: Sequence[Pair]) -> list[Judgement]:
@@ -50,7 +51,7 @@ class Judging:
 
     def _one(self, pair: Pair) -> Judgement:
         verdict = "unsure" if self.unsure else "same" if pair.kept == pair.fresh else "different"
-        return Judgement(verdict=verdict, probability=0.5, flip=0.01, by=self.name)
+        return Judgement(verdict=verdict, probability=0.5, flip=self.flip, by=self.name)
 
 
 class Rig:
