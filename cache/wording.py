@@ -1,6 +1,7 @@
 """Wording whose right answer changes with the clock, so that meaning alone can never make a kept answer right.
 
-Knows English words only. Errs towards caution: "electric current" is taken for "current", which costs a semantic hit.
+Knows much of English and the plainest words ("today", "now", "weather") of two dozen other languages. Errs towards
+caution: "electric current" is taken for "current", which costs a semantic hit.
 """
 
 import re
@@ -46,9 +47,96 @@ _HINTS = frozenset(
             "score",
             "trending",
         ),
+        *(
+            "until",
+            "till",
+            "left",
+            "rain",
+            "raining",
+            "snow",
+            "snowing",
+            "sunset",
+            "sunrise",
+            "moon",
+            "traffic",
+            "status",
+        ),
+        *("happening", "going", "winning", "leading", "results", "standings", "down", "offline", "lately"),
+        *(
+            "presently",
+            "present",
+            "still",
+            "yet",
+            "worth",
+            "quote",
+            "year",
+            "it",
+            "new",
+            "update",
+            "updates",
+            "countdown",
+        ),
     )
 )
 _WORD = re.compile(r"[a-z]+")
+_ANY_WORD = re.compile(r"[^\W\d_]+")
+# The same in other languages, by word; where words are not apart, or are several, by what stands anywhere in the text.
+_ELSEWHERE = frozenset(
+    """
+    heute heutige heutigen heutiger gestern jetzt aktuell aktuelle aktuellen aktueller aktuelles neueste neuesten
+    derzeit momentan wetter nachrichten uhrzeit aujourd demain maintenant actuel actuelle actuels actuellement
+    météo hoy ayer ahora actualmente noticias clima oggi domani ieri adesso attuale attualmente notizie meteo
+    stasera hoje amanhã ontem agora atual atualmente notícias vandaag gisteren momenteel huidige nieuws idag
+    imorgon igår nuvarande senaste väder nyheter nuværende nåværende vejret nyheder dzisiaj dziś jutro wczoraj
+    teraz obecnie obecny aktualny pogoda wiadomości dnes zítra včera nyní teď aktuální počasí zprávy tänään
+    huomenna eilen nyt nykyinen sää uutiset holnap tegnap jelenlegi időjárás hírek astăzi azi mâine acum vremea
+    știri bugün yarın dün şimdi güncel haberler besok kemarin sekarang terbaru cuaca сегодня завтра вчера сейчас
+    текущий текущая последние погода новости сьогодні вчора зараз новини днес утре времето σήμερα αύριο χθες τώρα
+    καιρός اليوم غدا أمس الآن الحالي الطقس أخبار امروز فردا دیروز اکنون היום מחר אתמול עכשיו חדשות
+    """.split()  # noqa: RUF001, SIM905 - Turkish; a list of words reads best as text
+)
+_ANYWHERE = re.compile(
+    "|".join(
+        (
+            *("wie spät", "quelle heure", "cette semaine", "ce soir", "qué hora", "esta semana", "esta noche"),
+            *("che ore", "questa settimana", "que horas", "hoe laat", "i dag", "i morgen", "saat kaç", "hava durumu"),
+            *("который час", "котра година", "hôm nay", "ngày mai", "hôm qua", "bây giờ", "hiện tại", "thời tiết"),
+            *("hari ini", "saat ini", "która godzina", "आज", "अभी", "वर्तमान", "मौसम", "समाचार", "আজ", "এখন"),
+            *("วันนี้", "พรุ่งนี้", "เมื่อวาน", "ตอนนี้", "ปัจจุบัน", "ล่าสุด", "今天", "明天", "昨天", "现在", "現在"),
+            *(
+                "最新",
+                "当前",
+                "當前",
+                "天气",
+                "天氣",
+                "新闻",
+                "新聞",
+                "今日",
+                "今年",
+                "本周",
+                "几点",
+                "幾點",
+                "明日",
+                "昨日",
+            ),
+            *(
+                "今",
+                "天気",
+                "ニュース",
+                "何時",
+                "오늘",
+                "내일",
+                "어제",
+                "지금",
+                "현재",
+                "최신",
+                "날씨",
+                "뉴스",
+                "몇 시",
+            ),
+        )
+    )
+)
 # Longer texts hold documents, not questions about the moment.
 _MAX_CHARS = 4_000
 
@@ -63,14 +151,30 @@ _TIME_SENSITIVE = re.compile(
         what(?:'s|\ is)\ the\ (?:time|date)(?=\s*[?.!]|\s*$|\ in\b) |
         (?:\d+|an?|few|\w+)\ (?:minute|hour|day|week|month|year)s?\ (?:ago|from\ now) |
         weather | forecast | temperature\ outside | (?:stock|share|gas|fuel|gold|oil|bitcoin|crypto)\ prices? |
-        exchange\ rates? | news | headlines | score\ of\ the | trending
-    )\b""",
+        exchange\ rates? | news | headlines | score\ of\ the | trending |
+        price\ of\ (?:\w+\ )?(?:stocks?|shares?|gas|fuel|gold|silver|oil|bitcoin|ethereum|crypto) |
+        (?:bitcoin|ethereum|gold|silver|oil|stocks?|shares?)\ (?:is\ )?worth | stock\ quote |
+        (?:what|which)\ (?:year|month|day|date|weekday)\ is\ it | is\ it\ (?:still\ )?(?:raining|snowing) |
+        (?:will\ it|is\ it\ going\ to)\ (?:rain|snow) | countdown |
+        how\ (?:long|much\ time|many\ (?:days|weeks|months|hours|minutes))\ (?:is\ |are\ )?
+            (?:it\ |there\ )?(?:until|till|left) | (?:days|weeks)\ (?:until|till|left) |
+        (?:when|where|what\ time)(?:'s|\ is|\ are|\ does|\ do|\ will)\ the\ next | lately | presently | at\ present |
+        (?:when|what\ time)(?:'s|\ is|\ does|\ will)\ (?:the\ )?(?:sun|sunset|sunrise|moon|full\ moon)\b | moon\ phase |
+        what(?:'s|\ is)\ (?:new|happening|going\ on) | any\ (?:new\ )?updates? | (?:winning|leading)\ the |
+        (?:election|match|game|race)\ (?:results?|standings) |
+        traffic\ (?:on|in|to|like|report) | (?:flight|train|order)\ status |
+        status\ of\ (?:my|the|flight|order) | still\ (?:alive|open|available|married|valid|president|the) |
+        (?:out|released|over|open|ready|finished|done)\ yet
+    )\b | \bis\ [\w.]+\ (?:down|offline)(?=\s*\?|\s*$)""",
     re.IGNORECASE | re.VERBOSE,
 )
 
 
 def is_time_sensitive(text: str) -> bool:
     """Whether `text` asks about a moving present ("the latest …", "today", "this week")."""
-    if len(text) > _MAX_CHARS or _HINTS.isdisjoint(_WORD.findall(text.lower())):
+    if len(text) > _MAX_CHARS:
         return False
-    return _TIME_SENSITIVE.search(text) is not None
+    lower = text.lower()
+    if not _HINTS.isdisjoint(_WORD.findall(lower)) and _TIME_SENSITIVE.search(text) is not None:
+        return True
+    return not _ELSEWHERE.isdisjoint(_ANY_WORD.findall(lower)) or _ANYWHERE.search(lower) is not None
