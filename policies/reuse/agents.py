@@ -22,6 +22,7 @@ _PRONOUNS = {
     **dict.fromkeys(("she", "her", "hers"), "she"),
     **dict.fromkeys(("we", "us", "our", "ours"), "we"),
     **dict.fromkeys(("they", "them", "their", "theirs"), "they"),
+    "its": "it",
 }
 _SUBJECTS = bag("i you he she we they")
 _ACTING = bag("i me you he him she we us they them")
@@ -51,6 +52,14 @@ def other_agent(a: Facts, b: Facts) -> bool:
         return persons <= _NEARER and _owners(a) == _owners(b) == frozenset(("you",))
     # Whoever acts here must be somewhere in the other text; else it only stands for anybody.
     return all(_mentions(a, head) and _mentions(b, head) for head in (one.head, other.head))
+
+
+def other_owner(a: Facts, b: Facts) -> bool:
+    """His, hers, its or theirs here, mine or yours there."""
+    one, other = _owners(a), _owners(b)
+    if not one or not other or one & other:
+        return False
+    return (one <= _NEARER and not other & _NEARER) or (other <= _NEARER and not one & _NEARER)
 
 
 def asks_for_other(a: Facts, b: Facts) -> bool:

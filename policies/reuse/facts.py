@@ -29,9 +29,10 @@ _FAILURES = bag(
     "blocked stuck invalid instead despite unavailable disabled pending still incorrectly stopped different "
     "difficulty difficulties"
 )
-# "has yet to ship", "fails to start"
+# "has yet to ship", "fails to start", "keep it from rusting"
 _NOT_DONE = re.compile(
-    r"\b(?:(?:have|has|had|am|are|is|was|were|be) yet to|(?:fail|fails|failed|failing|refuse|refuses|refused) to)\b",
+    r"\b(?:(?:have|has|had|am|are|is|was|were|be) yet to|(?:fail|fails|failed|failing|refuse|refuses|refused) to"
+    r"|(?:keep|keeps|kept|keeping)(?: \w+){1,3} from \w+ing)\b",
     re.IGNORECASE,
 )
 # "stop repeating" turns round, "stop the alarm" is a command of its own.

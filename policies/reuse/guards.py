@@ -7,8 +7,9 @@ Monday and Tuesday, or a name and another are nearly the same.
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 
-from policies.reuse.agents import asks_for_other, other_agent
+from policies.reuse.agents import asks_for_other, other_agent, other_owner
 from policies.reuse.english import Number, bag, stem
 from policies.reuse.facts import Facts
 from policies.reuse.lexicon import AMBIGUOUS, COUNTED_KINDS, KIND_OF, KINDS, NAMING_KINDS, OPPOSITES, SYNONYMS
@@ -186,7 +187,7 @@ def quote(a: Facts, b: Facts) -> bool:
 
 def person(a: Facts, b: Facts) -> bool:
     """He or she or they; mine or yours; whom we hired or who hired us: whose matter it is."""
-    if recast(a, b) or (_is_one_topic(a, b) and other_agent(a, b)):
+    if recast(a, b) or (_is_one_topic(a, b) and (other_agent(a, b) or other_owner(a, b))):
         return True
     if [who for who in a.persons if who != "they"] != [who for who in b.persons if who != "they"]:
         return True
@@ -220,6 +221,8 @@ def logic(a: Facts, b: Facts) -> bool:
 def _amounts(facts: Facts) -> set[str]:
     """ "not any" is none."""
     found = {_QUANTIFIERS[word] for word in facts.words if word in _QUANTIFIERS}
+    if any(pair == ("one", "of") for pair in pairwise(facts.words)):
+        found.add("one")
     return found - {"some"} | {"none"} if facts.negations and "any" in facts.words else found
 
 

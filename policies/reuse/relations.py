@@ -28,7 +28,7 @@ _MEANINGS = {
     )
     for word in words.split()
 }
-_BEING = bag("who that which being")
+_BEING = bag("who that which being with")
 _ONE_SIDED = bag("if unless because")
 _COUNTED_ONCE = bag("a an per every each in daily weekly monthly yearly again more")
 # "by 20 percent" and "to 20 percent", "until 1714" and "since 1714"
@@ -136,7 +136,7 @@ def _next_topic(facts: Facts, word: str) -> str | None:
 
 
 def either_or_both(a: Facts, b: Facts) -> bool:
-    """One of two here, what is both there: "students or seniors", "students who are seniors"."""
+    """One of two here, what is both there: "students or seniors", "students who are seniors", "with …"."""
     return _is_either(a, b) or _is_either(b, a)
 
 
@@ -144,10 +144,11 @@ def _is_either(a: Facts, b: Facts) -> bool:
     if "or" not in a.words or "or" in b.words or _BEING.isdisjoint(b.words):
         return False
     at = a.words.index("or")
-    before, after = a.stems[at - 1 : at], a.stems[at + 1 : at + 2]
-    if not before or not after or before[0] not in b.stems or after[0] not in b.stems:
+    before = [stem for stem in a.stems[max(0, at - 2) : at] if stem in b.content_set]
+    after = [stem for stem in a.stems[at + 1 : at + 4] if stem in b.content_set]
+    if not before or not after:
         return False
-    one, other = sorted((b.stems.index(before[0]), b.stems.index(after[0])))
+    one, other = sorted((b.stems.index(before[-1]), b.stems.index(after[0])))
     between = b.words[one + 1 : other]
     return bool(between) and between[0] in _BEING and all(word in _BEING or len(word) < 4 for word in between)
 

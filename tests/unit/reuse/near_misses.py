@@ -99,6 +99,7 @@ Show invoices that have been paid | Show invoices that have yet to be paid | Dis
 Explain how the firewall blocks traffic | Explain how the firewall fails to block traffic | Explain the way the firewall blocks traffic
 Are these deposits refundable? | Are these deposits non-refundable? | Can these deposits be refundable?
 Can minors open an account? | Are minors barred from opening an account? | May minors open an account?
+How do I keep bees calm? | How do I keep bees from being calm? | How can I keep bees calm?
 """,
     "antonym": """
 How do I increase the font size? | How do I decrease the font size? | How can I increase the font size?
@@ -236,6 +237,11 @@ Should he apologise to her? | Should she apologise to him? | Ought he apologise 
 Did she call him back? | Did he call her back? | Has she called him back?
 Does he know my number? | Do I know his number? | Does he have my number?
 Why did they fire us? | Why did we fire them? | Why were we fired by them?
+Can your doctor read your mind? | Can you read your doctor's mind? | Could your doctor read your mind?
+Has it hurt its leg? | Has it hurt my leg? | Did it hurt its leg?
+How did our team beat theirs? | How did their team beat ours? | How has our team beaten theirs?
+Can you help your neighbour move? | Can I help your neighbour move? | Could you help your neighbour move?
+What do I owe the bank? | What does the bank owe me? | How much do I owe the bank?
 """,
     "question": """
 When was the bridge built? | Why was the bridge built? | In what year was the bridge built?
@@ -294,6 +300,8 @@ Every key opens some door | Some key opens every door | Each key opens some door
 Close the valve once the tank is full | Close the valve until the tank is full | Close the valve when the tank is full
 No students failed the exam | Not all students failed the exam | No student failed the exam
 What happens if I pay? | What happens unless I pay? | What happens when I pay?
+May I bring a guest or a pet? | May I bring a guest with a pet? | Can I bring a guest or a pet?
+Can both of them drive? | Can one of them drive? | Are both of them able to drive?
 """,
     "order": """
 How do I get from Berlin to Munich? | How do I get from Munich to Berlin? | How can I get from Berlin to Munich?
@@ -323,6 +331,8 @@ Show mail from Anna | Show mail to Anna | Please show mail from Anna
 Find books by Darwin | Find books about Darwin | Please find books by Darwin
 Which cafes are near the station? | Which cafes are inside the station? | What cafes are near the station?
 Is there a gift for my aunt? | Is there a gift from my aunt? | Is there any gift for my aunt?
+Which language replaced Latin? | Which language did Latin replace? | Which language has replaced Latin?
+Which countries export oil to India? | To which countries does India export oil? | Which of the countries export oil to India?
 """,
     "substitution": """
 how do i descale a kettle | how do i descale a boiler | how can i descale a kettle
