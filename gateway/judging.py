@@ -80,7 +80,7 @@ class ModelJudge:
         if rest and self._worth is None and may_measure:
             await self.measure()
         said = iter(await self._opinions(rest) if rest else ())
-        return [found.get(i) or self._judgement(next(said)) for i in range(len(pairs))]
+        return [found.get(i) or self._judgement(pair, next(said)) for i, pair in enumerate(pairs)]
 
     async def measure(self) -> Worth | None:
         """Ask about the gold pairs; None when the model could not be asked about most of them."""
@@ -101,7 +101,9 @@ class ModelJudge:
         log.info("the judging model was measured", model=self._model, wrong=wrong, of=len(sure))
         return self._worth
 
-    def _judgement(self, said: Opinion) -> Judgement:
+    def _judgement(self, pair: Pair, said: Opinion) -> Judgement:
+        if said == "same" and max(len(pair.kept), len(pair.fresh)) > _LONGEST:
+            said = "unsure"  # their ends were not shown
         probability = {"same": 1.0 - self.flip, "different": self.flip}.get(said, 0.5)
         return Judgement(verdict=said, probability=probability, flip=self.flip, by=self.name)
 

@@ -63,6 +63,18 @@ async def test_the_flip_rate_is_measured_once_and_kept(tmp_path: Path) -> None:
     assert max(model.batches) == 8
 
 
+async def test_answers_that_were_not_shown_whole_are_never_the_same(tmp_path: Path) -> None:
+    """Long answers that begin alike may end in opposite advice; to begin unlike is enough to tell them apart."""
+    model = Model()
+    judge = ModelJudge("lab/judge", model.ask, tmp_path, batch=8)
+    await judge.measure()
+    long = Pair(question="q", kept="word " * 700 + "so do it", fresh="word " * 700 + "so never do it")
+    for reply, verdict in (('["same"]', "unsure"), ('["different"]', "different")):
+        model.reply = reply
+        (found,) = await judge.compare([long])
+        assert found.verdict == verdict
+
+
 async def test_those_who_ask_at_once_share_a_prompt(tmp_path: Path) -> None:
     """A prompt per pair would cost the instructions each time."""
     model = Model()
