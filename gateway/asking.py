@@ -15,6 +15,7 @@ from gateway.settings import CacheSettings
 Tier = Literal["exact", "semantic"]
 Reused = Literal["chat", "completion", "embedding"]
 _MOST_IDENTITIES = 4_096
+_NO_TEAM = "default, no team"
 
 
 class Asking:
@@ -50,12 +51,15 @@ class Asking:
         if found is None:
             if len(self._identities) >= _MOST_IDENTITIES:
                 self._identities.clear()
+            scope = "user" if directives.per_user else self._settings.scope
             found = self._identities[asker] = Identity(
+                # A team may be called "admin" too.
+                org="default" if principal.team or scope == "org" else _NO_TEAM,
                 team=principal.team or "admin",
                 project=principal.project,
                 key=principal.key_id,
                 user=f"{principal.key_id}/{user}" if user else "",
-                scope="user" if directives.per_user else self._settings.scope,
+                scope=scope,
             )
         return found
 
