@@ -7,26 +7,21 @@ CVE-2026-5760). Here it gets an immutable sandbox, a budget of loop turns, a lar
 request.
 """
 
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
-from jinja2 import Template, TemplateError, nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import Template, TemplateError
 
 from engine.api import InvalidRequest, Tools
 from engine.locate import ModelNotFound, ModelSource
+from engine.sandbox import Sandbox, TooMuch
 from engine.tokenizer import read_object, special_marks
 from engine.toolforms import form_of
 from engine.toolturns import retold
 
 MAX_RENDERED = 8_000_000  # characters
-MAX_TURNS = 1_000_000  # loop iterations in all
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -36,75 +31,15 @@ CHATML = (
 Message = dict[str, object]
 
 
-class _TooMuch(TemplateError):
-    """The template used up its budget."""
-
-
-class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks the answer for training; for prompts it means nothing."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class _Budget(threading.local):
-    """Long prompts are rendered in threads; each rendering counts for itself."""
-
-    turns = 0
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Loops are paced, repetition and powers are bounded; everything else is Jinja's sandbox."""
-
-    intercepted_binops = frozenset(("*", "**"))
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.budget = _Budget()
-        cast("dict[str, Any]", self.filters)["paced"] = self._paced
-
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree = super()._parse(source, name, filename)
-        for loop in tree.find_all(nodes.For):
-            loop.iter = nodes.Filter(loop.iter, "paced", [], [], None, None, lineno=loop.lineno)
-        return tree
-
-    def _paced(self, items: Iterable[object]) -> Iterator[object]:
-        for item in items:
-            self.budget.turns += 1
-            if self.budget.turns > MAX_TURNS:
-                raise _TooMuch("too many loop turns")
-            yield item
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Numbers only, and small ones: `"x" * 10**10` would eat the memory before any output is counted."""
-        small = all(isinstance(side, int | float) and abs(side) < 1_000_000 for side in (left, right))
-        if not small or (operator == "**" and right > 16):
-            raise _TooMuch(f"operands of {operator} are too large")
-        return super().call_binop(context, operator, left, right)
-
-
 def _refuse(message: str) -> None:
     raise TemplateError(message)
-
-
-def _to_json(value: object, indent: int | None = None, **_: object) -> str:
-    """Unlike Jinja's own filter this escapes nothing for HTML: a prompt is not a page."""
-    encoded = msgspec.json.encode(value)
-    return (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
 
 
 class ChatTemplate:
     """`render` turns messages into the text the model was trained to continue. `now`: wall clock in seconds."""
 
     def __init__(self, source: str, marks: dict[str, str], now: Callable[[], float]) -> None:
-        self._environment = _Sandbox(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
-        )
-        cast("dict[str, Any]", self._environment.filters)["tojson"] = _to_json
+        self._environment = Sandbox()
 
         def strftime_now(form: str) -> str:
             return time.strftime(form, time.gmtime(now()))
@@ -115,7 +50,7 @@ class ChatTemplate:
         self._form = form_of(source)
         try:
             self._template: Template = self._environment.from_string(source)
-        except TemplateError as error:
+        except (TemplateError, RecursionError, SyntaxError) as error:  # the last two from the code Jinja makes of it
             raise ModelNotFound(f"The chat template does not parse: {error}") from error
 
     def render(self, messages: list[Message], tools: Tools | None = None, thinking: bool | None = None) -> str:
@@ -123,7 +58,7 @@ class ChatTemplate:
 
         `thinking`: what a template that can do without is told; None leaves it its own default.
         """
-        self._environment.budget.turns = 0
+        self._environment.begin()
         parts: list[str] = []
         size = 0
         offered = tools if tools is not None and tools.choice != "none" else None
@@ -131,6 +66,7 @@ class ChatTemplate:
             "messages": retold(plain(messages), offered, self._form),
             "add_generation_prompt": True,
             "tools": None if offered is None else [{"type": "function", "function": one} for one in offered.functions],
+            **({} if offered is None else dict.fromkeys(self._form.named, offered.functions)),
             **({} if thinking is None else {"enable_thinking": thinking}),
             **self._marks,
         }
@@ -138,7 +74,7 @@ class ChatTemplate:
             for part in self._template.generate(given):
                 size += len(part)
                 if size > MAX_RENDERED:
-                    raise _TooMuch(f"more than {MAX_RENDERED} characters")
+                    raise TooMuch(f"more than {MAX_RENDERED} characters")
                 parts.append(part)
         except (
             TemplateError,
@@ -160,6 +96,7 @@ def plain(messages: list[Message]) -> list[Message]:
 
 
 def _plain(message: Message, path: str) -> Message:
+    """What is null is left out: clients send back whole answers, and templates ask whether `tool_calls` is there."""
     role = message.get("role")
     if not isinstance(role, str):
         raise InvalidRequest(f"{path}.role must be a string.", param=f"{path}.role")
@@ -168,7 +105,8 @@ def _plain(message: Message, path: str) -> Message:
         content = "".join(_text(part, f"{path}.content") for part in cast("list[object]", content))
     elif content is not None and not isinstance(content, str):
         raise InvalidRequest(f"{path}.content must be a string or a list of text parts.", param=f"{path}.content")
-    return {**message, "role": "system" if role == "developer" else role, "content": content or ""}
+    told = {name: value for name, value in message.items() if value is not None and (name, value) != ("tool_calls", [])}
+    return {**told, "role": "system" if role == "developer" else role, "content": content or ""}
 
 
 def _text(part: object, path: str) -> str:
@@ -190,9 +128,12 @@ def _read(folder: Path) -> str | None:
     """`chat_template.jinja` goes before `tokenizer_config.json`; of several named templates `default` is meant."""
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text()
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ModelNotFound(f"{file}: {error}") from error
     value = read_object(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(value, list):
-        named = {str(one.get("name")): one.get("template") for one in cast("list[dict[str, object]]", value)}
-        value = named.get("default")
+        several = [cast("dict[str, object]", one) for one in cast("list[object]", value) if isinstance(one, dict)]
+        value = next((one.get("template") for one in several if one.get("name") == "default"), None)
     return value if isinstance(value, str) else None

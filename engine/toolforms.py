@@ -8,10 +8,12 @@ import re
 from typing import Literal, cast
 
 import msgspec
+from jinja2 import TemplateError, meta
 from msgspec import Struct
 
 from engine.api import InvalidRequest, Tools
 from engine.grammar import inline_json
+from engine.sandbox import Sandbox
 
 FormName = Literal["hermes", "llama3", "mistral"]
 MAX_TOOLS = 128
@@ -21,13 +23,20 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Form(Struct, frozen=True):
-    """`marks` open a call and are tokens of their own in some vocabularies; `native`: the template knows tools."""
+    """`marks` open a call and are tokens of their own in some vocabularies; `native`: the template knows tools.
+
+    `named`: what it calls them, beside `tools`. `recalls`: it writes earlier calls itself. `system`: it takes a system
+    message.
+    """
 
     name: FormName
     begin: str
     arguments: str
     marks: tuple[str, ...]
     native: bool = True
+    named: tuple[str, ...] = ()
+    recalls: bool = True
+    system: bool = True
 
 
 _HERMES = Form("hermes", "<tool_call>", "arguments", ("<tool_call>", "</tool_call>"))
@@ -37,13 +46,25 @@ _MISTRAL = Form("mistral", "[TOOL_CALLS]", "arguments", ("[TOOL_CALLS]",))
 
 def form_of(template: str) -> Form:
     """The form that a chat template's own words describe. One that knows no tools is told Hermes' in words."""
+    asked = _asked(template)
     if "[TOOL_CALLS]" in template:
         return _MISTRAL
     if "<tool_call>" in template:
-        return _HERMES
-    if re.search(r"\btools\b", template) and '"parameters"' in template:
+        named = ("xml_tools",) if "xml_tools" in asked else ()  # SmolLM3's
+        return msgspec.structs.replace(_HERMES, named=named, recalls="tool_calls" in template)
+    if "tools" in asked and '"parameters"' in template:
         return _LLAMA3
-    return msgspec.structs.replace(_HERMES, native=bool(re.search(r"\btools\b", template)))
+    system = "System role not supported" not in template  # Gemma's words
+    return msgspec.structs.replace(_HERMES, native="tools" in asked, system=system)
+
+
+def _asked(template: str) -> set[str]:
+    """The variables that a template wants to be given: a word in its prose, or a message's own `tools`, is none."""
+    sandbox = Sandbox()
+    try:
+        return meta.find_undeclared_variables(sandbox.parse(template))
+    except (TemplateError, RecursionError):  # whoever renders it says so
+        return set()
 
 
 def check_tools(tools: Tools) -> None:

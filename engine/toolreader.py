@@ -34,8 +34,17 @@ class _Object:
     @property
     def broken(self) -> bool:
         """Whether this can no longer be a call."""
-        unsure = self.name is None and (len(self.text) > _MOST_UNSURE or self.closed)
-        return unsure or (self.closed and self._arguments is None)
+        return self.name is None and (len(self.text) > _MOST_UNSURE or self.closed)
+
+    def look_for(self, mark: str) -> None:
+        """End where the mark that ends a call came before the last bracket, which some models leave out.
+
+        If the arguments are not whole by then this is no call.
+        """
+        if self._depth > 0 and not self._quoted and self.text.endswith(mark):
+            self.closed = True
+            if self._arguments is None or self._arguments[1] < 0:
+                self.name = None
 
     def feed(self, character: str) -> None:
         self.text += character
@@ -62,9 +71,14 @@ class _Object:
             self._arguments = (self._arguments[0], len(self.text))
 
     def arguments(self) -> str:
-        """What of the arguments was not given out yet; text in a string comes once the string has ended."""
-        if self.name is None or self._arguments is None:
+        """What of the arguments was not given out yet; text in a string comes once the string has ended.
+
+        None at all, or null, are no arguments: an empty object.
+        """
+        if self.name is None or (self._arguments is None and not self.closed):
             return ""
+        if self._arguments is None:
+            return "{}"
         begin, end = self._arguments
         whole = self.text[begin : end if end >= 0 else None]
         skipped = len(whole) - len(whole.lstrip())
@@ -73,7 +87,9 @@ class _Object:
             if end < 0:
                 return ""
             whole = str(_value(whole))
-        elif not whole.startswith("{"):
+        elif end >= 0 and whole == "null":
+            whole = "{}"
+        elif not whole.startswith(("{", "[")):
             return ""
         piece, self.told = whole[self.told :], len(whole)
         return piece
@@ -141,6 +157,7 @@ class ToolReader:
         held, self._held = self._held, ""
         if self._state == "object":
             held = "" if self._named else self._passed + self._call.text + held
+            self.called += self._named  # what was said of it is a call, if not a whole one
         elif self._state == "opening":
             held = self._passed + held
         return "" if self.called and held.strip(_SPACE + ",;") == "" else held
@@ -186,9 +203,11 @@ class ToolReader:
         used = 0
         while used < len(self._held) and not call.closed and not self._no_call:
             call.feed(self._held[used])
+            if self._form.name == "hermes":
+                call.look_for(_AFTER["hermes"])
             used += 1
         self._held = self._held[used:]
-        if self._no_call:
+        if self._no_call and not self._named:  # once its name was told there is no way back
             self._give_back(said, self._passed + call.text)
             return True
         self._tell(said)

@@ -13,6 +13,7 @@ from engine.api import Tools
 from engine.toolforms import Form, explain
 
 Message = dict[str, object]
+_RESULTS = ("tool", "function")
 _json = msgspec.json.Decoder()
 _encode = msgspec.json.Encoder().encode
 
@@ -24,18 +25,34 @@ def retold(messages: list[Message], tools: Tools | None, form: Form) -> list[Mes
     """
     if form.native:
         return [_native(message, form) for message in messages]
-    told = [_in_words(message) for message in messages]
+    told = _in_turns(messages)
     if tools is None or tools.choice == "auto":  # a model never taught to call tools only loses its way
         return told
-    if told and told[0]["role"] == "system":
-        return [{**told[0], "content": f"{told[0]['content']}\n\n{explain(tools)}"}, *told[1:]]
+    if told and (told[0]["role"] == "system" or not form.system):
+        parts = (told[0]["content"], explain(tools)) if form.system else (explain(tools), told[0]["content"])
+        return [{**told[0], "content": "\n\n".join(map(str, parts))}, *told[1:]]
     return [{"role": "system", "content": explain(tools)}, *told]
 
 
+def _in_turns(messages: list[Message]) -> list[Message]:
+    """Results, and what the user says after them, are one turn: many of these templates insist on turns."""
+    told: list[Message] = []
+    result_before = False
+    for message in messages:
+        said = _in_words(message)
+        result = message["role"] in _RESULTS
+        if told and said["role"] == told[-1]["role"] == "user" and (result or result_before):
+            told[-1] = {**told[-1], "content": f"{told[-1]['content']}\n{said['content']}"}
+        else:
+            told.append(said)
+        result_before = result
+    return told
+
+
 def _native(message: Message, form: Form) -> Message:
-    message = dict(message)
     calls = _calls(message)
-    if calls:
+    message = dict(message) if form.recalls else _calls_in_words(message)
+    if calls and form.recalls:
         message["tool_calls"] = [_with_object(call, form) for call in calls]
     if form.name == "mistral" and isinstance(message.get("tool_call_id"), str):
         message["tool_call_id"] = _nine(cast("str", message["tool_call_id"]))
@@ -58,7 +75,7 @@ def _nine(name: str) -> str:
 
 def _arguments(function: Message) -> object:
     """A JSON object in a string becomes the object; what is none stays what it is."""
-    given = function.get("arguments")
+    given = function.get("arguments") or {}
     try:
         found = _json.decode(given) if isinstance(given, str) else given
     except (msgspec.DecodeError, RecursionError):
@@ -67,8 +84,12 @@ def _arguments(function: Message) -> object:
 
 
 def _in_words(message: Message) -> Message:
-    if message["role"] in ("tool", "function"):
+    if message["role"] in _RESULTS:
         return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    return _calls_in_words(message)
+
+
+def _calls_in_words(message: Message) -> Message:
     calls = _calls(message)
     if not calls:
         return message

@@ -5,11 +5,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine import template as module
-from engine.api import InvalidRequest
+from engine import sandbox
+from engine.api import InvalidRequest, Tools
 from engine.locate import ModelNotFound, locate
 from engine.template import CHATML, ChatTemplate, Message, load_template, plain
 from engine.testing import write_checkpoint
+
+
+def growing(first: str, next: str, turns: int = 60) -> str:
+    """A template that makes something of `n.x` out of itself, again and again."""
+    return f"{{% set n = namespace(x={first}) %}}{{% for i in range({turns}) %}}{{% set n.x = {next} %}}{{% endfor %}}"
+
 
 HELLO: list[Message] = [{"role": "user", "content": "Hello"}]
 NOON = 1_700_000_000.0  # 14 November 2023
@@ -41,8 +47,13 @@ def test_chatml() -> None:
         ("{% for m in messages %}\n  {{ m.role }}\n{% endfor %}", "  user\n"),
         ("{% for i in range(9) %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}", "012"),
         ("{% generation %}x{% endgeneration %}", "x"),
-        ("{{ {'a': '<b>'} | tojson }}", '{"a":"<b>"}'),
+        ("{{ {'a': '<b>', 'c': [1, 'é']} | tojson }}", '{"a": "<b>", "c": [1, "é"]}'),
         ("{{ {'a': 1} | tojson(indent=2) }}", '{\n  "a": 1\n}'),
+        ("{{ {'b': 1, 'a': 2} | tojson(separators=(',', ':'), sort_keys=true) }}", '{"a":2,"b":1}'),
+        ("{{ 'a' ~ 1 ~ none ~ [2] }}{{ 'b' + 'c' }}{{ '%s-%d' % ('x', 3) }}", "a1None[2]bcx-3"),
+        ("{{ '{}{}'.format(1, 2) }}{{ '{:>4}'.format('a') }}", "12   a"),
+        ("{{ messages[-1:][0].content[1:3] }}{{ ['a', 'b'] | join(', ') }}{{ 'a\nb' | indent(2) }}", "ela, ba\n  b"),
+        ("{{ 'aXbX'.replace('X', '-') }}{{ 'aXb' | replace('X', '') }}{{ 'ab'.split('b')[0] }}", "a-b-aba"),
         ("{{ strftime_now('%d %b %Y') }}", "14 Nov 2023"),
         ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "1"),
         ("{% macro say(x) %}[{{ x }}]{% endmacro %}{{ say(messages[0].content) }}", "[Hello]"),
@@ -92,6 +103,31 @@ def test_no_way_out_of_the_sandbox(source: str) -> None:
         "{% for i in range(90000) %}{{ messages[0].content }}{% endfor %}",
         "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
         "{{ range(10 ** 9) | list }}",
+        growing("'x'", "n.x ~ n.x"),
+        growing("'x'", "n.x + n.x"),
+        growing("[1]", "n.x + n.x"),
+        growing("[1]", "[n.x, n.x]") + "{{ n.x }}",
+        growing("[1]", "[n.x, n.x]") + "{{ n.x | tojson }}",
+        growing("[1]", "[n.x, n.x]") + "{{ 'a' ~ n.x }}",
+        growing("'xx'", "n.x.replace('x', n.x)"),
+        growing("'xx'", "n.x | replace('x', n.x)"),
+        growing("'xx'", "[n.x, n.x] | join"),
+        growing("'xx'", "n.x.join(['a', 'b', n.x])"),
+        "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x %}{{ n.x }}{{ n.x }}{% endset %}{% endfor %}",
+        growing("[]", "[n.x, messages[0].content[1:], messages[0].content[2:]]", 99999),
+        growing("[]", "[n.x, messages[0].content | list]", 99999),
+        "{{ '%999999999d' % 1 }}",
+        "{{ '%*d' % (999999999, 1) }}",
+        "{{ '%999999999d' | format(1) }}",
+        "{{ '{:>999999999}'.format(1) }}",
+        "{{ '{:>{}}'.format(1, 999999999) }}",
+        "{{ 'x' | center(999999999) }}",
+        "{{ 'x'.ljust(999999999) }}",
+        "{{ 'x\nx' | indent(999999999) }}",
+        "{{ '\t'.expandtabs(999999999) }}",
+        "{{ {'a': 1} | tojson(indent=999999999) }}",
+        "{{ lipsum(n=999999) }}",
+        "{{ [1] | batch(999999999, 0) | list }}",
     ],
 )
 def test_time_and_size_are_bounded(source: str) -> None:
@@ -102,7 +138,7 @@ def test_time_and_size_are_bounded(source: str) -> None:
 
 def test_each_rendering_has_its_own_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """A budget that runs down over requests would end with refusing everybody."""
-    monkeypatch.setattr(module, "MAX_TURNS", 5)
+    monkeypatch.setattr(sandbox, "MAX_TURNS", 5)
     made = ChatTemplate(CHATML, {}, lambda: NOON)
     for _ in range(10):
         made.render(HELLO * 3)
@@ -123,6 +159,8 @@ def test_messages_become_plain() -> None:
     parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
     assert plain([{"role": "developer", "content": parts}]) == [{"role": "system", "content": "Hello"}]
     assert plain([{"role": "assistant", "content": None}]) == [{"role": "assistant", "content": ""}]
+    sent_back: Message = {"role": "assistant", "content": "x", "tool_calls": None, "refusal": None, "audio": None}
+    assert plain([sent_back, {**sent_back, "tool_calls": []}]) == [{"role": "assistant", "content": "x"}] * 2
     bad: list[Message] = [
         {"content": "x"},
         {"role": 5, "content": "x"},
@@ -159,7 +197,15 @@ def test_where_templates_lie(tmp_path: Path) -> None:
     (folder / "chat_template.jinja").write_text("{% if")
     with pytest.raises(ModelNotFound):
         loaded()
+    (folder / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ModelNotFound):
+        loaded()
     (folder / "chat_template.jinja").unlink()
+    (folder / "tokenizer_config.json").write_text('{"chat_template": [1, {"name": "other"}]}')
+    assert loaded() is None
+    (folder / "tokenizer_config.json").write_text("[" * 100_000)
+    with pytest.raises(ModelNotFound):
+        loaded()
     (folder / "tokenizer_config.json").unlink()
     assert loaded() is None
 
@@ -172,8 +218,10 @@ def test_transformers_renders_the_same(tmp_path: Path) -> None:
         "{%- if messages[0].role == 'system' %}\n    {{- '<sys>' + messages[0].content + '</sys>\\n' }}\n{%- endif %}\n"
         "{%- for message in messages %}\n    {%- if message.role == 'user' %}\n"
         "        {{- '[' + loop.index0|string + ']' + message.content | trim }}\n"
+        "    {%- elif 'tool_calls' in message %}\n        {{- message.tool_calls[0].function.arguments | tojson }}\n"
         "    {%- elif message.role == 'assistant' %}\n"
         "        {%- generation %}{{ message.content }}{% endgeneration %}\n    {%- endif %}\n{%- endfor %}\n"
+        "{%- for tool in tools or [] %}\n    {{- tool | tojson }}{{- tool | tojson(indent=4) }}\n{%- endfor %}\n"
         "{%- if add_generation_prompt %}\n    {{- '<go>' }}\n{%- endif %}\n"
     )
     (folder / "chat_template.jinja").write_text(source)
@@ -183,7 +231,15 @@ def test_transformers_renders_the_same(tmp_path: Path) -> None:
         {"role": "user", "content": " one "},
         {"role": "assistant", "content": "two"},
         {"role": "user", "content": "three"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"a": [1, "é"], "b": {}}}}],
+        },
     ]
+    functions: list[dict[str, object]] = [{"name": "f", "parameters": {"type": "object", "properties": {}}}]
     made = load_template(locate(str(folder)), lambda: NOON)
     assert made is not None
-    assert made.render(messages) == theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    offered = [{"type": "function", "function": one} for one in functions]
+    wanted = theirs.apply_chat_template(messages, tools=offered, tokenize=False, add_generation_prompt=True)
+    assert made.render(messages, Tools(functions=functions)) == wanted

@@ -50,6 +50,21 @@ READ: list[tuple[str, str, str, list[tuple[str, str]]]] = [
         "",
         [("f", '{"b": "]"}'), ("g", "{}")],
     ),
+    ("hermes", '<tool_call>{"name": "f", "arguments": null}</tool_call>', "", [("f", "{}")]),
+    ("hermes", '<tool_call>{"name": "g"}</tool_call>', "", [("g", "{}")]),
+    (  # its last bracket left out
+        "hermes",
+        '<tool_call>\n{"name": "f", "arguments": {"a": 1}\n</tool_call>\n<tool_call>{"name": "g"}</tool_call> done',
+        " done",
+        [("f", '{"a": 1}'), ("g", "{}")],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"name": "h", "x": {"y": 1}</tool_call> so',
+        '<tool_call>{"name": "h", "x": {"y": 1}</tool_call> so',
+        [],
+    ),
+    ("hermes", '<tool_call>{"nam": {"y": 1</tool_call> so', '<tool_call>{"nam": {"y": 1</tool_call> so', []),
     ("mistral", "see [1] [TOOL", "see [1] [TOOL", []),
     (
         "llama3",
@@ -144,6 +159,46 @@ def test_templates_that_know_none_are_told_in_words() -> None:
     assert "<tool_response>\n31\n</tool_response>" in told
     assert "<tools>" not in told
     assert "<tools>" in template.render(HISTORY, msgspec.structs.replace(TOOLS, choice="required"))
+
+
+def test_results_are_one_turn_for_templates_that_know_no_tools() -> None:
+    """Gemma's insists that user and model take turns, and older ones take no system message either."""
+    turns = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+        "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('Roles must alternate') }}{% endif %}[{{ m.content }}]{% endfor %}"
+    )
+    results: list[dict[str, object]] = [
+        *HISTORY,
+        {"role": "tool", "tool_call_id": "call_2", "content": "32"},
+        {"role": "user", "content": "and now?"},
+    ]
+    required = msgspec.structs.replace(TOOLS, choice="required")
+    told = ChatTemplate(turns, {}, lambda: 0.0).render(results, required)
+    assert told.endswith("[<tool_response>\n31\n</tool_response>\n<tool_response>\n32\n</tool_response>\nand now?]")
+    assert told.startswith("[You may call")
+    assert "weather?]" in told
+
+
+def test_a_template_is_told_of_tools_under_the_name_it_uses() -> None:
+    """SmolLM3's calls them otherwise: it was never told of any. Phi's only has a word for them in its messages."""
+    smol = "{% if xml_tools %}{% for t in xml_tools[:] %}<{{ t.name }}>{% endfor %}{% endif %}<tool_call>"
+    assert ChatTemplate(smol, {}, lambda: 0.0).render(HISTORY[:1], TOOLS) == "<f><g><tool_call>"
+    assert ChatTemplate(smol, {}, lambda: 0.0).render(HISTORY[:1]) == "<tool_call>"
+    told = ChatTemplate(smol + "{% for m in messages %}{{ m.content }}{% endfor %}", {}, lambda: 0.0).render(HISTORY)
+    assert '<tool_call>\n{"name":"f","arguments":{"a":1}}\n</tool_call>31' in told  # nor does it write earlier calls
+    phi = "{% for m in messages %}{% if 'tools' in m and m['tools'] %}{{ m['tools'] }}{% endif %}{% endfor %}"
+    assert not form_of(phi).native
+    assert form_of("{%- if not tools is defined %}{%- set tools = none %}{%- endif %}{{ tools }}").native
+
+
+def test_a_call_that_was_cut_off_ends_as_a_call() -> None:
+    """Its beginning has been told already: a client that reads only `stop` would not look for it."""
+    reader = ToolReader(form_of(HERMES), TOOLS)
+    reader.push('<tool_call>{"name": "f", "arguments": {"a"')
+    assert not reader.called
+    assert reader.flush() == ""
+    assert reader.called
 
 
 def info() -> ModelInfo:
