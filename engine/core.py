@@ -172,7 +172,8 @@ class EngineCore:
             prompt=len(request.tokens),
             sampling=request.sampling,
             seed=request.seed,
-            eos=frozenset(request.eos) | frozenset(request.sampling.stop_token_ids),
+            eos=frozenset(token for token in request.eos if 0 <= token < self.decoder.spec.vocabulary)
+            | frozenset(request.sampling.stop_token_ids),
             salt=request.salt,
             priority=request.priority,
             arrival=next(self._arrivals),

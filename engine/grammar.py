@@ -54,7 +54,10 @@ class Tokens:
     """A tokenizer as llguidance sees it, and which of its tokens bring JSON to an end, the most final first."""
 
     def __init__(self, text: str, size: int, eos: list[int]) -> None:
-        self.inner = llguidance.LLTokenizer(text, n_vocab=size, eos_token=eos or None)
+        # Some tokenizers know more tokens than their model has columns (Gemma 3 1B), most fewer.
+        known = llguidance.LLTokenizer(text).vocab_size
+        ends = [token for token in eos if 0 <= token < size]
+        self.inner = llguidance.LLTokenizer(text, n_vocab=max(size, known), eos_token=ends or None)
         spelled = [self.inner.decode_bytes([token]) for token in range(size)]
         closing = [not word.strip(_CLOSING) for word in spelled]
         self._ends = _bits([token in eos for token in range(size)])
@@ -129,7 +132,7 @@ class Vocabulary:
 
     def matcher(self, grammar: str) -> Matcher:
         """Raises InvalidRequest when llguidance refuses the grammar."""
-        tokens = self._tokens.result()
+        tokens = self._ready()
         inner = llguidance.LLMatcher(tokens.inner, grammar, log_level=0, limits=_LIMITS)
         if inner.is_error():
             raise _refusal(inner.get_error())
@@ -137,7 +140,14 @@ class Vocabulary:
 
     def special(self, token: int) -> bool:
         """Whether llguidance names this token instead of spelling it."""
-        return self._tokens.result().inner.is_special_token(token)
+        return self._ready().inner.is_special_token(token)
+
+    def _ready(self) -> Tokens:
+        """Raises InvalidRequest where llguidance cannot read this vocabulary: all else works without."""
+        error = self._tokens.exception()
+        if error is not None:
+            raise _refusal(f"this model's vocabulary cannot be read for it ({error})")
+        return self._tokens.result()
 
 
 def translate(constraint: Constraint) -> str:

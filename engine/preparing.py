@@ -28,6 +28,7 @@ _THREAD_CHARS = 20_000  # more than this is rendered and tokenized beside the ev
 _NO_DEFAULTS = GenerationConfig()
 _ROOM_TO_CLOSE = 64  # tokens
 _MAX_PREDICTION = 200_000  # characters
+_CONTINUED = 8  # tokens of a text that show how the next one is spelled after them
 _TEXT = "TEXT: /(.|\\n)*/\n"
 
 
@@ -118,6 +119,7 @@ def prepare(request: GenerateRequest, text: ModelText, info: ModelInfo) -> Prepa
             _reader(request.tools, text),
             tokens if sampling.prompt_logprobs is not None else [],
             (request.text if request.text is not None else text.tokenizer.decode(tokens)) if request.echo else "",
+            tokens[-_CONTINUED:] if request.messages is None else [],
         ),
     )
 

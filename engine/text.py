@@ -19,6 +19,7 @@ class Reading(Struct, frozen=True):
     """How an answer is to be read. `eos` ends it; `marks`: special tokens that are shown, since readers look for them.
 
     `prompt`: its token ids, when their log probabilities were asked for. `opening` is shown before the answer.
+    `before`: the last tokens of a text that the answer continues.
     """
 
     eos: frozenset[int]
@@ -27,6 +28,7 @@ class Reading(Struct, frozen=True):
     tools: ToolReader | None = None
     prompt: list[int] = []
     opening: str = ""
+    before: list[int] = []
 
 
 class Answer:
@@ -34,7 +36,7 @@ class Answer:
 
     def __init__(self, tokenizer: TextTokenizer, sampling: SamplingParams, reading: Reading) -> None:
         self._tokenizer = tokenizer
-        self._detokenizer = Detokenizer(tokenizer)
+        self._detokenizer = Detokenizer(tokenizer, reading.before)
         self._stops = StopMatcher(sampling.stop)
         self._sampling = sampling
         self._reading = reading

@@ -18,6 +18,7 @@ BYTE_VOCABULARY = 256 + len(_SPECIALS)
 _UNFINISHED = "\ufffd"
 _LONGEST_CHARACTER = 4  # bytes, so tokens at most
 _WINDOW = 64
+_MOST_TOKENS = 2**31
 
 _json = msgspec.json.Decoder(dict[str, object])
 
@@ -67,11 +68,14 @@ class Detokenizer:
     short window that begins with the tokens of the piece before.
     """
 
-    def __init__(self, tokenizer: TextTokenizer) -> None:
+    def __init__(self, tokenizer: TextTokenizer, before: list[int] | None = None) -> None:
+        """`before`: the last tokens of a text that is continued, without which the first piece may lose its space."""
         self._tokenizer = tokenizer
-        self._window: list[int] = []
-        self._context = 0  # how many tokens of the window were given out before the current piece
-        self._shown = ""
+        shown = tokenizer.decode(before) if before else ""
+        known = before if before and not shown.endswith(_UNFINISHED) else []
+        self._window = list(known)
+        self._context = len(known)  # how many tokens of the window were given out before the current piece
+        self._shown = shown if known else ""
 
     def push(self, token: int) -> str:
         self._window.append(token)
@@ -124,7 +128,8 @@ def _end_ids(source: ModelSource, tokenizer: Tokenizer) -> list[int]:
     found: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         value = read_object(source.folder / name).get("eos_token_id")
-        found.update(cast("list[int]", value) if isinstance(value, list) else [value] if isinstance(value, int) else [])
+        given = cast("list[object]", value) if isinstance(value, list) else [value]
+        found.update(one for one in given if isinstance(one, int) and 0 <= one < _MOST_TOKENS)  # -1 says none
     mark = special_marks(source.folder).get("eos_token")
     token = tokenizer.token_to_id(mark) if mark else None
     return sorted(found if token is None else found | {token})
@@ -146,5 +151,5 @@ def read_object(file: Path) -> dict[str, object]:
         return {}
     try:
         return _json.decode(file.read_bytes())
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, OSError) as error:
         raise ModelNotFound(f"{file}: {error}") from error

@@ -232,3 +232,11 @@ def test_one_grammar_may_stand_before_another(vocabulary: Vocabulary, text: Text
     tokens = text.encode("hm, no</think>yes", specials=False)
     assert len(vocabulary.matcher(form).valid(tokens)) == len(tokens)
     assert len(vocabulary.matcher(form).valid(text.encode("hm</think>no", specials=False))) == len("hm</think>")
+
+
+def test_a_tokenizer_may_know_more_tokens_than_the_model(text: TextTokenizer) -> None:
+    """Gemma 3 1B has 262,144 columns and a tokenizer of 262,145: no form could be asked of it. And ends may be odd."""
+    fewer = Vocabulary(text.contents(), 250, [258, 9_999, -1]).matcher(translate(Constraint("json")))
+    assert fewer.valid(text.encode('{"a": 1}', specials=False)) == text.encode('{"a": 1}', specials=False)
+    with pytest.raises(InvalidRequest, match="vocabulary"):
+        Vocabulary("no tokenizer", 259, [258]).matcher(translate(Constraint("json")))

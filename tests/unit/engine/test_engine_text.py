@@ -59,6 +59,14 @@ def test_marked_spaces_and_byte_fallback_survive(text: str) -> None:
     assert "".join(pieces(MARKED, ids)) == MARKED.decode(ids)
 
 
+def test_a_text_goes_on_with_its_space() -> None:
+    """Where a space belongs to the word after it, an answer by itself would lose it: "a" and "b" became "ab"."""
+    before, after = MARKED.encode("ab a", specials=False), MARKED.encode("ab", specials=False)
+    for known in (before, []):
+        answer = Answer(MARKED, SamplingParams(max_tokens=5), Reading(frozenset(), before=known))
+        assert answer.push(Output(handle=0, tokens=after)).text == (" ab" if known else "ab")
+
+
 @given(st.lists(st.integers(0, 258), max_size=200))
 def test_noise_never_raises_and_is_never_held_for_long(ids: list[int]) -> None:
     """Random models make bytes that are no text; a reader must still see progress."""
@@ -169,7 +177,7 @@ def test_folder_gives_tokenizer_and_every_end(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "tiny-random:llama")
     made = load_tokenizer(locate(str(tmp_path)))
     assert made.eos == [END_OF_TURN]
-    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 4]}')
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 4, -1, null, "x", 1e30, 10000000000]}')
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<|endoftext|>"}}')
     assert load_tokenizer(locate(str(tmp_path))).eos == sorted({3, 4, END_OF_TURN, 256})
     (tmp_path / "tokenizer.json").write_text("{}")
