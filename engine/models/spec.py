@@ -109,13 +109,20 @@ _GEMMA3: Config = {
     "rope_theta": 1e6,
     "rope_local_base_freq": 10_000.0,
 }
-_SMOLLM3: Config = {"rope_theta": 2e6, "no_rope_layer_interval": 4, "tie_word_embeddings": True}
+_SMOLLM3: Config = {
+    "rope_theta": 2e6,
+    "no_rope_layer_interval": 4,
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": True,
+}
+_MISTRAL: Config = {"num_key_value_heads": 8, "sliding_window": 4096}
+_QWEN: Config = {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28}
 
 FAMILIES = {
     "llama": Family(bias_by_config=True, mlp_bias_by_config=True),
-    "mistral": Family(window="all"),
-    "qwen2": Family(qkv_bias=True, window="late"),
-    "qwen3": Family(qk_norm=True, bias_by_config=True, window="late", defaults={"head_dim": 128}),
+    "mistral": Family(window="all", defaults=_MISTRAL),
+    "qwen2": Family(qkv_bias=True, window="late", defaults=_QWEN),
+    "qwen3": Family(qk_norm=True, bias_by_config=True, window="late", defaults=_QWEN | {"head_dim": 128}),
     "smollm3": Family(bias_by_config=True, mlp_bias_by_config=True, window="still", defaults=_SMOLLM3),
     "gemma2": Family(gemma=True, bias_by_config=True, window="most", defaults=_GEMMA | _GEMMA2),
     "gemma3_text": Family(gemma=True, bias_by_config=True, qk_norm=True, window="most", defaults=_GEMMA | _GEMMA3),
@@ -159,7 +166,7 @@ def read_spec(config: Config) -> Spec:
         head=head,
         epsilon=number(config, "rms_norm_eps", 1e-6),
         tied=bool(config.get("tie_word_embeddings", False)),
-        context=_integer(config, "max_position_embeddings"),
+        context=_context(config),
         ropes=_ropes(config, head, sliding, still),
         windows=tuple(_integer(config, "sliding_window") if one else 0 for one in sliding),
         scale=scalar**-0.5,
@@ -181,6 +188,16 @@ def read_spec(config: Config) -> Spec:
 
 def _integer(config: Config, key: str, default: int | None = None) -> int:
     return integer(config, key, default, most=_MOST[key])
+
+
+def _context(config: Config) -> int:
+    """YaRN is switched on by adding it, with the window it stretches, beside an unchanged `max_position_embeddings`."""
+    stated = _integer(config, "max_position_embeddings")
+    given = entry(config, "rope_parameters") or entry(config, "rope_scaling")
+    if (given.get("rope_type") or given.get("type")) != "yarn" or "original_max_position_embeddings" not in given:
+        return stated
+    stretched = number(given, "original_max_position_embeddings") * number(given, "factor")
+    return min(max(stated, int(stretched)), _MOST["max_position_embeddings"])
 
 
 def _refuse(config: Config, name: str) -> None:

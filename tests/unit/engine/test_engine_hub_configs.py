@@ -294,3 +294,25 @@ def test_what_sets_published_models_apart() -> None:
     mini = read("Phi-4-mini").ropes[0]
     assert mini is not None
     assert (mini.rotary, read("Phi-4-mini").head) == (96, 128)
+
+
+def test_yarn_stretches_the_window() -> None:
+    """Qwen's cards add it beside the old `max_position_embeddings`: three quarters of the window were refused."""
+    qwen = HUB["Qwen2.5-0.5B"][0]
+    yarn: Config = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    assert read_spec(qwen | {"rope_scaling": yarn}).context == 131_072
+    assert read_spec(qwen | {"rope_scaling": yarn, "max_position_embeddings": 131_072}).context == 131_072
+    assert read_spec(qwen | {"rope_scaling": {"type": "yarn", "factor": 4.0}}).context == 32_768
+    assert read_spec(qwen | {"rope_scaling": {"type": "linear", "factor": 4.0}}).context == 32_768
+
+
+def test_what_a_file_leaves_out_is_what_transformers_takes() -> None:
+    """A window that is not named is not none: Mistral's is 4,096 then, as its first model's was."""
+    mistral = {key: value for key, value in HUB["Mistral-7B-v0.1"][0].items() if key != "sliding_window"}
+    assert set(read_spec(mistral).windows) == {4096}
+    assert set(read_spec(mistral | {"sliding_window": None}).windows) == {0}
+    del mistral["num_key_value_heads"]
+    assert read_spec(mistral).kv_heads == 8
+    qwen = {**HUB["Qwen2.5-0.5B"][0], "num_hidden_layers": 30, "use_sliding_window": True}
+    del qwen["max_window_layers"]
+    assert [bool(window) for window in read_spec(qwen).windows] == [False] * 28 + [True] * 2
