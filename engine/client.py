@@ -180,8 +180,10 @@ class EngineClient:
                 if await self._connected():
                     delay = _BACKOFF[0]
                     self._text = None  # the next process may read newer files
-            except (OSError, EngineError) as error:
+            except Exception as error:  # noqa: BLE001  (a model's files may hold anything, and others live in this loop)
                 self._problem = str(error) or type(error).__name__
+                if not isinstance(error, OSError | EngineError):
+                    _log.exception("engine %s: what its files or its process say is not understood", self._model)
             await asyncio.sleep(delay)
             delay = min(delay * 2, _BACKOFF[1])
 

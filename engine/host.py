@@ -97,16 +97,19 @@ async def serving(model: str, sockets: Sequence[Path], line: Sequence[str]) -> A
         await _until_ready(clients, keepers)
         yield engine
     finally:
-        await engine.stop()
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        try:
+            await engine.stop()
+        finally:
+            await asyncio.gather(*running, return_exceptions=True)
 
 
 async def _until_ready(clients: Sequence[EngineClient], keepers: Sequence[Keeper]) -> None:
     async with asyncio.timeout(_PATIENCE_S):
         while not all(client.stats().ready for client in clients):
-            for keeper in keepers:
+            for keeper, client in zip(keepers, clients, strict=True):
                 if keeper.first_status is not None:
-                    raise EngineFailed(f"The engine process ended with exit code {keeper.first_status}.")
+                    why = client.stats().loading
+                    raise EngineFailed(f"The engine process ended with exit code {keeper.first_status}: {why}")
             await asyncio.sleep(0.02)  # another process: there is no event to wait for

@@ -5,6 +5,7 @@ Knows: options, memory, threads. Does not know: sockets, clients, text.
 
 import logging
 import os
+import time
 from collections.abc import Callable
 
 import torch
@@ -25,9 +26,11 @@ from engine.runner import EagerRunner, Runner
 from engine.scheduler import Limits
 from engine.selfcheck import reproducible
 from engine.speculation import DraftModel, NGram, Speculation
+from engine.template import load_template
 from engine.tokenizer import load_tokenizer
 
 _log = logging.getLogger(__name__)
+_STEP = {"cpu": (512, 128), "cuda": (8192, 512)}  # tokens of a step, and of a prompt beside others who decode
 _SMALL = 50_000_000  # parameters; below this, threads cost more than they bring
 
 
@@ -62,6 +65,7 @@ def load(model: str, options: Options, *, monotonic: Callable[[], float]) -> Loa
         dtype = "bfloat16" if device == "cuda" and options.dtype == "auto" else options.dtype
         decoder = loader.load(source, dtype, options.context, options.quant, device=device)
     tokenizer = load_tokenizer(source)
+    load_template(source, time.time)  # who talks to this process renders it: here a broken one can still be refused
     loaded = Loaded(
         model,
         decoder,
@@ -159,19 +163,17 @@ def _draft(options: Options, decoder: Decoder) -> Decoder | None:
 def _speculation(draft: Decoder | None, options: Options) -> Speculation | None:
     if draft is not None:
         blocks = plan_blocks(draft, limits_of(options), memory_of(options) // 4)
-        return Speculation(DraftModel(draft, blocks, options.chunk), options.draft_tokens)
+        return Speculation(DraftModel(draft, blocks, limits_of(options).chunk), options.draft_tokens)
     if options.speculate == "off":
         return None
     return Speculation(NGram(always=options.speculate == "ngram"), options.draft_tokens)
 
 
 def limits_of(options: Options) -> Limits:
-    """What a step may hold."""
-    return Limits(
-        step_tokens=max(options.step_tokens, options.sequences + BLOCK),
-        sequences=options.sequences,
-        chunk=options.chunk,
-    )
+    """What a step may hold: on a GPU more, where a hundred rows take as long as one."""
+    step_tokens, chunk = _STEP[device_of(options)]
+    step_tokens = max(options.step_tokens or step_tokens, options.sequences + BLOCK)
+    return Limits(step_tokens=step_tokens, sequences=options.sequences, chunk=min(options.chunk or chunk, step_tokens))
 
 
 def kv_dtype_of(options: Options) -> str:

@@ -4,10 +4,10 @@ Knows: names, types, defaults, argparse. Does not know: torch, what an option do
 """
 
 import argparse
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import msgspec
-from msgspec import NODEFAULT, Struct
+from msgspec import NODEFAULT, Meta, Struct
 
 _NAMES = {"queue": "max-queue", "sequences": "max-sequences", "memory": "memory-mib"}
 _HELP = {
@@ -25,10 +25,14 @@ _HELP = {
     "device": "where the model is computed; auto: a GPU if there is one",
     "deterministic": "on a GPU: the same tokens in any batch, slower at small ones (a processor always is)",
     "graphs": "on a GPU: record decode steps and replay them",
-    "step_tokens": "tokens computed in one step at most",
-    "chunk": "tokens of a prompt in one step while others decode",
+    "step_tokens": "tokens computed in one step at most; default: 512, on a GPU 8192",
+    "chunk": "tokens of a prompt in one step while others decode; default: 128, on a GPU 512",
 }
 _MIB = 2**20
+
+
+Count = Annotated[int, Meta(ge=1)]
+Tokens = Annotated[int, Meta(ge=16)]  # a block of keys and values
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -37,19 +41,19 @@ class Options(Struct, frozen=True, kw_only=True):
     `memory`: bytes for keys and values, None for a quarter of RAM, on a GPU for nine tenths of what is left there.
     """
 
-    threads: int | None = None
-    queue: int = 256
-    sequences: int = 32
-    context: int | None = None
+    threads: Count | None = None
+    queue: Count = 256
+    sequences: Count = 32
+    context: Tokens | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     quant: Literal["none", "int8", "int4", "fp8"] = "none"
     kv_dtype: Literal["auto", "float32", "bfloat16", "int8", "fp8"] = "auto"
-    memory: int | None = None
-    tensor_parallel: int = 1
+    memory: Count | None = None
+    tensor_parallel: Count = 1
     speculate: str = "predicted"
-    draft_tokens: int = 4
-    step_tokens: int = 512
-    chunk: int = 128
+    draft_tokens: Count = 4
+    step_tokens: Tokens | None = None
+    chunk: Tokens | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     deterministic: bool = False
     graphs: bool = True
@@ -107,4 +111,4 @@ def _metavar(kind: object) -> str:
     choices = [one for one in get_args(kind) if isinstance(one, str)]
     if choices:
         return "|".join(choices)
-    return "N" if {int, float} & {kind, *get_args(kind)} else "NAME"
+    return "N" if any(one in (int, float, Count, Tokens) for one in (kind, *get_args(kind))) else "NAME"

@@ -76,7 +76,7 @@ def _files(folder: Path) -> list[Path]:
     if index.is_file():
         try:
             shards = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError, OSError) as error:
             raise BadCheckpoint(f"{index}: {error}") from error
         names = sorted(set(shards.values()))
         if any(Path(name).name != name or not name.endswith(".safetensors") for name in names):

@@ -33,7 +33,7 @@ def read_config(source: ModelSource) -> Config:
         return tiny.config(source.family)
     try:
         config: object = msgspec.json.decode((source.folder / "config.json").read_bytes())
-    except (msgspec.DecodeError, OSError) as error:
+    except (msgspec.DecodeError, RecursionError, OSError) as error:
         raise UnsupportedModel(f"{source.folder / 'config.json'}: {error}") from error
     if not isinstance(config, dict):
         raise UnsupportedModel(f"{source.folder / 'config.json'}: not an object.")
