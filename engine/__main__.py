@@ -46,9 +46,16 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     return found
 
 
+def _count(text: str) -> int:
+    """At least one: nothing at all would end well and have done nothing."""
+    if (found := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return found
+
+
 def _add_serve(command: argparse.ArgumentParser) -> None:
     command.add_argument("--socket", type=Path, required=True, help="with --replicas, a number is added to its name")
-    command.add_argument("--replicas", type=int, default=1, help="processes with the same model")
+    command.add_argument("--replicas", type=_count, default=1, help="processes with the same model")
     command.add_argument("--sleep-after", type=float, default=None, help="idle seconds after which a process sleeps")
     command.add_argument("--sleep-level", choices=("1", "2"), default="1", help="2: drop the weights too")
 
@@ -63,13 +70,13 @@ def _add_generate(command: argparse.ArgumentParser) -> None:
     command.add_argument("prompt", help="a text, or a .jsonl file in OpenAI's batch format")
     _add_sampling(command)
     command.add_argument("--out", type=Path, default=None, help="answers; default: beside the file, .answers.jsonl")
-    command.add_argument("--in-flight", type=int, default=64, help="requests of the file that run or wait at once")
+    command.add_argument("--in-flight", type=_count, default=64, help="requests of the file that run or wait at once")
 
 
 def _add_bench(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--prompt-tokens", type=int, default=256)
-    command.add_argument("--output-tokens", type=int, default=64)
-    command.add_argument("--concurrency", type=int, default=8)
+    command.add_argument("--prompt-tokens", type=_count, default=256)
+    command.add_argument("--output-tokens", type=_count, default=64)
+    command.add_argument("--concurrency", type=_count, default=8)
 
 
 def _add_quality(command: argparse.ArgumentParser) -> None:

@@ -25,40 +25,19 @@ from engine.api import (
     GenerateRequest,
     InvalidRequest,
     Overloaded,
-    SamplingParams,
-    left_open,
 )
+from engine.openai_body import Url, Whole, Wrong, answer, gather, request
 
-_DEFAULT_OUTPUT = {"/v1/chat/completions": 4096, "/v1/completions": 16}
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 30.0  # seconds before a request that was turned away is tried again
 _TRIES = 8
 _LOW = -10  # priority: whoever waits for an answer goes first
-
-
-class Body(Struct, kw_only=True):
-    """The part of an OpenAI request that an offline engine honours; anything else in a line is refused by name."""
-
-    model: str = ""
-    messages: list[dict[str, object]] | None = None
-    prompt: str | list[int] | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    user: str = ""
 
 
 class BatchRequest(Struct, kw_only=True):
     """One line of the file."""
 
     custom_id: str
-    url: Literal["/v1/chat/completions", "/v1/completions"]
+    url: Url
     body: dict[str, Any]
     method: Literal["POST"] = "POST"
 
@@ -143,8 +122,8 @@ class _Batch:
         try:
             wanted = _read(line)
             whole = await self._tried(_request(wanted, number))
-            usage = whole.usage or usage
-            body = _answer(wanted, number, whole, usage)
+            usage = whole.last.usage or usage
+            body = answer(wanted.url, wanted.body.get("model", ""), number, whole, usage)
             record |= {"response": {"status_code": 200, "request_id": f"{number}", "body": body}, "error": None}
         except _Refused as error:
             told = {"message": str(error), "type": "invalid_request_error", "param": error.param, "code": error.code}
@@ -162,8 +141,11 @@ class _Batch:
         if self._show is not None:
             self._show(self.progress)
 
-    async def _tried(self, request: GenerateRequest) -> Delta:
-        """Patient with an engine that is full or being restarted; what was lost is asked again from the beginning."""
+    async def _tried(self, request: GenerateRequest) -> Whole:
+        """Patient with an engine that is full or being restarted; what was lost is asked again from the beginning.
+
+        What the engine breaks off every time is this line's fault, not the file's.
+        """
         wait = _FIRST_WAIT
         for attempt in range(_TRIES):
             try:
@@ -172,6 +154,9 @@ class _Batch:
                 raise _Refused(400, str(error), error.param, error.code) from error
             except Overloaded as error:
                 wait = max(wait, error.retry_after)
+            except _Unfinished as error:
+                if attempt == _TRIES - 1:
+                    raise _Refused(500, str(error), code="engine_error") from error
             except EngineError:
                 if attempt == _TRIES - 1:
                     raise
@@ -180,17 +165,21 @@ class _Batch:
         raise EngineFailed(f"The engine was full {_TRIES} times.")
 
 
-async def _whole(stream: AsyncGenerator[Delta, None]) -> Delta:
-    """One delta with everything: parts of a long answer are not kept one by one. Raises EngineFailed without an end."""
-    text: list[str] = []
+class _Unfinished(EngineFailed):
+    """The engine is there and did not bring this answer to its end."""
+
+
+async def _whole(stream: AsyncGenerator[Delta, None]) -> Whole:
+    """Raises EngineFailed without an end."""
+    parts: list[Delta] = []
     async with aclosing(stream) as deltas:
         async for delta in deltas:
-            text.append(delta.text)
-            if delta.finish_reason in ("stop", "length"):
-                return msgspec.structs.replace(delta, text="".join(text))
+            if delta.finish_reason in ("stop", "length", "tool_calls"):
+                return gather(parts, delta)
             if delta.finish_reason is not None:
                 break
-    raise EngineFailed("The engine did not finish an answer.")
+            parts.append(delta)
+    raise _Unfinished("The engine did not finish an answer.")
 
 
 def _known(target: Path) -> set[str]:
@@ -233,49 +222,7 @@ def _read(line: bytes) -> BatchRequest:
 
 
 def _request(line: BatchRequest, number: int) -> GenerateRequest:
-    unknown = sorted(set(line.body) - set(Body.__struct_fields__))
-    if unknown:
-        raise _Refused(400, f"{unknown[0]} is not supported in an offline batch.", unknown[0], "unsupported_parameter")
     try:
-        body = msgspec.convert(line.body, Body)
-    except msgspec.ValidationError as error:
-        raise _Refused(400, str(error), code="invalid_request") from error
-    most = body.max_completion_tokens or body.max_tokens or _DEFAULT_OUTPUT[line.url]
-    sampling = SamplingParams(
-        max_tokens=most,
-        temperature=body.temperature,
-        top_p=body.top_p,
-        top_k=body.top_k,
-        min_p=body.min_p,
-        seed=body.seed,
-        stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
-        presence_penalty=body.presence_penalty,
-        frequency_penalty=body.frequency_penalty,
-    )
-    chat = line.url == "/v1/chat/completions"
-    return GenerateRequest(
-        id=f"batch-{number}",
-        sampling=sampling,
-        messages=body.messages if chat else None,
-        text=body.prompt if not chat and isinstance(body.prompt, str) else None,
-        token_ids=body.prompt if not chat and isinstance(body.prompt, list) else None,
-        priority=_LOW,
-        left=left_open(line.body),
-    )
-
-
-def _answer(line: BatchRequest, number: int, whole: Delta, usage: EngineUsage) -> dict[str, Any]:
-    chat = line.url == "/v1/chat/completions"
-    said: dict[str, Any] = {"message": {"role": "assistant", "content": whole.text}} if chat else {"text": whole.text}
-    return {
-        "id": f"{'chatcmpl' if chat else 'cmpl'}-batch-{number}",
-        "object": "chat.completion" if chat else "text_completion",
-        "model": line.body.get("model", ""),
-        "choices": [{"index": 0, **said, "logprobs": None, "finish_reason": whole.finish_reason}],
-        "usage": {
-            "prompt_tokens": usage.prompt,
-            "completion_tokens": usage.completion,
-            "total_tokens": usage.prompt + usage.completion,
-            "prompt_tokens_details": {"cached_tokens": usage.cached},
-        },
-    }
+        return request(line.url, line.body, f"batch-{number}", _LOW)
+    except Wrong as error:
+        raise _Refused(400, str(error), error.param, error.code) from error

@@ -20,6 +20,7 @@ from engine.api import (
     EngineUsage,
     Figures,
     GenerateRequest,
+    InvalidRequest,
     ModelInfo,
     SamplingParams,
     Timing,
@@ -94,6 +95,8 @@ class DisaggregatedEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """Closing it frees what both legs hold. Usage counts the prompt once; the thrown-away token is not billed."""
+        if request.id in self._visits:
+            raise InvalidRequest(f"Request id {request.id!r} is in use.")
         tokens = await self._decode.tokens(request)
         visit = self._visits[request.id] = _Visit()
         try:

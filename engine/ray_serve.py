@@ -8,8 +8,9 @@ health between machines: those are Ray Serve's (`num_replicas`, `autoscaling_con
     serve.run(application("demo", num_replicas=2))                    # from Python
     serve run engine.ray_serve:build model=demo num_replicas=2        # from a shell
 
-POST a JSON `{"messages": […], "max_tokens": 64, "temperature": 0}` (or `prompt`): the answer is a stream of JSON lines,
-one delta each; the last has `finish_reason` and `usage`.
+POST a JSON `{"messages": […], "max_tokens": 64, "temperature": 0}` (or `prompt`), with what else an OpenAI request may
+say of sampling, forms and tools (`engine.openai_body`): the answer is a stream of JSON lines, one delta each; the last
+has `finish_reason` and `usage`.
 """
 
 from collections.abc import AsyncGenerator
@@ -18,29 +19,16 @@ from itertools import count
 from typing import Any
 
 import msgspec
-from msgspec import Struct
-from msgspec.structs import asdict
 from ray import serve
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from engine.api import Engine, EngineError, GenerateRequest, InvalidRequest, Overloaded, SamplingParams, left_open
+from engine.api import Engine, EngineError, GenerateRequest, InvalidRequest, Overloaded
 from engine.host import open_engine
+from engine.openai_body import Wrong, request
 from engine.options import Options
 
-
-class Asked(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a request may hold."""
-
-    messages: list[dict[str, object]] | None = None
-    prompt: str | None = None
-    max_tokens: int = 256
-    temperature: float | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-
-
+_MAX_TOKENS = 256
 _STATUS: tuple[tuple[type[EngineError], int], ...] = ((InvalidRequest, 400), (Overloaded, 429), (EngineError, 503))
 
 
@@ -62,17 +50,17 @@ class EngineReplica:
 
     async def generate(self, asked: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """Deltas as plain dictionaries, for callers with a handle of the deployment. Raises EngineError."""
-        request = _request(msgspec.convert(asked, Asked), next(self._ids))
+        wanted = _request(asked, next(self._ids))
         await self.check_health()
         assert self._engine is not None
-        async with aclosing(self._engine.generate(request)) as deltas:
+        async with aclosing(self._engine.generate(wanted)) as deltas:
             async for delta in deltas:
                 yield msgspec.to_builtins(delta)
 
     async def __call__(self, http: Request) -> Response:
         """A stream of JSON lines; 400, 429 or 503 with the reason while nothing was said yet."""
         try:
-            asked = msgspec.to_builtins(msgspec.json.decode(await http.body(), type=Asked))
+            asked = msgspec.json.decode(await http.body(), type=dict[str, Any])
             deltas = self.generate(asked)
             first = await anext(deltas)
         except msgspec.MsgspecError as error:
@@ -93,17 +81,13 @@ async def _lines(first: dict[str, Any], rest: AsyncGenerator[dict[str, Any], Non
             yield msgspec.json.encode(delta) + b"\n"
 
 
-def _request(asked: Asked, number: int) -> GenerateRequest:
-    sampling = SamplingParams(
-        max_tokens=asked.max_tokens,
-        temperature=1.0 if asked.temperature is None else asked.temperature,
-        top_p=1.0 if asked.top_p is None else asked.top_p,
-        seed=asked.seed,
-        stop=asked.stop,
-    )
-    return GenerateRequest(
-        id=str(number), messages=asked.messages, text=asked.prompt, sampling=sampling, left=left_open(asdict(asked))
-    )
+def _request(asked: dict[str, Any], number: int) -> GenerateRequest:
+    """Raises InvalidRequest."""
+    limit = {} if "max_tokens" in asked or "max_completion_tokens" in asked else {"max_tokens": _MAX_TOKENS}
+    try:
+        return request("/v1/completions" if "prompt" in asked else "/v1/chat/completions", asked | limit, str(number))
+    except Wrong as error:
+        raise InvalidRequest(str(error), param=error.param) from error
 
 
 def application(model: str, *, num_replicas: int = 1, **options: Any) -> serve.Application:

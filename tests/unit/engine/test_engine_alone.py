@@ -1,5 +1,6 @@
 """The engine without the gateway: as a library, as commands, on a file of requests."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -9,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine import EngineFailed, GenerateRequest, Options, SamplingParams, open_engine, options
+from engine import EngineFailed, GenerateRequest, Options, SamplingParams, client, open_engine, options
 from engine.__main__ import main
 from engine.api import Delta, Overloaded
 from engine.batch_file import Progress, run
 from engine.sim import SimEngine
+from engine.testing import until, write_checkpoint
 
 DOCS = Path(__file__).parents[3] / "docs" / "engine.md"
 
@@ -55,6 +57,57 @@ async def test_every_line_is_answered_once_whatever_it_is(tmp_path: Path) -> Non
     assert answers["unknown"]["error"]["code"] == "unsupported_parameter"
     assert "banana" in answers["unknown"]["error"]["message"]
     assert {one["response"]["status_code"] for one in answers.values()} == {200, 400}
+
+
+async def test_forms_tools_and_scores_are_honoured(tmp_path: Path) -> None:
+    """What a batch is mostly asked for: records of a schema, calls, probabilities. They were refused by name."""
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    wanted: dict[str, dict[str, Any]] = {
+        "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}},
+        "object": {"response_format": {"type": "json_object"}},
+        "tool": {"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+        "scores": {"logprobs": True, "top_logprobs": 2, "logit_bias": {"65": 100}, "temperature": 0},
+        "nulls": {"response_format": None, "stop": None, "temperature": None, "tools": None},
+        "bad": {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "objct"}}}},
+    }
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(line(id, max_tokens=200, **changes) for id, changes in wanted.items()))
+    async with open_engine("tiny-random:qwen3", Options(threads=1, memory=2**20)) as engine:
+        await run(engine, source, target)
+    answers = records(target)
+    assert [id for id, one in answers.items() if one["error"]] == ["bad"], answers
+    said = {id: one["response"]["body"]["choices"][0] for id, one in answers.items() if id != "bad"}
+    assert msgspec.json.decode(said["schema"]["message"]["content"])["a"] in (1, 2)
+    assert isinstance(msgspec.json.decode(said["object"]["message"]["content"]), dict)
+    (call,) = said["tool"]["message"]["tool_calls"]
+    assert (call["function"]["name"], said["tool"]["finish_reason"]) == ("f", "tool_calls")
+    assert said["tool"]["message"]["content"] is None
+    assert msgspec.json.decode(call["function"]["arguments"])["a"] in (1, 2)
+    scored = said["scores"]["logprobs"]["content"]
+    assert (len({one["token"] for one in scored}), len(scored[0]["top_logprobs"])) == (1, 2)
+    assert said["nulls"]["message"]["content"] is not None
+    assert answers["bad"]["error"]["message"]
+
+
+async def test_a_line_that_never_ends_well_is_not_the_end_of_the_file(tmp_path: Path) -> None:
+    """One request for which the model computes nonsense would stop every later run at the same place."""
+
+    class Broken(SimEngine):
+        async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+            bad = request.id == "batch-2"
+            async for delta in super().generate(request):
+                yield msgspec.structs.replace(delta, finish_reason="error") if bad and delta.finish_reason else delta
+
+    async def sleep(_: float) -> None: ...
+
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(line(str(at)) for at in range(3)))
+    engine = Broken()
+    await engine.start()
+    found = await run(engine, source, target, sleep=sleep)
+    assert (found.done, found.failed) == (3, 1)
+    assert records(target)["1"]["response"]["status_code"] == 500
 
 
 async def test_an_interrupted_batch_goes_on(tmp_path: Path) -> None:
@@ -121,6 +174,9 @@ def test_options_survive_the_command_line() -> None:
     with pytest.raises(ValueError, match="--threads"):
         options.given(parser.parse_args(["--threads", "many"]))
     assert "float32|bfloat16" in parser.format_help()
+    for flag in ("--threads 0", "--chunk 8", "--context 1", "--max-queue 0", "--draft-tokens 0", "--memory-mib -1"):
+        with pytest.raises(ValueError, match=flag.split()[0]):
+            options.given(parser.parse_args(flag.split()))
 
 
 def test_plan_tells_bytes_and_ceilings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,6 +202,29 @@ async def test_processes_of_ones_own_are_kept_alive(tmp_path: Path) -> None:
     with pytest.raises(EngineFailed):
         async with open_engine("/nowhere"):
             pass
+
+
+@pytest.mark.parametrize("template", [b"{% if", b"\xff\xfe"])
+async def test_a_template_that_cannot_be_read_is_told_at_once(template: bytes, tmp_path: Path) -> None:
+    """Only who talks to a process renders it: the process came up, and its client waited half an hour for the text."""
+    folder = write_checkpoint(tmp_path / "model")
+    (folder / "chat_template.jinja").write_bytes(template)
+    with pytest.raises(EngineFailed, match=r"78: .*template"):
+        async with asyncio.timeout(60), open_engine(str(folder), Options(threads=1)):
+            pass
+
+
+async def test_files_that_nobody_understands_cost_one_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception nobody thought of ended the task group it was in, and with it whoever had started the engine."""
+
+    def odd(*_: object) -> None:
+        raise ValueError("odd")
+
+    monkeypatch.setattr(client, "load_text", odd)
+    made = client.EngineClient("m", tmp_path / "x.sock")
+    await made.start()
+    await until(lambda: made.stats().loading == "odd", "the reason")
+    await made.stop()
 
 
 def test_the_documented_example_runs() -> None:
