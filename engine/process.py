@@ -24,7 +24,7 @@ from types import FrameType
 from msgspec.structs import replace
 
 from engine import options
-from engine.api import EngineError, EngineStats, InvalidRequest, Overloaded
+from engine.api import EngineError, EngineFailed, EngineStats, InvalidRequest, Overloaded
 from engine.connection import Connection
 from engine.core import EngineCore
 from engine.frames import (
@@ -74,6 +74,7 @@ class Server:
         self._listener = listener
         self._clients: dict[int, Connection] = {}
         self._stopping = False
+        self._worked = False  # since the books were looked at
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
 
@@ -82,9 +83,10 @@ class Server:
         self._stopping = True
 
     def run(self) -> None:
-        """Raises EngineError when a sleeping model cannot be woken any more."""
+        """Raises EngineError when a sleeping model cannot be woken any more, or blocks of its cache were lost."""
         while not self._stopping:
-            self._receive(0.0 if self._resident.busy else _IDLE)
+            if not self._receive(0.0 if self._resident.busy else _IDLE):
+                self._look_at_the_books()
             if self._orphaned():
                 _log.warning("the process that started this one is gone; ending")
                 break
@@ -104,19 +106,35 @@ class Server:
         core = self._resident.core
         if core is None or not core.busy:
             return
-        began = self._monotonic()
+        began, self._worked = self._monotonic(), True
         ended = core.step()
         now = self._monotonic()
         self._meter.stepped(now - began)
         for one in ended:
             self._collect(one.key, one.output, now)
 
-    def _receive(self, wait: float) -> None:
-        for key, events in self._selector.select(wait):
+    def _look_at_the_books(self) -> None:
+        """Once after work, when there is none and nobody asks: a lost block would be missing until the next start.
+
+        Raises EngineFailed.
+        """
+        core = self._resident.core
+        if core is not None and self._worked and not core.busy:
+            self._worked = False
+            try:
+                core.check()
+            except AssertionError as error:
+                raise EngineFailed(f"The books of the cache do not agree: {error}") from error
+
+    def _receive(self, wait: float) -> bool:
+        """Whether there was anything."""
+        found = self._selector.select(wait)
+        for key, events in found:
             if key.fileobj is self._listener:
                 self._accept()
             elif key.fd in self._clients and events & selectors.EVENT_READ:
                 self._read(self._clients[key.fd])
+        return bool(found)
 
     def _accept(self) -> None:
         try:

@@ -133,11 +133,11 @@ def _filter(scaled: Tensor, samplings: list[SamplingParams]) -> Tensor:
         least = torch.tensor([[s.min_p] for s in samplings], device=device)
         floor = least.log() + scaled.max(-1, keepdim=True).values
         scaled = scaled.masked_fill(scaled < floor, _NEVER)
-    if all(s.top_k == 0 and s.top_p >= 1 for s in samplings):
+    if all(s.top_k <= 0 and s.top_p >= 1 for s in samplings):
         return scaled
     vocabulary = scaled.shape[1]
     ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
-    most = torch.tensor([[s.top_k or vocabulary] for s in samplings], device=device)
+    most = torch.tensor([[s.top_k if s.top_k > 0 else vocabulary] for s in samplings], device=device)
     ordered = ordered.masked_fill(torch.arange(vocabulary, device=device) >= most, _NEVER)
     before = ordered.softmax(-1).cumsum(-1).roll(1, -1)  # probability of all likelier tokens
     out = before >= torch.tensor([[s.top_p if s.top_p < 1 else 2.0] for s in samplings], device=device)

@@ -34,7 +34,7 @@ def check_sampling(sampling: SamplingParams, vocabulary: int) -> None:
     _within("temperature", sampling.temperature, 0.0, 100.0)
     _within("top_p", sampling.top_p, 0.0, 1.0)
     _within("min_p", sampling.min_p, 0.0, 1.0)
-    _within("top_k", sampling.top_k, 0, 2**31)
+    _within("top_k", sampling.top_k, -1, 2**31)  # -1 is 0: how vLLM's clients say that there is none
     _within("presence_penalty", sampling.presence_penalty, -2.0, 2.0)
     _within("frequency_penalty", sampling.frequency_penalty, -2.0, 2.0)
     _within("repetition_penalty", sampling.repetition_penalty, 0.01, 100.0)

@@ -163,5 +163,5 @@ def decodes(plan: list[Work]) -> bool:
 def is_plain(row: Row) -> bool:
     """Whether nothing but temperature stands between the logits and the token, and nobody asks for more than it."""
     sampling = row.sampling
-    filtered = sampling.top_k != 0 or sampling.top_p < 1 or sampling.min_p > 0
+    filtered = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
     return not filtered and not row.changed and row.score is None and row.wanted is None

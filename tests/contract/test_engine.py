@@ -203,7 +203,7 @@ POISON: list[tuple[str, dict[str, Any]]] = [
     ("not a number", {"temperature": float("nan")}),
     ("infinite", {"presence_penalty": float("inf")}),
     ("top_p over one", {"top_p": 1.5}),
-    ("top_k under zero", {"top_k": -1}),
+    ("top_k under its least", {"top_k": -2}),
     ("bias on no token", {"logit_bias": {10**9: 1.0}}),
     ("bias too strong", {"logit_bias": {1: 1e9}}),
     ("too many logprobs", {"logprobs": 500}),

@@ -47,6 +47,7 @@ def test_plain_sampling_follows_the_distribution() -> None:
         ({"top_k": 2}, 2),
         ({"top_k": 1}, 1),
         ({"top_k": 100}, 6),
+        ({"top_k": -1}, 6),
         ({"top_p": 0.0}, 1),
         ({"top_p": float(PROBABILITIES[0]) - 0.01}, 1),
         ({"top_p": float(PROBABILITIES[0]) + 0.01}, 2),

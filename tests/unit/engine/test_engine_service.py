@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from engine.frames import PROTOCOL, FrameBuffer, Hello, Output, Refusal, Step, S
 from engine.locate import ModelNotFound
 from engine.meter import Meter, Objective
 from engine.options import Options
+from engine.process import Server, listen
 from engine.resident import Resident
 from engine.testing import start_process, until, until_ready, write_checkpoint
 
@@ -151,6 +154,27 @@ def test_resident_never_sleeps_over_work_and_says_when_it_cannot_wake(
     (folder / "config.json").unlink()
     with pytest.raises(ModelNotFound):
         resident.wake()
+
+
+def test_lost_blocks_are_noticed_once_work_has_ended(tmp_path: Path, make_core: Any, submit: Any) -> None:
+    """A block that is lost stays lost: the cache would shrink until nothing fits, and nobody would know why."""
+    core = make_core()
+    resident = SimpleNamespace(core=core, busy=False, sleeping=0, info=core.info(), wake_ms=0.0)
+    with listen(tmp_path / "x.sock") as listener:
+        server = Server(resident, listener, Meter(Objective()), lambda: 0.0)  # type: ignore[arg-type]  (what it needs)
+        core.submit("a", submit([1, 2, 3], max_tokens=2))
+        server._clients = {0: SimpleNamespace(add=lambda output: None)}  # type: ignore[dict-item]  (the same)
+        core._live = {(0, 1): core._live["a"]}
+        next(iter(core._live.values())).key = (0, 1)
+        while core.busy:
+            server._step()
+        server._look_at_the_books()
+        assert not server._worked
+        core.pool.take(1)
+        server._look_at_the_books()  # nothing was computed since
+        server._worked = True
+        with pytest.raises(EngineFailed, match="books"):
+            server._look_at_the_books()
 
 
 def test_meter_counts_gaps_ends_and_the_objective() -> None:
