@@ -40,7 +40,7 @@ from engine.text import Answer
 
 _log = logging.getLogger(__name__)
 _SEEDS = 2**64 - 1
-_BACKOFF = (0.05, 2.0)  # seconds: first and longest
+_BACKOFF = (0.05, 0.5)  # seconds: first and longest, below those a process waits to tell why it cannot serve
 _LOOK = 0.5  # seconds between looks at the heartbeat
 _STALLED_STEPS = 20  # median steps without a turn
 _UNKNOWN = 12.0  # times `stall_s`, while no step was measured

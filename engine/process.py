@@ -51,7 +51,7 @@ from engine.resident import Resident
 _log = logging.getLogger(__name__)
 _HEARTBEAT = 1.0  # seconds between frames to a client for whom there is nothing
 CANNOT_LOAD = 78  # exit status (EX_CONFIG): starting it again with the same files will not help
-_LAST_WORDS = 1.0  # seconds without anybody to tell why before a process that cannot serve ends
+_LAST_WORDS = 1.0  # seconds in which a process that cannot serve tells why
 _IDLE = 0.25  # seconds between turns when there is nothing to do
 
 
@@ -270,10 +270,14 @@ def listen(path: Path) -> socket.socket:
 
 
 def tell_why(listener: socket.socket, reason: str) -> None:
-    """To everybody who connects within a second or has connected: this process cannot serve."""
-    listener.settimeout(_LAST_WORDS)
+    """To everybody who connects within a second or has connected: this process cannot serve.
+
+    Then it ends, however many come again and again.
+    """
+    end = time.monotonic() + _LAST_WORDS
     with contextlib.suppress(TimeoutError, OSError):
-        while True:
+        while (left := end - time.monotonic()) > 0:
+            listener.settimeout(left)
             connected, _ = listener.accept()
             with connected, contextlib.suppress(OSError):
                 connected.sendall(pack(Failed(reason=reason)))
@@ -334,6 +338,8 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(number, end)
     try:
         server.run()
+        with contextlib.suppress(RuntimeError):  # a follower is gone already
+            resident.rest(2)  # processes that hold shares of the model end with it, in peace
     except EngineError as error:
         _log.error("cannot go on serving %s: %s", given.model, error)
         return 1

@@ -1,6 +1,7 @@
 """The engine as a process: several clients, abrupt ends on either side, a bounded queue, garbage on the socket."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -8,6 +9,7 @@ import stat
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -18,7 +20,8 @@ import pytest
 from engine import preparing
 from engine.api import Delta, EngineFailed, EngineUsage, GenerateRequest, InvalidRequest, Overloaded, SamplingParams
 from engine.client import EngineClient
-from engine.frames import Counted, FrameBuffer, Hello, Step, Submit, pack, read_for_client
+from engine.frames import Counted, Failed, FrameBuffer, Hello, Step, Submit, pack, read_for_client
+from engine.process import listen, tell_why
 from engine.testing import process_command, start_process, until, until_ready
 
 MODEL = "tiny-random:qwen3"
@@ -358,3 +361,23 @@ async def test_duplicate_id_is_refused(client: EngineClient) -> None:
         await anext(stream)
         with pytest.raises(InvalidRequest):
             await everything(client, ask("r"))
+
+
+def test_last_words_come_to_an_end(tmp_path: Path) -> None:
+    """Workers that connect again within a second each kept a process that cannot serve, and whoever waits for its end."""
+    heard: list[object] = []
+    with listen(tmp_path / "x.sock") as listener:
+        teller = threading.Thread(target=tell_why, args=(listener, "because"), daemon=True)
+        teller.start()
+        for _ in range(100):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(1.0)
+                client.connect(str(tmp_path / "x.sock"))
+                with contextlib.suppress(TimeoutError):
+                    heard += map(read_for_client, FrameBuffer().feed(client.recv(4096)))
+            teller.join(0.1)
+            if not teller.is_alive():
+                break
+        assert not teller.is_alive()
+    assert heard
+    assert {one.reason for one in heard if isinstance(one, Failed)} == {"because"}
