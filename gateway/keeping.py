@@ -96,12 +96,17 @@ def _whole(body: Body) -> bool:
     return all(_ended_well(choice) for choice in cast("list[object]", choices))
 
 
+# By which services say, in words of their own, that an answer is all there; others (`pause_turn`,
+# `MALFORMED_FUNCTION_CALL`) stand beside a `stop` for want of a better word.
+_ENDS = frozenset(("", "stop_sequence", "eos", "eos_token"))
+
+
 def _ended_well(choice: object) -> bool:
     if not isinstance(choice, dict):
         return False
     found = cast("Body", choice)
     message = found.get("message")
-    if found.get("finish_reason") != "stop":
+    if found.get("finish_reason") != "stop" or found.get("native_finish_reason", "") not in _ENDS:
         return False
     if message is None:
         return isinstance(found.get("text"), str)

@@ -93,7 +93,8 @@ def _entry(found: Moved, name: str, given: Part) -> Any:
     if kind is None:
         found.left.append(f"model_list {name!r}: the provider of {told!r} is not known here")
         return None
-    provider = _provider(found, kind, given)
+    model, region = _without_way(kind, model)
+    provider = _provider(found, kind, {"aws_region_name": region, **given} if region else given)
     target = f"{provider}/{model}"
     unknown = sorted(set(given) - _PARAMS)
     if unknown:
@@ -102,6 +103,24 @@ def _entry(found: Moved, name: str, given: Part) -> Any:
     return {"to": target, "weight": weight} if isinstance(weight, int | float) else target
 
 
+def _without_way(kind: str, model: str) -> tuple[str, str]:
+    """The model itself, and the region that stood before it: LiteLLM writes the API it asks, and where, into a name."""
+    region = ""
+    while True:
+        first, slash, rest = model.partition("/")
+        if slash and kind == "bedrock" and _REGION.fullmatch(first):
+            region = first
+        elif not slash or first not in _WAYS.get(kind, ()):
+            return model, region
+        model = rest
+
+
+_REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d")
+_WAYS = {
+    "bedrock": ("converse", "converse_like", "invoke"),
+    "openai": ("responses", "chat"),
+    "azure": ("responses", "chat"),
+}
 _PARAMS = frozenset(
     {
         *("model", "api_key", "api_base", "base_url", "api_version", "organization", "custom_llm_provider", "weight"),

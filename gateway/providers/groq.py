@@ -16,7 +16,7 @@ _QUIRKS = Quirks(
     refused=frozenset({"logprobs", "top_logprobs", "logit_bias", "audio", "prediction"}),
     one_choice=True,
     operations=frozenset({"chat", "speech", "transcription", "translation"}),
-    names=False,
+    message_fields=frozenset({"role", "content", "tool_calls", "tool_call_id"}),
     reasoning="reasoning",
 )
 build = Builder(Service(base="https://api.groq.com/openai/v1", manner=Manner(quirks=_QUIRKS, batches=OpenAIBatches)))

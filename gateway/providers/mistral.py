@@ -22,6 +22,7 @@ _QUIRKS = Quirks(
     refused=frozenset({"logit_bias", "logprobs", "top_logprobs", "functions", "audio"}),
     operations=frozenset({"chat", "embedding", "moderation", "transcription"}),
     developer=False,
+    message_fields=frozenset({"role", "content", "tool_calls", "tool_call_id", "prefix"}),
     short_ids=True,
     finishes={"model_length": "length"},
     broken=frozenset({"error"}),

@@ -27,8 +27,9 @@ class Quirks(Struct, frozen=True, kw_only=True):
     """`renamed`: request fields it calls otherwise. `dropped`: fields it refuses although they change no answer.
 
     `refused`: fields OpenAI defines that it cannot honour, a 400 here rather than silence there; `one_choice`: `n` too.
-    `operations`: what it has. `developer`: whether it knows that role (else it is told as `system`); `names`: whether a
-    message may carry a name. `short_ids`: calls of tools must have ids of nine letters and digits.
+    `operations`: what it has. `developer`: whether it knows that role (else it is told as `system`). `message_fields`:
+    the only fields of a message that it takes, where it refuses others.
+    `short_ids`: calls of tools must have ids of nine letters and digits.
     `finishes`: finish reasons it calls otherwise; `broken`: those that mean that the answer is none. `reasoning`: the
     field that OpenAI's imitators call `reasoning_content`. `counts_apart`: reasoning is not a part of the completion
     tokens. `parts`: text may come as a list of parts, with thinking among them. `empties`: it sends roles and calls of
@@ -42,7 +43,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
     one_choice: bool = False
     operations: frozenset[Operation] = frozenset(WORDS)
     developer: bool = True
-    names: bool = True
+    message_fields: frozenset[str] = frozenset()
     short_ids: bool = False
     finishes: Mapping[str, str] = {}
     broken: frozenset[str] = frozenset()
@@ -79,7 +80,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
             raise InvalidRequest(f"{name} cannot honour `{field}`.", param=field, code="unsupported_parameter")
         if self.dropped or self.renamed:
             body = {self.renamed.get(key, key): value for key, value in body.items() if key not in self.dropped}
-        if self.developer and self.names and not self.short_ids:
+        if self.developer and not self.short_ids and not self.message_fields:
             return body
         messages = body.get("messages")
         if isinstance(messages, list):
@@ -110,8 +111,11 @@ class Quirks(Struct, frozen=True, kw_only=True):
         told = dict(cast("Body", message))
         if not self.developer and told.get("role") == "developer":
             told["role"] = "system"
-        if not self.names:
-            told.pop("name", None)
+        if self.message_fields:
+            # What an answer held besides its text comes back with the conversation, thoughts above all.
+            told = {name: value for name, value in told.items() if name in self.message_fields}
+            if calls := objects(told.pop("tool_calls", None)):
+                told["tool_calls"] = [_bare(call) for call in calls]
         if self.short_ids:
             if isinstance(told.get("tool_call_id"), str):
                 told["tool_call_id"] = _short(str(told["tool_call_id"]))
@@ -159,6 +163,11 @@ class Quirks(Struct, frozen=True, kw_only=True):
             thought = said.pop(self.reasoning)
             if thought and not said.get("reasoning_content"):
                 said["reasoning_content"] = thought
+
+
+def _bare(call: Body) -> Body:
+    """A call as OpenAI defines it."""
+    return {name: call[name] for name in ("id", "type", "function") if name in call}
 
 
 def _clothe(said: Body, *, whole: bool) -> None:

@@ -101,6 +101,25 @@ def test_what_cannot_be_moved_is_named_in_the_file_and_on_the_screen(
 
 
 @pytest.mark.parametrize(
+    ("model", "target", "region"),
+    [
+        ("bedrock/converse/us.amazon.nova-lite-v1:0", "bedrock/us.amazon.nova-lite-v1:0", None),
+        ("bedrock/eu-west-1/amazon.nova-lite-v1:0", "bedrock/amazon.nova-lite-v1:0", "eu-west-1"),
+        ("bedrock/invoke/us-gov-west-1/a.b", "bedrock/a.b", "us-gov-west-1"),
+        ("openai/responses/gpt-5-codex", "openai/gpt-5-codex", None),
+        ("openrouter/openai/gpt-5", "openrouter/openai/gpt-5", None),
+    ],
+)
+def test_a_name_is_moved_without_the_way_that_litellm_writes_into_it(
+    model: str, target: str, region: str | None
+) -> None:
+    """`converse/…` is no model of anybody's: a name that keeps it is refused by the first request."""
+    found = litellm.moved({"model_list": [{"model_name": "m", "litellm_params": {"model": model}}]}).config
+    assert found["models"]["m"]["route"] == [target]
+    assert found["providers"][target.partition("/")[0]].get("region") == region
+
+
+@pytest.mark.parametrize(
     ("named", "strategy"),
     [("least-busy", "least_busy"), ("latency-based-routing", "fastest"), ("cost-based-routing", "cheapest")],
 )

@@ -53,6 +53,33 @@ def test_a_plain_request_goes_out_and_is_not_changed_for_others(kind: str) -> No
     assert "user" not in told or "user" not in quirks.dropped
 
 
+@pytest.mark.parametrize("kind", ["groq", "mistral"])
+def test_a_conversation_comes_back_without_what_only_answers_hold(kind: str) -> None:
+    """Both answer 400 or 422 to `reasoning_content`, `refusal`, `annotations` and names; agents send all of it back."""
+    quirks: Quirks = load(kind).build.service.manner.quirks
+    function = {"name": "f", "arguments": "{}"}
+    call = {"id": "abcdefgh1", "type": "function", "function": function, "extra_content": {"google": {}}, "index": 0}
+    said = {"role": "assistant", "content": "x", "reasoning_content": "hm", "refusal": None, "annotations": []}
+    what = sending(
+        messages=[
+            {"role": "user", "content": "x", "name": "n"},
+            {**said, "thinking_blocks": [], "tool_calls": None},
+            {**said, "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "abcdefgh1", "content": "y", "name": "f"},
+        ]
+    )
+    assert quirks.asked("up", what, what.body)["messages"] == [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "x"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "abcdefgh1", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "abcdefgh1", "content": "y"},
+    ]
+
+
 def test_ids_of_calls_are_shortened_alike_on_both_sides() -> None:
     """Mistral wants nine letters and digits; a conversation begun elsewhere must go on there."""
     quirks: Quirks = load("mistral").build.service.manner.quirks

@@ -1,0 +1,43 @@
+"""Which answers become entries: those that came to their end, and no others."""
+
+import pytest
+
+from gateway.call import Call, Chunk, Directives, Principal
+from gateway.flights import Flight, Step
+from gateway.keeping import kept_from
+
+CALL = Call(
+    id="c",
+    operation="chat",
+    principal=Principal(key_id="k", team="t", project="p"),
+    body={"model": "m", "messages": []},
+    model="m",
+    stream=False,
+    include_usage=False,
+    directives=Directives(),
+    received=0.0,
+    at=0.0,
+    deadline=1.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kept"),
+    [
+        (None, True),
+        ("stop_sequence", True),
+        ("eos", True),
+        ("pause_turn", False),
+        ("MALFORMED_FUNCTION_CALL", False),
+        ("OTHER", False),
+    ],
+)
+def test_a_stop_for_want_of_a_better_word_is_no_end(reason: str | None, kept: bool) -> None:
+    """Half a turn, or a call that could not be read, must not be what everybody with that question gets."""
+    told = {} if reason is None else {"native_finish_reason": reason}
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop", **told}
+    flight = Flight(None, streamed=False)
+    flight.push(Chunk({"choices": [choice]}, final=True))
+    flight.landing.ended = "complete"
+    flight.landing.steps.append(Step(id="s", provider="p", model="m"))
+    assert (kept_from(CALL, flight) is not None) is kept
