@@ -79,6 +79,18 @@ class Native(Struct, frozen=True, kw_only=True):
     apart: Body
 
 
+class Need(Struct, frozen=True, kw_only=True):
+    """What only an upstream that speaks the client's dialect can do, and how it is refused everywhere else.
+
+    `unbounded`: what it makes the upstream read is not in the request.
+    """
+
+    param: str
+    message: str
+    code: str = "unsupported_value"
+    unbounded: bool = False
+
+
 class Given(Struct, frozen=True, kw_only=True):
     """An answer that an upstream has made already, in a batch of its own: to be read, charged and told.
 
@@ -97,7 +109,8 @@ class Call(Struct, frozen=True, kw_only=True):
     `id` is a server-made UUIDv7; `received` and `deadline` are monotonic seconds, `at` wall-clock seconds since the
     epoch; `size` is the body's length in bytes. `repeat`: what was read from the same bytes before (`gateway.repeats`).
     `voice`: how the answer is told to a client of another dialect; `body` is a chat completion all the same.
-    `ignored`: what of the client's request is not in `body`, by name. `native`: all of it, as it came.
+    `ignored`: what of the client's request is not in `body`, by name. `native`: all of it, as it came; `need`: and it
+    can be answered by those only who take it so.
     `charged` False: it draws on no budget of its key, user, project and team (the gateway asks for itself).
     `background`: nobody waits for it, so it gives way to whoever does, and takes a cheaper tier where there is one.
     `given`: where its answer comes from a batch at its provider; it is owed, so no budget or limit can refuse it.
@@ -120,6 +133,7 @@ class Call(Struct, frozen=True, kw_only=True):
     background: bool = False
     given: Given | None = None
     native: Native | None = None
+    need: Need | None = None
     voice: "Voice | None" = None
     ignored: tuple[str, ...] = ()
 
@@ -136,10 +150,18 @@ class Computed(NamedTuple):
     prefill_ms: float
 
 
+class Spoken(NamedTuple):
+    """Events of an upstream as it sent them, for clients of the dialect it speaks."""
+
+    dialect: str
+    events: list[Body]
+
+
 class Chunk(NamedTuple):
     """One event of a streamed reply, or the one body of a reply that is not streamed, as decoded JSON.
 
     `usage` and `finish` are what was read from it; `final` marks a whole body. `computed`: told by our engines.
+    `native`: what it was made of; where `data` has neither choices nor usage it is made for that alone.
     """
 
     data: Body
@@ -147,6 +169,7 @@ class Chunk(NamedTuple):
     finish: str | None = None
     final: bool = False
     computed: Computed | None = None
+    native: Spoken | None = None
 
 
 class Outcome(Struct, kw_only=True):

@@ -168,6 +168,8 @@ def _about_tools(call: Call) -> int | None:
     added = _ABOUT_TOOLS if any(call.body.get(name) for name in ("tools", "functions", "response_format")) else 0
     if call.native is None:
         return added
+    if (call.need is not None and call.need.unbounded) or call.native.apart.get("context_management"):
+        return None
     kinds = [str(_dict(tool).get("type")) for tool in cast("list[object]", call.native.apart.get("tools") or ())]
     if call.native.apart.get("mcp_servers") or not all(kind.startswith(_RUN_BY_CLIENTS) for kind in kinds):
         return None

@@ -53,6 +53,7 @@ class KeyPool:
         self.name = name
         self.billing: Billing = members[0].billing
         self.cannot: Cannot | None = getattr(members[0], "cannot", None)
+        self.speaks: str = getattr(members[0], "speaks", "")
         self._keys = [_Key(member, number + 1) for number, member in enumerate(members)]
         self._monotonic = monotonic
         self._asked = 0

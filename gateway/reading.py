@@ -11,7 +11,8 @@ from typing import Literal, cast
 
 import msgspec
 
-from gateway.call import Body, Call, Chunk, Outcome
+from gateway.call import Body, Call, Chunk, Outcome, Spoken
+from gateway.dialects import Native
 from gateway.errors import GatewayError
 from gateway.flights import Flight
 from gateway.stream import encode_event, fold, read_usage, unfold
@@ -129,7 +130,17 @@ class Reading:
             return self._unfolded(chunk.data)
         if chunk.usage is not None and not self._call.include_usage and not chunk.data.get("choices"):
             return b""  # tells usage only, which was not asked for
+        if chunk.native is not None:
+            return self._natively(chunk, chunk.native)
         return self._event(chunk)
+
+    def _natively(self, chunk: Chunk, spoken: Spoken) -> bytes:
+        """A client of the same dialect gets the upstream's own events; to others some of them say nothing."""
+        voice = self._call.voice
+        if voice is None or getattr(voice, "speaks", "") != spoken.dialect:
+            return self._event(chunk) if chunk.data.get("choices") or chunk.usage is not None else b""
+        self._outcome.chunks += 1
+        return cast("Native", voice).natively(spoken.events, {**self._identity, **chunk.data, **self._identity})
 
     def _unfolded(self, whole: Body) -> bytes:
         if self._call.voice is not None:

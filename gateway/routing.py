@@ -9,7 +9,7 @@ from typing import cast
 
 from msgspec import Struct, structs
 
-from gateway.call import Body, Call
+from gateway.call import Body, Call, Need
 from gateway.catalog import Route, Target
 from gateway.deployments import Deployment, Deployments
 from gateway.errors import GatewayError, InvalidRequest, Overloaded, UpstreamRefused, wait_headers
@@ -84,6 +84,7 @@ class _Plan:
         self.lacking = any(place.lacks for place in self.places)
         self.priced: tuple[str, int, int] | None = None
         self.picky: dict[Cannot, list[Place]] = {}
+        self.speaks: list[str] = []  # of the places, in order: the dialect that each takes as it came
         self._homes: dict[int, Place] = {}
         # Where there is nothing to choose, and nothing is remembered of what was sent there.
         self.alone: Ranking | None = None
@@ -131,7 +132,7 @@ class Router:
 
     def _only(self, call: Call, plan: _Plan) -> Choice | None:
         """Of a route to one place, which is most routes; None where something may stand against it."""
-        if plan.alone is None:
+        if plan.alone is None or call.need is not None:
             return None
         place, prompt = plan.places[0], max(1, _text_bytes(call) // _BYTES_PER_TOKEN)
         if place.shut_until or place.lacks or 0 < place.context < prompt + _LONG_OUTPUT:
@@ -157,6 +158,8 @@ class Router:
         if name in ("cheapest", "slo"):
             self._set_prices(plan, call, route)
         ranking = rank(strategy(name), asked, plan.places)
+        if call.need is not None:
+            ranking = _speaking(ranking, call, plan, call.need)
         if plan.picky:
             ranking = _able(ranking, call, plan)
         if not ranking.order:
@@ -195,6 +198,7 @@ class Router:
         for place, deployment in rows:
             deployment.attach(place)
         plan = _Plan(route, rows, self._upstreams.generation)
+        plan.speaks = [getattr(self._upstreams.of(deployment.target), "speaks", "") for _, deployment in rows]
         if len(rows) > 1:  # a lone place says itself what it cannot do
             for place, deployment in rows:
                 cannot: Cannot | None = getattr(self._upstreams.of(deployment.target), "cannot", None)
@@ -280,6 +284,16 @@ class Router:
         refusal = _refusal(ranking, asked, plan)
         refusal.routing = ranking.told()
         raise refusal
+
+
+def _speaking(ranking: Ranking, call: Call, plan: _Plan, need: Need) -> Ranking:
+    """Only the places that take the client's request as it came. Raises InvalidRequest where there is none."""
+    dialect = call.native.dialect if call.native is not None else None
+    able = [place for place, speaks in zip(plan.places, plan.speaks, strict=True) if speaks == dialect]
+    if not able:
+        raise InvalidRequest(need.message, param=need.param, code=need.code)
+    kept = {place.number for place in able}
+    return _without(ranking, {id(place): f"refuses {need.param}" for place in plan.places if place.number not in kept})
 
 
 def _able(ranking: Ranking, call: Call, plan: _Plan) -> Ranking:

@@ -227,9 +227,10 @@ def _chat_parts(choice: Body) -> Iterator[Body]:
 
     opening: Body = {"role": message.get("role", "assistant"), "content": None if content is None else ""}
     yield part({**opening, "refusal": None})
-    for key, value in message.items():
-        if key not in ("role", "content", "refusal", "tool_calls") and value not in (None, []):
-            yield part({key: value})
+    # What holds all of it in another dialect's words goes first: who reads that needs nothing else.
+    for key in sorted(message, key=lambda name: not name.startswith("native_")):
+        if key not in ("role", "content", "refusal", "tool_calls") and message[key] not in (None, []):
+            yield part({key: message[key]})
     if isinstance(content, str) and content:
         for text, said in _with_logprobs(content, logprobs, "content"):
             yield part({"content": text}, said)

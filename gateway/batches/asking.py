@@ -111,6 +111,7 @@ class Asking:
             size=max(len(line.request), len(_encode(inner.body))),
             voice=inner.voice,
             ignored=inner.ignored,
+            need=inner.need,
             background=True,
             given=line.given,
         )

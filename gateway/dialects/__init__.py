@@ -9,12 +9,15 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gateway.call import Body, Operation
+from gateway.call import Body, Need, Operation
 from gateway.errors import GatewayError
 
 
 class Voice(Protocol):
-    """Tells one answer to one client; made for one request and used by one reader."""
+    """Tells one answer to one client; made for one request and used by one reader.
+
+    One that can relay an upstream's own events is a `Native` as well.
+    """
 
     def expect(self, usage: object) -> None:
         """The usage of an answer that is whole already, before its first event is told."""
@@ -37,14 +40,28 @@ class Voice(Protocol):
         ...
 
 
+class Native(Protocol):
+    """A voice that relays."""
+
+    speaks: str
+
+    def natively(self, events: list[Body], data: Body) -> bytes:
+        """Events of an upstream that speaks this dialect; `data`: the chat chunk that was made of them."""
+        ...
+
+
 class Asked(Struct, frozen=True, kw_only=True):
-    """A request in the inner language. `voice` None: it is answered in that too. `ignored`: fields left out."""
+    """A request in the inner language. `voice` None: it is answered in that too. `ignored`: fields left out.
+
+    `need`: what it asks for that the inner language cannot say.
+    """
 
     body: Body
     stream: bool
     include_usage: bool
     voice: Voice | None = None
     ignored: tuple[str, ...] = ()
+    need: Need | None = None
 
 
 class Dialect(Protocol):

@@ -25,6 +25,7 @@ class Messages:
             include_usage=True,
             voice=MessagesVoice(inner.names, thinks=inner.thinks, stops=inner.stops),
             ignored=inner.ignored,
+            need=inner.need,
         )
 
     def refusal(self, error: GatewayError, request_id: str) -> tuple[int, bytes]:

@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.call import Body
 from gateway.dialects.chat import dicts, first_choice, text_of, thought_of
+from gateway.dialects.messages_relay import Relay, events_of
 from gateway.dialects.named import detail_of
 from gateway.dialects.tool_names import ToolNames
 from gateway.errors import GatewayError
@@ -72,7 +73,9 @@ def _error(error: GatewayError) -> Body:
 
 
 class MessagesVoice:
-    """Obeys gateway.dialects.Voice. `thinks`: thoughts are told too; `stops`: the stop texts that were asked for."""
+    """Obeys gateway.dialects.Voice and Native. `thinks`: thoughts are told too; `stops`: the stop texts asked for."""
+
+    speaks = "messages"
 
     def __init__(self, names: ToolNames, *, thinks: bool, stops: tuple[str, ...]) -> None:
         self._names = names
@@ -89,6 +92,8 @@ class MessagesVoice:
         self._index = -1
         self._call: int | None = None
         self._calls: dict[int, int] = {}
+        self._relay = Relay()
+        self._whole = False
 
     def expect(self, usage: object) -> None:
         self._usage = usage
@@ -104,8 +109,14 @@ class MessagesVoice:
             {**self._message(), "content": content, **self._stop(choice), "usage": _usage(body.get("usage"))}
         )
 
+    def natively(self, events: list[Body], data: Body) -> bytes:
+        if not self._begun:
+            self._begin(data)
+        return b"".join([_event(str(event.get("type")), event) for event in self._relay.told(events, self._message())])
+
     def _content(self, message: Body) -> list[Body]:
-        content: list[Body] = []
+        if content := dicts(message.get("native_content")):
+            return content
         thought = thought_of(message)
         if self._thinks and (blocks := dicts(message.get("thinking_blocks"))):
             content += blocks
@@ -120,9 +131,11 @@ class MessagesVoice:
         return content
 
     def events(self, data: Body) -> bytes:
-        told = b"" if self._begun else self._start(data)
         if data.get("usage") is not None:
             self._usage = data["usage"]
+        if self._relay.used:
+            return b""
+        told = b"" if self._begun else self._start(data)
         choice = first_choice(data)
         delta = choice.get("delta")
         if isinstance(delta, dict):
@@ -134,7 +147,13 @@ class MessagesVoice:
 
     def end(self) -> bytes:
         told = (b"" if self._begun else self._start({})) + self._close()
-        delta: Body = {"type": "message_delta", "delta": self._stop(self._finish), "usage": _usage(self._usage)}
+        usage = _usage(self._usage)
+        delta = self._relay.ended({"cost": usage["cost"]} if "cost" in usage else {})
+        if delta is None:
+            stop = self._stop(self._finish)
+            # What became of the context stands beside what changes of the message.
+            beside: Body = {name: stop.pop(name) for name in ("context_management",) if name in stop}
+            delta = {"type": "message_delta", "delta": stop, "usage": usage, **beside}
         return told + _event("message_delta", delta) + _event("message_stop", {"type": "message_stop"})
 
     def failed(self, error: GatewayError) -> bytes:
@@ -156,6 +175,8 @@ class MessagesVoice:
         return _event("message_start", {"type": "message_start", "message": message}) + _PING
 
     def _stop(self, choice: Body) -> Body:
+        if isinstance(choice.get("native_stop"), dict):
+            return {"stop_sequence": None, **cast("Body", choice["native_stop"])}
         reason = _STOPS.get(str(choice.get("finish_reason")), "end_turn")
         matched = choice.get("stop_reason")  # some servers tell which text it was
         if reason == "end_turn" and isinstance(matched, str) and matched in self._stops:
@@ -167,6 +188,10 @@ class MessagesVoice:
         return {"stop_reason": reason, "stop_sequence": None}
 
     def _delta(self, delta: Body) -> bytes:
+        if blocks := dicts(delta.get("native_content")):
+            return self._replayed(blocks)
+        if self._whole:
+            return b""
         told = b""
         if self._thinks and (thought := thought_of(delta)):
             told += self._opened("thinking", _THOUGHT)
@@ -182,6 +207,19 @@ class MessagesVoice:
         for position, call in enumerate(dicts(delta.get("tool_calls"))):
             told += self._called(position, call)
         return told
+
+    def _replayed(self, blocks: list[Body]) -> bytes:
+        """All of an answer in its own blocks; what chat says of it besides is the same once more."""
+        if self._open != "none" or self._index >= 0:  # told already, as it came
+            return b""
+        self._whole = True
+        return b"".join(
+            [
+                _event(str(event["type"]), event)
+                for index, block in enumerate(blocks)
+                for event in events_of(block, index)
+            ]
+        )
 
     def _thought(self, block: Body) -> bytes:
         """A thought as its maker signed it: the client must give it back unchanged."""
@@ -258,13 +296,19 @@ def _usage(usage: object) -> Body:
     given = cast("Body", usage) if isinstance(usage, dict) else {}
     details = cast("Body", given.get("prompt_tokens_details") or {})
     read, written = _count(details.get("cached_tokens")), _count(details.get("cache_write_tokens"))
-    told: Body = {
+    told: dict[str, int] = {
         "input_tokens": max(0, _count(given.get("prompt_tokens")) - read - written),
         "cache_creation_input_tokens": written,
         "cache_read_input_tokens": read,
         "output_tokens": _count(given.get("completion_tokens")),
     }
-    return told | ({"cost": given["cost"]} if "cost" in given else {})
+    for row in dicts(given.get("iterations")):  # what shortening a conversation took stands there alone
+        if row.get("type") == "compaction":
+            told = {name: max(0, count - _count(row.get(name))) for name, count in told.items()}
+    return {**told, **{name: given[name] for name in _AS_TOLD if given.get(name) is not None}}
+
+
+_AS_TOLD = ("cache_creation", "server_tool_use", "iterations", "cost")
 
 
 def _count(value: object) -> int:

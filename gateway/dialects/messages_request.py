@@ -12,9 +12,10 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from gateway import wire
-from gateway.call import Body
+from gateway.call import Body, Need
 from gateway.dialects import messages_shapes as shapes
-from gateway.dialects.chat import content_of, dicts
+from gateway.dialects.chat import content_of
+from gateway.dialects.messages_native import readable
 from gateway.dialects.tool_names import ToolNames
 from gateway.errors import InvalidRequest
 
@@ -28,34 +29,23 @@ _BILLING = "x-anthropic-billing-header:"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-# What the inner request says in full; anything else makes another request of it at an upstream that knows it.
-_TRANSLATED = frozenset(
-    (
-        *("model", "messages", "max_tokens", "system", "stop_sequences", "stream", "temperature", "top_p", "top_k"),
-        *("tools", "tool_choice", "metadata", "output_format", "service_tier", "cache_control"),
-    )
-)
-
-
-def apart(body: Body) -> Body:
-    """What of a request is not in the inner one, and changes the answer of an upstream that is sent all of it."""
-    found: Body = {name: value for name, value in body.items() if name not in _TRANSLATED and value is not None}
-    typed = [tool for tool in dicts(body.get("tools")) if tool.get("type") not in (None, "custom")]
-    return found | ({"tools": typed} if typed else {})
-
-
 class Inner(Struct, frozen=True, kw_only=True):
-    """`body`: the chat completion. `thinks`: the client wants to see what a model thought."""
+    """`body`: the chat completion. `thinks`: the client wants to see what a model thought.
+
+    `need`: what only Anthropic's own servers can do.
+    """
 
     body: Body
     names: ToolNames
     stops: tuple[str, ...]
     thinks: bool
     ignored: tuple[str, ...]
+    need: Need | None = None
 
 
 def translate(body: Body, *, counting: bool = False) -> Inner:
     """`counting`: only its tokens will be counted, so `max_tokens` may be missing. Raises InvalidRequest."""
+    body, need = readable(body)
     asked = _shape(body)
     if asked.max_tokens is UNSET and not counting:
         raise InvalidRequest(
@@ -69,7 +59,8 @@ def translate(body: Body, *, counting: bool = False) -> Inner:
     chat |= _said(
         temperature=asked.temperature, top_p=asked.top_p, top_k=asked.top_k, stop=_stop(asked), user=_user(asked)
     )
-    chat |= _tools(asked, names, ignored)
+    tools, service = _tools(asked, names, ignored)
+    chat |= tools
     chat |= _format(asked, body, ignored)
     if asked.service_tier == "standard_only":
         chat["service_tier"] = "default"
@@ -83,6 +74,7 @@ def translate(body: Body, *, counting: bool = False) -> Inner:
         stops=tuple(asked.stop_sequences or ()),
         thinks=thinks,
         ignored=(*ignored, "thinking") if thinks else tuple(ignored),
+        need=need or service,
     )
 
 
@@ -135,8 +127,8 @@ def _format(asked: shapes.Messages, body: Body, ignored: list[str]) -> Body:
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
-def _tools(asked: shapes.Messages, names: ToolNames, ignored: list[str]) -> Body:
-    """Tools that only some models or services know are left out; a request that has no others is refused."""
+def _tools(asked: shapes.Messages, names: ToolNames, ignored: list[str]) -> tuple[Body, Need | None]:
+    """Tools that only some models or services know are left out; who offers no others needs such a service."""
     tools: list[Body] = []
     left_out: list[str] = []
     for index, tool in enumerate(asked.tools or ()):
@@ -145,20 +137,23 @@ def _tools(asked: shapes.Messages, names: ToolNames, ignored: list[str]) -> Body
             continue
         tools.append(_tool(tool, index, names))
     choice = asked.tool_choice
-    if left_out and (not tools or (choice and choice.type == "tool" and choice.name not in _names(asked))):
+    need: Need | None = None
+    theirs = bool(left_out and choice and choice.type == "tool" and choice.name not in _names(asked))
+    if left_out and (not tools or theirs):
         where, _, kind = left_out[0].partition("=")
-        _refuse(where, f"Tools of the type {kind!r} are not supported here.", "unsupported_tool")
+        message = f"Tools of the type {kind!r} are not supported here."
+        need = Need(param=where, message=message, code="unsupported_tool")
     ignored += left_out
     found: Body = {"tools": tools} if tools else {}
-    if choice is None or not (tools or choice.type == "tool"):
-        return found
+    if choice is None or theirs or not (tools or choice.type == "tool"):
+        return found, need
     if choice.type == "tool":
         found["tool_choice"] = _named(choice, asked, names)
     else:
         found["tool_choice"] = _CHOICES[choice.type]
     if choice.disable_parallel_tool_use:
         found["parallel_tool_calls"] = False
-    return found
+    return found, need
 
 
 def _names(asked: shapes.Messages) -> set[str | None]:
@@ -236,13 +231,12 @@ class _Turns:
         found: list[Body] = []
         parts: list[Body] = []
         for index, block in enumerate(turn.content):
-            where = f"{path}.content[{index}]"
             if isinstance(block, shapes.ToolResultBlock):
-                told, shown = self._result(block, where)
+                told, shown = self._result(block, f"{path}.content[{index}]")
                 found.append(told)
                 parts += shown
             else:
-                parts += _parts(block, where)
+                parts += _parts(block)
         if parts or not found:
             if not parts:
                 _refuse(f"{path}.content", f"'{path}.content' must not be empty.", "invalid_value")
@@ -256,33 +250,29 @@ class _Turns:
         content = block.content or ""
         shown: list[Body] = []
         if not isinstance(content, str):
-            parts = [part for index, inner in enumerate(content) for part in _parts(inner, f"{where}.content[{index}]")]
+            parts = [part for inner in content for part in _parts(inner)]
             shown = [part for part in parts if part["type"] != "text"]
             content = content_of([part for part in parts if part["type"] == "text"])
         return {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}, shown
 
 
-def _parts(block: shapes.Block, where: str) -> Iterable[Body]:
+def _parts(block: shapes.Block) -> Iterable[Body]:
     if isinstance(block, shapes.TextBlock):
         return [{"type": "text", "text": block.text}]
     if isinstance(block, shapes.ImageBlock):
-        return [{"type": "image_url", "image_url": {"url": _image(block.source, where)}}]
+        return [{"type": "image_url", "image_url": {"url": _image(block.source)}}]
     if isinstance(block, shapes.SearchResultBlock):
         texts = [piece.text for piece in block.content]
         return [{"type": "text", "text": "\n".join([block.title, block.source, *texts])}]
     assert isinstance(block, shapes.DocumentBlock)
-    return _document(block, where)
+    return _document(block)
 
 
-def _image(source: shapes.Source, where: str) -> str:
-    if isinstance(source, shapes.Base64):
-        return f"data:{source.media_type};base64,{source.data}"
-    if isinstance(source, shapes.Url):
-        return source.url
-    _refuse(f"{where}.source.type", "Files stored at Anthropic cannot be read here: send the image itself.")
+def _image(source: shapes.Base64 | shapes.Url) -> str:
+    return f"data:{source.media_type};base64,{source.data}" if isinstance(source, shapes.Base64) else source.url
 
 
-def _document(block: shapes.DocumentBlock, where: str) -> list[Body]:
+def _document(block: shapes.DocumentBlock) -> list[Body]:
     source = block.source
     title: list[Body] = [{"type": "text", "text": block.title}] if block.title else []
     if isinstance(source, shapes.PlainText):
@@ -290,9 +280,5 @@ def _document(block: shapes.DocumentBlock, where: str) -> list[Body]:
     if isinstance(source, shapes.Pieces):
         pieces = [source.content] if isinstance(source.content, str) else [piece.text for piece in source.content]
         return [*title, *({"type": "text", "text": piece} for piece in pieces)]
-    if isinstance(source, shapes.Base64):
-        name = block.title or "document.pdf"
-        return [
-            {"type": "file", "file": {"filename": name, "file_data": f"data:{source.media_type};base64,{source.data}"}}
-        ]
-    _refuse(f"{where}.source.type", "Documents are read here only from the request itself (base64, text or content).")
+    name = block.title or "document.pdf"
+    return [{"type": "file", "file": {"filename": name, "file_data": _image(source)}}]

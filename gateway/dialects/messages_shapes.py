@@ -48,12 +48,6 @@ class PlainText(Source, tag="text", gc=False):
     data: str
 
 
-class Stored(Source, tag="file", gc=False):
-    """At Anthropic."""
-
-    file_id: str
-
-
 class Pieces(Source, tag="content", gc=False):
     """A document in pieces."""
 
@@ -63,13 +57,13 @@ class Pieces(Source, tag="content", gc=False):
 class ImageBlock(Block, tag="image", gc=False):
     """An image."""
 
-    source: Base64 | Url | Stored
+    source: Base64 | Url
 
 
 class DocumentBlock(Block, tag="document", gc=False):
     """A PDF or a text."""
 
-    source: Base64 | Url | Stored | PlainText | Pieces
+    source: Base64 | PlainText | Pieces
     title: str | None = None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from gateway.allowance import Limit
-from gateway.call import Body, Chunk
+from gateway.call import Body, Chunk, Native
 from gateway.errors import GatewayError
 from gateway.providers import Sending
 from gateway.settings import ProviderSettings
@@ -67,8 +67,8 @@ class AnthropicProvider(NativeProvider):
     def _asked(self, sending: Sending) -> Asked:
         self._only_chat(sending)
         headers = {**self._headers, **sending.headers}
-        native = sending.native
-        if native is None or native.dialect != self.speaks:
+        native = self._natively(sending)
+        if native is None:
             return Asked(f"{self._base}/messages", headers, _encode(translated(sending)))
         # As the client wrote it, with its cache marks, thinking and betas, which no translation could carry.
         betas = [*self._beta, *native.headers.get("anthropic-beta", "").split(",")]
@@ -85,11 +85,15 @@ class AnthropicProvider(NativeProvider):
         self._only_chat(sending)
         return translated(sending)
 
+    def _natively(self, sending: Sending) -> Native | None:
+        """The client's request, where it speaks this language."""
+        return sending.native if sending.native is not None and sending.native.dialect == self.speaks else None
+
     def _translator(self, sending: Sending) -> Events:
-        return Events(sending.model, self._now())
+        return Events(sending.model, self._now(), native=self._natively(sending) is not None)
 
     def _told(self, body: Body, sending: Sending) -> Chunk:
-        return body_of(body, sending.model, self._now())
+        return body_of(body, sending.model, self._now(), native=self._natively(sending) is not None)
 
     def _refusal(self, answered: Answered) -> GatewayError:
         return refusal(self.name, answered)

@@ -11,7 +11,7 @@ from gateway.call import Call, Native, Principal
 from gateway.connection import Connection
 from gateway.dialects import Dialect
 from gateway.dialects.messages import Messages
-from gateway.dialects.messages_request import apart
+from gateway.dialects.messages_native import apart
 from gateway.headers import JSON, always, pairs
 from gateway.prompt_tokens import Counter
 from gateway.routes.openai import Edge, Endpoint, Endpoints, Read, send_whole

@@ -232,6 +232,7 @@ class Endpoint:
             size=size if inner.voice is None or self._operation in PASSED else max(size, len(_encode(inner.body))),
             voice=inner.voice,
             ignored=inner.ignored,
+            need=inner.need,
         )
 
     async def _understood(self, given: Body, principal: Principal) -> Asked:  # noqa: ARG002 - not every dialect has a memory

@@ -7,10 +7,11 @@ Source: Anthropic's API reference: messages, streaming, errors, rate limits.
 
 import msgspec
 
-from gateway.call import Body, Chunk
+from gateway.call import Body, Chunk, Spoken
 from gateway.errors import GatewayError, Overloaded, UpstreamRefused
 from gateway.stream import StreamGarbage, parse
 from gateway.transport.refusal import in_band_message, refused, retry_after
+from gateway.upstream.anthropic_blocks import Block, is_plain
 from gateway.upstream.fields import mapping, objects, whole_number, words
 from gateway.upstream.native import Answered
 from gateway.upstream.reader import Declined
@@ -27,6 +28,10 @@ _FINISH = {
 # What OpenAI has no word for is told beside the nearest one.
 _EXACT = frozenset({"end_turn", "tool_use", "max_tokens"})
 _TIERS = {"standard": "default"}
+# Reasons that a client of the same dialect is told from the finish alone, and what else may be told at the end.
+_PLAIN_STOPS = _EXACT | {"stop_sequence", "refusal"}
+_AT_THE_END = ("stop_details", "container", "context_management", "diagnostics")
+_TOLD_LATER = frozenset({"text", "thinking", "tool_use"})  # their first words are what begins an answer
 _NOT_BEGUN = frozenset({"overloaded_error", "rate_limit_error"})
 _OVERLOADED = 529
 _CODES = {
@@ -39,16 +44,41 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Events:
-    """The events of one message. The role is told with the first content, so that an early refusal can fail over."""
+    """The events of one message. The role is told with the first content, so that an early refusal can fail over.
 
-    def __init__(self, model: str, created: float) -> None:
+    `native`: somebody may read them as they came.
+    """
+
+    def __init__(self, model: str, created: float, *, native: bool = False) -> None:
         self.done = False
         self._telling = Telling(model, created)
-        self._blocks: dict[object, _Block] = {}
+        self._blocks: dict[object, Block] = {}
         self._usage: Body = {}
+        self._native = native
+        self._written = 0
+        self._raw: list[Body] = []
+        self._content: list[Body] = []
 
     def feed(self, data: bytes) -> list[Chunk]:
         event = parse(data)
+        chunks = self._read(event)
+        return self._spoken(event, chunks) if self._native else chunks
+
+    def _spoken(self, event: Body, chunks: list[Chunk]) -> list[Chunk]:
+        """The chunks of an event with the event itself; the end is told by who tells it to the client."""
+        kind = event.get("type")
+        if kind == "message_stop":
+            return chunks
+        self._raw.append(event)
+        begins = kind == "content_block_start" and self._blocks[event.get("index")].kind not in _TOLD_LATER
+        if not chunks:
+            if not (self._telling.begun or begins):
+                return []
+            chunks = [Chunk({**self._telling.head, "choices": []})]
+        raw, self._raw = self._raw, []
+        return [chunks[0]._replace(native=Spoken("messages", raw)), *chunks[1:]]
+
+    def _read(self, event: Body) -> list[Chunk]:
         kind = event.get("type")
         if kind == "content_block_delta":
             return self._delta(event)
@@ -62,7 +92,7 @@ class Events:
             self._count(message.get("usage"))
         elif kind == "message_delta":
             self._count(event.get("usage"))
-            return self._finish(mapping(event.get("delta")))
+            return self._finish(mapping(event.get("delta")), event)
         elif kind == "message_stop":
             return self._end()
         elif kind == "error":
@@ -75,9 +105,10 @@ class Events:
 
     def _start(self, event: Body) -> list[Chunk]:
         content = mapping(event.get("content_block"))
-        block = self._blocks[event.get("index")] = _Block(content)
+        block = self._blocks[event.get("index")] = Block(content)
         if block.kind == "text":
-            return self._telling.text(words(content.get("text")))
+            block.text.append(words(content.get("text")))
+            return self._telling.text(block.text[0])
         if block.kind == "tool_use":
             block.place, chunks = self._telling.call(words(content.get("id")), words(content.get("name")))
             given = mapping(content.get("input"))
@@ -90,11 +121,13 @@ class Events:
     def _delta(self, event: Body) -> list[Chunk]:
         delta = mapping(event.get("delta"))
         kind = delta.get("type")
-        if kind == "text_delta":
-            return self._telling.text(words(delta.get("text")))
         block = self._blocks.get(event.get("index"))
         if block is None:
             raise StreamGarbage("sent a piece of a block that never began")
+        if kind == "text_delta":
+            text = words(delta.get("text"))
+            block.text.append(text)
+            return self._telling.text(text)
         if kind == "input_json_delta":
             text = words(delta.get("partial_json"))
             if block.kind == "tool_use":
@@ -105,33 +138,50 @@ class Events:
             return self._telling.more({"reasoning_content": text})
         elif kind == "signature_delta":
             block.signature += words(delta.get("signature"))
+        elif kind == "citations_delta":
+            block.citations.append(mapping(delta.get("citation")))
+        elif kind == "compaction_delta":
+            block.more |= {name: value for name, value in delta.items() if name != "type"}
         return []
 
-    def _arguments(self, block: "_Block", text: str) -> list[Chunk]:
-        block.written = block.written or bool(text)
+    def _arguments(self, block: Block, text: str) -> list[Chunk]:
+        block.arguments.append(text)
         return self._telling.arguments(block.place, text)
 
     def _stop(self, event: Body) -> list[Chunk]:
         block = self._blocks.pop(event.get("index"), None)
         if block is None:
             raise StreamGarbage("ended a block that never began")
-        if block.kind == "tool_use" and not block.written:
+        if self._native:
+            self._content.append(block.whole())
+        if block.kind == "text":
+            self._written += (length := len("".join(block.text)))
+            cited = block.annotations(self._written - length, self._written)
+            return self._telling.more({"annotations": cited}) if cited else []
+        if block.kind == "tool_use" and not any(block.arguments):
             # A tool without parameters gets no input at all; clients parse what they got as JSON.
             return self._telling.arguments(block.place, "{}")
         if block.kind in ("thinking", "redacted_thinking"):
-            return self._telling.more({"thinking_blocks": [block.thought()]})
-        if block.kind not in ("text", "tool_use"):
-            return self._telling.more({"native_blocks": [block.native()]})
+            return self._telling.more({"thinking_blocks": [block.whole()]})
+        if block.kind != "tool_use":
+            return self._telling.more({"native_blocks": [block.whole()]})
         return []
 
-    def _finish(self, delta: Body) -> list[Chunk]:
+    def _finish(self, delta: Body, event: Body) -> list[Chunk]:
         reason = words(delta.get("stop_reason"))
         if not reason:
             return []
         extra: Body = {} if reason in _EXACT else {"native_finish_reason": reason}
         if delta.get("stop_sequence") is not None:
             extra["stop_reason"] = delta["stop_sequence"]
-        return self._telling.finish(_FINISH.get(reason, "stop"), extra=extra)
+        whole: list[Chunk] = []
+        if self._native:
+            told = {name: value for name in _AT_THE_END if (value := delta.get(name, event.get(name))) is not None}
+            if told or reason not in _PLAIN_STOPS:
+                extra["native_stop"] = {"stop_reason": reason, "stop_sequence": delta.get("stop_sequence"), **told}
+            if not is_plain(self._content):
+                whole = self._telling.more({"native_content": self._content})
+        return whole + self._telling.finish(_FINISH.get(reason, "stop"), extra=extra)
 
     def _end(self) -> list[Chunk]:
         if not self._telling.finished:
@@ -145,37 +195,13 @@ class Events:
         self._usage |= {name: value for name, value in mapping(told).items() if value is not None}
 
 
-class _Block:
-    """A content block that is still coming."""
-
-    def __init__(self, content: Body) -> None:
-        self.kind = words(content.get("type"))
-        self.place = 0
-        self.written = False
-        self.text: list[str] = []
-        self.signature = words(content.get("signature"))
-        self._content = content
-
-    def thought(self) -> Body:
-        """Thinking as it must be given back: unchanged, with its signature."""
-        if self.kind == "redacted_thinking":
-            return self._content
-        return {"type": "thinking", "thinking": "".join(self.text), "signature": self.signature}
-
-    def native(self) -> Body:
-        """A block of the upstream's own tools, its input put together."""
-        if not self.text:
-            return self._content
-        return {**self._content, "input": parse("".join(self.text).encode() or b"{}")}
-
-
-def body_of(message: Body, model: str, created: float) -> Chunk:
+def body_of(message: Body, model: str, created: float, *, native: bool = False) -> Chunk:
     """A message that was not streamed, as one chat completion. Raises StreamGarbage for anything else."""
     if message.get("type") == "error":
         raise _failure(message)
     if not isinstance(message.get("content"), list) or not message.get("stop_reason"):
         raise StreamGarbage(f"failed: {in_band_message(message)}")
-    events = Events(model, created)
+    events = Events(model, created, native=native)
     chunks = events.feed(_encode({"type": "message_start", "message": {**message, "content": []}}))
     for index, block in enumerate(objects(message["content"])):
         chunks += events.feed(_encode({"type": "content_block_start", "index": index, "content_block": block}))
@@ -194,6 +220,12 @@ def usage_of(told: Body) -> Body | None:
         return None
     read = whole_number(told.get("cache_read_input_tokens")) or 0
     written = whole_number(told.get("cache_creation_input_tokens")) or 0
+    shortened = [row for row in objects(told.get("iterations")) if row.get("type") == "compaction"]
+    for row in shortened:  # to shorten the conversation is billed as well, and not among the totals
+        fresh += whole_number(row.get("input_tokens")) or 0
+        made += whole_number(row.get("output_tokens")) or 0
+        read += whole_number(row.get("cache_read_input_tokens")) or 0
+        written += whole_number(row.get("cache_creation_input_tokens")) or 0
     thought = whole_number(mapping(told.get("output_tokens_details")).get("thinking_tokens")) or 0
     prompt = fresh + read + written
     usage: Body = {
@@ -203,8 +235,8 @@ def usage_of(told: Body) -> Body | None:
         "prompt_tokens_details": {"cached_tokens": read, "cache_write_tokens": written, "audio_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": thought, "audio_tokens": 0},
     }
-    for name in ("cache_creation", "server_tool_use"):
-        if isinstance(told.get(name), dict):
+    for name in ("cache_creation", "server_tool_use", "iterations"):
+        if told.get(name):
             usage[name] = told[name]
     return usage
 

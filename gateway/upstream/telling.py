@@ -26,6 +26,10 @@ class Telling:
         self._finished: set[int] = set()
 
     @property
+    def begun(self) -> bool:
+        return bool(self._open)
+
+    @property
     def finished(self) -> bool:
         """Whether every choice that began has finished, and there was one."""
         return bool(self._finished) and self._open <= self._finished

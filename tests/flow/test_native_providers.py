@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anthropic import AsyncAnthropic
 from msgspec import Struct
+from msgspec.json import encode
 
-from tests.languages.anthropic import Anthropic
+from tests.languages.anthropic import Anthropic, event
 from tests.languages.azure import Azure
 from tests.languages.bedrock import Bedrock
 from tests.languages.gemini import Gemini
 from tests.live import Live, live, settings
-from tests.wire_upstream import Language, Manner, WireUpstream, wire_upstream
+from tests.unit.dialects.test_messages_relay import RICH, STOP, USAGE, events_of
+from tests.wire_upstream import Answer, Language, Manner, Request, WireUpstream, wire_upstream
 
 PROMPT = [{"role": "user", "content": "Say something."}]
 
@@ -129,6 +132,44 @@ async def test_a_cut_answer_is_told_and_never_kept(tmp_path: Path, kind: str) ->
             await gateway.settled()
         assert len(up.heard) == 2
         assert all(row["cost_nano"] > 0 for row in await gateway.rows())
+
+
+class _Searching(Anthropic):
+    """Answers as a search would, whole or streamed."""
+
+    async def answer(self, asked: Request) -> Answer:
+        if asked.body is None or not asked.body.get("stream"):
+            head = {"type": "message", "id": "msg_up", "role": "assistant", "model": "claude", "usage": USAGE}
+            return Answer(body=encode({**head, "content": RICH, **STOP}))
+        events = [event(told) for told in events_of(RICH, STOP)]
+        return Answer(headers=("content-type: text/event-stream",), opening=events[0], events=events[1:])
+
+
+async def test_what_anthropics_tools_did_comes_back_to_its_clients(tmp_path: Path) -> None:
+    """`pause_turn`, searches, citations and shortened conversations: a client must send all of it back to go on."""
+    async with wire_upstream(_Searching(), Manner()) as up:
+        base = f"http://127.0.0.1:{up.port}"
+        providers = {"anthropic": {"kind": "anthropic", "base_url": base}, "up": {"kind": "scripted"}}
+        models = {"safe": {"route": ["up/scripted", "anthropic/claude-haiku-4-5"]}}
+        async with (
+            live(settings(tmp_path, providers=providers, models=models)) as gateway,
+            AsyncAnthropic(base_url=gateway.url, api_key=gateway.key, max_retries=0) as client,
+        ):
+            search: Any = {"type": "web_search_20250305", "name": "web_search"}
+            asked: Any = {"model": "safe", "max_tokens": 90, "tools": [search]}
+            question: Any = {"role": "user", "content": "Look it up."}
+            whole = await client.beta.messages.create(**asked, messages=[question])
+            async with client.beta.messages.stream(**asked, messages=[question]) as stream:
+                streamed = await stream.get_final_message()
+            for message in (whole, streamed):
+                assert [block.model_dump(exclude_unset=True) for block in message.content] == RICH
+                assert message.stop_reason == "pause_turn"
+                assert message.container is not None
+            said: Any = {"role": "assistant", "content": [block.model_dump() for block in whole.content]}
+            await client.beta.messages.create(**asked, messages=[question, said])
+            assert up.heard[-1].body["messages"][1]["content"][3]["type"] == "web_search_tool_result"
+            told = await gateway.post("/v1/messages", {**asked, "model": "up/scripted", "messages": [question]})
+            assert (told.status, told.json["error"]["param"]) == (400, "tools[0].type")
 
 
 async def test_anthropics_own_clients_reach_it_untranslated(tmp_path: Path) -> None:
