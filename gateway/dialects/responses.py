@@ -55,4 +55,5 @@ def _asked(inner: Inner, voice: ResponsesVoice) -> Asked:
         include_usage=True,
         voice=voice,
         ignored=inner.ignored,
+        need=inner.need,
     )

@@ -9,12 +9,13 @@ from typing import cast
 
 import msgspec
 
-from gateway.call import Body
+from gateway.call import Body, Native
 from gateway.dialects.chat import dicts, first_choice, text_of, thought_of
 from gateway.dialects.named import detail_of
 from gateway.dialects.responses_compaction import compacted
 from gateway.dialects.responses_items import Called, Event, Noted, Said
 from gateway.dialects.responses_object import blank, usage
+from gateway.dialects.responses_relay import Relay, events_of
 from gateway.dialects.responses_request import Inner
 from gateway.errors import GatewayError, NotFound
 
@@ -38,10 +39,17 @@ def refusal(error: GatewayError) -> tuple[int, bytes]:
 
 
 class ResponsesVoice:
-    """Obeys gateway.dialects.Voice. `items`: what the client has asked with. `keeps`: the response is to be kept."""
+    """Obeys gateway.dialects.Voice and Native.
+
+    `items`: what the client has asked with. `keeps`: the response is to be kept.
+    """
+
+    speaks = "responses"
 
     def __init__(self, inner: Inner) -> None:
         self._inner = inner
+        self._relay = Relay()
+        self._output: list[Body] | None = None
         self._response: Body = blank(inner.asked)
         self.items = inner.items
         self.keeps = inner.keeps
@@ -67,6 +75,16 @@ class ResponsesVoice:
         return _encode(self.final())
 
     @property
+    def native(self) -> Native | None:
+        """The request as OpenAI itself would take it; None where only its words are wanted."""
+        return self._inner.native
+
+    def natively(self, events: list[Body], data: Body) -> bytes:
+        if not self._begun:
+            self._begin(data)
+        return self._tell(self._relay.told(events, self._ours()))
+
+    @property
     def background(self) -> bool:
         """The client does not wait for the answer."""
         return bool(self._inner.asked.background)
@@ -83,9 +101,11 @@ class ResponsesVoice:
         return {**self.final(), "status": "failed", "error": said, "incomplete_details": None, "completed_at": None}
 
     def events(self, data: Body) -> bytes:
-        told = b"" if self._begun else self._start(data)
         if data.get("usage") is not None:
             self._response["usage"] = usage(data["usage"])
+        if self._relay.used:
+            return b""
+        told = b"" if self._begun else self._start(data)
         choice = first_choice(data)
         delta = choice.get("delta")
         if isinstance(delta, dict):
@@ -118,17 +138,27 @@ class ResponsesVoice:
         begun: Body = {"response": self._response}
         return self._tell([("response.created", begun), ("response.in_progress", begun)])
 
+    def _ours(self) -> Body:
+        """What of a response is nearhit's, whoever made it."""
+        names = ("id", "created_at", "model", "previous_response_id", "background", "prompt_cache_key")
+        return {**{name: self._response[name] for name in names}, "store": self.keeps}
+
     def final(self) -> Body:
         """The whole response, as far as it has come."""
+        if self._relay.response:
+            return {**self._relay.response, **self._ours(), "usage": self._response["usage"]}
         reason = _CUT.get(self._finish)
         status = "incomplete" if reason else "completed"
+        output = self._relay.items if self._relay.used else self._output
         return {
             **self._response,
             "store": self.keeps,
             "status": status,
             "completed_at": None if reason else self._created,
             "incomplete_details": {"reason": reason} if reason else None,
-            "output": [
+            "output": output
+            if output is not None
+            else [
                 item.item("incomplete" if reason and item is self._items[-1] else "completed") for item in self._items
             ],
         }
@@ -136,6 +166,11 @@ class ResponsesVoice:
     def _take(self, delta: Body, choice: Body) -> list[Event]:
         """Add a delta to the items; the events that tell it."""
         found: list[Event] = []
+        if self._output is not None:
+            return found
+        if output := dicts(delta.get("native_output")):
+            self._output = output  # and what chat says of it besides is the same once more
+            return [event for index, item in enumerate(output) for event in events_of(item, index)]
         if thought := thought_of(delta):
             found += self._said("reasoning_text", thought, [])
         if text := text_of(delta.get("content")):
@@ -211,6 +246,10 @@ class ResponsesVoice:
 
 class NoteVoice(ResponsesVoice):
     """The answer is a note that stands for the conversation, and nothing else."""
+
+    @property
+    def native(self) -> None:
+        return None
 
     def __init__(self, inner: Inner) -> None:
         super().__init__(inner)

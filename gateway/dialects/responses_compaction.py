@@ -31,10 +31,14 @@ def asking() -> Body:
     return {"role": "user", "content": _ASK}
 
 
+def is_ours(content: str) -> bool:
+    return content.startswith(_MARK)
+
+
 def told_again(content: str, path: str) -> Body:
     """The turn that stands for everything before it. Raises InvalidRequest for an item that was not made here."""
     try:
-        if not content.startswith(_MARK):
+        if not is_ours(content):
             raise ValueError(content[:20])
         note = b64decode(content.removeprefix(_MARK), validate=True).decode()
     except (ValueError, binascii.Error):

@@ -12,10 +12,11 @@ import msgspec
 from msgspec import Struct
 
 from gateway import wire
-from gateway.call import Body
+from gateway.call import Body, Native, Need
 from gateway.dialects import responses_compaction as compaction
 from gateway.dialects import responses_shapes as shapes
 from gateway.dialects.chat import content_of
+from gateway.dialects.responses_native import native, readable
 from gateway.dialects.responses_tools import INPUT, Tools, refuse
 from gateway.dialects.tool_names import ToolNames
 from gateway.errors import InvalidRequest
@@ -39,7 +40,8 @@ class Inner(Struct, frozen=True, kw_only=True):
     """`body`: the chat completion. `custom`: tools that take free text. `logprobs`: the client wants them told.
 
     `items`: what the client itself has sent now, as it may send it again. `keeps`: the response is to be kept.
-    `compacts`: the answer is a note that stands for the conversation.
+    `compacts`: the answer is a note that stands for the conversation. `native`: the request as OpenAI itself would take
+    it, and `need`: what nobody else can do.
     """
 
     body: Body
@@ -51,12 +53,15 @@ class Inner(Struct, frozen=True, kw_only=True):
     logprobs: bool
     compacts: bool
     ignored: tuple[str, ...]
+    native: Native
+    need: Need | None
 
 
 def translate(body: Body, earlier: Sequence[Body] | None = None) -> Inner:
     """`earlier`: the items of the responses before; None where no state is kept at all. Raises InvalidRequest."""
     items = items_of(body.get("input"))
-    asked = _shape(body, items, earlier or ())
+    before = compaction.since(earlier or ())
+    asked, need = _shape(body, items, before)
     _refuse_state(asked, kept=earlier is not None)
     compacts = _compacts(asked)
     tools = Tools(ToolNames())
@@ -86,6 +91,8 @@ def translate(body: Body, earlier: Sequence[Body] | None = None) -> Inner:
         logprobs=logprobs,
         compacts=compacts,
         ignored=(*_ignored(body, asked, kept=earlier is not None), *tools.left_out),
+        native=native(body, [*before, *items]),
+        need=need or tools.need,
     )
 
 
@@ -97,17 +104,20 @@ def items_of(given: object) -> list[Body]:
     return [cast("Body", _typed(item)) for item in items]
 
 
-def _shape(body: Body, items: list[Body], earlier: Sequence[Body]) -> shapes.Responses:
+def _shape(body: Body, items: list[Body], before: Sequence[Body]) -> tuple[shapes.Responses, Need | None]:
     """The client's own items are checked first, so that a fault in them is told by their own place."""
+    told, need = readable(items)
     if isinstance(body.get("input"), list):
-        body = {**body, "input": items}
+        body = {**body, "input": told}
     try:
         asked = msgspec.convert(body, shapes.Responses)
-        if earlier:
-            asked.input = msgspec.convert([*compaction.since(earlier), *items], list[shapes.AnyItem])
+        if before:
+            known, earlier = readable(list(before), "previous_response_id")
+            need = need or earlier
+            asked.input = msgspec.convert([*known, *told], list[shapes.AnyItem])
     except msgspec.ValidationError as error:
         raise wire.explain(str(error)) from None
-    return asked
+    return asked, need
 
 
 def _compacts(asked: shapes.Responses) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, cast
 
 from msgspec import Struct, field
 
-from gateway.call import Body
+from gateway.call import Body, Need
 from gateway.dialects.responses_shapes import Responses, Tool
 from gateway.dialects.tool_names import ToolNames
 from gateway.errors import InvalidRequest
@@ -27,14 +27,15 @@ class Tools(Struct):
     custom: set[str] = field(default_factory=set[str])
     left_out: list[str] = field(default_factory=list[str])
     inner: list[Body] = field(default_factory=list[Body])
+    need: Need | None = None
 
     def offer(self, asked: Responses) -> Body:
-        """The fields of the chat completion. Raises InvalidRequest where nothing that was offered can be offered."""
+        """The fields of the chat completion. Where nothing that was offered can be offered, `need` says what."""
         for index, tool in enumerate(asked.tools or ()):
             self.inner += self._offered(tool, f"tools[{index}]")
         if self.left_out and not self.inner:
             where, _, kind = self.left_out[0].partition("=")
-            refuse(where, f"Tools of the type {kind!r} are not supported here.", "unsupported_tool")
+            self.need = _needed(where, kind)
         found: Body = {"tools": self.inner} if self.inner else {}
         if asked.tool_choice is not None and (self.inner or not self._is_idle(asked.tool_choice)):
             found |= self._chosen(asked.tool_choice)
@@ -71,12 +72,17 @@ class Tools(Struct):
             if choice not in _WORDS:
                 refuse("tool_choice", "'tool_choice' must be none, auto, required or an object that names a tool.")
             if choice == "required" and not self.inner:
+                if self.need is not None:
+                    return {}
                 refuse("tool_choice", "'tool_choice' is 'required' but the request has no 'tools'.")
             return {"tool_choice": choice}
         kind = choice.get("type")
         if kind == "allowed_tools":
             return self._allowed(choice)
         if kind not in ("function", "custom"):
+            if any(path.endswith(f".type={kind}") for path in self.left_out):
+                self.need = _needed("tool_choice.type", str(kind))
+                return {}
             refuse("tool_choice.type", f"A tool of the type {str(kind)[:64]!r} cannot be chosen here.")
         return {"tool_choice": {"type": "function", "function": {"name": self._known(choice, "tool_choice.name")}}}
 
@@ -104,6 +110,10 @@ class Tools(Struct):
         if all(cast("Body", tool["function"])["name"] != inner for tool in self.inner):
             refuse("tool_choice", f"'tool_choice' names the tool {name[:64]!r}, which is not among 'tools'.")
         return inner
+
+
+def _needed(param: str, kind: str) -> Need:
+    return Need(param=param, message=f"Tools of the type {kind!r} are not supported here.", code="unsupported_tool")
 
 
 def _described(tool: Tool) -> str:

@@ -10,6 +10,8 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
+from msgspec.structs import replace
+
 from gateway.allowance import x_ratelimit
 from gateway.call import Body, Chunk
 from gateway.errors import NotFound
@@ -57,7 +59,8 @@ class AzureProvider(OpenAISpeaker):
             raise ValueError(f"providers.{name}: api_version must be v1 or a date such as 2024-10-21")
         base = settings.base_url.rstrip("/").removesuffix("/v1").removesuffix("/openai")
         credential = Credential(settings.api_key, base, "api-key")
-        super().__init__(name, settings, config, credential, base, means, _MANNER)
+        manner = replace(_MANNER, responses=config.api_version == "v1")
+        super().__init__(name, settings, config, credential, base, means, manner)
         self._root = f"{base}/openai"
         self._version = config.api_version
         self._deployments = config.deployments
@@ -70,6 +73,12 @@ class AzureProvider(OpenAISpeaker):
         if not _DEPLOYMENT.fullmatch(deployment):
             raise NotFound(f"{self.name} has no deployment called {deployment!r:.200}.", param="model")
         return f"{self._root}/deployments/{deployment}/{path}?api-version={self._version}"
+
+    def _responses_url(self) -> str:
+        return f"{self._root}/v1/responses"
+
+    def _named(self, model: str) -> str:
+        return self._deployments.get(model, model)
 
     def _places(self) -> Places:
         if self._version == "v1":
@@ -85,8 +94,8 @@ class AzureProvider(OpenAISpeaker):
         body = super()._prepared(sending)
         if self._version == "v1" or self._version >= _RENEWED:
             body = renewed(body, sending.operation)
-        deployment = self._deployments.get(sending.model)
-        return body if deployment is None else {**body, "model": deployment}
+        deployment = self._named(sending.model)
+        return body if deployment == sending.model else {**body, "model": deployment}
 
     def _models_url(self) -> str:
         return (

@@ -7,6 +7,8 @@ not know: the language itself (`gateway.upstream.openai_http`), prices, retries,
 import re
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from gateway.call import Body
 from gateway.providers import Sending
 from gateway.settings import ProviderSettings
@@ -40,6 +42,8 @@ class OpenAIProvider(CompatibleProvider):
         super().__init__(name, settings, service, means, config)
         host = urlsplit(self._base).hostname or ""
         self._own = any(host == known or host.endswith(f".{known}") for known in _HOSTS)
+        if self._own and config.responses is None:
+            self.manner = replace(self.manner, responses=True)
         if config.organization:
             self._headers["OpenAI-Organization"] = config.organization
         if config.project:

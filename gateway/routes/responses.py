@@ -28,7 +28,7 @@ from gateway.prompt_tokens import Counter
 from gateway.responses import Responses
 from gateway.routes.asker import AnyRequest, after_of, asker, limit_of, order_of
 from gateway.routes.messages import Counting
-from gateway.routes.openai import Edge, Endpoint, Endpoints, broken, send_whole
+from gateway.routes.openai import Edge, Endpoint, Endpoints, Read, broken, send_whole
 
 log = structlog.get_logger("nearhit.responses")
 
@@ -84,6 +84,12 @@ class Continuing(Endpoint):
                 why = "The database does not answer, so a response cannot be continued. Try again in a moment."
                 raise Overloaded(why, code="database_unavailable", headers=(("retry-after", "2"),)) from error
         return self._speaking.read(given, earlier)
+
+    async def _made(self, request_id: str, principal: Principal, scope: HTTPScope, read: Read) -> Call:
+        """An upstream that has Responses is sent the request as it came, what it continues written out."""
+        call = await super()._made(request_id, principal, scope, read)
+        native = cast("ResponsesVoice", call.voice).native
+        return call if native is None else msgspec.structs.replace(call, native=native)
 
     async def _fulfil(self, call: Call, send: Send, connection: Connection) -> None:
         voice = cast("ResponsesVoice", call.voice)

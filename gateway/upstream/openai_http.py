@@ -13,20 +13,23 @@ from typing import Literal, cast
 import msgspec
 
 from gateway.allowance import OPENAI, Limit
-from gateway.call import PASSED, Body, Chunk, Operation
+from gateway.call import PASSED, Body, Chunk, Native, Operation
 from gateway.errors import UpstreamFailed
 from gateway.providers import Sending
 from gateway.settings import ProviderSettings
-from gateway.stream import StreamGarbage, read_finish, read_usage
+from gateway.stream import EventParser, StreamGarbage, read_finish, read_usage
 from gateway.stream_reader import ChunkReader, StreamRules
 from gateway.transport import Exchange
 from gateway.transport.credential import Credential
 from gateway.transport.refusal import in_band_message, refused, told_headers
-from gateway.upstream.base import Answered, Means, Upstream, UpstreamConfig
+from gateway.upstream.base import Answered, Means, Reader, Upstream, UpstreamConfig
 from gateway.upstream.exchanges import Asked
 from gateway.upstream.openai_batches import OpenAIBatches, Places
 from gateway.upstream.passing import answer_of, content_of
 from gateway.upstream.quirks import Quirks
+from gateway.upstream.reader import EventReader, Waits
+from gateway.upstream.responses_answers import Events, body_of
+from gateway.upstream.responses_requests import is_better, native, translated
 
 _JSON = "application/json"
 PATHS: dict[Operation, str] = {
@@ -50,12 +53,14 @@ class SpokenConfig(UpstreamConfig, frozen=True, kw_only=True, forbid_unknown_fie
 
     `isolation`: the body field that carries the tenant's salt, so that tenants never share the upstream's prompt cache.
     `ends_without_done`: this server closes its streams after the finish reason without `[DONE]`.
-    `usage_in_streams`: switch off for servers that refuse `stream_options`. None of them: as the kind has it.
+    `usage_in_streams`: switch off for servers that refuse `stream_options`. `responses`: it has Responses too; those of
+    clients reach it as they came. None of them: as the kind has it.
     """
 
     isolation: Isolation | None = None
     ends_without_done: bool | None = None
     usage_in_streams: bool | None = None
+    responses: bool | None = None
 
 
 class Manner(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +77,7 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Isolation = "none"
     ends_without_done: bool = False
     usage_in_streams: bool = True
+    responses: bool = False
 
 
 class OpenAISpeaker(Upstream):
@@ -105,11 +111,44 @@ class OpenAISpeaker(Upstream):
     def _url(self, sending: Sending) -> str:
         """Where a request goes. Raises GatewayError for a model that cannot have an address."""
 
+    @property
+    def speaks(self) -> str:
+        """The dialect of clients that it takes as it came."""
+        return "responses" if self.manner.responses else ""
+
+    def _responses_url(self) -> str:
+        return f"{self._base}/responses"
+
+    def _named(self, model: str) -> str:
+        """A model as it is called there."""
+        return model
+
+    def _responds(self, sending: Sending) -> bool:
+        """Whether it is asked for a response instead of a chat completion."""
+        if not self.manner.responses or sending.operation != "chat" or sending.given is not None:
+            return False
+        return _native(sending) is not None or is_better(sending.body, sending.model)
+
+    def _response(self, sending: Sending) -> Body:
+        given = _native(sending)
+        body = translated(sending) if given is None else native(sending, given.body)
+        body["model"] = self._named(sending.model)
+        if self.manner.isolation in ("prompt_cache_key", "user") and sending.tenant:
+            body[self.manner.isolation] = _opaque(sending.tenant)
+        return body
+
     def _asked(self, sending: Sending) -> Asked:
+        if self._responds(sending):
+            headers = {**self._headers, **sending.headers}
+            return Asked(self._responses_url(), headers, _encode(self._response(sending)))
         kind, content = self._content(sending)
         return Asked(self._url(sending), {**self._headers, "Content-Type": kind, **sending.headers}, content)
 
-    def _reader(self, exchange: Exchange, sending: Sending, deadline: float) -> ChunkReader:
+    def _reader(self, exchange: Exchange, sending: Sending, deadline: float) -> Reader:
+        if self._responds(sending):
+            waits = Waits.of(sending, deadline, self._monotonic)
+            events = Events(sending.model, self._now(), native=_native(sending) is not None)
+            return EventReader(self.name, exchange, waits, EventParser(), events, self._credential.redacted)
         return ChunkReader(self._rules, exchange, sending, deadline=deadline, monotonic=self._monotonic)
 
     def _listed(self, body: Body) -> list[str]:
@@ -156,6 +195,8 @@ class OpenAISpeaker(Upstream):
         return Places(lambda path: f"{self._base}/{path}", lambda operation: f"/v1/{PATHS[operation]}")
 
     def _told(self, body: Body, sending: Sending) -> Chunk:
+        if self._responds(sending):
+            return body_of(body, sending.model, self._now(), native=_native(sending) is not None)
         rows = body.get("data" if sending.operation == "embedding" else "choices")
         if body.get("error") or not isinstance(rows, list) or not rows:
             raise StreamGarbage(f"failed: {in_band_message(body)}")
@@ -183,7 +224,12 @@ def renewed(body: Body, operation: Operation) -> Body:
     return kept if limit is None else {**kept, "max_completion_tokens": limit}
 
 
-_MANNERS = ("isolation", "ends_without_done", "usage_in_streams")
+_MANNERS = ("isolation", "ends_without_done", "usage_in_streams", "responses")
+
+
+def _native(sending: Sending) -> Native | None:
+    """The client's own request, where that is one for a response."""
+    return sending.native if sending.native is not None and sending.native.dialect == "responses" else None
 
 
 def _opaque(tenant: str) -> str:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.dialects import responses_compaction as compaction
 from gateway.dialects.responses_request import translate
 from gateway.dialects.tool_names import ToolNames
 from gateway.errors import InvalidRequest
@@ -146,7 +147,6 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"input": []}, "input"),
     ({"input": 5}, "input"),
     ({"input": [{}]}, "input[0].type"),
-    ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
     ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
     ({"input": [{"role": "user", "content": []}]}, "input[0].content"),
@@ -174,7 +174,6 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"tools": "x"}, "tools"),
     ({"tools": [{"type": "function"}]}, "tools[0].name"),
     ({"tools": [{"type": "function", "name": "bad name!"}]}, "tools[0].name"),
-    ({"tools": [{"type": "code_interpreter"}]}, "tools[0].type"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"tools": [LOOK], "tool_choice": "maybe"}, "tool_choice"),
     ({"tools": [LOOK], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
@@ -191,3 +190,38 @@ def test_a_fault_is_named_by_its_own_path(change: dict[str, Any], param: str) ->
         translate({**BASE, **change})
     assert raised.value.param == param
     assert raised.value.http_status == 400
+
+
+_HOSTED = {"type": "code_interpreter", "container": {"type": "auto"}}
+NEEDS: list[tuple[dict[str, Any], str]] = [
+    ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
+    ({"input": [{"type": "local_shell_call_output", "id": "x", "output": "y"}]}, "input[0].type"),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "https://x/y.pdf"}]}]},
+        "input[0].content[0].file_url",
+    ),
+    ({"tools": [_HOSTED]}, "tools[0].type"),
+    ({"tools": [_HOSTED], "tool_choice": "required"}, "tools[0].type"),
+    ({"tools": [LOOK, _HOSTED], "tool_choice": {"type": "code_interpreter"}}, "tool_choice.type"),
+]
+
+
+@pytest.mark.parametrize(("change", "param"), NEEDS, ids=lambda value: value if isinstance(value, str) else "")
+def test_what_only_openai_can_do_is_needed_by_its_own_path(change: dict[str, Any], param: str) -> None:
+    """It is refused where nobody has Responses, and only there; what is named is what the client wrote."""
+    found = translate({**BASE, **change})
+    assert found.need is not None
+    assert found.need.param == param
+
+
+def test_the_request_as_openai_takes_it_holds_the_whole_conversation() -> None:
+    """What is continued is kept here and unknown there; notes of ours are told, and thoughts go back sealed."""
+    note = compaction.item("cmp_1", "We bake.")
+    thought: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"}
+    earlier: list[dict[str, Any]] = [{"role": "user", "content": "old", "type": "message"}, note, thought]
+    found = translate({**BASE, "input": "And now?", "reasoning": {"effort": "low", "summary": "auto"}}, earlier)
+    told, kept, asked = found.native.body["input"]  # pyright: ignore[reportGeneralTypeIssues] - a list of items
+    assert told["role"] == "user"
+    assert told["content"].endswith("We bake.")
+    assert (kept, asked["content"]) == (thought, "And now?")
+    assert found.native.apart == {"reasoning": {"summary": "auto"}, "thoughts": ["sealed"]}

@@ -1,0 +1,84 @@
+"""What of a Responses request only OpenAI's own servers understand.
+
+Items and files that have no counterpart stand in the inner request as their own JSON, so that they are counted and no
+two requests are taken for one. Does not know: turns, what becomes of the items that are understood here.
+"""
+
+from typing import cast, get_args
+
+import msgspec
+
+from gateway.call import Body, Native, Need
+from gateway.dialects import responses_compaction as compaction
+from gateway.dialects.chat import dicts
+from gateway.dialects.responses_shapes import AnyItem
+
+_encode = msgspec.json.Encoder().encode
+# Items of ours are unknown there, so what only names one is refused like any other fault.
+_KNOWN = frozenset({"item_reference", *(str(shape.__struct_config__.tag) for shape in get_args(AnyItem))})
+# What the inner request says in full, or what changes no answer.
+_TRANSLATED = frozenset(
+    (
+        *("model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "max_output_tokens"),
+        *("temperature", "top_p", "top_logprobs", "stream", "store", "background", "previous_response_id", "metadata"),
+        *("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
+        *("service_tier", "client_metadata", "stream_options", "reasoning", "truncation"),
+    )
+)
+_TOOLS_OF_CLIENTS = frozenset(("function", "custom", "namespace"))
+
+
+def readable(items: list[Body], path: str = "input") -> tuple[list[Body], Need | None]:
+    """The items, those that only OpenAI understands as text, and what they need."""
+    found: list[Need] = []
+    told = [_item(item, f"{path}[{index}]", found) for index, item in enumerate(items)]
+    return told, next((need for need in found if need.unbounded), found[0] if found else None)
+
+
+def _item(item: Body, path: str, found: list[Need]) -> Body:
+    if not isinstance(cast("object", item), dict):
+        return item
+    kind = item.get("type")
+    if isinstance(kind, str) and kind not in _KNOWN:
+        found.append(Need(param=f"{path}.type", message=f"Items of the type {kind[:64]!r} are not supported here."))
+        return {"type": "message", "role": "user", "content": _encode(item).decode()}
+    if kind == "message" and isinstance(content := item.get("content"), list):
+        parts = [_part(part, f"{path}.content[{index}]", found) for index, part in enumerate(dicts(content))]  # pyright: ignore[reportUnknownArgumentType] - a client's JSON
+        return {**item, "content": parts}
+    return item
+
+
+def _part(part: Body, path: str, found: list[Need]) -> Body:
+    is_file = isinstance(cast("object", part), dict) and part.get("type") == "input_file"
+    if not is_file or not isinstance(part.get("file_url"), str) or part.get("file_data") is not None:
+        return part
+    message = "This model reads files only from the request itself."
+    found.append(Need(param=f"{path}.file_url", message=message, unbounded=True))
+    return {"type": "input_text", "text": _encode(part).decode()}
+
+
+def native(body: Body, items: list[Body]) -> Native:
+    """The request as OpenAI would take it; `items`: of the whole conversation."""
+    told: list[Body] = []
+    for index, item in enumerate(items):
+        content = item.get("encrypted_content")
+        if item.get("type") == "compaction" and isinstance(content, str) and compaction.is_ours(content):
+            item = {"type": "message", **compaction.told_again(content, f"input[{index}]")}
+        told.append(item)
+    return Native(dialect="responses", body={**body, "input": told}, headers={}, apart=_apart(body, items))
+
+
+def _apart(body: Body, items: list[Body]) -> Body:
+    """What changes an answer and is not in the inner request."""
+    found: Body = {name: value for name, value in body.items() if name not in _TRANSLATED and value is not None}
+    if tools := [tool for tool in dicts(body.get("tools")) if tool.get("type") not in _TOOLS_OF_CLIENTS]:
+        found["tools"] = tools
+    reasoning = body.get("reasoning")
+    given = cast("Body", reasoning) if isinstance(reasoning, dict) else {}
+    if rest := {name: value for name, value in given.items() if name != "effort" and value is not None}:
+        found["reasoning"] = rest
+    if thoughts := [
+        item["encrypted_content"] for item in items if item.get("type") == "reasoning" and item.get("encrypted_content")
+    ]:
+        found["thoughts"] = thoughts
+    return found
