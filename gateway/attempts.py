@@ -89,11 +89,10 @@ class Attempts:
         """The service tier it is charged by, and whether the upstream is to be told so by us."""
         if call.given is not None:
             return "batch", False
-        asked = call.body.get("service_tier")
-        if call.background and asked in (None, "auto"):
+        if call.background and call.body.get("service_tier") in (None, "auto"):
             kind = self._upstreams.kind(target.provider)
             return self._prices.background_tier(target.provider, kind, target.model, call.at)
-        return str(asked or "default"), False
+        return call.tier, False
 
     def limits(self, call: Call, route: Route, target: Target) -> Bound:
         def window() -> int | None:

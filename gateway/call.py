@@ -138,6 +138,12 @@ class Call(Struct, frozen=True, kw_only=True):
     ignored: tuple[str, ...] = ()
 
     @property
+    def tier(self) -> str:
+        """The service tier that is asked for; Anthropic has one more, which it calls a speed."""
+        body = self.body if self.native is None else self.native.body
+        return "fast" if body.get("speed") == "fast" else str(self.body.get("service_tier") or "default")
+
+    @property
     def owed(self) -> bool:
         """Whether the work has been done, and is billed, already."""
         return self.given is not None and self.given.status != 0

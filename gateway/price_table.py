@@ -78,7 +78,9 @@ def context_window(provider: str, base_url: str | None, model: str, kind: str | 
 def list_price(known: "Provider", model: "ModelInfo", at: float, service: str) -> Price | None:
     """The price at that time for a service tier (`batch`, `priority`, …); None for what has no token prices."""
     when = datetime.fromtimestamp(at, UTC)
-    context = None if service in _NORMAL else {"processing" if service == "batch" else "service_tier": service}
+    # What one service calls a tier another calls a speed.
+    names = ("processing",) if service == "batch" else ("service_tier", "speed")
+    context = None if service in _NORMAL else dict.fromkeys(names, service)
     return _compiled(f"{known.id}/{model.id}", model.get_prices(when, context))
 
 

@@ -236,7 +236,7 @@ class Router:
 
     def _set_prices(self, plan: _Plan, call: Call, route: Route) -> None:
         """At most once a second for a tier: prices change that slowly, or say so by their generation."""
-        key = (str(call.body.get("service_tier") or "default"), self._upstreams.prices_read(), int(call.at))
+        key = (call.tier, self._upstreams.prices_read(), int(call.at))
         if plan.priced != key:
             plan.priced = key
             for place, deployment in zip(plan.places, plan.deployments, strict=True):

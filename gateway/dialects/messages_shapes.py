@@ -159,7 +159,7 @@ class OutputConfig(Struct, gc=False):
 class Thinking(Struct, gc=False):
     """Whether to think aloud."""
 
-    type: Literal["enabled", "disabled", "adaptive"]
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
 
 
 class Metadata(Struct, gc=False):

@@ -187,7 +187,7 @@ class Events:
         if not self._telling.finished:
             raise StreamGarbage("ended its answer without a stop reason")
         self.done = True
-        tier = words(self._usage.get("service_tier"))
+        tier = "fast" if self._usage.get("speed") == "fast" else words(self._usage.get("service_tier"))
         return self._telling.usage(usage_of(self._usage), {"service_tier": _TIERS.get(tier, tier)} if tier else None)
 
     def _count(self, told: object) -> None:

@@ -185,6 +185,10 @@ def _pieces(block: Body) -> list[tuple[str, Body]]:
         thought = mapping(block["reasoningContent"])
         flat = {**mapping(thought.get("reasoningText")), **thought}
         return [("contentBlockDelta", {"delta": {"reasoningContent": flat}}), stop]
+    if isinstance(block.get("citationsContent"), dict):
+        said = objects(mapping(block["citationsContent"]).get("content"))
+        pieces: list[tuple[str, Body]] = [("contentBlockDelta", {"delta": {"text": one.get("text")}}) for one in said]
+        return [*pieces, stop]
     return [("contentBlockDelta", {"delta": block}), stop]
 
 

@@ -22,6 +22,7 @@ from gateway.upstream.fields import (
     never,
     objects,
     one_choice,
+    one_of,
     output_limit,
     passed_on,
     refuse,
@@ -63,7 +64,8 @@ _OWN = frozenset(
     }
 )
 _NO_PARAMETERS: Body = {"type": "object", "properties": {}}
-_TIERS = ("default", "flex", "priority")
+_TIERS = ("default", "flex", "priority", "reserved")
+_EFFORTS = {"minimal": "low", **{name: name for name in ("low", "medium", "high", "xhigh", "max")}}
 
 
 def translated(sending: Sending) -> Body:
@@ -93,6 +95,8 @@ def translated(sending: Sending) -> Body:
     if tier := words(body.get("service_tier")).replace("auto", ""):
         made["serviceTier"] = {"type": tier}
     _add_tools(made, body, turns.called)
+    if (effort := words(body.get("reasoning_effort"))) != "none" and effort:
+        made["outputConfig"] = {"effort": _EFFORTS[effort]}
     _add_format(made, body)
     return made
 
@@ -235,7 +239,10 @@ def _add_format(made: Body, body: Body) -> None:
     given = mapping(wanted.get("json_schema"))
     schema = msgspec.json.encode(given.get("schema") or {"type": "object"}).decode()
     structure: Body = {"jsonSchema": {"name": given.get("name"), "schema": schema}}
-    made["outputConfig"] = {"textFormat": {"type": "json_schema", "structure": structure}}
+    made["outputConfig"] = {
+        **mapping(made.get("outputConfig")),
+        "textFormat": {"type": "json_schema", "structure": structure},
+    }
 
 
 def _tier(value: object) -> str:
@@ -261,7 +268,7 @@ _UNSUPPORTED: dict[str, Check] = {
     "moderation": never("moderation; it takes guardrailConfig"),
     "store": never("stored answers"),
     "verbosity": usual_verbosity,
-    "reasoning_effort": lambda _: "Models differ here: pass the model's own field (`thinking`, `reasoning_config`, …).",
+    "reasoning_effort": one_of({"none": 0, **_EFFORTS}, "reasoning_effort"),
     "service_tier": _tier,
 }
 

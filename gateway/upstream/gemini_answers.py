@@ -29,6 +29,7 @@ _FILTERED = frozenset(
         "IMAGE_SAFETY",
         "IMAGE_PROHIBITED_CONTENT",
         "IMAGE_RECITATION",
+        "MODEL_ARMOR",
     }
 )
 _NOT_BEGUN = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE"})

@@ -134,6 +134,20 @@ async def test_a_cut_answer_is_told_and_never_kept(tmp_path: Path, kind: str) ->
         assert all(row["cost_nano"] > 0 for row in await gateway.rows())
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
+async def test_a_faster_answer_costs_what_it_costs(tmp_path: Path, path: str, stream: bool) -> None:
+    """Anthropic sells speed at a price of its own; agents ask for it, and no budget must be overspent by it."""
+    async with served(tmp_path, "anthropic") as (gateway, up):
+        asked = {"model": "anthropic/claude-fable-5-2", "max_tokens": 24, "messages": PROMPT, "stream": stream}
+        for speed in ({}, {"speed": "fast"}):
+            told = await gateway.post(path, {**asked, **speed}, headers={"x-nearhit-cache": "off"})
+            assert told.status == 200, told.raw
+        assert up.heard[-1].body["speed"] == "fast"
+        usual, fast = (row["cost_nano"] for row in await gateway.rows())
+        assert fast == 2 * usual > 0
+
+
 class _Searching(Anthropic):
     """Answers as a search would, whole or streamed."""
 

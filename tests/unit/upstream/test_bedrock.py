@@ -152,7 +152,7 @@ def test_settings_that_cannot_work_are_refused() -> None:
         ("frequency_penalty", 1),
         ("logprobs", True),
         ("response_format", {"type": "json_object"}),
-        ("reasoning_effort", "low"),
+        ("reasoning_effort", "ultra"),
         ("service_tier", "scale"),
         ("web_search_options", {}),
         ("tools", [{"type": "web_search"}]),
@@ -166,6 +166,25 @@ def test_a_defined_field_it_cannot_honour_is_named(field: str, value: Any) -> No
     with pytest.raises(InvalidRequest) as refusal:
         translated(sending(**{field: value}))
     assert (refusal.value.param or "").startswith(field)
+
+
+def test_effort_and_schema_stand_side_by_side() -> None:
+    """Both are parts of one field, and neither may push the other out."""
+    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}
+    made: Any = translated(sending(reasoning_effort="minimal", response_format=schema))
+    assert made["outputConfig"]["effort"] == "low"
+    assert made["outputConfig"]["textFormat"]["type"] == "json_schema"
+    assert "outputConfig" not in translated(sending(reasoning_effort="none"))
+
+
+async def test_a_text_with_citations_is_not_lost() -> None:
+    """Converse wraps what it can prove in a block of its own; it is the answer all the same."""
+    content = [{"citationsContent": {"content": [{"text": "It is y."}], "citations": []}}, {"text": " So."}]
+    whole = {"output": {"message": {"content": content}}, "stopReason": "end_turn", "usage": {}}
+    chunks, error, _ = await ask(fixed(response("200 OK", msgspec.json.encode(whole))), sending(stream=False))
+    assert error is None
+    told: Any = chunks[0].data
+    assert told["choices"][0]["message"]["content"] == "It is y. So."
 
 
 def test_no_tools_are_sent_where_none_may_be_called() -> None:
