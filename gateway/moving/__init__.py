@@ -55,12 +55,17 @@ class Moved(Struct):
         wanted = {"kind": kind, **{name: value for name, value in settings.items() if value is not None}}
         providers = cast("dict[str, dict[str, Any]]", self.config.setdefault("providers", {}))
         for name, there in providers.items():
-            if there == wanted:
+            if {key: value for key, value in there.items() if key != "deployments"} == wanted:
                 return name
         number = 1 + sum(there["kind"] == kind for there in providers.values())
         name = kind if number == 1 else f"{kind}-{number}"
         providers[name] = wanted
         return name
+
+    def deployed(self, provider: str, model: str, deployment: str) -> bool:
+        """Note which deployment of an upstream a model is; whether that is the only one that this model has there."""
+        known = cast("dict[str, str]", self.config["providers"][provider].setdefault("deployments", {}))
+        return known.setdefault(model, deployment) == deployment
 
     def written(self, source: str) -> str:
         """The file, beginning with what is still to be done by hand."""

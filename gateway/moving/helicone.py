@@ -4,6 +4,7 @@ Knows: which of them become settings, and that the others go on working as they 
 """
 
 import re
+from urllib.parse import urlsplit
 
 from gateway.moving import Moved, headers_of, key_of
 
@@ -15,10 +16,11 @@ _MINUTE = 60
 
 def moved(text: str) -> Moved:
     """Raises ValueError for a file without such a header."""
-    found = Moved(config={"providers": {"openai": {"kind": "openai", "api_key": key_of("openai")}}})
+    found = Moved()
     headers = headers_of(text)
     if not any(name.startswith("helicone-") for name in headers):
         raise ValueError("there is no line such as `Helicone-Cache-Enabled: true` in it")
+    _provider(found, headers.pop("helicone-target-url", ""))
     enabled = headers.pop("helicone-cache-enabled", "false").lower() == "true"
     cache: dict[str, object] = {"mode": "exact" if enabled else "off"}
     if age := _AGE.search(headers.pop("cache-control", "")):
@@ -42,6 +44,30 @@ _WHY = {
     "helicone-cache-bucket-max-size": "one kept answer for each question",
     "helicone-cache-seed": "a request with it is not cached; use projects of their own instead",
 }
+
+
+_KINDS = {
+    "api.openai.com": "openai",
+    "api.anthropic.com": "anthropic",
+    "generativelanguage.googleapis.com": "gemini",
+    "api.groq.com": "groq",
+    "api.mistral.ai": "mistral",
+    "api.deepseek.com": "deepseek",
+    "api.together.xyz": "together",
+    "api.fireworks.ai": "fireworks",
+    "openrouter.ai": "openrouter",
+    "api.x.ai": "xai",
+}
+
+
+def _provider(found: Moved, target: str) -> None:
+    """Who answers: whom the headers name, else OpenAI."""
+    kind = _KINDS.get(urlsplit(target).hostname or "api.openai.com")
+    if kind is not None:
+        found.provider(kind, api_key=key_of(kind))
+        return
+    found.provider("openai", base_url=target.rstrip("/"), api_key="${UPSTREAM_API_KEY}")
+    found.left.append(f"helicone-target-url: {target} is taken for a server like OpenAI's; add /v1 if it wants that")
 
 
 def _limit(found: Moved, policy: str) -> None:

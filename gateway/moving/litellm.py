@@ -5,6 +5,7 @@ know: where the result goes. Source: LiteLLM's documentation of the proxy's conf
 """
 
 import re
+from decimal import Decimal
 from typing import Any, cast
 
 from gateway.moving import KINDS, LOCAL, Moved, key_of, window_of
@@ -77,14 +78,14 @@ def _groups(found: Moved, models: list[Part]) -> dict[str, list[Any]]:
         if "*" in name or "*" in str(given.get("model")):
             found.left.append(f"model_list {name!r}: names with * are not needed, `provider/model` always works")
             continue
-        entry = _entry(found, name, given)
+        entry = _entry(found, name, given, str(_part(row, "model_info").get("base_model") or ""))
         if entry is not None and entry not in groups.setdefault(name, []):
             groups[name].append(entry)
     return {name: route for name, route in groups.items() if route}
 
 
-def _entry(found: Moved, name: str, given: Part) -> Any:
-    """A place of a route; None where its provider has no counterpart."""
+def _entry(found: Moved, name: str, given: Part, base: str) -> Any:
+    """A place of a route; None where its provider has no counterpart. `base`: the model behind a deployment."""
     told = str(given.get("model") or "")
     prefix, slash, model = told.partition("/")
     if not slash:
@@ -95,12 +96,23 @@ def _entry(found: Moved, name: str, given: Part) -> Any:
         return None
     model, region = _without_way(kind, model)
     provider = _provider(found, kind, {"aws_region_name": region, **given} if region else given)
+    if kind == "azure" and base and found.deployed(provider, base.rpartition("/")[2], model):
+        model = base.rpartition("/")[2]  # which has a list price, as no deployment's name has
     target = f"{provider}/{model}"
     unknown = sorted(set(given) - _PARAMS)
+    if {"input_cost_per_token", "output_cost_per_token"} <= set(unknown):
+        unknown = [field for field in unknown if not field.endswith("put_cost_per_token")]
+        read, made = (_millions(given[f"{way}put_cost_per_token"]) for way in ("in", "out"))
+        found.left.append(f"model_list {name!r}: its price; set it with: nearhit prices set {target} {read} {made}")
     if unknown:
         found.left.append(f"model_list {name!r}: litellm_params {', '.join(unknown)}")
     weight = given.get("weight")
     return {"to": target, "weight": weight} if isinstance(weight, int | float) else target
+
+
+def _millions(cost: Any) -> str:
+    """USD for a million tokens of what one costs."""
+    return f"{(Decimal(str(cost)) * 1_000_000).normalize():f}" if isinstance(cost, int | float) else "USD"
 
 
 def _without_way(kind: str, model: str) -> tuple[str, str]:
@@ -187,11 +199,11 @@ def _fallbacks(found: Moved, settings: Part) -> None:
 
 
 def _behind(chosen: Part, entry: Any) -> None:
-    """At the end of a route. Where shares decide, a weight of 0 is taken last."""
+    """At the end of a route. Where it is not the order that decides, a weight of 0 is taken last."""
     to = _to(entry)
     if any(to == _to(there) for there in chosen["route"]):
         return
-    chosen["route"].append({"to": to, "weight": 0} if chosen.get("strategy") == "weighted" else to)
+    chosen["route"].append({"to": to, "weight": 0} if chosen.get("strategy") else to)
 
 
 def _to(entry: Any) -> str:
@@ -266,8 +278,10 @@ def _cache(found: Moved, library: Part) -> None:
 
 def _general(found: Moved, general: Part) -> None:
     if "database_url" in general:
-        found.config["database"] = reference(general["database_url"])
-        found.left.append("general_settings.database_url: nearhit needs a database of its own, not LiteLLM's tables")
+        found.left.append(
+            "general_settings.database_url: give nearhit a database of its own (`database: postgresql://…`); "
+            "without one it keeps its books in a file"
+        )
     if "master_key" in general:
         found.left.append("general_settings.master_key: set NEARHIT_ADMIN_KEY; make keys with `nearhit keys create`")
     rest = sorted(set(general) - {"database_url", "master_key"})

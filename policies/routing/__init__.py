@@ -112,6 +112,9 @@ class Ranking(Struct, frozen=True, kw_only=True):
             {"target": place.name, "cost": _shown(sum(cost)), "parts": dict(zip(parts, map(_shown, cost), strict=True))}
             for place, cost in zip(self.order[:most], self.costs, strict=False)
         ]
+        for row, place in zip(rows, self.order, strict=False):
+            if not place.weight:
+                row["stands_by"] = True
         left_out: list[dict[str, object]] = [
             {"target": place.name, "left_out": why} for place, why in self.left_out[:most]
         ]
@@ -146,6 +149,8 @@ def rank(chosen: Strategy, asked: Asked, places: Sequence[Place]) -> Ranking:
             left.append(place)
     costs = chosen.costs(asked, left)
     by_cost = sorted(range(len(left)), key=list(map(sum, costs)).__getitem__)  # equal ones stay as written
+    if not all(place.weight for place in left):
+        by_cost.sort(key=lambda at: not left[at].weight)  # who has no share stands by for the others
     return Ranking(
         strategy=chosen,
         order=[left[at] for at in by_cost],

@@ -69,6 +69,7 @@ def test_a_litellm_configuration_loads_and_does_the_same(moved_in: Path) -> None
         ("azure-2/gpt-4o-us", 2.0),
         ("openai/gpt-5-mini", 0.0),
     ]
+    assert found.database is None
     assert gpt.strategy == "weighted"
     assert found.models["gpt-4"].route == gpt.route
     assert found.models["small"].fallback_on == ["content_filter"]
@@ -117,6 +118,53 @@ def test_a_name_is_moved_without_the_way_that_litellm_writes_into_it(
     found = litellm.moved({"model_list": [{"model_name": "m", "litellm_params": {"model": model}}]}).config
     assert found["models"]["m"]["route"] == [target]
     assert found["providers"][target.partition("/")[0]].get("region") == region
+
+
+def test_who_stands_by_is_not_asked_because_it_is_quicker() -> None:
+    """Fallbacks behind a route that goes by speed are another model: only where all of the route fail."""
+    rows = [{"model_name": name, "litellm_params": {"model": f"openai/{name}-{n}"}} for name in "ab" for n in (1, 2)]
+    router = {"routing_strategy": "latency-based-routing", "fallbacks": [{"a": ["b"]}]}
+    found = litellm.moved({"model_list": rows, "router_settings": router}).config["models"]["a"]
+    assert found["strategy"] == "fastest"
+    stand_by = [{"to": "openai/b-1", "weight": 0}, {"to": "openai/b-2", "weight": 0}]
+    assert found["route"] == ["openai/a-1", "openai/a-2", *stand_by]
+
+
+def test_prices_are_found_for_deployments_and_named_for_servers_of_ones_own() -> None:
+    """A model without a price is refused, so a move must not lose what it costs."""
+    azure = {"model": "azure/eu-4o", "api_base": "https://x.openai.azure.com", "api_key": "os.environ/K"}
+    own: dict[str, object] = {"model": "hosted_vllm/q", "api_base": "http://q/v1"}
+    own |= {"input_cost_per_token": 1.5e-06, "output_cost_per_token": 2e-05}
+    rows = [
+        {"model_name": "a", "litellm_params": azure, "model_info": {"base_model": "azure/gpt-4o"}},
+        {
+            "model_name": "b",
+            "litellm_params": {**azure, "model": "azure/us-4o"},
+            "model_info": {"base_model": "gpt-4o"},
+        },
+        {"model_name": "c", "litellm_params": own},
+    ]
+    found = litellm.moved({"model_list": rows})
+    assert found.config["models"]["a"]["route"] == ["azure/gpt-4o"]
+    assert found.config["models"]["b"]["route"] == ["azure/us-4o"]
+    assert found.config["providers"]["azure"]["deployments"] == {"gpt-4o": "eu-4o"}
+    assert any("nearhit prices set vllm/q 1.5 20" in sentence for sentence in found.left)
+
+
+@pytest.mark.parametrize(
+    ("url", "provider"),
+    [
+        ("https://api.groq.com", {"groq": {"kind": "groq", "api_key": "${GROQ_API_KEY}"}}),
+        (
+            "https://llm.example/v1",
+            {"openai": {"kind": "openai", "base_url": "https://llm.example/v1", "api_key": "${UPSTREAM_API_KEY}"}},
+        ),
+    ],
+)
+def test_whom_helicone_asks_is_asked_here(url: str, provider: dict[str, Any]) -> None:
+    """Its gateway is told the target by a header; another one would get the requests, and their contents."""
+    found = helicone.moved(f"Helicone-Cache-Enabled: true\nHelicone-Target-Url: {url}")
+    assert found.config["providers"] == provider
 
 
 @pytest.mark.parametrize(

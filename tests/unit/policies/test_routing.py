@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -80,10 +81,13 @@ def test_every_place_is_ranked_once_or_left_out_with_a_reason(name: str, asked: 
 @pytest.mark.parametrize("name", known())
 @given(asked=asks, given=places())
 def test_the_order_is_that_of_the_told_costs(name: str, asked: Asked, given: list[Place]) -> None:
-    """The explanation must be the reason: parts that sum to the cost, and costs that rise."""
+    """The explanation must be the reason: parts that sum to the cost, and costs that rise; who stands by comes last."""
     ranking = rank(strategy(name), asked, given)
     totals = [sum(parts) for parts in ranking.costs]
-    assert totals == sorted(totals)
+    told_as: Any = ranking.told()["candidates"]
+    marks = [row.get("stands_by", False) for row in told_as[: len(totals)]]
+    assert [(mark, total) for mark, total in zip(marks, totals, strict=True)] == sorted(zip(marks, totals, strict=True))
+    assert marks == [place.weight == 0 for place in ranking.order]
     assert not any(math.isnan(total) for total in totals)
     assert all(len(parts) == len(ranking.strategy.parts) for parts in ranking.costs)
     assert all(part >= 0 for parts in ranking.costs for part in parts)
