@@ -79,7 +79,7 @@ def list_price(known: "Provider", model: "ModelInfo", at: float, service: str) -
     """The price at that time for a service tier (`batch`, `priority`, …); None for what has no token prices."""
     when = datetime.fromtimestamp(at, UTC)
     # What one service calls a tier another calls a speed.
-    names = ("processing",) if service == "batch" else ("service_tier", "speed")
+    names: tuple[str, ...] = ("processing",) if service == "batch" else ("service_tier", "speed")
     context = None if service in _NORMAL else dict.fromkeys(names, service)
     return _compiled(f"{known.id}/{model.id}", model.get_prices(when, context))
 
