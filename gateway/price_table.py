@@ -9,6 +9,7 @@ Other fees that are not for tokens (searches, storage) are left out; a model wit
 """
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import cache, lru_cache
@@ -79,8 +80,8 @@ def list_price(known: "Provider", model: "ModelInfo", at: float, service: str) -
     """The price at that time for a service tier (`batch`, `priority`, …); None for what has no token prices."""
     when = datetime.fromtimestamp(at, UTC)
     # What one service calls a tier another calls a speed.
-    names: tuple[str, ...] = ("processing",) if service == "batch" else ("service_tier", "speed")
-    context = None if service in _NORMAL else dict.fromkeys(names, service)
+    names = ("processing",) if service == "batch" else ("service_tier", "speed")
+    context: Mapping[str, str] | None = None if service in _NORMAL else dict.fromkeys(names, service)
     return _compiled(f"{known.id}/{model.id}", model.get_prices(when, context))
 
 
