@@ -4,7 +4,7 @@ Knows: names, types, defaults, argparse. Does not know: torch, what an option do
 """
 
 import argparse
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct
@@ -63,14 +63,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     """A flag for every option. What was not given stays out of the namespace."""
     for field in msgspec.structs.fields(Options):
         told = "" if field.default is NODEFAULT or field.default is None else f" (default {field.default})"
-        kind = bool if field.type is bool else str
+        # A flag without a value may not even say that it has no name for one from Python 3.14 on.
+        kind: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+        if field.type is not bool:
+            kind = {"metavar": _metavar(field.type)}
         parser.add_argument(
             f"--{_flag(field.name)}",
             dest=field.name,
             default=argparse.SUPPRESS,
-            action=argparse.BooleanOptionalAction if kind is bool else "store",
-            metavar=None if kind is bool else _metavar(field.type),
             help=_HELP.get(field.name, field.name.replace("_", " ")) + told,
+            **kind,
         )
 
 

@@ -12,8 +12,8 @@ from engine.core import EngineCore, plan_blocks
 from engine.frames import Output
 from engine.models import tiny
 from engine.models.decoder import Decoder
-from engine.models.linear import DenseFactory
 from engine.models.loader import build
+from engine.models.packed import packing
 from engine.models.spec import read_spec
 from engine.scheduler import Limits
 from engine.selfcheck import reproducible
@@ -99,10 +99,13 @@ def exactly(outputs: list[Output]) -> list[tuple[int, float]]:
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def wide(request: pytest.FixtureRequest) -> Decoder:
-    """Heads wide enough that one row computed another way really differs in its last bits."""
+    """Heads wide enough that one row computed another way really differs in its last bits.
+
+    Packed, as on every processor that can: plain float32 rows come out alike in fours on some processors only.
+    """
     shape = {"hidden": 256, "heads": 8, "head": 32, "feed_forward": 256}
     spec = msgspec.structs.replace(read_spec(tiny.config("qwen3")), **shape)
-    return build(spec, tiny.tensors(spec, 8), DenseFactory(getattr(torch, request.param), torch.device("cpu")))
+    return build(spec, tiny.tensors(spec, 8), packing(getattr(torch, request.param), torch.device("cpu")))
 
 
 def test_an_answer_is_a_function_of_its_request(wide: Decoder, clock: Any, submit: Any) -> None:

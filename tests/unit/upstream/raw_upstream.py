@@ -71,6 +71,7 @@ async def raw_upstream(answer: Answer, tls: ssl.SSLContext | None = None) -> Asy
         for writer in writers:
             writer.close()
         await tasks.finish(0.0)
+        await asyncio.sleep(0.01)  # clients of the same loop hear that their connections have ended
 
 
 async def _request(reader: asyncio.StreamReader, number: int) -> Heard:
