@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Callable
 from random import Random
 
+from msgspec.structs import replace
+
 from cache.types import CacheConfig, Entry, Kept, Query
 from cache.vectors import Vector, pack
 
@@ -58,6 +60,10 @@ class Maker:
             vector=b"" if embedding is None else pack(embedding),
             encoder="" if embedding is None else self._encoder(),
         )
+
+    def found_by(self, entry: Entry, embedding: Vector | None) -> Entry:
+        """The same entry, to be found by meaning too where there is an embedding."""
+        return entry if embedding is None else replace(entry, vector=pack(embedding), encoder=self._encoder())
 
     def _next_id(self) -> int:
         found = next(self._ids, None)

@@ -175,7 +175,7 @@ class SemanticCache:
         if isinstance(found, Hit) and found.tier == "exact":
             if not found.entry.answer_id:
                 return Compared()  # its own answer: nothing was taken for the same
-            return await self._verifier.recheck(query, fresh, found, partial(self._vector, query, None))
+            return await self._verifier.recheck(query, fresh, found, partial(self._vector, query))
 
         def make(entry: Entry, held: Weighed) -> Entry | None:
             vector = found.sight.vector if found.sight is not None else b""
@@ -222,13 +222,17 @@ class SemanticCache:
 
         `vector`: the one a `Miss` for the same query carried. `ttl` (seconds) can only shorten the configured one.
         """
-        entry = self._maker.entry(query, kept, await self._vector(query, vector), ttl)
+        entry = self._maker.entry(query, kept, None if vector is None else from_bytes(vector), ttl)
         if entry is None:
             return None
+        if vector is None and self._wants_vector(query):
+            self._front.put(entry)  # whoever asks the same meanwhile need not wait for an embedding, nor pay again
+            entry = self._maker.found_by(entry, await self._vector(query))
         try:
             await self._drop_refused()
             await self._store.put(entry)
         except StoreDown:
+            self._front.drop(entry.exact)
             return None
         self._kept(query, entry)
         return entry.id
@@ -260,8 +264,7 @@ class SemanticCache:
         contains: str | None = None,
     ) -> int:
         """Take back every entry that matches all that is given; how many. Raises StoreDown."""
-        # Whatever is remembered here may be among them.
-        self._front.clear()
+        self._front.clear()  # whatever is remembered here may be among them
         return await self._store.purge(Selection(team=team, project=project, model=model, contains=contains))
 
     async def stats(self) -> list[ScopeStats]:
@@ -278,8 +281,7 @@ class SemanticCache:
 
     async def entries(self, limit: int) -> list[Entry]:
         """The newest entries, at most `limit`. Raises StoreDown."""
-        now = self._now()
-        return [entry for entry in await self._store.recent(limit) if entry.expires > now]
+        return [entry for entry in await self._store.recent(limit) if entry.expires > self._now()]
 
     async def _find_apart(
         self, query: Query, tier: Tier, max_age: float | None, budget: Budget, how: tuple[float, bool, bool]
@@ -368,12 +370,10 @@ class SemanticCache:
             and entry.root not in self._refused
         )
 
-    async def _vector(self, query: Query, raw: bytes | None) -> Vector | None:
-        """What to file an answer under: the look-up's vector, or a fresh one; None for an exact-only entry."""
+    async def _vector(self, query: Query) -> Vector | None:
+        """What to file an answer under that was not looked for by meaning; None for an exact-only entry."""
         if self._meaning is None or not self._wants_vector(query):
             return None
-        if raw is not None:
-            return from_bytes(raw)
         try:
             return await self._meaning.embed(query.text, self._config.keep_timeout)
         except EncoderDown:

@@ -378,6 +378,30 @@ async def test_an_encoder_in_trouble_is_a_miss(clock: FrozenClock, mood: str, ex
     await cache.close()
 
 
+async def test_an_answer_is_there_for_the_same_request_before_it_is_embedded(clock: FrozenClock) -> None:
+    """Where the look-up's embedding came too late, whoever asked the same in the next moment paid for it again."""
+
+    class Held(HashEncoder):
+        async def encode(self, texts: Sequence[str]) -> Encoded:
+            await go_on.wait()
+            return await super().encode(texts)
+
+    go_on, rig = asyncio.Event(), Rig(clock)
+    rig.encoder = Held()
+    cache = rig.open()
+    await cache.start()
+    keeping = asyncio.get_running_loop().create_task(cache.keep(query(), Kept(answer=b"{}")))
+    await asyncio.sleep(0)
+    early = await cache.find(query(), tier="exact")
+    assert isinstance(early, Hit)
+    go_on.set()
+    assert await keeping == early.entry.id
+    alike = await cache.find(query(SIMILAR))
+    assert isinstance(alike, Hit)
+    assert (alike.tier, alike.entry.id) == ("semantic", early.entry.id)
+    await cache.close()
+
+
 async def test_keeping_after_a_miss_embeds_once(clock: FrozenClock) -> None:
     """A forward pass costs milliseconds; the look-up's vector is used again."""
     rig = Rig(clock)
