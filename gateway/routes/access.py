@@ -6,6 +6,7 @@ route instead of opening it. Knows: roles, the admin socket, OpenAI's error shap
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -15,7 +16,7 @@ from litestar.di import NamedDependency, Provide
 from litestar.enums import ParamType
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.handlers import BaseRouteHandler
-from litestar.types import ASGIApp, ControllerRouterHandler, Receive, Scope, Send
+from litestar.types import ASGIApp, ControllerRouterHandler, Method, Receive, Scope, Send
 from sqlalchemy.exc import IntegrityError
 
 from cache.store import StoreDown
@@ -41,6 +42,7 @@ AnyRequest = Request[Any, Any, Any]
 
 _SOCKET_MARK, _SERVICES = "nearhit.admin_socket", "nearhit.services"
 _LONGEST_PROBLEMS = 5
+_METHODS: tuple[Method, ...] = ("GET", "POST", "PUT", "DELETE")
 _FIELD = re.compile(r"field `([^`]{1,100})`")
 _MISSING = re.compile(r"Missing required query parameter '(\w{1,100})'")
 _OUTSIDE = {"form": "format", "start": "from", "end": "to"}  # query parameters whose names are Python's own words
@@ -177,12 +179,24 @@ def respond(request: AnyRequest, error: Exception) -> Response[Any]:
     if isinstance(told, Internal):
         request.logger.error("control plane failed", exc_info=error) if request.app.logger else None
     headers = {**dict(told.headers), "cache-control": "no-store"}
+    if isinstance(told, MethodNotAllowed):
+        headers.setdefault("allow", ", ".join(_allowed(request)))
     status, body = told.http_status, told.body()
     if "anthropic-version" in request.headers:
         request_id = uuid7()
         headers |= {"x-request-id": request_id, "request-id": request_id}
         status, body = refusal(told, request_id)
     return Response(body, status_code=status, media_type="application/json", headers=headers)
+
+
+def _allowed(request: AnyRequest) -> list[str]:
+    """The methods that this address does answer."""
+    found: list[str] = []
+    for method in _METHODS:
+        with suppress(HTTPException):
+            request.app.asgi_router.handle_routing(path=request.url.path, method=method)
+            found.append(method)
+    return found
 
 
 EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[[AnyRequest, Exception], Response[Any]]] = {Exception: respond}
