@@ -5,6 +5,8 @@ from typing import Literal
 
 from gateway.cli import show
 
+_LASTING = {f"NEARHIT_{name}" for name in ("DATABASE", "REDIS", "SERVER__WORKERS", "EXPORTS")}
+
 
 def serve(
     *,
@@ -37,6 +39,8 @@ def serve(
 def demo(*, port: int = 8080) -> int:
     """Run the gateway in a throw-away folder: nothing is left behind when it ends.
 
+    It reads no nearhit.yaml, and neither database nor Redis of the environment: those would keep what it does.
+
     Parameters
     ----------
     port
@@ -51,8 +55,9 @@ def demo(*, port: int = 8080) -> int:
 
     with tempfile.TemporaryDirectory(prefix="nearhit-demo-") as folder:
         show.line(f"nearhit: everything this demo writes is in {folder} and goes with it")
-        variables = environment() | {"NEARHIT_HOME": folder, "NEARHIT_SERVER__PORT": str(port)}
-        child = subprocess.Popen([*python(), "-m", "gateway.serve"], env=variables)  # noqa: S603 - our own module
+        kept = {name: value for name, value in environment().items() if name.upper() not in _LASTING}
+        variables = kept | {"NEARHIT_HOME": folder, "NEARHIT_SERVER__PORT": str(port)}
+        child = subprocess.Popen([*python(), "-m", "gateway.serve"], env=variables, cwd=folder)  # noqa: S603 - our own module
         signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
         while True:
             try:

@@ -15,7 +15,8 @@ import msgspec
 import openai
 import pytest
 
-from tests.e2e.process import Process, new_key, scripted, serving, serving_lightly
+from tests.e2e.process import NEARHIT, Process, new_key, scripted, serving, serving_lightly
+from tests.services import spare_port
 
 ADMIN = {"authorization": "Bearer sk-e2e-admin-key-long-enough"}
 
@@ -147,6 +148,19 @@ def test_try_makes_itself_another_key(served: Served) -> None:
     assert run("keys", "revoke", own).returncode == 0
     again = run("try", "Is this asked?")
     assert again.returncode == 0, again.stderr
+
+
+def test_a_demo_leaves_what_lasts_alone(tmp_path: Path) -> None:
+    """It promised to leave nothing behind, and wrote into the database that the nearhit.yaml beside it named."""
+    (tmp_path / "nearhit.yaml").write_text("database: postgresql://nearhit@127.0.0.1:1/theirs\n")
+    port = spare_port()
+    demo = Process([str(NEARHIT), "demo", "--port", str(port)], tmp_path, port, NEARHIT_REDIS="redis://127.0.0.1:1/0")
+    try:
+        demo.wait()
+        assert demo.stop() == 0
+    finally:
+        demo.kill()
+    assert not Path(demo.log.read_text().split(" is in ")[1].split(" and goes")[0]).exists()
 
 
 def test_a_dead_encoder_costs_meaning_not_answers_and_comes_back(served: Served) -> None:
