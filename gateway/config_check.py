@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gateway.catalog import Catalog
 from gateway.ledger.configured import configured as limits
-from gateway.parts import aliases, build_codec, build_policy, build_upstream, offers
+from gateway.parts import aliases, build_policy, build_store, build_upstream, offers
 from gateway.rates import configured as rates
 from gateway.settings import Settings
 from gateway.tasks import Tasks
@@ -35,5 +35,5 @@ def problems(settings: Settings) -> list[str]:
         alone = settings.model_copy(update={"budgets": [budget]})
         tried(lambda alone=alone: (limits(alone.budgets), rates(alone)))
     tried(lambda: build_policy(settings))
-    tried(lambda: build_codec(settings))
+    tried(lambda: build_store(settings))
     return found

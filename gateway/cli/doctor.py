@@ -52,7 +52,7 @@ def doctor(*, options: ReadOptions = ReadOptions()) -> int:  # noqa: B008 - froz
     except Wrong as error:
         findings.append(Finding("configuration", good=False, words=str(error), mend="nearhit config check"))
     else:
-        findings.append(Finding("configuration", good=True, words="valid"))
+        findings.append(_configuration(settings))
         findings += [check(settings) for check in _CHECKS]
     wrong = [found for found in findings if not found.good]
     if options.json:
@@ -79,6 +79,15 @@ def _packages() -> Finding:
         mend = "install nearhit in an environment of its own"
         return Finding("packages", good=False, words=f"{', '.join(foreign)} also belong to others", mend=mend)
     return Finding("packages", good=True, words="no other distribution uses our names")
+
+
+def _configuration(settings: Settings) -> Finding:
+    """Its shape is right; whether a gateway could start with it."""
+    from gateway.config_check import problems
+
+    if found := problems(settings):
+        return Finding("configuration", good=False, words="; ".join(found), mend="correct nearhit.yaml")
+    return Finding("configuration", good=True, words="valid")
 
 
 def _home(settings: Settings) -> Finding:

@@ -35,6 +35,11 @@ BROKEN: dict[str, tuple[Callable[[Settings], Finding], Callable[[], dict[str, An
         lambda: {"database": f"postgresql://nobody@127.0.0.1:{closed_port()}/none"},
         "start the database",
     ),
+    "configuration": (
+        doctor._configuration,
+        lambda: {"providers": {"lab": {"kind": "opnai"}}},
+        "correct nearhit.yaml",
+    ),
     "telemetry": (
         doctor._telemetry,
         lambda: {"telemetry": {"otlp": f"http://127.0.0.1:{closed_port()}"}},

@@ -88,6 +88,7 @@ def test_a_mistake_tells_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("budgets: [{scope: team, limit_usd: 1}]", "budgets: team: unknown scope"),
         ("budgets: [{scope: team, rpm: 1}]", "unknown scope 'team'"),
         ("cache: {policy: nosuch}", "cache.policy: Unknown reuse policy"),
+        ("cache: {store: redis}", "cache.store: redis needs redis"),
     ],
 )
 def test_what_no_gateway_could_start_with_is_found(tmp_path: Path, written: str, told: str) -> None:
