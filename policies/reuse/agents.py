@@ -14,7 +14,6 @@ _SUPPORT = bag("do does did")
 _AUXILIARIES = _SUPPORT | bag("can could should would will may might must is are am was were has have had")
 _ASKING = bag("who whom which what")
 _QUESTIONS = _ASKING | bag("when where why how")
-_BESIDE_VERB = _AUXILIARIES | bag("not be been being ever also still just really to")
 _PRONOUNS = {
     **dict.fromkeys(("i", "me", "my", "mine"), "i"),
     **dict.fromkeys(("you", "your", "yours"), "you"),
@@ -28,6 +27,7 @@ _SUBJECTS = bag("i you he she we they")
 _ACTING = bag("i me you he him she we us they them")
 _NEARER = bag("i you we")
 _BEFORE_NOUN = bag("the a an this that these those any some all my your his her our their")
+_BESIDE_VERB = _BEFORE_NOUN | bag("not be been being ever also still just really to")
 _LONGEST_SUBJECT = 4
 
 
@@ -46,9 +46,11 @@ def other_agent(a: Facts, b: Facts) -> bool:
         return False
     if one.head == other.head:
         return bool(one.owner and other.owner) and (one.owner in _NEARER) != (other.owner in _NEARER)
-    persons = {one.head, other.head} & _SUBJECTS
+    persons = frozenset((one.head, other.head)) & _SUBJECTS
     if len(persons) == 2:
         # "Can you help your neighbour" and "can I"; "can you reset my password" is the asker's wish either way.
+        if persons == _mentioned(a) == _mentioned(b):
+            return True  # "can you teach me", "can I teach you"
         return persons <= _NEARER and _owners(a) == _owners(b) == frozenset(("you",))
     # Whoever acts here must be somewhere in the other text; else it only stands for anybody.
     return all(_mentions(a, head) and _mentions(b, head) for head in (one.head, other.head))
@@ -117,6 +119,10 @@ def _agent(facts: Facts) -> _Agent | None:
 
 def _owners(facts: Facts) -> frozenset[str]:
     return frozenset(_PRONOUNS[word] for word in facts.words if word in _PRONOUNS and word not in _ACTING)
+
+
+def _mentioned(facts: Facts) -> frozenset[str]:
+    return frozenset(_PRONOUNS[word] for word in facts.words if word in _PRONOUNS)
 
 
 def _mentions(facts: Facts, head: str) -> bool:

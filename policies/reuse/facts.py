@@ -56,8 +56,8 @@ _QUOTED = re.compile(r"`([^`]+)`|\"([^\"]+)\"|\u201c([^\u201d]+)\u201d|(?<!\w)'(
 _CODE = re.compile(
     r"https?://\S+|www\.\S+|[\w.+-]+@[\w-]+\.[\w.]+"  # addresses
     r"|(?<![\w.])(?:~|\.{1,2})?/[\w.-]+(?:/[\w.-]*)*"  # paths
-    r"|\b\w+_\w+\b|\b[a-z]+[A-Z]\w*\b|\b\w+\(\)|\b\w+(?:\.\w{2,})+\b|(?<!\w)--?[a-zA-Z][\w-]*|\b\w*\d\w*[a-zA-Z]\w*\b"
-    r"|\b[a-zA-Z]+-?\d+\w*\b|[A-Za-z]\+\+|\b[CFc]#|(?<!\S)[&*@#~^][A-Za-z_]\w*(?![\w*])"
+    r"|\b\w+_\w+\b|\b[a-z]+[A-Z]\w*\b|\b\w+\((?:[^()\n]*,[^()\n]*)?\)|\b\w+(?:\.\w{2,})+\b|(?<!\w)--?[a-zA-Z][\w-]*|\b\w*\d\w*[a-zA-Z]\w*\b"
+    r"|\b[a-zA-Z]+-?\d+\w*\b|[A-Za-z]\+\+|\b[CFc]#|(?<!\S)[&*@#~^][A-Za-z_]\w*(?![\w*])|[\\%][A-Za-z]\b"
 )
 # Punctuation that changes nothing; every other sign (emoji, arrows, currencies) is part of what is asked.
 _PLAIN = frozenset(".,;:!?'\"()[]-\u2013\u2014\u2026\u2018\u2019\u201c\u201d`_/\\*&@#\u00bf\u00a1~\u200d\ufe0f")

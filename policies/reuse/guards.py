@@ -77,6 +77,7 @@ _QUANTIFIERS = {
     **dict.fromkeys(("least",), "least"),
     **dict.fromkeys(("no", "none", "nobody"), "none"),
 }
+_PHRASES = {("one", "of"): "one", ("every", "other"): "alternate"}
 # Units that are members of no kind: "five times" is not "five minutes".
 _UNITS = frozenset(stem(word) for word in ("am", "pm", "%", "percent", "time"))
 _INJECTION = (
@@ -221,8 +222,7 @@ def logic(a: Facts, b: Facts) -> bool:
 def _amounts(facts: Facts) -> set[str]:
     """ "not any" is none."""
     found = {_QUANTIFIERS[word] for word in facts.words if word in _QUANTIFIERS}
-    if any(pair == ("one", "of") for pair in pairwise(facts.words)):
-        found.add("one")
+    found |= {_PHRASES[pair] for pair in pairwise(facts.words) if pair in _PHRASES}
     return found - {"some"} | {"none"} if facts.negations and "any" in facts.words else found
 
 

@@ -18,6 +18,7 @@ _FILLERS = bag(
 )
 # Only these let two things change places in an otherwise equal sentence.
 _JOINING = bag("and or vs versus nor the a an my your")
+_ADVERBS = bag("online offline abroad overseas home alone together fast safely")
 _FAR = 7
 _LONGEST_PART = 3
 
@@ -46,9 +47,18 @@ def _exchanged(a: Facts, b: Facts) -> bool:
     places = [i for i, (x, y) in enumerate(zip(a.stems, b.stems, strict=True)) if x != y]
     if not places or len(places) > 3:
         return _turned(a.words, b.words)
+    if len(places) == 2 and places[1] == places[0] + 1:
+        return _is_compound(a, places[0]) and _is_compound(b, places[0])
     if len(places) > 1 and all(word in _JOINING for word in a.words[places[0] + 1 : places[-1]]):
         return False
     return all(a.stems[i] not in STOP or len(a.stems[i]) == 1 for i in places)
+
+
+def _is_compound(facts: Facts, at: int) -> bool:
+    """Two topic words with but a space between them: "milk chocolate". "Tickets online" are "online tickets"."""
+    one, other = facts.words[at : at + 2]
+    topic = all(stem in facts.content_set for stem in facts.stems[at : at + 2])
+    return topic and _ADVERBS.isdisjoint((one, other)) and f"{one} {other}" in facts.text.casefold()
 
 
 def _turned(a: tuple[str, ...], b: tuple[str, ...]) -> bool:

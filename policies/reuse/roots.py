@@ -40,7 +40,8 @@ opera: operate operation operator|pension: pensioner|product: productive|rationa
 sentence: sent|sign: signal signature|signal: signature|tail: tailor|tract: tractor|cellar: cell cellular|
 brand: brandy|berry: bury|bank: banker|cook: cooker|motor: motion motive|text: texture|tuna: tune|wait: waiter|
 past: paste pastor|post: poster|bus: busy business|busy: business|corn: corner|tow: tower|rock: rocker|hum: human|
-temper: temperature|universal: universe|vision: visionary|relative: relation|stationary: station|police: policy
+temper: temperature|universal: universe|historic: historical|economic: economical|alternate: alternative|
+stationary: stationery|vision: visionary|relative: relation|stationary: station|police: policy
 """
 
 

@@ -13,10 +13,9 @@ _STOPS = ".,;:!?"
 _SUM = re.compile(r"[\d(][\d\s.,()+\-*/^\u00d7\u00f7<>=%]{0,80}[\d)]")
 _JOINS = re.compile(r"(?<=[\d)])\s*[-+*/^\u00d7\u00f7<>=]+\s*(?=[\d(-])")
 _NOTHING = re.compile(r"[\s,]+")
-# "-d" and "-D" are two flags, Mb and MB are bits and bytes, mW and MW are a thousand million apart.
-_CASED = re.compile(
-    r"(?<![\w-])-[A-Za-z]\b|\b(?:[KMGTPE]i?[bB]|kB|m[WAV]|M[WV])(?:ps|/s)?\b|(?<=\d)(?:[KMGTPE]i?[bB]|kB|m[WAV]|M[WV])\b"
-)
+# "-d" and "-D" are two flags, "\d" and "\D" two classes; Mb and MB are bits and bytes, mW and MW a world apart.
+_UNIT = r"(?:[KMGTPE]i?[bB]|kB|m[WAV]|M[WV])"
+_CASED = re.compile(rf"(?<![\w-])-[A-Za-z]\b|\\[A-Za-z]\b|(?:\b|(?<=\d)){_UNIT}(?:ps|/s)?\b")
 _LETTER = re.compile(r"(?<![\w'\u2019-])[A-Za-z](?![\w'\u2019])")
 
 

@@ -212,6 +212,9 @@ What does [] mean in JavaScript? | What does () mean in JavaScript? | What's the
 What does && do in bash? | What does & do in bash? | What is && for in bash?
 What is *p in C? | What is &p in C? | What does *p mean in C?
 What is the integral of x²? | What is the integral of x³? | What's the integral of x²?
+What does \\d match? | What does \\D match? | What is it that \\d matches?
+What does foo(a, b) mean? | What does foo(b, a) mean? | What is meant by foo(a, b)?
+What does %d print? | What does %s print? | What is printed by %d?
 """,
     "person": """
 What is his birthday? | What is her birthday? | When is his birthday?
@@ -242,6 +245,8 @@ Has it hurt its leg? | Has it hurt my leg? | Did it hurt its leg?
 How did our team beat theirs? | How did their team beat ours? | How has our team beaten theirs?
 Can you help your neighbour move? | Can I help your neighbour move? | Could you help your neighbour move?
 What do I owe the bank? | What does the bank owe me? | How much do I owe the bank?
+Am I your friend? | Are you my friend? | Am I really your friend?
+Can you teach me? | Can I teach you? | Could you teach me?
 """,
     "question": """
 When was the bridge built? | Why was the bridge built? | In what year was the bridge built?
@@ -302,6 +307,7 @@ No students failed the exam | Not all students failed the exam | No student fail
 What happens if I pay? | What happens unless I pay? | What happens when I pay?
 May I bring a guest or a pet? | May I bring a guest with a pet? | Can I bring a guest or a pet?
 Can both of them drive? | Can one of them drive? | Are both of them able to drive?
+Does it run every other day? | Does it run every day? | Will it run every other day?
 """,
     "order": """
 How do I get from Berlin to Munich? | How do I get from Munich to Berlin? | How can I get from Berlin to Munich?
@@ -333,6 +339,8 @@ Which cafes are near the station? | Which cafes are inside the station? | What c
 Is there a gift for my aunt? | Is there a gift from my aunt? | Is there any gift for my aunt?
 Which language replaced Latin? | Which language did Latin replace? | Which language has replaced Latin?
 Which countries export oil to India? | To which countries does India export oil? | Which of the countries export oil to India?
+Is milk chocolate vegan? | Is chocolate milk vegan? | Would milk chocolate be vegan?
+What is a boat house? | What is a house boat? | What does boat house mean?
 """,
     "substitution": """
 how do i descale a kettle | how do i descale a boiler | how can i descale a kettle
@@ -365,6 +373,7 @@ How do I star a repository? | How do I start a repository? | How can I star a re
 How do I prepare for a physics exam? | How do I prepare for a physical exam? | How can I prepare for a physics exam?
 Does a care home cost much? | Does a car home cost much? | Does a care home cost a lot?
 How old is the universe? | How old is the university? | What is the age of the universe?
+historic buildings in Rome | historical buildings in Rome | what are historic buildings in Rome
 """,
 }
 _FOREIGN = """
