@@ -57,8 +57,11 @@ def other_agent(a: Facts, b: Facts) -> bool:
 
 
 def other_owner(a: Facts, b: Facts) -> bool:
-    """His, hers, its or theirs here, mine or yours there."""
+    """His, hers, its or theirs here, mine or yours there; or each has the other's."""
     one, other = _owners(a), _owners(b)
+    if len(one) > 1 and one == other:
+        held_a, held_b = _owned(a), _owned(b)
+        return any(held_a[what] != held_b[what] for what in held_a.keys() & held_b.keys())
     if not one or not other or one & other:
         return False
     return (one <= _NEARER and not other & _NEARER) or (other <= _NEARER and not one & _NEARER)
@@ -115,6 +118,15 @@ def _agent(facts: Facts) -> _Agent | None:
             return None
         owner = _PRONOUNS.get(words[i], owner)
     return None
+
+
+def _owned(facts: Facts) -> dict[str, str]:
+    """Whose each thing is, where a pronoun says so."""
+    return {
+        facts.stems[i + 1]: _PRONOUNS[word]
+        for i, word in enumerate(facts.words[:-1])
+        if word in _PRONOUNS and word not in _ACTING and facts.stems[i + 1] in facts.content_set
+    }
 
 
 def _owners(facts: Facts) -> frozenset[str]:

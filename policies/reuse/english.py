@@ -258,7 +258,7 @@ def _digits(sequence: Sequence[Word], i: int) -> tuple[float | None, int]:
         value = sum(float(piece) * 1_000.0**k for k, piece in enumerate(reversed(pieces)))
     except ValueError:
         value = _token(plain)  # versions and addresses: 1.2.3, 192.168.0.1
-    if len(plain) > _EXACT_DIGITS:
+    if len(plain) > _EXACT_DIGITS or (plain.isdigit() and plain.startswith("00")):
         value = _token(plain)
     fraction = plain.partition(".")[2]
     if fraction.endswith("0") and fraction.strip("0"):

@@ -24,6 +24,7 @@ from policies.reuse.relations import (
     other_bound,
     other_connective,
     recast,
+    turned_about,
 )
 from policies.reuse.roles import swapped
 from policies.reuse.roots import related
@@ -228,7 +229,7 @@ def _amounts(facts: Facts) -> set[str]:
 
 def order(a: Facts, b: Facts) -> bool:
     """From A to B against from B to A; who bites whom; mail from her and mail to her."""
-    return swapped(a, b) or placed_elsewhere(a, b) or asks_for_other(a, b)
+    return swapped(a, b) or turned_about(a, b) or placed_elsewhere(a, b) or asks_for_other(a, b)
 
 
 def substitution(a: Facts, b: Facts) -> bool:

@@ -28,11 +28,11 @@ _MEANINGS = {
     )
     for word in words.split()
 }
-_BEING = bag("who that which being with")
+_SEQUENCE = bag("then before after until because than instead so while unless although")
 _ONE_SIDED = bag("if unless because")
 _COUNTED_ONCE = bag("a an per every each in daily weekly monthly yearly again more")
 # "by 20 percent" and "to 20 percent", "until 1714" and "since 1714"
-_AIMS = {"by": "by", "to": "to", "until": "to", "till": "to", "from": "from", "since": "from"}
+_AIMS = {"by": "by", "to": "to", "until": "to", "till": "to", "from": "from", "since": "from", "after": "from"}
 _ORDINAL_WORDS = bag("first second third fourth fifth sixth seventh eighth ninth tenth")
 
 
@@ -136,21 +136,25 @@ def _next_topic(facts: Facts, word: str) -> str | None:
 
 
 def either_or_both(a: Facts, b: Facts) -> bool:
-    """One of two here, what is both there: "students or seniors", "students who are seniors", "with …"."""
-    return _is_either(a, b) or _is_either(b, a)
+    """One of two here, both there: "students or seniors", "students who are seniors", "cheap but good"."""
+    return a.content_set == b.content_set and ("or" in a.words) != ("or" in b.words)
 
 
-def _is_either(a: Facts, b: Facts) -> bool:
-    if "or" not in a.words or "or" in b.words or _BEING.isdisjoint(b.words):
+def turned_about(a: Facts, b: Facts) -> bool:
+    """What comes first here comes last there: "warm up, then drive", "drive, then warm up"."""
+    if a.content_set != b.content_set:
         return False
-    at = a.words.index("or")
-    before = [stem for stem in a.stems[max(0, at - 2) : at] if stem in b.content_set]
-    after = [stem for stem in a.stems[at + 1 : at + 4] if stem in b.content_set]
-    if not before or not after:
-        return False
-    one, other = sorted((b.stems.index(before[-1]), b.stems.index(after[0])))
-    between = b.words[one + 1 : other]
-    return bool(between) and between[0] in _BEING and all(word in _BEING or len(word) < 4 for word in between)
+    for word in _SEQUENCE.intersection(a.words, b.words):
+        (early_a, late_a), (early_b, late_b) = _parted(a, word), _parted(b, word)
+        if early_a - late_a and early_b - late_b and early_a & late_b and early_b & late_a:
+            return not early_a & early_b
+    return False
+
+
+def _parted(facts: Facts, word: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Topic words before and after `word`."""
+    at = facts.words.index(word)
+    return frozenset(facts.stems[:at]) & facts.content_set, frozenset(facts.stems[at + 1 :]) & facts.content_set
 
 
 def focused_elsewhere(a: Facts, b: Facts) -> bool:

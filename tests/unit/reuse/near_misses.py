@@ -43,6 +43,8 @@ What does a house with 3 floors and 2 baths cost? | What does a house with 2 flo
 who was louis xiv | who was louis xvi | who is louis xiv
 Add ½ cup of milk | Add ¼ cup of milk | Please add ½ cup of milk
 Book a table for at least 4 people | Book a table for up to 4 people | Please book a table for at least 4 people
+Is the code 0000 safe? | Is the code 000 safe? | Is 0000 a safe code?
+Was the mill open by 1800? | Was the mill open after 1800? | Had the mill opened by 1800?
 """,
     "date": """
 What are your opening hours on Monday? | What are your opening hours on Sunday? | What are the opening hours on Monday?
@@ -247,6 +249,7 @@ Can you help your neighbour move? | Can I help your neighbour move? | Could you 
 What do I owe the bank? | What does the bank owe me? | How much do I owe the bank?
 Am I your friend? | Are you my friend? | Am I really your friend?
 Can you teach me? | Can I teach you? | Could you teach me?
+What does my vet think of your dog? | What does your vet think of my dog? | What is it my vet thinks of your dog?
 """,
     "question": """
 When was the bridge built? | Why was the bridge built? | In what year was the bridge built?
@@ -308,6 +311,7 @@ What happens if I pay? | What happens unless I pay? | What happens when I pay?
 May I bring a guest or a pet? | May I bring a guest with a pet? | Can I bring a guest or a pet?
 Can both of them drive? | Can one of them drive? | Are both of them able to drive?
 Does it run every other day? | Does it run every day? | Will it run every other day?
+Was it cheap but good? | Was it cheap or good? | Was it good but cheap?
 """,
     "order": """
 How do I get from Berlin to Munich? | How do I get from Munich to Berlin? | How can I get from Berlin to Munich?
@@ -341,6 +345,7 @@ Which language replaced Latin? | Which language did Latin replace? | Which langu
 Which countries export oil to India? | To which countries does India export oil? | Which of the countries export oil to India?
 Is milk chocolate vegan? | Is chocolate milk vegan? | Would milk chocolate be vegan?
 What is a boat house? | What is a house boat? | What does boat house mean?
+Warm up the car, then drive | Drive, then warm up the car | First warm up the car, then drive
 """,
     "substitution": """
 how do i descale a kettle | how do i descale a boiler | how can i descale a kettle
