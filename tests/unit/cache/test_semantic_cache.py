@@ -525,14 +525,14 @@ async def test_a_slow_partition_is_a_miss_and_there_next_time(clock: FrozenClock
     await cache.start()
     await cache.keep(query(), Kept(answer=b"{}"))
     assert reason(await cache.find(query(SIMILAR))) == "index-loading"
-    other = await cache.keep(query("when is the next train to town"), Kept(answer=b"{}"))
+    other = await cache.keep(query("where is the train to town"), Kept(answer=b"{}"))
     dropped = await cache.keep(query("what is a good name for a dog"), Kept(answer=b"{}"))
     assert dropped is not None
     await cache.evict(dropped)
     gate.set()
     await asyncio.sleep(0.01)
     assert isinstance(await cache.find(query(SIMILAR)), Hit)
-    late = await cache.find(query("when is the next train to town please"))
+    late = await cache.find(query("where is the train to town please"))
     assert isinstance(late, Hit)
     assert late.entry.id == other
     assert reason(await cache.find(query("what is a good name for a big dog"))) == "far"
