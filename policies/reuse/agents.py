@@ -28,6 +28,7 @@ _ACTING = bag("i me you he him she we us they them")
 _NEARER = bag("i you we")
 _BEFORE_NOUN = bag("the a an this that these those any some all my your his her our their")
 _BESIDE_VERB = _BEFORE_NOUN | bag("not be been being ever also still just really to")
+_JOINS = bag("and or nor")
 _LONGEST_SUBJECT = 4
 
 
@@ -112,6 +113,8 @@ def _agent(facts: Facts) -> _Agent | None:
     owner = ""
     for i in range(at + 1, min(at + 1 + _LONGEST_SUBJECT, len(words))):
         if words[i] in _SUBJECTS or stems[i] in facts.content_set:
+            if words[i + 1 : i + 2] and words[i + 1] in _JOINS:
+                return None  # "are Ann and Bob …": neither alone
             verb = next((s for s, w in zip(stems[i + 1 :], words[i + 1 :], strict=True) if w not in _BESIDE_VERB), "")
             return _Agent(words[i] if words[i] in _SUBJECTS else stems[i], owner, verb) if verb else None
         if words[i] not in _BEFORE_NOUN:

@@ -6,7 +6,7 @@ words must be the same in both texts, which free word order rarely leaves so. Be
 
 from policies.reuse.english import bag, stem
 from policies.reuse.facts import Facts
-from policies.reuse.lexicon import STOP
+from policies.reuse.lexicon import OPPOSITES, STOP
 
 # What follows one of these is a goal, a source or a measure; exchanging it with what stands before changes the request.
 _DIRECTED = bag("from to into onto than over under against before after until since minus")
@@ -17,7 +17,7 @@ _FILLERS = bag(
     "the a an my your his her their our some any do does did is are was were be been being by will would can"
 )
 # Only these let two things change places in an otherwise equal sentence.
-_JOINING = bag("and or vs versus nor the a an my your")
+_JOINING = bag("and or but vs versus nor the a an my your")
 _ADVERBS = bag("online offline abroad overseas home alone together fast safely")
 _FAR = 7
 _LONGEST_PART = 3
@@ -51,7 +51,8 @@ def _exchanged(a: Facts, b: Facts) -> bool:
         return _is_compound(a, places[0]) and _is_compound(b, places[0])
     if len(places) > 1 and all(word in _JOINING for word in a.words[places[0] + 1 : places[-1]]):
         return False
-    return all(a.stems[i] not in STOP or len(a.stems[i]) == 1 for i in places)
+    opposite = len(places) == 2 and a.stems[places[1]] in OPPOSITES.get(a.stems[places[0]], ())
+    return opposite or all(a.stems[i] not in STOP or len(a.stems[i]) == 1 for i in places)
 
 
 def _is_compound(facts: Facts, at: int) -> bool:

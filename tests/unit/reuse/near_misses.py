@@ -72,6 +72,8 @@ Remind me on the day after tomorrow | Remind me tomorrow | Remind me the day aft
 When does the store close? | When did the store close? | When will the store close?
 Who is the head of the agency? | Who was the head of the agency? | Who's the head of the agency?
 How long does the repair take? | How long did the repair take? | How long will the repair take?
+Did Nicole use to be a reporter? | Is Nicole a reporter? | Was Nicole a reporter?
+Is Nicole a reporter? | Is Nicole becoming a reporter? | Is Nicole now a reporter?
 """,
     "negation": """
 Which foods are good for diabetics? | Which foods are not good for diabetics? | What foods are good for diabetics?
@@ -250,6 +252,7 @@ What do I owe the bank? | What does the bank owe me? | How much do I owe the ban
 Am I your friend? | Are you my friend? | Am I really your friend?
 Can you teach me? | Can I teach you? | Could you teach me?
 What does my vet think of your dog? | What does your vet think of my dog? | What is it my vet thinks of your dog?
+Is Nicole hitting Ethan? | Is Ethan hitting Nicole? | Is Nicole now hitting Ethan?
 """,
     "question": """
 When was the bridge built? | Why was the bridge built? | In what year was the bridge built?
@@ -346,6 +349,7 @@ Which countries export oil to India? | To which countries does India export oil?
 Is milk chocolate vegan? | Is chocolate milk vegan? | Would milk chocolate be vegan?
 What is a boat house? | What is a house boat? | What does boat house mean?
 Warm up the car, then drive | Drive, then warm up the car | First warm up the car, then drive
+Can a bad fever cause a good rash? | Can a good fever cause a bad rash? | Could a bad fever cause a good rash?
 """,
     "substitution": """
 how do i descale a kettle | how do i descale a boiler | how can i descale a kettle

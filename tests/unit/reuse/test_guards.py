@@ -102,6 +102,7 @@ def test_a_target_hidden_in_a_long_text_is_not_a_donor() -> None:
         ("How many calories burn in 30 minutes?", "How many calories does one burn in 30 minutes?"),
         ("What is your favourite Pokémon?", "What is your favourite pokemon?"),
         ("The app fails to start", "The app does not start"),
+        ("Are Nicole and Adam dating?", "Are Adam and Nicole dating?"),
     ],
 )
 def test_what_the_first_page_promises(asked: str, kept: str) -> None:
