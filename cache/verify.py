@@ -118,7 +118,7 @@ class Verifier:
         pairs = [(held, entry, text) for held, entry in entries if (text := text_of(entry.answer)) is not None]
         if told is None or not pairs:
             return Compared()
-        judged = await self._judge.compare([Pair(question=query.text, kept=text, fresh=told) for *_, text in pairs])
+        judged = await self._judge.compare([_pair(query, text, told) for *_, text in pairs])
         rows = [(held, entry, said) for (held, entry, _), said in zip(pairs, judged, strict=True)]
         kind: Literal["audit", "explore"] = "audit" if isinstance(found, Hit) else "explore"
         result = _result(found, rows)
@@ -147,7 +147,7 @@ class Verifier:
         held = text_of(entry.answer)
         if told is None or held is None:
             return Compared()
-        (said,) = await self._judge.compare([Pair(question=query.text, kept=held, fresh=told)])
+        (said,) = await self._judge.compare([_pair(query, held, told)])
         result = "undecided" if said.verdict == "unsure" else said.verdict
         wrong = result == "different"
         if wrong:
@@ -308,6 +308,10 @@ def _read(written: str | None) -> _Ticket | None:
     except (ValueError, msgspec.DecodeError):
         log.warning("a ticket for feedback cannot be read")
         return None
+
+
+def _pair(query: Query, held: str, told: str) -> Pair:
+    return Pair(question=query.text, kept=held, fresh=told, owner=query.scope)
 
 
 def _group(query: Query) -> Group:

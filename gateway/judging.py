@@ -64,7 +64,7 @@ class ModelJudge:
         self._worth = _kept(self._path).get(model)
         self._measuring = False
         self._not_before = 0.0
-        self._waiting: list[tuple[Pair, asyncio.Future[Opinion]]] = []
+        self._waiting: dict[bytes, list[tuple[Pair, asyncio.Future[Opinion]]]] = {}
 
     @property
     def flip(self) -> float:
@@ -108,17 +108,29 @@ class ModelJudge:
         return Judgement(verdict=said, probability=probability, flip=self.flip, by=self.name)
 
     async def _opinions(self, pairs: Sequence[Pair]) -> list[Opinion]:
-        """Whoever asks within a moment shares a prompt."""
+        """Those of one owner that are asked about within a moment share a prompt.
+
+        What one tenant wrote is never shown beside another's: it may talk the model into something.
+        """
         loop = asyncio.get_running_loop()
         mine = [(pair, loop.create_future()) for pair in pairs]
-        self._waiting += mine
-        while len(self._waiting) >= self._batch:
-            await self._judge([self._waiting.pop(0) for _ in range(self._batch)])
-        if any(not future.done() for _, future in mine):
-            await asyncio.sleep(_GATHER)
-            while self._waiting:
-                await self._judge([self._waiting.pop(0) for _ in range(min(self._batch, len(self._waiting)))])
+        for one in mine:
+            self._waiting.setdefault(one[0].owner, []).append(one)
+        for owner in dict.fromkeys(pair.owner for pair in pairs):
+            while len(self._waiting.get(owner, ())) >= self._batch:
+                await self._judge(self._taken(owner))
+            if any(not future.done() for pair, future in mine if pair.owner == owner):
+                await asyncio.sleep(_GATHER)
+                while self._waiting.get(owner):
+                    await self._judge(self._taken(owner))
         return [await future for _, future in mine]
+
+    def _taken(self, owner: bytes) -> "list[tuple[Pair, asyncio.Future[Opinion]]]":
+        """The next batch of an owner."""
+        waiting = self._waiting.pop(owner)
+        if len(waiting) > self._batch:
+            self._waiting[owner] = waiting[self._batch :]
+        return waiting[: self._batch]
 
     async def _judge(self, asked: list[tuple[Pair, "asyncio.Future[Opinion]"]]) -> None:
         found: list[Opinion] = []

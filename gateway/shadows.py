@@ -94,8 +94,9 @@ class Shadows:
         kept, fresh = _text(flight), _text(journey.flight)
         if kept is None or fresh is None:
             return "unsure"
-        question = _question(call.body)
-        (judgement,) = await self._judge.compare([Pair(question=question, kept=kept, fresh=fresh)])
+        owner = f"{call.principal.team}/{call.principal.project}".encode()
+        pair = Pair(question=_question(call.body), kept=kept, fresh=fresh, owner=owner)
+        (judgement,) = await self._judge.compare([pair])
         return judgement.verdict
 
 

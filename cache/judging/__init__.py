@@ -17,11 +17,15 @@ MOST_TEXT = 6_000
 
 
 class Pair(Struct, frozen=True, kw_only=True):
-    """`kept` was given to another question; would it have done for `question`, to which the model now says `fresh`?"""
+    """`kept` was given to another question; would it have done for `question`, to which the model now says `fresh`?
+
+    `owner`: whose texts these are. Those of two owners are never shown to a judge together.
+    """
 
     question: str
     kept: str
     fresh: str
+    owner: bytes = b""
 
 
 class Judgement(Struct, frozen=True, kw_only=True):

@@ -85,6 +85,20 @@ async def test_those_who_ask_at_once_share_a_prompt(tmp_path: Path) -> None:
     assert model.batches == [6]
 
 
+async def test_two_tenants_never_share_a_prompt(tmp_path: Path) -> None:
+    """An answer that tells the judge what to say would speak for everybody in its prompt."""
+    model = Model()
+    judge = ModelJudge("lab/judge", model.ask, tmp_path, batch=8)
+    await judge.measure()
+    model.batches.clear()
+    ours = [Pair(question="q", kept=f"a {n}", fresh=f"b {n}", owner=b"ours") for n in range(3)]
+    theirs = [Pair(question="q", kept=f"c {n}", fresh=f"d {n}", owner=b"theirs") for n in range(9)]
+    found = await asyncio.gather(*(judge.compare([pair]) for pair in (*ours, *theirs)), judge.compare([*ours, *theirs]))
+    assert [len(one) for one in found] == [1] * 12 + [12]
+    assert sorted(model.batches) == [2, 6, 8, 8]
+    assert judge._waiting == {}
+
+
 @pytest.mark.parametrize("reply", ["", "no idea", '["same"', '["same","same","same"]', "[1]", '{"a": "same"}'])
 async def test_a_reply_that_is_not_what_was_asked_for_is_unsure(tmp_path: Path, reply: str) -> None:
     """Models ramble, and answers may try to talk them into it: nothing but one clear word per item counts."""
