@@ -130,8 +130,8 @@ async def _serve(given: argparse.Namespace) -> None:
 
 
 async def _generate(given: argparse.Namespace) -> None:
-    if given.prompt.endswith(".jsonl"):
-        Path(given.prompt).open("rb").close()  # before a large model is read for nothing. Raises OSError
+    if given.prompt.endswith(".jsonl") and not await asyncio.to_thread(Path(given.prompt).is_file):
+        raise FileNotFoundError(f"There is no file {given.prompt}.")  # before a large model is read for nothing
     async with open_engine(given.model, given.options) as client:
         if given.prompt.endswith(".jsonl"):
             await _answer_file(client, given)

@@ -154,7 +154,7 @@ def _grammar(request: GenerateRequest, text: ModelText, info: ModelInfo, opening
     if found is None:
         return None
     if opening and not _free(request):  # where any text may come, a thought may too
-        found = join(f'start: thought ("\\n" "\\n"?)? @answer\n{opening}', answer=found)
+        found = join(f"start: thought @answer\n{opening}", answer=found)
     text.vocabulary(info.vocabulary).matcher(found)
     return found
 
@@ -188,7 +188,8 @@ def _thought(text: ModelText, info: ModelInfo, *, inside: bool) -> str:
     special = _special(text, info, CLOSE)
     rest = f"thinking: TEXT {CLOSE}\n" if special else f'thinking[lazy]: TEXT "{CLOSE}"\n'
     opening = OPEN if special else f'"{OPEN}"'
-    return ("thought: thinking\n" if inside else f"thought: ({opening} thinking)?\n") + rest + _TEXT
+    lines = '("\\n" "\\n"?)?'  # after a thought only: without one they would be part of the answer
+    return (f"thought: thinking {lines}\n" if inside else f"thought: ({opening} thinking {lines})?\n") + rest + _TEXT
 
 
 def _special(text: ModelText, info: ModelInfo, mark: str) -> bool:

@@ -51,6 +51,9 @@ def ignored_fields(body: Body) -> list[str]:
     """
     found = [name for name, value in body.items() if value is not None and name not in _KNOWN]
     found += [name for name, heard in _HEARD.items() if body.get(name) not in (None, *heard)]
+    asked = body.get("chat_template_kwargs")
+    if isinstance(asked, dict):
+        found += [f"chat_template_kwargs.{name}" for name in cast("Body", asked) if name != "enable_thinking"]
     options = body.get("stream_options")
     if isinstance(options, dict) and cast("Body", options).get("continuous_usage_stats"):
         found.append("stream_options.continuous_usage_stats")  # usage is told once, at the end
@@ -230,7 +233,26 @@ def _choice(value: object) -> str:
     return "" if value in ("none", "auto") else "This model takes tools, not functions."
 
 
+def _whole_only(value: object) -> str:
+    return "" if isinstance(value, int) and not isinstance(value, bool) else "This must be a whole number."
+
+
+def _number_only(value: object) -> str:
+    return "" if isinstance(value, int | float) and not isinstance(value, bool) else "This must be a number."
+
+
+def _flag_only(value: object) -> str:
+    return "" if isinstance(value, bool) else "This must be true or false."
+
+
 _UNSUPPORTED: dict[str, Callable[[object], str]] = {
+    # OpenAI defines none of these, so nobody looked at their types: read as absent, one would be ignored in silence.
+    "top_k": _whole_only,
+    "min_tokens": _whole_only,
+    "prompt_logprobs": _whole_only,
+    "min_p": _number_only,
+    "repetition_penalty": _number_only,
+    "ignore_eos": _flag_only,
     "functions": _any("functions; it takes tools"),
     "function_call": _choice,
     "modalities": _modalities,

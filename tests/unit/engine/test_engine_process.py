@@ -364,7 +364,7 @@ async def test_duplicate_id_is_refused(client: EngineClient) -> None:
 
 
 def test_last_words_come_to_an_end(tmp_path: Path) -> None:
-    """Workers that connect again within a second each kept a process that cannot serve, and whoever waits for its end."""
+    """Workers that connect again within a second each kept a process that cannot serve, and who waits for its end."""
     heard: list[object] = []
     with listen(tmp_path / "x.sock") as listener:
         teller = threading.Thread(target=tell_why, args=(listener, "because"), daemon=True)

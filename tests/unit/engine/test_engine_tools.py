@@ -260,6 +260,7 @@ def test_a_form_begins_after_the_thought() -> None:
     for said in ("yes", "<think>hm {}</think>yes", "<think>hm</think>\n\nyes"):
         assert allowed(text, ready.grammar, said), said
     assert not allowed(text, ready.grammar, "<think>hm</think>no")
+    assert not allowed(text, ready.grammar, "\n\nyes")  # without a thought it is part of the answer
     calm = prepare(ask(constraint=form, thinking=False), text, info())
     assert calm.reading.thinking is None
     assert not allowed(text, calm.grammar, "<think>")

@@ -97,6 +97,18 @@ async def test_what_an_engine_cannot_honour_is_refused_by_name(field: str, value
     assert caught.value.http_status == 400
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("top_k", "5"), ("top_k", 5.5), ("min_p", "0.1"), ("repetition_penalty", True), ("min_tokens", "3"),
+     ("ignore_eos", "yes"), ("prompt_logprobs", "1")],
+)  # fmt: skip
+async def test_a_field_of_the_wrong_type_is_not_an_absent_one(field: str, value: object) -> None:
+    """Whoever writes top_k as a text would get answers drawn from everything, and never hear why."""
+    with pytest.raises(InvalidRequest) as caught:
+        await run(await local(), sending({**ASK, field: value}))
+    assert caught.value.param == field
+
+
 HARMLESS: list[tuple[str, object]] = [
     ("tools", []),
     ("tools", None),
@@ -135,6 +147,8 @@ def test_unknown_fields_are_named_and_nothing_else() -> None:
     assert ignored_fields({**ASK, "stream_options": options}) == []
     assert ignored_fields({**ASK, "verbosity": "medium", "reasoning_effort": "none"}) == []
     assert ignored_fields({**ASK, "verbosity": "low", "reasoning_effort": "high"}) == ["reasoning_effort", "verbosity"]
+    kwargs = {"enable_thinking": False, "thinking_budget": 5}
+    assert ignored_fields({**ASK, "chat_template_kwargs": kwargs}) == ["chat_template_kwargs.thinking_budget"]
     options["continuous_usage_stats"] = True
     assert ignored_fields({**ASK, "stream_options": options}) == ["stream_options.continuous_usage_stats"]
 
