@@ -175,7 +175,7 @@ def _attend(kernels: Kernels, scene: Scene, tiles: Tiles, parts: Parts) -> None:
 
 def vectors(scale: Scale, rows: Rows) -> None:
     """One row times weights: ours against the library, in GB/s; weights take turns so that no cache holds them."""
-    kernels = kernels_for(torch.device(scale.device))
+    ceilings, kernels = measured(scale.device), kernels_for(torch.device(scale.device))
     for count, width in ((4096, 1024), (1024, 3072), (6144, 1024), (151_936, 1024), (24_576, 4096), (4096, 12_288)):
         copies = max(2, int(300e6 // (count * width * 2)))
         held = [_random(scale, count, width) for _ in range(copies)]
@@ -189,7 +189,9 @@ def vectors(scale: Scale, rows: Rows) -> None:
                 for w in held:
                     call(w)
             ms = median_ms(graph.replay) / copies
-            rows.add(f"one row, {count} x {width}, {name}", us=ms * 1e3, gb_s=count * width * 2 / ms / 1e6)
+            rate = count * width * 2 / ms * 1e3
+            figures = {"us": ms * 1e3, "gb_s": rate / 1e9, "fraction": rate / ceilings.bandwidth}
+            rows.add(f"one row, {count} x {width}, {name}", **figures)
 
 
 def _one_row(kernels: Kernels, x: Tensor, weight: Tensor) -> None:

@@ -14,6 +14,9 @@ import torch
 _PACKAGES = ("torch", "triton", "transformers", "flashinfer-python", "msgspec", "llguidance")
 
 
+_LIMITS = (("wanted_ms_below", "ttft_ms"), ("wanted_ratio_below", "ratio"), ("wanted_s_below", "process_s"))
+
+
 def environment() -> dict[str, Any]:
     """What the figures depend on."""
     found: dict[str, Any] = {"python": platform.python_version(), "machine": platform.machine()}
@@ -69,7 +72,7 @@ def _verdict(row: dict[str, Any]) -> str:
         return "" if row["ok"] else "**wrong** · "
     if "wanted" in row:
         return "kept · " if row["tokens_per_s"] >= row["wanted"] else "**missed** · "
-    for limit, value in (("wanted_ms_below", "ttft_ms"), ("wanted_ratio_below", "ratio")):
+    for limit, value in _LIMITS:
         if limit in row and row.get(value) is not None:
             return "kept · " if row[value] < row[limit] else "**missed** · "
     return ""

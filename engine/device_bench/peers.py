@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from engine.device_bench.models import CONFIGS, Scale, make_decoder
+from engine.device_bench.models import CONFIGS, Scale, make_decoder, spec_of
+from engine.device_bench.roof import Ceilings, batch_seconds, decode_seconds, measured
 from engine.device_bench.rows import Rows
 from engine.device_bench.speed import nano_sizes
 from engine.device_bench.whole import WholeModel
@@ -31,7 +32,7 @@ def _model(scale: Scale, model: str) -> Any:
 
 def transformers_generate(scale: Scale, rows: Rows, model: str) -> None:
     """`generate`, batch 1, greedy, 128 in: with its default cache, then with a static one and torch.compile."""
-    made = _model(scale, model)
+    ceilings, made = measured(scale.device), _model(scale, model)
     ids = torch.randint(1, 500, (1, scale.count(128, 8)), device=scale.device)
     out = scale.count(256, 4)
     ways: list[tuple[str, dict[str, Any], str]] = [("dynamic cache", {}, "no graphs, no compile: its default")]
@@ -42,8 +43,10 @@ def transformers_generate(scale: Scale, rows: Rows, model: str) -> None:
         for _ in range(3):
             begun = [_timed(made, ids, count, options) for count in (1, out)]
             times.append((begun[1] - begun[0]) / (out - 1))
+        each = statistics.median(times[1:])
+        floor = decode_seconds(spec_of(scale, model), ceilings, [ids.shape[1] + out // 2])
         rows.add(
-            f"peer: transformers generate, {name}, {model}, batch 1", tokens_per_s=1 / statistics.median(times[1:]),
+            f"peer: transformers generate, {name}, {model}, batch 1", tokens_per_s=1 / each, fraction=floor / each,
             handicap=handicap,
         )  # fmt: skip
 
@@ -62,7 +65,7 @@ def transformers_batching(scale: Scale, rows: Rows, model: str) -> None:
     """Continuous batching on a quarter of the nano mix (all of it would take minutes)."""
     import transformers
 
-    made = _model(scale, model)
+    ceilings, made = measured(scale.device), _model(scale, model)
     prompts, _ = nano_sizes(scale)
     share = scale.count(64, 4)
     out = scale.count(256, 4)
@@ -74,9 +77,11 @@ def transformers_batching(scale: Scale, rows: Rows, model: str) -> None:
     told = made.generate_batch(inputs=prompts[:share], generation_config=config, progress_bar=False, **options)
     seconds = time.perf_counter() - began
     tokens = sum(len(one.generated_tokens) for one in told.values())
+    floor = batch_seconds(spec_of(scale, model), ceilings, [(len(prompt), out) for prompt in prompts[:share]])
     rows.add(
         f"peer: transformers continuous batching, {model}", tokens_per_s=tokens / seconds, requests=share,
-        tokens=tokens, handicap="without flash-attn it takes paged|sdpa with a full mask: no decode path, no graphs, no"
+        tokens=tokens, fraction=floor / seconds,
+        handicap="without flash-attn it takes paged|sdpa with a full mask: no decode path, no graphs, no"
         " overlap; its start is included",
     )  # fmt: skip
 
@@ -84,6 +89,7 @@ def transformers_batching(scale: Scale, rows: Rows, model: str) -> None:
 def whole_compile(scale: Scale, rows: Rows, model: str) -> None:
     """gpt-fast's way: a static cache, one compiled function per token, CUDA graphs by the compiler; our weights."""
     length, out = scale.count(128, 8), scale.count(512, 6)
+    ceilings = measured(scale.device)
     whole = WholeModel(make_decoder(scale, model), length + out)
     # A tiny run is on a processor, whose compiler may be missing: what is compiled is run as it is.
     run = whole.step if scale.tiny else torch.compile(whole.step, mode="reduce-overhead", fullgraph=True)
@@ -96,8 +102,10 @@ def whole_compile(scale: Scale, rows: Rows, model: str) -> None:
                 began = _now(scale)
             token = run(token, positions[at]).clone()
         seconds = _now(scale) - began  # pyright: ignore[reportPossiblyUnboundVariable]  (`warm` lies in the range)
+    rate = (length + out - warm) / seconds
+    floor = decode_seconds(spec_of(scale, model), ceilings, [warm + out // 4])
     rows.add(
-        f"peer: whole-model compile (gpt-fast's way), {model}, batch 1", tokens_per_s=(length + out - warm) / seconds,
+        f"peer: whole-model compile (gpt-fast's way), {model}, batch 1", tokens_per_s=rate, fraction=rate * floor,
         handicap="compile time is not counted; it serves one request at a time and attends to its whole cache",
     )  # fmt: skip
 
@@ -123,12 +131,14 @@ def mini_sglang(scale: Scale, rows: Rows, model: str) -> None:
         max_extend_tokens=16384, cuda_graph_max_bs=256,
     )  # fmt: skip
     prompts, outs = nano_sizes(scale)
+    sizes = [(len(prompt), out) for prompt, out in zip(prompts, outs, strict=True)]
+    floor = batch_seconds(spec_of(scale, model), Ceilings(), sizes)
     engine.generate([prompts[0]], SamplingParams(temperature=0.1, max_tokens=8))
     began = time.perf_counter()
     engine.generate(prompts, [SamplingParams(temperature=0.6, ignore_eos=True, max_tokens=out) for out in outs])
     seconds = time.perf_counter() - began
     rows.add(
-        f"peer: mini-sglang, {model}, nano mix", tokens_per_s=sum(outs) / seconds,
+        f"peer: mini-sglang, {model}, nano mix", tokens_per_s=sum(outs) / seconds, fraction=floor / seconds,
         handicap="made for torch below 2.10 and transformers below 4.58: run outside of what it pins",
     )  # fmt: skip
 

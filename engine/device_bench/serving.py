@@ -15,7 +15,7 @@ from engine.api import SamplingParams
 from engine.core import EngineCore
 from engine.device_bench.models import Scale, make_core, make_decoder
 from engine.device_bench.right import submit
-from engine.device_bench.roof import measured, prefill_seconds
+from engine.device_bench.roof import Ceilings, batch_seconds, measured, prefill_seconds
 from engine.device_bench.rows import Rows
 from engine.device_bench.speed import drain, warm
 
@@ -81,6 +81,7 @@ def _ids(source: random.Random, core: EngineCore, count: int) -> list[int]:
 
 def poisson(scale: Scale, rows: Rows, model: str, rates: tuple[float, ...], seconds: float) -> None:
     """512 tokens in, 128 out, at three rates; then one shared prefix of 2,048 with 128 of each request's own."""
+    ceilings = measured(scale.device)
     core = make_core(scale, make_decoder(scale, model))
     warm(core, scale)
     prompt, out = scale.count(512, 20), scale.count(128, 4)
@@ -88,7 +89,7 @@ def poisson(scale: Scale, rows: Rows, model: str, rates: tuple[float, ...], seco
         source = random.Random(int(rate * 10))  # noqa: S311  (a workload)
         requests = _arrivals(source, core, rate, seconds, (prompt, out), [])
         took = serve(core, requests)
-        figures = latencies(requests, took)
+        figures = latencies(requests, took) | _fraction(core, ceilings, requests, took)
         rows.add(f"serving, {model}, {rate:g} requests/s of {prompt}/{out}", requests=len(requests), **figures)
     source = random.Random(5)  # noqa: S311  (a workload)
     shared = _ids(source, core, scale.count(2048, 64))
@@ -99,7 +100,15 @@ def poisson(scale: Scale, rows: Rows, model: str, rates: tuple[float, ...], seco
     rows.add(
         f"serving, {model}, shared prefix of {len(shared)}", requests=len(requests),
         prefix_blocks_reused=(core.pool.hit - hits) / max(blocks, 1), **latencies(requests, took),
+        **_fraction(core, ceilings, requests, took),
     )  # fmt: skip
+
+
+def _fraction(core: EngineCore, ceilings: Ceilings, requests: list[Request], took: float) -> dict[str, float]:
+    """Of what would be possible if all had come at once and nothing were shared: low where the engine waits for work,
+    above one where a prefix is reused."""
+    sizes = [(len(one.tokens), one.out) for one in requests]
+    return {"fraction": batch_seconds(core.decoder.spec, ceilings, sizes) / took}
 
 
 def _arrivals(
@@ -115,6 +124,7 @@ def _arrivals(
 
 def long_prompts(scale: Scale, rows: Rows, model: str) -> None:
     """8k prompts into 16 decoders: their largest gap while the prompt is read, over the median before it came."""
+    ceilings = measured(scale.device)
     for chunk in (512, 2048):
         core = make_core(scale, make_decoder(scale, model), chunk=chunk)
         warm(core, scale)
@@ -132,6 +142,7 @@ def long_prompts(scale: Scale, rows: Rows, model: str) -> None:
             f"8k prompt into {len(decoders)} decoders, {model}, chunk {chunk}", ttft_ms=late.ttft * 1e3,
             gap_before_ms=median and median * 1e3, largest_gap_ms=max(during, default=0.0) * 1e3,
             ratio=max(during, default=0.0) / median if median else None, wanted_ratio_below=3,
+            fraction=prefill_seconds(core.decoder.spec, ceilings, len(late.tokens)) / late.ttft,
         )  # fmt: skip
         del core
 

@@ -12,9 +12,9 @@ import torch
 
 from engine.api import SamplingParams
 from engine.core import EngineCore
-from engine.device_bench.models import Scale, forget, make_core, make_decoder, spec_of
+from engine.device_bench.models import Scale, forget, make_core, make_decoder
 from engine.device_bench.right import submit
-from engine.device_bench.roof import Ceilings, batch_seconds, decode_seconds, measured
+from engine.device_bench.roof import batch_seconds, decode_seconds, measured
 from engine.device_bench.rows import Rows
 from engine.speculation import NGram, Speculation
 
@@ -123,7 +123,7 @@ def _closed(core: EngineCore, prompts: list[list[int]], outs: list[int]) -> tupl
 
 def guesses(scale: Scale, rows: Rows, model: str) -> None:
     """N-gram speculation where it helps (a text that repeats itself) and where it cannot (random ids)."""
-    decoder = make_decoder(scale, model)
+    ceilings, decoder = measured(scale.device), make_decoder(scale, model)
     for name, repeated in (("a prompt that repeats", True), ("random ids", False)):
         for speculating in (False, True):
             speculation = Speculation(NGram(always=True), 4) if speculating else None
@@ -139,7 +139,11 @@ def guesses(scale: Scale, rows: Rows, model: str) -> None:
             drain(core)
             rate = out / (time.perf_counter() - began)
             acceptance = None if speculation is None else speculation.accepted / max(speculation.drafted, 1)
-            rows.add(f"guesses, {name}, n-gram {speculating}", tokens_per_s=rate, acceptance=acceptance)
+            floor = decode_seconds(decoder.spec, ceilings, [len(tokens) + out // 2])
+            rows.add(
+                f"guesses, {name}, n-gram {speculating}",
+                tokens_per_s=rate, acceptance=acceptance, fraction=rate * floor,
+            )  # fmt: skip
             forget()
 
 
@@ -175,7 +179,7 @@ def _device_us(event: Any) -> float:
 
 def host_share(scale: Scale, rows: Rows, model: str) -> None:
     """A decode step's time split: waiting for the device, and everything the host does around it."""
-    decoder = make_decoder(scale, model)
+    ceilings, decoder = measured(scale.device), make_decoder(scale, model)
     core = make_core(scale, decoder)
     for size in (1, scale.count(256, 4)):
         for at in range(size):
@@ -193,9 +197,9 @@ def host_share(scale: Scale, rows: Rows, model: str) -> None:
             waits.append(time.perf_counter() - launched)
             core.collect(flight)
         step = (time.perf_counter() - began) / steps
-        floor = decode_seconds(spec_of(scale, model), Ceilings(), [72] * size)
+        floor = decode_seconds(decoder.spec, ceilings, [72] * size)
         rows.add(
             f"step, {model}, {size} decoding", step_ms=step * 1e3, device_wait_ms=statistics.mean(waits) * 1e3,
-            host_ms=(step - statistics.mean(waits)) * 1e3, roofline_ms=floor * 1e3,
+            host_ms=(step - statistics.mean(waits)) * 1e3, roofline_ms=floor * 1e3, fraction=floor / step,
         )  # fmt: skip
         drain(core)

@@ -100,10 +100,12 @@ def test_the_page_names_what_was_missed_and_what_was_wrong(tmp_path: Path) -> No
         {"stage": "s", "name": "b", "tokens_per_s": 1100.0, "wanted": 1000},
         {"stage": "s", "name": "c", "ok": False, "relative_error": 0.5},
         {"stage": "s", "name": "d", "ttft_ms": 12.0, "wanted_ms_below": 10},
+        {"stage": "s", "name": "e", "process_s": 7.0, "wanted_s_below": 5},
         {"stage": "s", "name": "stage", "seconds": 3.0, "fault": "exit code 1: out of memory"},
     ]
     text = page.write(tmp_path, "fast", "2000-01-01", "command", rows).read_text()
-    for part in ("**missed** · a", "kept · b", "**wrong** · c", "**missed** · d", "**failed**: exit code 1"):
+    wrong = ("**missed** · a", "**wrong** · c", "**missed** · d", "**missed** · e", "**failed**: exit code 1")
+    for part in ("kept · b", *wrong):
         assert part in text
     assert (tmp_path / "device-fast-2000-01-01.json").exists()
 
