@@ -200,6 +200,7 @@ class Supervisor:
         self._at_terminal = os.isatty(0)
         self._fatal: str | None = None
         self._announced = False
+        self._useless: set[str] = set()  # engines whose model cannot be loaded
         self._last_line = ""
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
@@ -264,6 +265,8 @@ class Supervisor:
                 continue
             if pid is not None and child.plan.kind == "worker":
                 forget_gauges(self._started.settings.home / "run" / "metrics", pid)
+            if child.plan.kind == "engine" and status == CONFIGURATION_ERROR:
+                self._useless.add(child.plan.name)
             told = f"{child.plan.name} {how_it_ended(status)}"
             if child.plan.kind == "worker" and self._hopeless(child, status):
                 self._fatal = f"{told}; the gateway cannot start."
@@ -305,7 +308,7 @@ class Supervisor:
     def _announce(self) -> None:
         if self._announced:
             return
-        if self._readiness.ready:
+        if self._readiness.ready or self._rest_is_useless():
             self._announced = True
             ready = serve_banner.Ready(
                 url=self._started.url,
@@ -319,6 +322,11 @@ class Supervisor:
             if line != self._last_line:
                 self._last_line = line
                 self._tell(line)
+
+    def _rest_is_useless(self) -> bool:
+        """Whether all that can be served is: a newcomer with one wrong folder needs the first key all the same."""
+        waiting = self._readiness.waiting
+        return self._readiness.answered and bool(waiting) and all(f"engine {one}" in self._useless for one in waiting)
 
     def _tell(self, text: str) -> None:
         with contextlib.suppress(BrokenPipeError):  # nobody listens any more: no reason to stop serving

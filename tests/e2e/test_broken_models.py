@@ -33,6 +33,7 @@ def test_a_broken_model_stops_its_engine_and_nothing_else(tmp_path: Path) -> Non
             assert refused.json()["error"]["type"] == "server_error"
         assert "config.json is missing" in ask(process, key, "missing/nowhere").text
         assert ask(process, key, "local/sim").status_code == 200
+        wait_for(process, "nearhit is ready", "API key")  # a first start is of no use without it
 
 
 def ask(process: Process, key: str, model: str) -> httpx.Response:
