@@ -1,4 +1,4 @@
-"""How many tokens a request would send to a model: exactly where the model runs here, else at most.
+"""How many tokens a request would send to a model: exactly where it runs here or its service counts, else about.
 
 Knows: who can count. Does not know: prices, budgets, dialects; nothing is sent, held or recorded.
 """
@@ -9,13 +9,17 @@ from msgspec import Struct
 
 from gateway.call import Call
 from gateway.catalog import Catalog
-from gateway.errors import NotAllowed
+from gateway.errors import NotAllowed, UpstreamFailed, UpstreamRefused
 from gateway.estimate import bound
 from gateway.providers import Provider, Sending
 
+_PATIENCE = 3.0  # seconds for a service that counts
+_OF_THE_SERVICE = (401, 402, 403, 404, 429)  # refusals that say nothing of the request
+_BYTES_PER_TOKEN = 3  # of code; of English it is four
+
 
 class Counted(Struct, frozen=True):
-    """`exact` False: an upper bound, one token for each byte and a template's share for each message."""
+    """`exact` False: estimated by bytes. Agents plan their context by it: rather too much than too little."""
 
     tokens: int
     exact: bool
@@ -37,7 +41,7 @@ class Counter:
         target = route.targets[0]
         exactly = getattr(self._providers[target.provider], "prompt_tokens", None)
         if exactly is None:
-            return Counted(bound(call, 0).input, exact=False)
+            return _estimate(call)
         sending = Sending(
             id=call.id,
             operation=call.operation,
@@ -45,7 +49,17 @@ class Counter:
             body={**call.body, "model": target.model},
             stream=False,
             tenant="",
-            timeout=1.0,
-            idle=1.0,
+            timeout=_PATIENCE,
+            idle=_PATIENCE,
+            native=call.native,
         )
-        return Counted(await exactly(sending), exact=True)
+        try:
+            return Counted(await exactly(sending), exact=True)
+        except UpstreamFailed as failure:
+            if isinstance(failure, UpstreamRefused) and failure.upstream_status not in _OF_THE_SERVICE:
+                raise
+            return _estimate(call)
+
+
+def _estimate(call: Call) -> Counted:
+    return Counted(-(-bound(call, 0, window=lambda: call.size).input // _BYTES_PER_TOKEN), exact=False)

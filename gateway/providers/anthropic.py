@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.allowance import Limit
 from gateway.call import Body, Chunk, Native
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, UpstreamFailed
 from gateway.providers import Sending
 from gateway.settings import ProviderSettings
 from gateway.stream import StreamGarbage
@@ -23,7 +23,7 @@ from gateway.upstream.anthropic_answers import Events, body_of, refusal
 from gateway.upstream.anthropic_batches import AnthropicBatches
 from gateway.upstream.anthropic_requests import cannot, translated
 from gateway.upstream.exchanges import Asked, config_of
-from gateway.upstream.fields import objects, words
+from gateway.upstream.fields import objects, whole_number, words
 from gateway.upstream.native import Answered, Means, NativeConfig, NativeProvider
 
 _DEFAULT_BASE = "https://api.anthropic.com/v1"
@@ -37,7 +37,15 @@ _LIMITS = tuple(
     )
     for what in ("requests", "tokens", "input-tokens", "output-tokens")
 )
+# What a count of tokens is asked with; the service refuses all else.
+_COUNTED = frozenset(
+    (
+        *("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "output_format"),
+        *("cache_control", "context_management", "mcp_servers", "speed"),
+    )
+)
 _encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, object]).decode
 
 
 class Config(NativeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,6 +85,16 @@ class AnthropicProvider(NativeProvider):
         headers["anthropic-version"] = native.headers.get("anthropic-version") or headers["anthropic-version"]
         body = {**native.body, "model": sending.model, "stream": sending.stream}
         return Asked(f"{self._base}/messages", headers, _encode(body))
+
+    async def prompt_tokens(self, sending: Sending) -> int:
+        """What the service itself counts, which costs nothing. Raises GatewayError."""
+        asked = self._asked(sending)
+        body = {name: value for name, value in _decode(asked.content).items() if name in _COUNTED}
+        counting = Asked(f"{self._base}/messages/count_tokens", asked.headers, _encode(body))
+        told = whole_number((await self._said(counting, sending.timeout)).get("input_tokens"))
+        if told is None:
+            raise UpstreamFailed(f"{self.name} did not say how many tokens there are.")
+        return told
 
     def batching(self) -> AnthropicBatches:
         return AnthropicBatches(self._line(), f"{self._base}/messages/batches", self._alone)

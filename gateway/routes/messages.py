@@ -41,7 +41,7 @@ class Counting(Endpoint):
 
     async def _fulfil(self, call: Call, send: Send, connection: Connection) -> None:  # noqa: ARG002 - it takes no time
         counted = await self._counter.count(call)
-        how = "exact" if counted.exact else "upper-bound"
+        how = "exact" if counted.exact else "estimate"
         payload = _encode({**self._shape, "input_tokens": counted.tokens, "nearhit": {"count": how}})
         lines = f"x-nearhit-token-count: {how}\r\n{self._dialect.lines(call.id)}"
         await send_whole(send, payload, [*always(call.id), *pairs(lines), JSON])
@@ -53,6 +53,10 @@ def greet() -> dict[str, str]:
     return {"object": "nearhit", "base_url": "/v1", "docs": "/docs", "dashboard": "/ui"}
 
 
+class CountingNatively(Counting, Natively):
+    """An upstream that speaks Messages counts the request as it came."""
+
+
 def route_handlers() -> list[Any]:
     return [greet]
 
@@ -61,5 +65,5 @@ def endpoints(edge: Edge, counter: Counter) -> Endpoints:
     """By path, without `/v1`."""
     return {
         "/messages": Natively(edge, Messages()),
-        "/messages/count_tokens": Counting(edge, Messages(counting=True), counter, {}),
+        "/messages/count_tokens": CountingNatively(edge, Messages(counting=True), counter, {}),
     }

@@ -190,6 +190,18 @@ class Upstream(ABC):
         """Nobody tells what a closed call has cost."""
         return None
 
+    async def _said(self, asked: Asked, timeout: float) -> Body:
+        """What it answers to a question that costs nothing. Raises GatewayError."""
+        exchange = await opened(self._transport, self.name, asked, timeout)
+        try:
+            if exchange.status != 200:
+                raise await self._refused(exchange, self._monotonic() + timeout)
+            return parse(await exchange.whole(LARGEST_ERROR, timeout))
+        except (TransportError, StreamGarbage) as error:
+            raise UpstreamFailed(f"{self.name} did not answer: {error}") from error
+        finally:
+            exchange.close()
+
     async def models(self) -> list[str]:
         """Model names the upstream lists (or those configured). Raises UpstreamFailed."""
         url = self._models_url()

@@ -134,6 +134,18 @@ async def test_a_cut_answer_is_told_and_never_kept(tmp_path: Path, kind: str) ->
         assert all(row["cost_nano"] > 0 for row in await gateway.rows())
 
 
+async def test_anthropic_counts_the_tokens_of_its_models(tmp_path: Path) -> None:
+    """A coding agent refuses files and shortens conversations by this number, so four times too much is a fault."""
+    async with served(tmp_path, "anthropic") as (gateway, up):
+        asked: dict[str, Any] = {"model": "anthropic/claude-haiku-4-5", "messages": PROMPT, "max_tokens": 5}
+        told = await gateway.post("/v1/messages/count_tokens", {**asked, "thinking": {"type": "adaptive"}})
+        assert (told.headers["x-nearhit-token-count"], told.json["input_tokens"]) == ("exact", 4_011)
+        assert up.heard[-1].body["thinking"] == {"type": "adaptive"}
+    async with served(tmp_path, "anthropic", fails=True) as (gateway, _):
+        told = await gateway.post("/v1/messages/count_tokens", asked)
+        assert (told.headers["x-nearhit-token-count"], told.json["input_tokens"] < 100) == ("estimate", True)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
 async def test_a_faster_answer_costs_what_it_costs(tmp_path: Path, path: str, stream: bool) -> None:

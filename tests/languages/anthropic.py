@@ -18,6 +18,10 @@ class Anthropic:
         body = asked.body
         if asked.headers.get("anthropic-version") is None:
             return error("400 Bad Request", "invalid_request_error", "anthropic-version: header is required")
+        if asked.path.endswith("/count_tokens"):
+            if "max_tokens" in body:
+                return error("400 Bad Request", "invalid_request_error", "max_tokens: Extra inputs are not permitted")
+            return Answer(body=encode({"input_tokens": 4_000 + count(body["messages"])}))
         if not isinstance(body.get("max_tokens"), int):
             return error("400 Bad Request", "invalid_request_error", "max_tokens: Field required")
         said = words(body["messages"], body["max_tokens"])
