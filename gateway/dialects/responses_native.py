@@ -38,9 +38,13 @@ def readable(items: list[Body], path: str = "input") -> tuple[list[Body], Need |
 def _item(item: Body, path: str, found: list[Need]) -> Body:
     if not isinstance(cast("object", item), dict):
         return item
-    kind = item.get("type")
-    if isinstance(kind, str) and kind not in _KNOWN:
-        found.append(Need(param=f"{path}.type", message=f"Items of the type {kind[:64]!r} are not supported here."))
+    kind, sealed = item.get("type"), item.get("encrypted_content")
+    theirs = kind == "compaction" and isinstance(sealed, str) and not compaction.is_ours(sealed)
+    if isinstance(kind, str) and (kind not in _KNOWN or theirs):
+        message = f"Items of the type {kind[:64]!r} are not supported here."
+        if theirs:
+            message = f"'{path}.encrypted_content' was not made by nearhit, so what it stands for cannot be read here."
+        found.append(Need(param=f"{path}.encrypted_content" if theirs else f"{path}.type", message=message))
         return {"type": "message", "role": "user", "content": _encode(item).decode()}
     if kind == "message" and isinstance(content := item.get("content"), list):
         parts = [_part(part, f"{path}.content[{index}]", found) for index, part in enumerate(dicts(content))]  # pyright: ignore[reportUnknownArgumentType] - a client's JSON

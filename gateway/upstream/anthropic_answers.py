@@ -34,6 +34,7 @@ _AT_THE_END = ("stop_details", "container", "context_management", "diagnostics")
 _TOLD_LATER = frozenset({"text", "thinking", "tool_use"})  # their first words are what begins an answer
 _NOT_BEGUN = frozenset({"overloaded_error", "rate_limit_error"})
 _OVERLOADED = 529
+_HOUR = "ephemeral_1h_input_tokens"
 _CODES = {
     "authentication_error": "invalid_api_key",
     "not_found_error": "model_not_found",
@@ -220,12 +221,16 @@ def usage_of(told: Body) -> Body | None:
         return None
     read = whole_number(told.get("cache_read_input_tokens")) or 0
     written = whole_number(told.get("cache_creation_input_tokens")) or 0
+    hour, written_to = 0, mapping(told.get("cache_creation"))
     shortened = [row for row in objects(told.get("iterations")) if row.get("type") == "compaction"]
     for row in shortened:  # to shorten the conversation is billed as well, and not among the totals
         fresh += whole_number(row.get("input_tokens")) or 0
         made += whole_number(row.get("output_tokens")) or 0
         read += whole_number(row.get("cache_read_input_tokens")) or 0
         written += whole_number(row.get("cache_creation_input_tokens")) or 0
+        hour += whole_number(mapping(row.get("cache_creation")).get(_HOUR)) or 0
+    if hour:
+        told = {**told, "cache_creation": {**written_to, _HOUR: (whole_number(written_to.get(_HOUR)) or 0) + hour}}
     thought = whole_number(mapping(told.get("output_tokens_details")).get("thinking_tokens")) or 0
     prompt = fresh + read + written
     usage: Body = {

@@ -17,6 +17,7 @@ from gateway.upstream.telling import Telling, whole
 _CUT = {"max_output_tokens": "length", "content_filter": "content_filter"}
 _NOT_BEGUN = frozenset({"rate_limit_exceeded", "server_is_overloaded", "slow_down"})
 _ENDS = frozenset({"response.completed", "response.incomplete"})
+_NO_END = frozenset({"failed", "cancelled", "queued", "in_progress"})
 _HELD = frozenset({"response.created", "response.in_progress", "response.queued"})
 _THOUGHTS = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
 # Items that chat has words for, and what is plain about them.
@@ -138,7 +139,7 @@ class Events:
 
 def body_of(response: Body, model: str, created: float, *, native: bool = False) -> Chunk:
     """A response that was not streamed, as one chat completion. Raises StreamGarbage for anything else."""
-    if response.get("error") or response.get("status") not in ("completed", "incomplete"):
+    if response.get("error") or response.get("status") in _NO_END or not isinstance(response.get("output"), list):
         raise _failure(response)
     events = Events(model, created, native=native)
     chunks = events.feed(_encode({"type": "response.created", "response": {"id": response.get("id")}}))

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from pydantic import SecretStr
 
-from gateway.call import Body, Chunk
+from gateway.call import Body, Chunk, Native
 from gateway.errors import GatewayError
 from gateway.providers import Partial, Provider, Sending, load
 from gateway.settings import ProviderSettings
@@ -46,7 +46,9 @@ _OWNERS = (
     ("localhost:11434", "ollama"),
     ("", "openai"),
 )
-_CALL = re.compile(r"/chat/completions$|/v1/messages$|:generateContent$|:streamGenerateContent$|/converse(-stream)?$")
+_CALL = re.compile(
+    r"/chat/completions$|/responses$|/v1/messages$|:generateContent$|:streamGenerateContent$|/converse(-stream)?$"
+)
 _PIECE = 1_000  # bytes: odd enough to cut events anywhere
 
 
@@ -108,12 +110,13 @@ async def replayed(kind: str, recorded: Recorded) -> Outcome:
     stream = "event-stream" in media or "eventstream" in media or recorded.url.endswith("converse-stream")
     good = 200 <= recorded.status < 300
     form = "error" if not good else "streamed" if stream else "whole"
+    speaks = "responses" if urlsplit(recorded.url).path.endswith("/responses") else kind
     expected, failed = (
-        (said(kind, recorded.raw, media), broken_off(kind, recorded.raw, media)) if good else (Said(), "")
+        (said(speaks, recorded.raw, media), broken_off(kind, recorded.raw, media)) if good else (Said(), "")
     )
     tasks = Tasks()
     try:
-        chunks = await _chunks(_provider(kind, recorded, tasks), stream=stream and good)
+        chunks = await _chunks(_provider(kind, recorded, tasks), speaks, stream=stream and good)
     except (GatewayError, Partial) as error:
         wrong = _failed(error, failed) if good else _refused(error, recorded)
         return Outcome(kind, form, wrong)
@@ -126,13 +129,18 @@ async def replayed(kind: str, recorded: Recorded) -> Outcome:
 
 def _provider(kind: str, recorded: Recorded, tasks: Tasks) -> Provider:
     extra: dict[str, Any] = {"region": "eu-central-1"} if kind == "bedrock" else {}
+    if urlsplit(recorded.url).path.endswith("/responses"):
+        extra = {"api_version": "v1"} if kind == "azure" else {"responses": True}
     settings = ProviderSettings(kind=kind, base_url="http://127.0.0.1/v1", api_key=SecretStr("none"), **extra)
     return load(kind).build("up", settings, transport=_Transport(recorded), tasks=tasks)
 
 
-async def _chunks(provider: Provider, *, stream: bool) -> list[Chunk]:
+async def _chunks(provider: Provider, speaks: str, *, stream: bool) -> list[Chunk]:
     body: Body = {"messages": [{"role": "user", "content": "?"}], "model": "m", "stream": stream}
     what = Sending(id="a", operation="chat", model="m", body=body, stream=stream, tenant="t", timeout=10.0, idle=10.0)
+    if speaks == "responses":
+        native = Native(dialect=speaks, body={"model": "m", "input": "?"}, headers={}, apart={})
+        what = msgspec.structs.replace(what, native=native)
     async with aclosing(provider.send(what)) as chunks:
         return [chunk async for chunk in chunks]
 

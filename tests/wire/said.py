@@ -32,6 +32,8 @@ def said(kind: str, raw: bytes, media: str) -> Said:
         return _anthropic(bodies)
     if kind == "gemini":
         return _gemini(bodies)
+    if kind == "responses":
+        return _responses(bodies)
     return _bedrock(bodies) if kind == "bedrock" else _openai(bodies)
 
 
@@ -121,10 +123,35 @@ def _anthropic(bodies: Iterable[Any]) -> Said:
             found.thought += block["thinking"]
         elif block["type"] == "tool_use":
             found.calls.append((block["name"], arguments_of(written[place]) if place in written else block["input"]))
-    found.cached = usage.get("cache_read_input_tokens") or 0
-    written_to = usage.get("cache_creation_input_tokens") or 0
-    found.prompt = (usage.get("input_tokens") or 0) + found.cached + written_to
+    # To shorten a conversation costs tokens that the totals leave out.
+    for told in (usage, *(row for row in usage.get("iterations") or [] if row.get("type") == "compaction")):
+        read = told.get("cache_read_input_tokens") or 0
+        found.cached += read
+        found.prompt += (told.get("input_tokens") or 0) + read + (told.get("cache_creation_input_tokens") or 0)
+        found.completion += told.get("output_tokens") or 0
+    return found
+
+
+def _responses(bodies: Iterable[Any]) -> Said:
+    """A response, or the one that its last event holds."""
+    found, whole = Said(), dict[str, Any]()
+    for body in bodies:
+        whole = body.get("response") or (body if "output" in body else whole)
+    for item in whole.get("output") or []:
+        parts: list[Any] = item.get("content") or []
+        if item["type"] == "message":
+            found.text += "".join(part.get("text") or "" for part in parts)
+        elif item["type"] == "reasoning":
+            found.thought += "".join(part["text"] for part in [*(item.get("summary") or []), *parts])
+        elif item["type"] == "function_call":
+            found.calls.append((item["name"], arguments_of(item["arguments"])))
+        elif item["type"] == "custom_tool_call":
+            found.calls.append((item["name"], {"input": item["input"]}))
+    usage: dict[str, Any] = whole.get("usage") or {}
+    found.prompt = usage.get("input_tokens") or 0
     found.completion = usage.get("output_tokens") or 0
+    found.cached = (usage.get("input_tokens_details") or {}).get("cached_tokens") or 0
+    found.ended = bool(whole.get("status"))
     return found
 
 

@@ -206,7 +206,8 @@ def test_what_shortening_a_conversation_took_is_paid_for() -> None:
         "input_tokens": 100,
         "output_tokens": 20,
         "cache_read_input_tokens": 5,
-        "cache_creation_input_tokens": 0,
+        "cache_creation_input_tokens": 4,
+        "cache_creation": {"ephemeral_1h_input_tokens": 4, "ephemeral_5m_input_tokens": 0},
     }
     usage = {**USAGE, "iterations": [shortened, {"type": "message", "input_tokens": 7, "output_tokens": 9}]}
     message: Body = {
@@ -218,7 +219,8 @@ def test_what_shortening_a_conversation_took_is_paid_for() -> None:
     }
     chunk = body_of(message, "m", 1.0, native=True)
     assert chunk.usage is not None
-    assert (chunk.usage.prompt, chunk.usage.cached, chunk.usage.completion) == (112, 5, 29)
+    assert (chunk.usage.prompt, chunk.usage.cached, chunk.usage.completion) == (116, 5, 29)
+    assert (chunk.usage.cache_write, chunk.usage.cache_write_1h) == (4, 4)
     whole = decode(voice().whole({**chunk.data, "id": "chatcmpl-7", "model": "smart"}))
     assert {name: whole["usage"][name] for name in USAGE} == USAGE
     assert whole["usage"]["iterations"] == usage["iterations"]

@@ -112,7 +112,6 @@ def test_no_note_is_a_failure(note: str, finish: str) -> None:
         ([TRIGGER], "input"),
         ([TRIGGER, *TALK], "input[0]"),
         ([*TALK, TRIGGER, TRIGGER], "input[3]"),
-        ([{"type": "compaction", "encrypted_content": "gAAAAABo"}], "input[0].encrypted_content"),
         ([{"type": "compaction", "encrypted_content": "nearhit-1:?"}], "input[0].encrypted_content"),
         ([{"type": "compaction", "encrypted_content": "nearhit-1:/w=="}], "input[0].encrypted_content"),
     ],

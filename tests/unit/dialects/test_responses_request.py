@@ -200,6 +200,7 @@ NEEDS: list[tuple[dict[str, Any], str]] = [
         {"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "https://x/y.pdf"}]}]},
         "input[0].content[0].file_url",
     ),
+    ({"input": [{"type": "compaction", "encrypted_content": "gAAAAABo"}]}, "input[0].encrypted_content"),
     ({"tools": [_HOSTED]}, "tools[0].type"),
     ({"tools": [_HOSTED], "tool_choice": "required"}, "tools[0].type"),
     ({"tools": [LOOK, _HOSTED], "tool_choice": {"type": "code_interpreter"}}, "tool_choice.type"),
