@@ -21,6 +21,7 @@ from gateway.transport.credential import Credential
 from gateway.upstream.exchanges import Asked, config_of
 from gateway.upstream.fields import objects, words
 from gateway.upstream.gemini_answers import Events, body_of, refusal
+from gateway.upstream.gemini_embeddings import embedded
 from gateway.upstream.gemini_requests import cannot, translated
 from gateway.upstream.native import Answered, Means, NativeConfig, NativeProvider
 
@@ -35,7 +36,7 @@ class Config(NativeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class GeminiProvider(NativeProvider):
-    """Obeys gateway.providers.Provider; chat only."""
+    """Obeys gateway.providers.Provider; chat and embeddings."""
 
     cannot = staticmethod(cannot)
 
@@ -45,11 +46,25 @@ class GeminiProvider(NativeProvider):
         base = (settings.base_url or _DEFAULT_BASE).rstrip("/")
         super().__init__(name, settings, config, Credential(settings.api_key, base, "x-goog-api-key"), base, means)
 
-    def _asked(self, sending: Sending) -> Asked:
-        self._only_chat(sending)
+    async def _whole(self, sending: Sending) -> Chunk:
+        if sending.operation != "embedding":
+            return await super()._whole(sending)
+        model, headers = self._path(sending), {**self._headers, **sending.headers}
+
+        async def ask(method: str, body: Body) -> Body:
+            return await self._said(Asked(f"{self._base}/{model}:{method}", headers, _encode(body)), sending.timeout)
+
+        return await embedded(sending, model, ask)
+
+    def _path(self, sending: Sending) -> str:
+        """Raises NotFound for a name that cannot be a part of an address."""
         if not _MODEL.fullmatch(sending.model):
             raise NotFound(f"{self.name} has no model called {sending.model!r:.200}.", param="model")
-        path = sending.model if "/" in sending.model else f"models/{sending.model}"
+        return sending.model if "/" in sending.model else f"models/{sending.model}"
+
+    def _asked(self, sending: Sending) -> Asked:
+        self._only_chat(sending)
+        path = self._path(sending)
         method = "streamGenerateContent?alt=sse" if sending.stream else "generateContent"
         headers = {**self._headers, **sending.headers}
         return Asked(f"{self._base}/{path}:{method}", headers, _encode(translated(sending)))
@@ -74,7 +89,7 @@ class GeminiProvider(NativeProvider):
 
 
 def _answers(methods: object) -> bool:
-    return not isinstance(methods, list) or "generateContent" in methods
+    return not isinstance(methods, list) or "generateContent" in methods or "embedContent" in methods
 
 
 def build(

@@ -191,14 +191,14 @@ class Upstream(ABC):
         return None
 
     async def _said(self, asked: Asked, timeout: float) -> Body:
-        """What it answers to a question that costs nothing. Raises GatewayError."""
+        """What it answers to a question beside those that `send` asks. Raises GatewayError."""
         exchange = await opened(self._transport, self.name, asked, timeout)
         try:
             if exchange.status != 200:
                 raise await self._refused(exchange, self._monotonic() + timeout)
-            return parse(await exchange.whole(LARGEST_ERROR, timeout))
+            return parse(await exchange.whole(LARGEST_BODY, timeout))
         except (TransportError, StreamGarbage) as error:
-            raise UpstreamFailed(f"{self.name} did not answer: {error}") from error
+            raise in_doubt(f"{self.name} did not answer: {error}") from error
         finally:
             exchange.close()
 

@@ -169,7 +169,7 @@ async def anthropic(case: Case, stack: AsyncExitStack) -> Bench:
 
 
 async def gemini(case: Case, stack: AsyncExitStack) -> Bench:
-    return await spoken(case, stack, "gemini", Gemini(), frozenset({"completion", "embedding"}))
+    return await spoken(case, stack, "gemini", Gemini(), frozenset({"completion"}))
 
 
 async def azure(case: Case, stack: AsyncExitStack) -> Bench:

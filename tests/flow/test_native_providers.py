@@ -9,6 +9,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from msgspec import Struct
 from msgspec.json import encode
+from openai import AsyncOpenAI
 
 from tests.languages.anthropic import Anthropic, event
 from tests.languages.azure import Azure
@@ -132,6 +133,27 @@ async def test_a_cut_answer_is_told_and_never_kept(tmp_path: Path, kind: str) ->
             await gateway.settled()
         assert len(up.heard) == 2
         assert all(row["cost_nano"] > 0 for row in await gateway.rows())
+
+
+async def test_gemini_embeds_in_openais_shape_for_what_it_counts(tmp_path: Path) -> None:
+    """OpenAI's clients ask for base64 and for a thousand texts at once; Google takes a hundred and tells no usage."""
+    async with (
+        served(tmp_path, "gemini") as (gateway, up),
+        AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=gateway.key, max_retries=0) as client,
+    ):
+        texts = [f"text {number}" for number in range(250)]
+        asked: Any = {"model": "gemini/gemini-embedding-001", "input": texts, "dimensions": 3}
+        told = await client.embeddings.create(**asked)
+        assert [row.index for row in told.data] == list(range(250))
+        assert told.data[7].embedding == [len(texts[7]) / 8 + place for place in range(3)]
+        assert (told.usage.prompt_tokens, len(up.heard)) == (500, 4)
+        as_floats = await client.embeddings.create(**asked, encoding_format="float", extra_body={"taskType": "X"})
+        assert as_floats.data[7].embedding == told.data[7].embedding
+        assert up.heard[-2].body["requests"][0]["taskType"] == "X"
+        refused = await gateway.post("/v1/embeddings", {**asked, "input": [1, 2]})
+        assert (refused.status, refused.json["error"]["param"]) == (400, "input")
+        first, *_ = await gateway.rows()
+        assert first["cost_nano"] == 500 * 150
 
 
 async def test_anthropic_counts_the_tokens_of_its_models(tmp_path: Path) -> None:

@@ -16,6 +16,19 @@ class Gemini:
         if asked.line.startswith("GET "):
             models = [{"name": "models/gemini-fake", "supportedGenerationMethods": ["generateContent"]}]
             return Answer(body=encode({"models": models}))
+        if asked.path.endswith(":batchEmbedContents"):
+            rows = asked.body["requests"]
+            if len(rows) > 100 or any(f"/{row['model']}:" not in asked.path for row in rows):
+                return error("400 Bad Request", 400, "INVALID_ARGUMENT", "at most 100 requests can be in one batch")
+            sizes = [row.get("outputDimensionality", 4) for row in rows]
+            texts = [row["content"]["parts"][0]["text"] for row in rows]
+            vectors = [
+                [len(text) / 8 + place for place in range(size)] for text, size in zip(texts, sizes, strict=True)
+            ]
+            return Answer(body=encode({"embeddings": [{"values": vector} for vector in vectors]}))
+        if asked.path.endswith(":countTokens"):
+            texts = [content["parts"][0]["text"] for content in asked.body["contents"]]
+            return Answer(body=encode({"totalTokens": sum(len(text.split()) for text in texts)}))
         contents, config = asked.body.get("contents"), asked.body.get("generationConfig", {})
         if not contents or "key=" in asked.path:
             return error("400 Bad Request", 400, "INVALID_ARGUMENT", "contents are required")

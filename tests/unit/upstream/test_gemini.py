@@ -266,12 +266,13 @@ async def test_pictures_and_run_code_are_kept() -> None:
 
 
 async def test_models_are_those_that_answer() -> None:
-    """Embedding models stand in the same list and would fail every chat."""
+    """Models that neither chat nor embed (pictures, speech) stand in the same list and would fail every request."""
     listing = (
         b'{"models":[{"name":"models/gemini-a","supportedGenerationMethods":["generateContent"]},'
-        b'{"name":"models/embed","supportedGenerationMethods":["embedContent"]}]}'
+        b'{"name":"models/embed","supportedGenerationMethods":["embedContent"]},'
+        b'{"name":"models/imagen","supportedGenerationMethods":["predict"]}]}'
     )
     transport = DirectTransport()
     async with raw_upstream(fixed(response("200 OK", listing))) as up:
-        assert await provider(up, transport).models() == ["gemini-a"]
+        assert await provider(up, transport).models() == ["gemini-a", "embed"]
     await transport.close()
