@@ -69,7 +69,9 @@ class Abroad:
                 numbers = groups.setdefault(target, [])
                 numbers.append(row.number)
                 sizes[target] = sizes.get(target, 0) + len(row.request)
-                if len(numbers) >= _MOST_ROWS or sizes[target] >= _MOST_BYTES:
+                service = self._reach.service(target.provider)
+                rows_at_once: int = getattr(service, "most_rows", _MOST_ROWS)
+                if len(numbers) >= rows_at_once or sizes[target] >= getattr(service, "most_bytes", _MOST_BYTES):
                     await self._make(target, groups.pop(target))
                     sizes.pop(target)
         for target, numbers in groups.items():

@@ -21,6 +21,7 @@ from gateway.transport.credential import Credential
 from gateway.upstream.exchanges import Asked, config_of
 from gateway.upstream.fields import objects, words
 from gateway.upstream.gemini_answers import Events, body_of, refusal
+from gateway.upstream.gemini_batches import GeminiBatches
 from gateway.upstream.gemini_embeddings import embedded
 from gateway.upstream.gemini_requests import cannot, translated
 from gateway.upstream.native import Answered, Means, NativeConfig, NativeProvider
@@ -68,6 +69,13 @@ class GeminiProvider(NativeProvider):
         method = "streamGenerateContent?alt=sse" if sending.stream else "generateContent"
         headers = {**self._headers, **sending.headers}
         return Asked(f"{self._base}/{path}:{method}", headers, _encode(translated(sending)))
+
+    def batching(self) -> GeminiBatches:
+        return GeminiBatches(self._line(), self._base, self._path, self._alone)
+
+    def _alone(self, sending: Sending) -> Body:
+        self._only_chat(sending)
+        return translated(sending)
 
     def _translator(self, sending: Sending) -> Events:
         return Events(sending.model, self._now())

@@ -40,7 +40,10 @@ class Returned(Struct, frozen=True):
 
 
 class Batching(Protocol):
-    """All of it raises GatewayError; UpstreamFailed that is `doubtful` where it may have been done all the same."""
+    """All of it raises GatewayError; UpstreamFailed that is `doubtful` where it may have been done all the same.
+
+    Where a service takes less at once than others it says so: `most_rows`, `most_bytes` of requests.
+    """
 
     async def hand_in(self, name: str, operation: Operation, rows: Sequence[Row]) -> str:
         """The service's own id for a new batch. `name`: ours, by which `find` knows it."""
@@ -89,11 +92,13 @@ class Line(Struct, frozen=True, kw_only=True):
     refusal: Callable[[int, Mapping[str, str], bytes], GatewayError]
     clean: Callable[[str], str]
 
-    async def ask(self, method: str, url: str, content: bytes = b"", kind: str = "application/json") -> Body:
-        """What it says. Raises GatewayError."""
+    async def ask(
+        self, method: str, url: str, content: bytes = b"", kind: str = "application/json", *, limit: int = _LARGEST_TOLD
+    ) -> Body:
+        """What it says, in at most `limit` bytes. Raises GatewayError."""
         exchange = await self._opened(method, url, content, kind)
         try:
-            return parse(await exchange.whole(_LARGEST_TOLD, _PATIENCE))
+            return parse(await exchange.whole(limit, _PATIENCE))
         except (TransportError, StreamGarbage) as error:
             raise in_doubt(f"{self.name} said nothing of its batch: {self.clean(str(error))}") from error
         finally:

@@ -108,6 +108,17 @@ async def test_every_endpoint_that_batches_have(tmp_path: Path) -> None:
         assert all(row["batch"] for row in bill(tmp_path))
 
 
+async def test_what_needs_more_than_a_chat_is_refused(tmp_path: Path) -> None:
+    """Lines are chats there: a search that nobody makes must not be answered as if it had been made."""
+    body = {"model": "lab/m", "input": "hi", "tools": [{"type": "web_search"}]}
+    row = msgspec.json.encode({"custom_id": "x", "method": "POST", "url": "/v1/responses", "body": body})
+    async with playing(tmp_path) as (server, _, client):
+        batch = await over(client, await made(client, row, "/v1/responses"))
+        failed = await told(client, batch.error_file_id)
+        assert failed["x"]["response"]["body"]["error"]["param"] == "tools[0].type"
+        assert server.books.counters.calls == 0
+
+
 async def test_only_models_of_that_provider_go_there(tmp_path: Path) -> None:
     """One input may name several models; each line goes its own way, and what cannot be sent is told why."""
     async with playing(tmp_path, more={"up": {"kind": "scripted"}}) as (server, gateway, client):

@@ -75,3 +75,50 @@ def answer(parts: list[dict[str, Any]], size: int) -> list[dict[str, Any]]:
         told += [{"candidates": [{"content": {"parts": [piece]}, "index": 0}]} for piece in pieces]
     usage = {"promptTokenCount": 1, "candidatesTokenCount": 3}
     return [*told, {"candidates": [{"finishReason": "STOP", "index": 0}], "usageMetadata": usage}]
+
+
+class Batches(Gemini):
+    """The same with batches, which are over when they are looked at for the second time; `running` keeps them going."""
+
+    def __init__(self) -> None:
+        self.batches: dict[str, dict[str, Any]] = {}
+        self.looks = 0
+        self.running = False
+
+    async def answer(self, asked: Request) -> Answer:
+        path, verb = asked.path.partition("?")[0], asked.line.split()[0]
+        if path.endswith(":batchGenerateContent"):
+            name = f"batches/b{len(self.batches)}"
+            self.batches[name] = {"asked": asked.body["batch"], "model": path, "state": "RUNNING"}
+            return Answer(body=encode(self._shown(name)))
+        if "/batches" not in path:
+            return await super().answer(asked)
+        if path.endswith("/batches"):
+            return Answer(body=encode({"operations": [self._shown(name) for name in reversed(self.batches)]}))
+        name = path[path.index("batches/") :].partition(":")[0]
+        if verb == "DELETE":
+            del self.batches[name]
+            return Answer(body=b"{}")
+        batch = self.batches[name]
+        if path.endswith(":cancel"):
+            batch["state"] = "CANCELLED"
+            return Answer(body=b"{}")
+        self.looks += 1
+        if self.looks > 1 and not self.running and batch["state"] == "RUNNING":
+            batch["state"] = "SUCCEEDED"
+            batch["told"] = [await self._run(row) for row in batch["asked"]["inputConfig"]["requests"]["requests"]]
+        return Answer(body=encode(self._shown(name)))
+
+    async def _run(self, row: dict[str, Any]) -> dict[str, Any]:
+        if "fail" in str(row["request"]["contents"]):
+            return {"metadata": row["metadata"], "error": {"code": 8, "message": "Quota exceeded."}}
+        told = await super().answer(Request("POST /x:generateContent HTTP/1.1", {}, row["request"]))
+        return {"metadata": row["metadata"], "response": msgspec.json.decode(told.body)}
+
+    def _shown(self, name: str) -> dict[str, Any]:
+        batch = self.batches[name]
+        told = {"displayName": batch["asked"]["displayName"], "state": f"BATCH_STATE_{batch['state']}"}
+        told["createTime"] = "2026-11-22T10:00:00.123456789Z"
+        if "told" in batch:
+            told["output"] = {"inlinedResponses": {"inlinedResponses": batch["told"]}}
+        return {"name": name, "metadata": told}
