@@ -89,7 +89,11 @@ class Continuing(Endpoint):
         """An upstream that has Responses is sent the request as it came, what it continues written out."""
         call = await super()._made(request_id, principal, scope, read)
         native = cast("ResponsesVoice", call.voice).native
-        return call if native is None else msgspec.structs.replace(call, native=native)
+        if native is None:
+            return call
+        # Sealed thoughts of what it continues are read, and paid for, as well.
+        size = len(_encode(native.body)) if read.body.get("previous_response_id") else 0
+        return msgspec.structs.replace(call, native=native, size=max(call.size, size))
 
     async def _fulfil(self, call: Call, send: Send, connection: Connection) -> None:
         voice = cast("ResponsesVoice", call.voice)

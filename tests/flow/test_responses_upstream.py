@@ -82,6 +82,15 @@ async def test_a_conversation_goes_on_with_its_sealed_thoughts(tmp_path: Path) -
         assert kinds == ["message", "reasoning", "web_search_call", "message", "function_call", "function_call_output"]
 
 
+async def test_sealed_thoughts_of_earlier_turns_are_held_for(tmp_path: Path) -> None:
+    """They are read as input with every turn: a hold that knew of the words alone would be overspent."""
+    async with served(tmp_path) as (gateway, _), client_of(gateway) as client:
+        first = await client.responses.create(model="openai/gpt-5-codex", input="Think long.")
+        again = {"model": "openai/gpt-5-codex", "input": "More.", "previous_response_id": first.id}
+        told = await gateway.post("/v1/responses", again, headers={"x-nearhit-dry-run": "1"})
+        assert float(told.json["worst_case_usd"]) > 0.075, told.json  # 60,000 bytes, a token each, at 1.25 USD
+
+
 async def test_an_equal_question_is_answered_from_the_cache_in_full(tmp_path: Path) -> None:
     """A kept answer is told with the items it came with, streamed or not."""
     async with served(tmp_path) as (gateway, up), client_of(gateway) as client:

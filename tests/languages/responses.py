@@ -38,8 +38,9 @@ def _whole(body: dict[str, Any]) -> dict[str, Any]:
     cited = {"type": "url_citation", "url": "https://x/", "title": "X", "start_index": 0, "end_index": 3}
     part = {"type": "output_text", "text": said, "annotations": [cited], "logprobs": []}
     thought = {"type": "summary_text", "text": "Hm."}
+    sealed = "sealed" * (10_000 if "Think long." in str(body["input"]) else 1)
     output: list[dict[str, Any]] = [
-        {"id": "rs_up", "type": "reasoning", "summary": [thought], "encrypted_content": "sealed"},
+        {"id": "rs_up", "type": "reasoning", "summary": [thought], "encrypted_content": sealed},
         {"id": "ws_up", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "x"}},
         {"id": "msg_up", "type": "message", "status": "completed", "role": "assistant", "content": [part]},
     ]
