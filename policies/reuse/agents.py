@@ -77,11 +77,10 @@ def _asks(a: Facts, b: Facts) -> bool:
     at_a, at_b = (next((i for i, word in enumerate(x.words) if word in _ASKING), None) for x in (a, b))
     if at_a is None or at_b is None or passive(a):
         return False
-    verb = _verb_of_asked(a, at_a)
-    if verb is None:
-        return False
     helped = next((i for i in range(at_b + 1, min(at_b + 4, len(b.words))) if b.words[i] in _SUPPORT), None)
-    if helped is None or verb not in b.stems[helped + 2 :]:
+    done = frozenset(b.stems[helped + 2 :]) if helped is not None else frozenset[str]()
+    verb = next((verb for verb in _verbs_of_asked(a, at_a) if verb in done), None)
+    if helped is None or verb is None:
         return False
     between = b.words[helped + 1 : helped + 1 + b.stems[helped + 1 :].index(verb)]
     if len(between) > _LONGEST_SUBJECT:
@@ -93,16 +92,16 @@ def _asks(a: Facts, b: Facts) -> bool:
     return any(stem in a.content_set for stem in subject)
 
 
-def _verb_of_asked(facts: Facts, at: int) -> str | None:
-    """What the asked one does: the topic word after "who", or after "which" and its noun; None where others act."""
+def _verbs_of_asked(facts: Facts, at: int) -> list[str]:
+    """What the asked one may do: the topic word after "who" or "what", or after "which" and its noun; none where
+    others act."""
     if not _AUXILIARIES.isdisjoint(facts.words[at + 1 :]):
-        return None
+        return []
     topic = [i for i in range(at + 1, len(facts.words)) if facts.stems[i] in facts.content_set][:2]
-    if facts.words[at] in {"which", "what"}:
-        topic = topic[1:]
     if not topic or not _SUBJECTS.isdisjoint(facts.words[at + 1 : topic[0]]):
-        return None
-    return facts.stems[topic[0]]
+        return []
+    asked = facts.words[at]
+    return [facts.stems[i] for i in (topic[1:] if asked == "which" else topic if asked == "what" else topic[:1])]
 
 
 def _agent(facts: Facts) -> _Agent | None:

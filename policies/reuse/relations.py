@@ -29,6 +29,8 @@ _MEANINGS = {
     for word in words.split()
 }
 _SEQUENCE = bag("then before after until because than instead so while unless although")
+_BEFORE = bag("before prior preceding until till")
+_BEFORE_STEMS = frozenset(stem(word) for word in _BEFORE)
 _ONE_SIDED = bag("if unless because")
 _COUNTED_ONCE = bag("a an per every each in daily weekly monthly yearly again more")
 # "by 20 percent" and "to 20 percent", "until 1714" and "since 1714"
@@ -113,6 +115,12 @@ def other_connective(a: Facts, b: Facts) -> bool:
         senses_a, senses_b = (frozenset[str]().union(*(_MEANINGS[word] for word in x)) for x in (only_a, only_b))
         if not senses_a & senses_b:
             return True
+    if (
+        (a.content_set ^ b.content_set) <= _BEFORE_STEMS
+        and bool(only_a) != bool(only_b)
+        and (only_a | only_b) <= _BEFORE
+    ):
+        return True  # "the year before the war", "the year of the war"
     return a.content_set == b.content_set and any(
         _next_topic(a, word) != _next_topic(b, word) for word in _ONE_SIDED & set(a.words) & set(b.words)
     )

@@ -4,6 +4,8 @@ Knows word order around a few connecting words and passive voice. Does not parse
 words must be the same in both texts, which free word order rarely leaves so. Being wrong costs a hit only.
 """
 
+import re
+
 from policies.reuse.english import bag, stem
 from policies.reuse.facts import Facts
 from policies.reuse.lexicon import OPPOSITES, STOP
@@ -18,6 +20,7 @@ _FILLERS = bag(
 )
 # Only these let two things change places in an otherwise equal sentence.
 _JOINING = bag("and or but vs versus nor the a an my your")
+_OWNED = re.compile(r"(\w+)(?='s\s+(\w+))")
 _ADVERBS = bag("online offline abroad overseas home alone together fast safely")
 _FAR = 7
 _LONGEST_PART = 3
@@ -25,7 +28,7 @@ _LONGEST_PART = 3
 
 def swapped(a: Facts, b: Facts) -> bool:
     """Whether two words both texts share have changed places in a way that changes who does what."""
-    if _exchanged(a, b):
+    if _exchanged(a, b) or any((y, x) in _owned(b) for x, y in _owned(a)):
         return True
     shared = [word for word in a.content if word in b.content_set and a.stems.count(word) == b.stems.count(word) == 1]
     order_b = {word: b.stems.index(word) for word in shared}
@@ -35,6 +38,11 @@ def swapped(a: Facts, b: Facts) -> bool:
             if (order_b[x] > order_b[y]) != turned and _says_so(a, b, (x, y), turned=turned):
                 return True
     return False
+
+
+def _owned(facts: Facts) -> frozenset[tuple[str, str]]:
+    """ "my mother's sister" is not "my sister's mother"."""
+    return frozenset((stem(who), stem(what)) for who, what in _OWNED.findall(facts.text.casefold()))
 
 
 def _exchanged(a: Facts, b: Facts) -> bool:

@@ -315,6 +315,7 @@ May I bring a guest or a pet? | May I bring a guest with a pet? | Can I bring a 
 Can both of them drive? | Can one of them drive? | Are both of them able to drive?
 Does it run every other day? | Does it run every day? | Will it run every other day?
 Was it cheap but good? | Was it cheap or good? | Was it good but cheap?
+What happened the year before the crash? | What happened the year of the crash? | What was it that happened the year before the crash?
 """,
     "order": """
 How do I get from Berlin to Munich? | How do I get from Munich to Berlin? | How can I get from Berlin to Munich?
@@ -350,6 +351,8 @@ Is milk chocolate vegan? | Is chocolate milk vegan? | Would milk chocolate be ve
 What is a boat house? | What is a house boat? | What does boat house mean?
 Warm up the car, then drive | Drive, then warm up the car | First warm up the car, then drive
 Can a bad fever cause a good rash? | Can a good fever cause a bad rash? | Could a bad fever cause a good rash?
+What replaced the floppy disk? | What did the floppy disk replace? | What has replaced the floppy disk?
+Who is my mother's sister? | Who is my sister's mother? | Who's my mother's sister?
 """,
     "substitution": """
 how do i descale a kettle | how do i descale a boiler | how can i descale a kettle
