@@ -139,7 +139,7 @@ def test_near_misses_of_families_that_nobody_had_named_are_stopped() -> None:
 
 
 def test_near_misses_in_still_other_words_are_stopped_by_guards_or_look_unlike() -> None:
-    """394 of ten kinds in three sets, each tried before its guards were mended; what no guard stops has a low cosine."""
+    """394 of ten kinds in three sets, each tried before its guards were mended; what passes has a low cosine."""
     pairs = read_pairs(Path(__file__).parents[2] / "data" / "more_near_misses.tsv")
     passed = {
         same: sum(pair.same == same and forbids(*both(pair.a, pair.b)) is None for pair in pairs)
