@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gateway.call import Call
 from gateway.catalog import Catalog
-from gateway.errors import NotAllowed, UpstreamFailed, UpstreamRefused
+from gateway.errors import NotAllowed, Overloaded, UpstreamFailed, UpstreamRefused
 from gateway.estimate import bound
 from gateway.providers import Provider, Sending
 
@@ -55,7 +55,7 @@ class Counter:
         )
         try:
             return Counted(await exactly(sending), exact=True)
-        except UpstreamFailed as failure:
+        except (UpstreamFailed, Overloaded) as failure:
             if isinstance(failure, UpstreamRefused) and failure.upstream_status not in _OF_THE_SERVICE:
                 raise
             return _estimate(call)

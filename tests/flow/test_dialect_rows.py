@@ -33,7 +33,7 @@ ROWS: list[tuple[str, bytes, set[int]]] = [
     ("unknown model", encode({**MESSAGE, **RESPONSE, "model": "no/where"}), {400, 404}),
     ("stream is a word", encode({**MESSAGE, **RESPONSE, "stream": "yes"}), {400}),
     ("tools is a word", encode({**MESSAGE, **RESPONSE, "tools": "x"}), {400}),
-    ("tools without a name", encode({**MESSAGE, **RESPONSE, "tools": [{"type": "function", "parameters": []}]}), {400}),
+    ("tools without a name", encode({**MESSAGE, **RESPONSE, "tools": [{"type": "custom", "parameters": []}]}), {400}),
     ("stream of a bad request", encode({**MESSAGE, **RESPONSE, "stream": True, "messages": [], "input": []}), {400}),
 ]  # fmt: skip
 
