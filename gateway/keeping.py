@@ -97,8 +97,9 @@ def _whole(body: Body) -> bool:
 
 
 # By which services say, in words of their own, that an answer is all there; others (`pause_turn`,
-# `MALFORMED_FUNCTION_CALL`) stand beside a `stop` for want of a better word.
-_ENDS = frozenset(("", "stop_sequence", "eos", "eos_token"))
+# `MALFORMED_FUNCTION_CALL`, `network_error`) stand beside a `stop` for want of a better word. OpenRouter tells one with
+# every answer.
+_ENDS = frozenset(("", "stop", "stop_sequence", "end_turn", "complete", "completed", "eos", "eos_token"))
 
 
 def _ended_well(choice: object) -> bool:
@@ -106,7 +107,8 @@ def _ended_well(choice: object) -> bool:
         return False
     found = cast("Body", choice)
     message = found.get("message")
-    if found.get("finish_reason") != "stop" or found.get("native_finish_reason", "") not in _ENDS:
+    native = str(found.get("native_finish_reason") or "").lower()
+    if found.get("finish_reason") != "stop" or native not in _ENDS:
         return False
     if message is None:
         return isinstance(found.get("text"), str)

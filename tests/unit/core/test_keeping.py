@@ -27,13 +27,18 @@ CALL = Call(
         (None, True),
         ("stop_sequence", True),
         ("eos", True),
+        ("stop", True),
+        ("STOP", True),
+        ("end_turn", True),
+        ("completed", True),
+        ("network_error", False),
         ("pause_turn", False),
         ("MALFORMED_FUNCTION_CALL", False),
         ("OTHER", False),
     ],
 )
 def test_a_stop_for_want_of_a_better_word_is_no_end(reason: str | None, kept: bool) -> None:
-    """Half a turn, or a call that could not be read, must not be what everybody with that question gets."""
+    """Half a turn must not be what everybody with that question gets; OpenRouter names a reason with whole ones too."""
     told = {} if reason is None else {"native_finish_reason": reason}
     choice = {"index": 0, "message": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop", **told}
     flight = Flight(None, streamed=False)
