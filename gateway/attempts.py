@@ -89,7 +89,7 @@ class Attempts:
         """The service tier it is charged by, and whether the upstream is to be told so by us."""
         if call.given is not None:
             return "batch", False
-        if call.background and call.body.get("service_tier") in (None, "auto"):
+        if call.background and call.tier != "fast" and call.body.get("service_tier") in (None, "auto"):
             kind = self._upstreams.kind(target.provider)
             return self._prices.background_tier(target.provider, kind, target.model, call.at)
         return call.tier, False
@@ -220,8 +220,8 @@ class Attempts:
         told, call = first.data.get("service_tier"), trial.call
         if not isinstance(told, str) or trial.route.free or call.given is not None:
             return plan.price
-        tier, ours = self._tier(call, trial.target)
-        if told == tier or (call.background and not ours and call.body.get("service_tier") is None):
+        tier, _ = self._tier(call, trial.target)
+        if told == tier or (call.background and tier in ("batch", "default") and call.body.get("service_tier") is None):
             return plan.price  # of a tier that is the operator's own the provider knows nothing
         kind = self._upstreams.kind(plan.provider)
         found = self._prices.peek(plan.provider, kind, plan.model, call.at, tier=told)

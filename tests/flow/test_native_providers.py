@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.json import encode
 from openai import AsyncOpenAI
 
+from tests.flow.test_batches import client_of, line, lines, made, over
 from tests.languages.anthropic import Anthropic, event
 from tests.languages.azure import Azure
 from tests.languages.bedrock import Bedrock
@@ -177,6 +178,17 @@ async def test_a_faster_answer_costs_what_it_costs(tmp_path: Path, path: str, st
         for speed in ({}, {"speed": "fast"}):
             told = await gateway.post(path, {**asked, **speed}, headers={"x-nearhit-cache": "off"})
             assert told.status == 200, told.raw
+        assert up.heard[-1].body["speed"] == "fast"
+        usual, fast = (row["cost_nano"] for row in await gateway.rows())
+        assert fast == 2 * usual > 0
+
+
+async def test_a_faster_answer_costs_that_in_a_batch_too(tmp_path: Path) -> None:
+    """Lines of batches were charged at the usual price, half of what Anthropic asks."""
+    async with served(tmp_path, "anthropic") as (gateway, up), client_of(gateway) as client:
+        for speed in ({}, {"speed": "fast"}):
+            row = line("x", model="anthropic/claude-fable-5-2", max_tokens=24, **speed)
+            await over(client, await made(client, lines(row)))
         assert up.heard[-1].body["speed"] == "fast"
         usual, fast = (row["cost_nano"] for row in await gateway.rows())
         assert fast == 2 * usual > 0
