@@ -6,7 +6,6 @@ route instead of opening it. Knows: roles, the admin socket, OpenAI's error shap
 
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -16,7 +15,7 @@ from litestar.di import NamedDependency, Provide
 from litestar.enums import ParamType
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.handlers import BaseRouteHandler
-from litestar.types import ASGIApp, ControllerRouterHandler, Method, Receive, Scope, Send
+from litestar.types import ASGIApp, ControllerRouterHandler, Receive, Scope, Send
 from sqlalchemy.exc import IntegrityError
 
 from cache.store import StoreDown
@@ -42,7 +41,6 @@ AnyRequest = Request[Any, Any, Any]
 
 _SOCKET_MARK, _SERVICES = "nearhit.admin_socket", "nearhit.services"
 _LONGEST_PROBLEMS = 5
-_METHODS: tuple[Method, ...] = ("GET", "POST", "PUT", "DELETE")
 _FIELD = re.compile(r"field `([^`]{1,100})`")
 _MISSING = re.compile(r"Missing required query parameter '(\w{1,100})'")
 _OUTSIDE = {"form": "format", "start": "from", "end": "to"}  # query parameters whose names are Python's own words
@@ -141,7 +139,8 @@ def _of_status(error: HTTPException) -> GatewayError:
     if error.status_code == 404:
         return NotFound("There is nothing at this address. GET /docs lists what there is.", code="not_found")
     if error.status_code == 405:
-        return MethodNotAllowed("This address does not answer that method. GET /docs lists what it does answer.")
+        why = "This address does not answer that method. GET /docs lists what it does answer."
+        return MethodNotAllowed(why, headers=tuple((error.headers or {}).items()))  # `allow`, which the router knows
     if error.status_code == 413:
         return TooLarge(error.detail)
     return InvalidRequest(error.detail) if error.status_code < 500 else Internal("Something went wrong here.")
@@ -179,24 +178,12 @@ def respond(request: AnyRequest, error: Exception) -> Response[Any]:
     if isinstance(told, Internal):
         request.logger.error("control plane failed", exc_info=error) if request.app.logger else None
     headers = {**dict(told.headers), "cache-control": "no-store"}
-    if isinstance(told, MethodNotAllowed):
-        headers.setdefault("allow", ", ".join(_allowed(request)))
     status, body = told.http_status, told.body()
     if "anthropic-version" in request.headers:
         request_id = uuid7()
         headers |= {"x-request-id": request_id, "request-id": request_id}
         status, body = refusal(told, request_id)
     return Response(body, status_code=status, media_type="application/json", headers=headers)
-
-
-def _allowed(request: AnyRequest) -> list[str]:
-    """The methods that this address does answer."""
-    found: list[str] = []
-    for method in _METHODS:
-        with suppress(HTTPException):
-            request.app.asgi_router.handle_routing(path=request.url.path, method=method)
-            found.append(method)
-    return found
 
 
 EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[[AnyRequest, Exception], Response[Any]]] = {Exception: respond}

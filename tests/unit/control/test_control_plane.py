@@ -170,9 +170,10 @@ async def test_a_wrong_parameter_is_named_as_it_was_written(home: House, asked: 
 async def test_another_method_is_told_which_ones_there_are(home: House) -> None:
     """RFC 9110 wants `Allow` with every 405; only the endpoints of models had it."""
     async with home.client() as admin:
-        for path, methods in (("usage", "GET"), ("budgets/team:acme", "GET, PUT, DELETE"), ("keys", "GET, POST")):
+        for path, methods in (("usage", "GET"), ("budgets/team:acme", "GET PUT DELETE"), ("keys/", "GET POST")):
             refused = await admin.patch(f"/api/v1/{path}")
-            assert (refused.status_code, refused.headers["allow"]) == (405, methods)
+            assert refused.status_code == 405
+            assert set(refused.headers["allow"].split(", ")) == {*methods.split(), "OPTIONS"}
 
 
 async def test_malformed_json_and_unknown_addresses_keep_the_error_shape(home: House) -> None:
