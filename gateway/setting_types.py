@@ -6,18 +6,27 @@ Knows: how `150ms` and `16MiB` are read. Does not know: any setting.
 import re
 from typing import Annotated
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
-_NUMBER = re.compile(r"^-?\d+(?:\.\d+)?$")  # what a variable of the environment says in plain figures
 _SIZE = re.compile(r"^(\d+)(B|KiB|MiB|GiB)$")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
+def _is_number(text: str) -> bool:
+    """What a variable of the environment says in plain figures."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def seconds(value: object) -> object:
     """`"150ms"`, `"24h"` -> seconds; numbers are seconds already."""
-    if isinstance(value, str) and not _NUMBER.match(value.strip()):
+    if isinstance(value, str) and not _is_number(value):
         if (found := _DURATION.match(value.strip())) is None:
             raise ValueError("a duration such as 150ms, 30s, 5m, 24h or 7d")
         return float(found[1]) * _SECONDS[found[2]]
@@ -26,7 +35,7 @@ def seconds(value: object) -> object:
 
 def octets(value: object) -> object:
     """`"16MiB"` -> bytes; whole numbers are bytes already."""
-    if isinstance(value, str) and not _NUMBER.match(value.strip()):
+    if isinstance(value, str) and not _is_number(value):
         if (found := _SIZE.match(value.strip())) is None:
             raise ValueError("a size such as 512KiB, 16MiB or 2GiB")
         return int(found[1]) * _BYTES[found[2]]
@@ -51,3 +60,9 @@ def mistakes(error: ValidationError) -> str:
         why = "there is no such setting" if found["type"] == "extra_forbidden" else found["msg"]
         lines.append(f"{name}: {why}".removeprefix(": ").replace("Value error, ", "", 1))
     return "the configuration is not valid:\n  " + "\n  ".join(lines)
+
+
+def no_yaml(error: yaml.YAMLError) -> str:
+    """Where a file is no YAML. The error's own words show what is written there, which may be a secret, too."""
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    return "it is no YAML" if mark is None else f"line {mark.line + 1}, column {mark.column + 1} is no YAML"

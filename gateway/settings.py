@@ -35,7 +35,7 @@ from gateway.kept_settings import KeptSettings, RetentionSettings
 from gateway.model_settings import ModelSettings
 from gateway.oidc_settings import OidcSettings
 from gateway.secret_files import with_files
-from gateway.setting_types import Octets, Seconds, Section, mistakes
+from gateway.setting_types import Octets, Seconds, Section, mistakes, no_yaml
 from policies.money import nano
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -154,7 +154,7 @@ class CacheSettings(Section):
             try:
                 read_keys(value)
             except OSError as error:
-                raise ValueError(f"cannot read {value}: {error.strerror}") from error
+                raise ValueError(f"cannot read the file: {error.strerror}") from error  # it may be the key itself
         return value
 
     @field_validator("audit_budget_usd", "encoder_hour_usd")
@@ -356,7 +356,9 @@ def environment() -> dict[str, str]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         found = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+    except yaml.YAMLError as error:
+        raise ValueError(f"cannot read {path}: {no_yaml(error)}") from None
+    except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {path}: {error}") from error
     if found is None:
         return {}

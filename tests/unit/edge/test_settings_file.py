@@ -52,6 +52,16 @@ def test_a_mistake_is_told_by_the_settings_name(tmp_path: Path, written: str, to
         load(config)
 
 
+@pytest.mark.parametrize(("told", "meant"), [(".5", 0.5), ("1e3", 1_000.0), (" 30 ", 30.0), ("5m", 300.0)])
+def test_a_variable_may_say_any_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, meant: float
+) -> None:
+    """Figures were taken in every form that a number has, until units were checked."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEARHIT_CACHE__TTL", told)
+    assert load().cache.ttl == meant
+
+
 @pytest.mark.parametrize("name", ["NEARHIT_SERVR__PORT", "nearhit_cahce__mode", "NEARHIT_CACHE__MOED"])
 def test_a_mistyped_variable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A part that does not exist was passed over: the cache that somebody had switched off went on."""
@@ -69,12 +79,24 @@ def test_variables_of_others_are_left_alone(tmp_path: Path, monkeypatch: pytest.
     load()
 
 
-def test_a_mistake_tells_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (
+            'providers: {lab: {kind: openai, api_key: ["${LAB_KEY}"]}}\nserver: {port: "${LAB_KEY}"}',
+            "providers.lab.api_key",
+        ),
+        ('cache: {encryption_key_file: "${LAB_KEY}"}', "cache.encryption_key_file"),
+        ("admin_key: sk-very-secret: and more", "line 1, column 26 is no YAML"),
+        ("admin_key: *sk-very-secret", "line 1, column 12 is no YAML"),
+    ],
+)
+def test_a_mistake_tells_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, told: str) -> None:
     """What is wrong may be a key in the wrong place, and the message goes to logs and to the reload call's answer."""
     monkeypatch.setenv("LAB_KEY", "sk-very-secret")
     config = tmp_path / "nearhit.yaml"
-    config.write_text('providers: {lab: {kind: openai, api_key: ["${LAB_KEY}"]}}\nserver: {port: "${LAB_KEY}"}')
-    with pytest.raises(ValueError, match=r"providers\.lab\.api_key") as caught:
+    config.write_text(written)
+    with pytest.raises(ValueError, match=re.escape(told)) as caught:
         load(config)
     assert "sk-very-secret" not in "".join(format_exception(caught.value))
 
