@@ -5,7 +5,7 @@ from typing import Literal
 
 from gateway.cli import show
 
-_LASTING = {f"NEARHIT_{name}" for name in ("DATABASE", "REDIS", "SERVER__WORKERS", "EXPORTS")}
+_LASTING = {f"NEARHIT_{name}" for name in ("DATABASE", "REDIS", "CACHE__STORE", "SERVER__WORKERS", "EXPORTS")}
 
 
 def serve(
@@ -55,7 +55,8 @@ def demo(*, port: int = 8080) -> int:
 
     with tempfile.TemporaryDirectory(prefix="nearhit-demo-") as folder:
         show.line(f"nearhit: everything this demo writes is in {folder} and goes with it")
-        kept = {name: value for name, value in environment().items() if name.upper() not in _LASTING}
+        given = environment().items()
+        kept = {name: value for name, value in given if name.upper().removesuffix("_FILE") not in _LASTING}
         variables = kept | {"NEARHIT_HOME": folder, "NEARHIT_SERVER__PORT": str(port)}
         child = subprocess.Popen([*python(), "-m", "gateway.serve"], env=variables, cwd=folder)  # noqa: S603 - our own module
         signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))

@@ -118,7 +118,7 @@ def base_url(settings: Settings) -> str:
 
 
 def own_key(settings: Settings) -> str:
-    """An ordinary key, made at the first use, and when the one of before has been revoked or its database is another.
+    """An ordinary key, made at the first use, and when the one of before is taken no longer.
 
     It is kept where only the owner reads it.
     """
@@ -128,14 +128,23 @@ def own_key(settings: Settings) -> str:
         if kept:
             return kept  # for a gateway elsewhere
         raise Wrong("no gateway runs on this home: start one with nearhit serve, or give --url and --key")
+    if kept and _is_taken(settings, kept):
+        return kept
     body = {"name": "nearhit try", "team": "default", "project": "default"}
     with control(settings) as gateway:
-        rows: list[dict[str, Any]] = gateway.ask("GET", "/api/v1/keys")["data"] if kept else []
-        if any(row["state"] == "active" and kept.startswith(row["prefix"]) for row in rows):
-            return kept
         key = str(gateway.ask("POST", "/api/v1/keys", body=body)["key"])
     _keep(path, key)
     return key
+
+
+def _is_taken(settings: Settings, key: str) -> bool:
+    """False where it was revoked or renewed, has expired, or is of another database."""
+    asking = {"authorization": f"Bearer {key}"}
+    try:
+        answer = httpx.get(f"{base_url(settings)}/v1/models", headers=asking, timeout=_TIMEOUT, trust_env=False)
+    except httpx.HTTPError:
+        return True  # whoever uses it is told
+    return answer.status_code != httpx.codes.UNAUTHORIZED
 
 
 def _keep(path: Path, key: str) -> None:

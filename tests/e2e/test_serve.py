@@ -139,13 +139,14 @@ def test_usage_on_the_command_line_agrees_with_the_api(served: Served) -> None:
     assert "acme" in shown.stdout
 
 
-def test_try_makes_itself_another_key(served: Served) -> None:
+@pytest.mark.parametrize("lost", ["revoke", "rotate"])
+def test_try_makes_itself_another_key(served: Served, lost: str) -> None:
     """Its own was revoked on the keys page; from then on the first command of the README said 401 for ever."""
     run = served.process.run
     assert run("try", "Is this asked?").returncode == 0
     rows = msgspec.json.decode(run("keys", "list", "--json").stdout)
-    [own] = [row["id"] for row in rows if row["name"] == "nearhit try"]
-    assert run("keys", "revoke", own).returncode == 0
+    own, *_ = [row["id"] for row in rows if row["name"] == "nearhit try"]
+    assert run("keys", lost, own).returncode == 0
     again = run("try", "Is this asked?")
     assert again.returncode == 0, again.stderr
 
@@ -153,8 +154,11 @@ def test_try_makes_itself_another_key(served: Served) -> None:
 def test_a_demo_leaves_what_lasts_alone(tmp_path: Path) -> None:
     """It promised to leave nothing behind, and wrote into the database that the nearhit.yaml beside it named."""
     (tmp_path / "nearhit.yaml").write_text("database: postgresql://nearhit@127.0.0.1:1/theirs\n")
+    (tmp_path / "secret").write_text("postgresql://nearhit@127.0.0.1:1/theirs")
+    told = {"NEARHIT_REDIS": "redis://127.0.0.1:1/0", "NEARHIT_CACHE__STORE": "redis"}
+    told |= {"NEARHIT_DATABASE_FILE": str(tmp_path / "secret")}  # as containers hand it over
     port = spare_port()
-    demo = Process([str(NEARHIT), "demo", "--port", str(port)], tmp_path, port, NEARHIT_REDIS="redis://127.0.0.1:1/0")
+    demo = Process([str(NEARHIT), "demo", "--port", str(port)], tmp_path, port, **told)
     try:
         demo.wait()
         assert demo.stop() == 0
