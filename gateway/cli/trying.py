@@ -5,6 +5,7 @@ Knows: the data plane as any client sees it. Does not know: anything inside the 
 
 import os
 import time
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ def _is_taken(settings: Settings, key: str) -> bool:
         answer = httpx.get(f"{base_url(settings)}/v1/models", headers=asking, timeout=_TIMEOUT, trust_env=False)
     except httpx.HTTPError:
         return True  # whoever uses it is told
-    return answer.status_code != httpx.codes.UNAUTHORIZED
+    return answer.status_code != HTTPStatus.UNAUTHORIZED
 
 
 def _keep(path: Path, key: str) -> None:
