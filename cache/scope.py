@@ -233,7 +233,7 @@ def scope_query(  # noqa: PLR0913 - a request, who asks, and what the operator s
         # Lone surrogates, or values that did not come from JSON: not ours to repair.
         return Uncacheable("malformed")
     text = turn.texts[0] if len(turn.texts) == 1 else "\n".join(turn.texts)
-    aging = is_time_sensitive(text) or body.get("web_search_options") is not None
+    aging = is_time_sensitive(text) or _is_looked_up(body)
     return Query(
         scope=scope,
         exact=exact,
@@ -244,6 +244,13 @@ def scope_query(  # noqa: PLR0913 - a request, who asks, and what the operator s
         project=identity.project,
         model=model,
     )
+
+
+def _is_looked_up(body: Json) -> bool:
+    """Whether the service may search for the answer, by OpenAI's option or by tools that it runs itself."""
+    native = body.get("native")
+    own = cast("Json", native) if isinstance(native, dict) else {}
+    return body.get("web_search_options") is not None or bool(own.get("tools") or own.get("mcp_servers"))
 
 
 def _is_known(identity: Identity) -> bool:

@@ -241,6 +241,8 @@ def test_levels_never_share_with_each_other() -> None:
         (messages((3, {"role": "user", "content": "x " * MAX_TEXT})), "text-too-long"),
         (messages((3, {"role": "user", "content": "What is the latest on bread?"})), "time-sensitive"),
         (changed(web_search_options={}), "time-sensitive"),
+        (changed(native={"tools": [{"type": "web_search"}]}), "time-sensitive"),
+        (changed(native={"mcp_servers": [{"url": "https://x"}]}), "time-sensitive"),
         (
             messages((3, {"role": "user", "content": [
                 {"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "data:,1"}}]})),
