@@ -51,9 +51,11 @@ class GeminiProvider(NativeProvider):
         if sending.operation != "embedding":
             return await super()._whole(sending)
         model, headers = self._path(sending), {**self._headers, **sending.headers}
+        deadline = self._monotonic() + sending.timeout  # of all questions together
 
         async def ask(method: str, body: Body) -> Body:
-            return await self._said(Asked(f"{self._base}/{model}:{method}", headers, _encode(body)), sending.timeout)
+            asked = Asked(f"{self._base}/{model}:{method}", headers, _encode(body))
+            return await self._said(asked, max(0.001, deadline - self._monotonic()))
 
         return await embedded(sending, model, ask)
 

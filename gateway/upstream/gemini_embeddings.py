@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from gateway.call import Body, Chunk
-from gateway.errors import GatewayError, InvalidRequest, UpstreamFailed
+from gateway.errors import GatewayError, InvalidRequest
 from gateway.providers import Sending
 from gateway.transport.refusal import in_doubt
 from gateway.upstream.fields import objects, whole_number
@@ -64,7 +64,7 @@ async def _counted(texts: list[str], ask: Ask) -> int | None:
     """None where nobody says: the most that it can be is charged then, as an estimate."""
     try:
         told = await ask("countTokens", {"contents": [_content(text) for text in texts]})
-    except UpstreamFailed:
+    except GatewayError:
         return None
     return whole_number(told.get("totalTokens"))
 

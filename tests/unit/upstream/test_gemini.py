@@ -1,10 +1,12 @@
 """Google's language at its edges: fields it cannot honour, refusals, blocked prompts, endings, usage."""
 
+import asyncio
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from pydantic import SecretStr
 
 from gateway.call import Body, Chunk
@@ -16,8 +18,9 @@ from gateway.stream import fold
 from gateway.tasks import Tasks
 from gateway.transport.direct import DirectTransport
 from gateway.upstream.gemini_answers import body_of, usage_of
+from gateway.upstream.gemini_embeddings import embedded
 from gateway.upstream.gemini_requests import translated
-from tests.unit.upstream.raw_upstream import Answer, RawUpstream, events, fixed, raw_upstream, response
+from tests.unit.upstream.raw_upstream import Answer, Heard, RawUpstream, events, fixed, raw_upstream, response
 
 SECRET = "AIza-secret-1"
 USER: Body = {"role": "user", "content": "hello"}
@@ -275,4 +278,33 @@ async def test_models_are_those_that_answer() -> None:
     transport = DirectTransport()
     async with raw_upstream(fixed(response("200 OK", listing))) as up:
         assert await provider(up, transport).models() == ["gemini-a", "embed"]
+    await transport.close()
+
+
+async def test_embeddings_that_nobody_counts_are_not_thrown_away() -> None:
+    """They have been paid for; asked again elsewhere they would be paid for twice."""
+
+    async def asked(method: str, body: Body) -> Body:
+        if method == "countTokens":
+            raise Overloaded("The model is overloaded.")
+        return {"embeddings": [{"values": [0.5]}]}
+
+    what = replace(sending(stream=False), operation="embedding", body={"input": "hi"})
+    told = await embedded(what, "models/e", asked)
+    assert (told.data["data"], told.usage) == ([{"object": "embedding", "index": 0, "embedding": [0.5]}], None)
+
+
+async def test_all_questions_for_embeddings_share_one_deadline() -> None:
+    """A client that may wait a second must not wait one for each hundred of its texts."""
+    transport = DirectTransport()
+    row = msgspec.json.encode({"embeddings": [{"values": [0.5]}] * 100})
+
+    async def slowly(writer: asyncio.StreamWriter, heard: Heard) -> None:
+        await asyncio.sleep(0.6)
+        await fixed(response("200 OK", row))(writer, heard)
+
+    async with raw_upstream(slowly) as up:
+        what = replace(sending(stream=False), operation="embedding", body={"input": ["x"] * 200}, timeout=1.0)
+        with pytest.raises(UpstreamFailed):
+            await anext(provider(up, transport).send(what))
     await transport.close()
