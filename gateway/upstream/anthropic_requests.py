@@ -31,6 +31,7 @@ from gateway.upstream.fields import (
     schema_or_text,
     stops,
     text_only,
+    thoughts,
     unsupported,
     usual_verbosity,
     words,
@@ -171,7 +172,7 @@ def _earlier(message: Body, path: str) -> list[Body]:
     refuse_old_forms(message, path)
     content = message.get("content")
     parts = objects(content)
-    thinking = objects(message.get("thinking_blocks")) or [part for part in parts if part.get("type") == "thinking"]
+    thinking = thoughts(message) or [part for part in parts if part.get("type") == "thinking"]
     said = _texts([part for part in parts if part.get("type") != "thinking"] if parts else content)
     if not said and message.get("refusal"):
         said = _texts(message["refusal"])

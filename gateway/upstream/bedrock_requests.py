@@ -30,6 +30,7 @@ from gateway.upstream.fields import (
     schema_or_text,
     stops,
     text_only,
+    thoughts,
     unsupported,
     usual_verbosity,
     words,
@@ -116,7 +117,7 @@ class _Turns(Turns):
 
     def _earlier(self, message: Body, path: str) -> list[Body]:
         refuse_old_forms(message, path)
-        found = [_thought(block) for block in objects(message.get("thinking_blocks"))]
+        found = [_thought(block) for block in thoughts(message)]
         said = _texts(message.get("content"))
         if not said and message.get("refusal"):
             said = _texts(message["refusal"])

@@ -98,6 +98,11 @@ def objects(value: object) -> list[Body]:
     return [cast("Body", item) for item in cast("list[object]", value) if isinstance(item, dict)]
 
 
+def thoughts(message: Body) -> list[Body]:
+    """Signed thinking of an earlier answer; what OpenAI sealed, which has an id, nobody else can read."""
+    return [block for block in objects(message.get("thinking_blocks")) if "id" not in block]
+
+
 def mapping(value: object) -> Body:
     return cast("Body", value) if isinstance(value, dict) else {}
 

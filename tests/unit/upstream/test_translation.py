@@ -184,3 +184,18 @@ def test_a_stream_in_any_packets_is_the_same_answer(
     assert [choice["delta"].get("role") for choice in told if "role" in choice["delta"]] == ["assistant"]
     begun = [call for choice in told for call in choice["delta"].get("tool_calls", ()) if "id" in call]
     assert [call["index"] for call in begun] == list(range(len(calls)))
+
+
+@pytest.mark.parametrize("translated", [anthropic_requests.translated, bedrock_requests.translated])
+def test_thoughts_that_openai_sealed_stay_out_of_what_others_read(translated: Callable[[Sending], Body]) -> None:
+    """Nobody else can open them, and a conversation that fails over would be refused for them."""
+    theirs = {"type": "thinking", "id": "rs_1", "thinking": "Hm.", "signature": "sealed-there"}
+    ours = {"type": "thinking", "thinking": "Well.", "signature": "signed-here"}
+    earlier = {"role": "assistant", "content": "Hi.", "thinking_blocks": [theirs, ours]}
+    user = {"role": "user", "content": "hello"}
+    waits: dict[str, Any] = {"timeout": 5.0, "idle": 5.0}
+    body: Body = {"messages": [user, earlier, user], "max_tokens": 9}
+    sent = encode(
+        translated(Sending(id="a", operation="chat", model="m", body=body, stream=False, tenant="t", **waits))
+    )
+    assert (b"sealed-there" in sent, b"signed-here" in sent) == (False, True)
