@@ -58,7 +58,7 @@ def apart(body: Body) -> Body:
     """What of a request is not in the inner one, and changes the answer of an upstream that is sent all of it."""
     found: Body = {name: value for name, value in body.items() if name not in _TRANSLATED and value is not None}
     if typed := [tool for tool in dicts(body.get("tools")) if tool.get("type") not in (None, "custom")]:
-        found["tools"] = typed
+        found |= {"tools": typed, "tool_choice": body.get("tool_choice")}
     own = (tool for tool in dicts(body.get("tools")) if tool.get("type") in (None, "custom"))
     unsaid = [*_unsaid(_blocks(body), None), *_unsaid(own, _SAID_OF_TOOLS)]
     return found | ({"blocks": unsaid} if unsaid else {})
@@ -108,11 +108,11 @@ def _blocks(body: Body) -> Iterator[Body]:
 
 
 def _unsaid(rows: Iterator[Body], said: frozenset[str] | None) -> Iterator[Body]:
-    """Fields of blocks, or of tools, that the inner request does not say."""
-    for row in rows:
+    """Fields of blocks, or of tools, that the inner request does not say, each with its place among them."""
+    for at, row in enumerate(rows):
         known = _SAID.get(str(row.get("type")), row.keys()) if said is None else said
         if row.keys() - known and (rest := {key: row[key] for key in row.keys() - known if row[key] not in _NOTHING}):
-            yield rest
+            yield {"at": at, **rest}
 
 
 _NOTHING = (None, False)

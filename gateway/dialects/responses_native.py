@@ -20,7 +20,7 @@ _KNOWN = frozenset({"item_reference", *(str(shape.__struct_config__.tag) for sha
 _TRANSLATED = frozenset(
     (
         *("model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "max_output_tokens"),
-        *("temperature", "top_p", "top_logprobs", "stream", "store", "background", "previous_response_id", "metadata"),
+        *("temperature", "top_p", "stream", "store", "background", "previous_response_id", "metadata"),
         *("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
         *("service_tier", "client_metadata", "stream_options", "reasoning", "truncation"),
     )
@@ -76,7 +76,7 @@ def _apart(body: Body, items: list[Body]) -> Body:
     """What changes an answer and is not in the inner request."""
     found: Body = {name: value for name, value in body.items() if name not in _TRANSLATED and value is not None}
     if tools := [tool for tool in dicts(body.get("tools")) if tool.get("type") not in _TOOLS_OF_CLIENTS]:
-        found["tools"] = tools
+        found |= {"tools": tools, "tool_choice": body.get("tool_choice")}
     reasoning = body.get("reasoning")
     given = cast("Body", reasoning) if isinstance(reasoning, dict) else {}
     if rest := {name: value for name, value in given.items() if name != "effort" and value is not None}:

@@ -216,8 +216,28 @@ def test_what_the_inner_request_does_not_say_tells_requests_apart() -> None:
     content = [document, result, {"type": "tool_result", "tool_use_id": "b", "is_error": False}]
     tools = [{**TOOL, "input_examples": [{"a": 1}]}, _SEARCH]
     found = apart({**BASE, "messages": [{"role": "user", "content": content}], "tools": tools})
-    cited, failed = {"citations": {"enabled": True}}, {"is_error": True}
-    assert found == {"blocks": [cited, failed, cited, {"input_examples": [{"a": 1}]}], "tools": [_SEARCH]}
+    cited, failed = {"citations": {"enabled": True}}, {"at": 1, "is_error": True}
+    blocks = [{"at": 0, **cited}, failed, {"at": 2, **cited}, {"at": 0, "input_examples": [{"a": 1}]}]
+    assert found == {"blocks": blocks, "tools": [_SEARCH], "tool_choice": None}
+
+
+def test_which_of_two_tools_failed_tells_requests_apart() -> None:
+    """Both may have said the same."""
+    results = [{"type": "tool_result", "tool_use_id": name, "content": ""} for name in ("a", "b")]
+    first, second = (
+        apart({**BASE, "messages": [{"role": "user", "content": content}]})
+        for content in ([results[0] | {"is_error": True}, results[1]], [results[0], results[1] | {"is_error": True}])
+    )
+    assert first != second
+
+
+def test_a_choice_among_the_services_tools_tells_requests_apart() -> None:
+    """Whoever wants a search must not get the answer of one who forbade it; the inner request says neither."""
+    asked: list[dict[str, Any]] = [
+        {**BASE, "tools": [_SEARCH], "tool_choice": {"type": kind}} for kind in ("none", "any")
+    ]
+    assert translate(asked[0]).body == translate(asked[1]).body
+    assert apart(asked[0]) != apart(asked[1])
 
 
 def test_an_unknown_kind_of_tool_is_left_out_by_name_beside_known_ones() -> None:

@@ -226,3 +226,16 @@ def test_the_request_as_openai_takes_it_holds_the_whole_conversation() -> None:
     assert told["content"].endswith("We bake.")
     assert (kept, asked["content"]) == (thought, "And now?")
     assert found.native.apart == {"reasoning": {"summary": "auto"}, "thoughts": ["sealed"]}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"tools": [{"type": "web_search"}], "tool_choice": "none"}, {"tools": [{"type": "web_search"}]}),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, {"tools": [{"type": "web_search"}]}),
+        ({"top_logprobs": 2}, {}),
+    ],
+)
+def test_what_openai_is_told_alone_tells_requests_apart(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Whoever wants a search must not get an answer without one, nor a chat client one without log probabilities."""
+    assert translate({**BASE, **one}).native.apart != translate({**BASE, **other}).native.apart
