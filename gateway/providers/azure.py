@@ -109,7 +109,8 @@ class AzureProvider(OpenAISpeaker):
         held: Body = {}
         async with aclosing(super().send(sending)) as chunks:
             async for chunk in chunks:
-                if not chunk.final and chunk.usage is None and chunk.data.get("choices") == []:
+                apart = chunk.usage is None and chunk.native is None and chunk.data.get("choices") == []
+                if apart and not chunk.final:
                     held |= {name: value for name, value in chunk.data.items() if value and name not in _ENVELOPE}
                     continue
                 yield chunk._replace(data={**chunk.data, **held}) if held else chunk

@@ -267,7 +267,8 @@ class Upstream(ABC):
         except TimedOut as error:
             raise UpstreamTimeout(f"{self.name} sent no whole answer within {sending.timeout:g} s") from error
         except Declined as error:
-            raise UpstreamFailed(f"{self.name} {self._credential.redacted(str(error))}") from error
+            message = f"{self.name} {self._credential.redacted(str(error))}"
+            raise (error.refusal(message) if error.code else UpstreamFailed(message)) from error
         except (TransportError, StreamGarbage) as error:
             raise in_doubt(f"{self.name} sent no whole answer: {self._credential.redacted(str(error))}") from error
 

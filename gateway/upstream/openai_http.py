@@ -29,7 +29,7 @@ from gateway.upstream.passing import answer_of, content_of
 from gateway.upstream.quirks import Quirks
 from gateway.upstream.reader import EventReader, Waits
 from gateway.upstream.responses_answers import Events, body_of
-from gateway.upstream.responses_requests import is_better, native, translated
+from gateway.upstream.responses_requests import answers, is_better, native, translated
 
 _JSON = "application/json"
 PATHS: dict[Operation, str] = {
@@ -127,7 +127,9 @@ class OpenAISpeaker(Upstream):
         """Whether it is asked for a response instead of a chat completion."""
         if not self.manner.responses or sending.operation != "chat" or sending.given is not None:
             return False
-        return _native(sending) is not None or is_better(sending.body, sending.model)
+        if (given := _native(sending)) is not None:
+            return bool(given.apart) or answers(sending.model)  # what chat cannot say is not passed over in silence
+        return is_better(sending.body, sending.model)
 
     def _response(self, sending: Sending) -> Body:
         given = _native(sending)

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gateway.call import Chunk
-from gateway.errors import Overloaded, UpstreamTimeout
+from gateway.call import Body, Chunk
+from gateway.errors import Overloaded, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.providers import Partial, Sending
 from gateway.stream import StreamGarbage
 from gateway.transport import BrokenOff, Exchange, TimedOut
@@ -19,7 +19,18 @@ from policies.money import Usage
 
 
 class Declined(StreamGarbage):
-    """The upstream said, inside its answer, that it will not do the work."""
+    """The upstream said, inside its answer, that it will not do the work. `code`: what is wrong with the request."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+    def refusal(self, message: str) -> UpstreamFailed | Overloaded:
+        """As one that came before any answer. `message`: what it said, without secrets."""
+        if not self.code:
+            return Overloaded(message, headers=(("retry-after", "1"),))
+        told: Body = {"message": message, "type": "invalid_request_error", "param": None, "code": self.code}
+        return UpstreamRefused(400, told)
 
 
 class Framing(Protocol):
@@ -137,6 +148,4 @@ class EventReader:
         message = f"{self._name} {self._clean(str(failure))}"
         if self._begun:
             return Partial(message, self._usage)
-        return (
-            Overloaded(message, headers=(("retry-after", "1"),)) if isinstance(failure, Declined) else in_doubt(message)
-        )
+        return failure.refusal(message) if isinstance(failure, Declined) else in_doubt(message)

@@ -5,6 +5,8 @@ know: HTTP, requests; refusals are those of all of OpenAI's paths.
 Source: OpenAI's API reference, responses and streaming; the types of its Python client, 3.3.1.
 """
 
+import re
+
 import msgspec
 
 from gateway.call import Body, Chunk, Spoken
@@ -15,11 +17,19 @@ from gateway.upstream.reader import Declined
 from gateway.upstream.telling import Telling, whole
 
 _CUT = {"max_output_tokens": "length", "content_filter": "content_filter"}
-_NOT_BEGUN = frozenset({"rate_limit_exceeded", "server_is_overloaded", "slow_down"})
+_NOT_BEGUN = frozenset({"rate_limit_exceeded", "server_is_overloaded", "slow_down", "insufficient_quota"})
+_OF_THE_REQUEST = re.compile(r"context_length_exceeded|invalid_.*|.*image.*")
 _ENDS = frozenset({"response.completed", "response.incomplete"})
 _NO_END = frozenset({"failed", "cancelled", "queued", "in_progress"})
 _HELD = frozenset({"response.created", "response.in_progress", "response.queued"})
 _THOUGHTS = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
+# Items that are all there once the response is; whatever else it ends with waits for the client (a shell's call, say).
+_DONE_THERE = frozenset(
+    (
+        *("message", "reasoning", "compaction", "web_search_call", "file_search_call", "code_interpreter_call"),
+        *("image_generation_call", "mcp_call", "mcp_list_tools"),
+    )
+)
 # Items that chat has words for, and what is plain about them.
 _PLAIN_PART = {"type", "text", "annotations", "logprobs"}
 _INPUT = "input"  # the one argument of a tool that takes free text, as chat knows it
@@ -34,12 +44,19 @@ class Events:
         self._telling = Telling(model, created)
         self._calls: dict[object, tuple[int, bool]] = {}  # by output index: its place, and whether it was told
         self._native = native
+        self._alive = False
         self._raw: list[Body] = []
 
     def feed(self, data: bytes) -> list[Chunk]:
         event = parse(data)
+        if event.get("type") == "keepalive":  # nowhere documented, and clients break at it: more will come, it says
+            sign = Chunk({**self._telling.head, "choices": []}, native=Spoken("responses", []))
+            return [sign] if self._alive else []
         chunks = self._read(event)
-        return self._spoken(event, chunks) if self._native else chunks
+        if self._native:
+            chunks = self._spoken(event, chunks)
+        self._alive = self._alive or bool(chunks)
+        return chunks
 
     def end(self) -> list[Chunk]:
         raise StreamGarbage("closed the connection before its answer was whole")
@@ -125,8 +142,10 @@ class Events:
         if response.get("status") == "incomplete":
             finish = _CUT.get(reason, "length")
             extra = {} if reason in _CUT else {"native_finish_reason": reason}
-        chunks: list[Chunk] = []
         output = objects(response.get("output"))
+        if finish == "stop" and (waits := {words(item.get("type")) for item in output} - _DONE_THERE):
+            extra = {"native_finish_reason": min(waits)}
+        chunks: list[Chunk] = []
         if self._native and not _is_plain(output):
             chunks = self._telling.more({"native_output": output})
         chunks += self._telling.finish(finish, extra=extra)
@@ -178,7 +197,7 @@ def _is_plain(output: list[Body]) -> bool:
         return False
     for item in output:
         parts = objects(item.get("content"))
-        if item.get("namespace") or len(parts) > 1:
+        if item.get("namespace") or item.get("phase") or len(parts) > 1:
             return False
         if any(part.keys() - _PLAIN_PART or part.get("annotations") or part.get("logprobs") for part in parts):
             return False
@@ -208,6 +227,12 @@ def usage_of(told: Body) -> Body | None:
 
 
 def _failure(told: Body) -> StreamGarbage:
+    """Here a stream has begun before the request is looked at: what is wrong with it is told as an event."""
     message = f"failed: {in_band_message(told)}"
-    code = mapping(told.get("error")).get("code") or told.get("code")
-    return Declined(message) if code in _NOT_BEGUN else StreamGarbage(message)
+    error = mapping(told.get("error")) or told
+    code = words(error.get("code"))
+    if code in _NOT_BEGUN:
+        return Declined(message)
+    if error.get("type") == "invalid_request_error" or _OF_THE_REQUEST.fullmatch(code):
+        return Declined(message, code or "invalid_value")
+    return StreamGarbage(message)

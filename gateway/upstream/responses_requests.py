@@ -25,11 +25,13 @@ from gateway.upstream.fields import (
 )
 
 _LEAST_OUTPUT = 16
-# Models that answer Responses alone, and those that take no functions elsewhere while they reason, as they always do.
+# Models that answer Responses alone, those that take no functions elsewhere while they reason, as they always do, and
+# those that have no Responses.
 _ONLY = re.compile(
     r"(?:^|/)(?:gpt-[\d.]+(?:-chat)?-(?:codex|pro)|codex-|o\d+-pro|o\d+(?:-mini)?-deep-research|computer-use)"
 )
 _NO_FUNCTIONS = re.compile(r"(?:^|/)gpt-(?:5\.[2-9]|5\.\d\d|[6-9]|\d\d)")
+_NEVER = re.compile(r"(?:^|/)(?:gpt-(?:[\w.]+-)*(?:audio|search-(?:preview|api))|o1-mini)")
 _SAME = (
     *("temperature", "top_p", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
     *("prompt_cache_options", "service_tier", "metadata", "parallel_tool_calls"),
@@ -44,6 +46,12 @@ def is_better(body: Body, model: str) -> bool:
     if not only and not (no_functions and body.get("tools") and body.get("reasoning_effort") != "none"):
         return False
     return unsupported(body, _UNSUPPORTED) is None and all(map(_is_told, objects(body.get("messages"))))
+
+
+@lru_cache(1_024)
+def answers(model: str) -> bool:
+    """Whether a model of OpenAI's has Responses."""
+    return _NEVER.search(model) is None
 
 
 @lru_cache(1_024)

@@ -6,22 +6,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.json import encode
 from openai import AsyncOpenAI
 
+from gateway.upstream.responses_answers import Events, body_of
 from tests.languages.responses import Responses
 from tests.live import Live, live, settings
-from tests.wire_upstream import Manner, WireUpstream, wire_upstream
+from tests.wire_upstream import Answer, Manner, Request, WireUpstream, wire_upstream
 
 FUNCTION = {"name": "look", "parameters": {"type": "object"}}
 SEARCH = {"type": "web_search", "search_context_size": "low"}
 
 
 @asynccontextmanager
-async def served(home: Path, **manner: Any) -> AsyncGenerator[tuple[Live, WireUpstream]]:
-    async with wire_upstream(Responses(), Manner(**manner)) as up:
+async def served(
+    home: Path, language: Responses | None = None, **manner: Any
+) -> AsyncGenerator[tuple[Live, WireUpstream]]:
+    async with wire_upstream(language or Responses(), Manner(**manner)) as up:
         base = f"http://127.0.0.1:{up.port}/v1"
         providers = {
             "openai": {"kind": "openai", "base_url": base, "responses": True},
+            "azure": {"kind": "azure", "base_url": f"http://127.0.0.1:{up.port}", "api_version": "v1"},
             "up": {"kind": "scripted"},
         }
         models = {
@@ -29,6 +34,8 @@ async def served(home: Path, **manner: Any) -> AsyncGenerator[tuple[Live, WireUp
             "codex": {"route": ["openai/gpt-5-codex"], "free": True},
             "safe": {"route": ["up/scripted", "openai/gpt-5-codex"], "free": True},
             "other": {"route": ["up/scripted"], "free": True},
+            "east": {"route": ["azure/gpt-5-codex"], "free": True},
+            "search": {"route": ["openai/gpt-4o-mini-search-preview"], "free": True},
         }
         async with live(settings(home, providers=providers, models=models)) as gateway:
             yield gateway, up
@@ -178,3 +185,86 @@ async def test_a_response_that_breaks_off_is_told_and_not_kept(tmp_path: Path) -
         assert told.status == 200
         assert b"event: response.failed" in told.raw
         assert b"response.completed" not in told.raw
+
+
+def test_a_kept_answer_says_of_its_texts_which_were_the_last_word() -> None:
+    """OpenAI wants the phase of a message back; told as chat alone it would be lost from the cache."""
+    said = {"type": "output_text", "text": "Let me see.", "annotations": []}
+    output = [{"id": "m", "type": "message", "role": "assistant", "phase": "commentary", "content": [said]}]
+    response: dict[str, Any] = {"id": "r", "status": "completed", "output": output}
+    told: Any = body_of(response, "m", 0.0, native=True).data
+    assert told["choices"][0]["message"]["native_output"] == output
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_a_sign_of_life_keeps_an_answer_waiting_and_reaches_nobody(native: bool) -> None:
+    """OpenAI sends it while a model thinks, longer than a stream may be silent; its own clients do not know it."""
+    events, alive = Events("m", 0.0, native=native), encode({"type": "keepalive", "sequence_number": 3})
+    assert events.feed(encode({"type": "response.created", "response": {"id": "r"}})) == []
+    assert events.feed(alive) == []  # another place may still be asked
+    events.feed(encode({"type": "response.output_text.delta", "delta": "Hi"}))
+    (chunk,) = events.feed(alive)
+    assert chunk.data["choices"] == []
+    assert chunk.native is not None
+    assert chunk.native.events == []
+
+
+async def test_azures_events_reach_the_client_all_of_them(tmp_path: Path) -> None:
+    """What its filter says of a prompt is told with the next event; no other event may be held back for it."""
+    async with served(tmp_path) as (gateway, _):
+        kinds: list[list[bytes]] = []
+        for model in ("codex", "east"):
+            told = await gateway.post(
+                "/v1/responses", {"model": model, "input": "Hi.", "tools": [SEARCH], "stream": True}
+            )
+            kinds.append([line for line in told.raw.split(b"\n") if line.startswith(b"event: ")])
+        assert kinds[0] == kinds[1]
+
+
+async def test_an_answer_that_waits_for_the_clients_shell_is_not_kept(tmp_path: Path) -> None:
+    """It calls a tool, as a function's call does: the next client would run the command of another."""
+    async with served(tmp_path) as (gateway, up):
+        asked = {"model": "codex", "input": "List the files.", "temperature": 0, "tools": [{"type": "local_shell"}]}
+        for _ in range(2):
+            told = await gateway.post("/v1/responses", asked)
+            assert told.json["output"][-1]["type"] == "local_shell_call"
+        assert len(up.heard) == 2
+
+
+class _TooLong(Responses):
+    """Says so as OpenAI does, once the stream has begun. `how`: the type of the event, or a whole response."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    async def answer(self, asked: Request) -> Answer:
+        fault = {"code": "context_length_exceeded", "message": "Your input exceeds the context window of this model."}
+        failed = {"id": "resp_up", "object": "response", "status": "failed", "error": fault, "output": []}
+        if self.how == "whole":
+            return Answer(body=encode(failed))
+        last: dict[str, Any] = {"response": failed} if self.how == "response.failed" else {"error": fault}
+        told: list[dict[str, Any]] = [
+            {"type": "response.created", "response": {"id": "resp_up"}},
+            {"type": self.how, **last},
+        ]
+        begun, ended = (b"event: %b\ndata: %b\n\n" % (one["type"].encode(), encode(one)) for one in told)
+        return Answer(headers=("content-type: text/event-stream",), opening=begun, events=[ended])
+
+
+@pytest.mark.parametrize("how", ["whole", "response.failed", "error"])
+async def test_a_conversation_that_is_too_long_is_refused_once_and_for_nothing(tmp_path: Path, how: str) -> None:
+    """Agents shorten theirs when they hear this word; asked again it would be charged as if it had been answered."""
+    async with served(tmp_path, _TooLong(how)) as (gateway, up):
+        asked = {"model": "openai/gpt-5-codex", "input": "Hi.", "stream": how != "whole"}
+        told = await gateway.post("/v1/responses", asked)
+        assert (told.status, told.json["error"]["code"], len(up.heard)) == (400, "context_length_exceeded", 1)
+        assert not any(entry["amount_nano"] for entry in await gateway.entries())
+
+
+async def test_models_without_responses_are_asked_by_chat(tmp_path: Path) -> None:
+    """OpenAI's models that search or hear have no Responses; clients of that dialect reached them before, too."""
+    async with served(tmp_path) as (gateway, up):
+        await gateway.post("/v1/responses", {"model": "search", "input": "Hi."})
+        assert up.heard[-1].path == "/v1/chat/completions"
+        await gateway.post("/v1/responses", {"model": "search", "input": "Hi.", "tools": [SEARCH]})
+        assert up.heard[-1].path == "/v1/responses"  # which refuses what would be left out otherwise

@@ -48,6 +48,11 @@ def _whole(body: dict[str, Any]) -> dict[str, Any]:
     if function is not None:
         call = {"call_id": "call_up", "name": function["name"], "arguments": '{"a":1}'}
         output.append({"id": "fc_up", "type": "function_call", "status": "completed", **call})
+    if {"type": "local_shell"} in body.get("tools", []):
+        action = {"type": "exec", "command": ["ls"], "env": {}}
+        output.append(
+            {"id": "lsh_up", "type": "local_shell_call", "call_id": "c", "status": "completed", "action": action}
+        )
     read = count(body["input"])
     usage = {
         "input_tokens": read,
