@@ -273,9 +273,9 @@ class Router:
 
     def _anywhere(self, ranking: Ranking, asked: Asked, plan: _Plan) -> Ranking:
         """Nobody is left: where only our guess of the length is against it, the largest window may say for itself."""
-        reasons = {why for _, why in ranking.left_out}
-        if reasons == {"context"}:
-            largest = max((place for place, _ in ranking.left_out), key=lambda place: place.context)
+        short = [place for place, why in ranking.left_out if why == "context"]
+        if short and all(why == "context" or why.startswith("refuses ") for _, why in ranking.left_out):
+            largest = max(short, key=lambda place: place.context)
             rest = [(place, why) for place, why in ranking.left_out if place is not largest]
             (cost,) = ranking.strategy.costs(asked, [largest])
             return Ranking(
@@ -292,8 +292,10 @@ def _speaking(ranking: Ranking, call: Call, plan: _Plan, need: Need) -> Ranking:
     able = [place for place, speaks in zip(plan.places, plan.speaks, strict=True) if speaks == dialect]
     if not able:
         raise InvalidRequest(need.message, param=need.param, code=need.code)
-    kept = {place.number for place in able}
-    return _without(ranking, {id(place): f"refuses {need.param}" for place in plan.places if place.number not in kept})
+    kept, why = {place.number for place in able}, f"refuses {need.param}"
+    ranking = _without(ranking, {id(place): why for place in plan.places if place.number not in kept})
+    left_out = [(place, told if place.number in kept else why) for place, told in ranking.left_out]
+    return structs.replace(ranking, left_out=left_out)
 
 
 def _able(ranking: Ranking, call: Call, plan: _Plan) -> Ranking:

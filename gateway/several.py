@@ -258,10 +258,12 @@ def _arguments(call: Body) -> object:
 
 
 def _tells_logprobs(call: Call) -> Call:
-    """The same with log probabilities asked for."""
+    """The same with log probabilities asked for; in chat, where no word of the client's own would be lost."""
     if call.operation != "chat" or call.body.get("logprobs"):
         return call
-    return structs.replace(call, body={**call.body, "logprobs": True})
+    only_there = call.need is not None or (call.native is not None and call.native.apart)
+    native = call.native if only_there else None
+    return structs.replace(call, body={**call.body, "logprobs": True}, native=native)
 
 
 def _replayed(whole: Whole, *, strip: bool) -> Live:

@@ -35,7 +35,15 @@ async def served(
             "safe": {"route": ["up/scripted", "openai/gpt-5-codex"], "free": True},
             "other": {"route": ["up/scripted"], "free": True},
             "east": {"route": ["azure/gpt-5-codex"], "free": True},
+            "short": {
+                "route": [
+                    {"to": "up/scripted", "context": 3_000},
+                    {"to": "openai/gpt-5-codex", "context": 2_000},
+                ],
+                "free": True,
+            },
             "search": {"route": ["openai/gpt-4o-mini-search-preview"], "free": True},
+            "rungs": {"route": ["openai/gpt-5-mini", "openai/gpt-5-codex"], "strategy": "cascade", "free": True},
         }
         async with live(settings(home, providers=providers, models=models)) as gateway:
             yield gateway, up
@@ -178,6 +186,13 @@ async def test_what_only_openai_runs_goes_there_or_is_refused_by_name(tmp_path: 
         assert (told.status, told.json["error"]["param"]) == (400, "tools[0].type")
 
 
+async def test_what_seems_too_long_goes_to_whom_it_is_for(tmp_path: Path) -> None:
+    """The length is only guessed: who has a larger window and no search must not answer in their place."""
+    async with served(tmp_path) as (gateway, _):
+        told = await gateway.post("/v1/responses", {"model": "short", "input": "Hi. " * 5_000, "tools": [SEARCH]})
+        assert (told.status, told.headers.get("x-nearhit-provider")) == (200, "openai"), told.raw
+
+
 async def test_a_response_that_breaks_off_is_told_and_not_kept(tmp_path: Path) -> None:
     """Half an answer is a failure in this dialect too."""
     async with served(tmp_path, cut=True) as (gateway, _):
@@ -268,3 +283,11 @@ async def test_models_without_responses_are_asked_by_chat(tmp_path: Path) -> Non
         assert up.heard[-1].path == "/v1/chat/completions"
         await gateway.post("/v1/responses", {"model": "search", "input": "Hi.", "tools": [SEARCH]})
         assert up.heard[-1].path == "/v1/responses"  # which refuses what would be left out otherwise
+
+
+async def test_a_rung_is_asked_how_sure_it_is_whatever_the_client_speaks(tmp_path: Path) -> None:
+    """Without log probabilities every request of such a client would be paid for at both places."""
+    async with served(tmp_path) as (gateway, up):
+        await gateway.post("/v1/responses", {"model": "rungs", "input": "Hi."})
+        assert [asked.path for asked in up.heard] == ["/v1/chat/completions", "/v1/responses"]
+        assert up.heard[0].body["logprobs"] is True
