@@ -325,8 +325,9 @@ class Supervisor:
 
     def _rest_is_useless(self) -> bool:
         """Whether all that can be served is: a newcomer with one wrong folder needs the first key all the same."""
-        waiting = self._readiness.waiting
-        return self._readiness.answered and bool(waiting) and all(f"engine {one}" in self._useless for one in waiting)
+        waiting, useless = self._readiness.waiting, [f"{name} " for name in self._useless]  # "engine NAME NUMBER"
+        hopeless = all(any(name.startswith(f"engine {one} ") for name in useless) for one in waiting)
+        return self._readiness.answered and bool(waiting) and hopeless
 
     def _tell(self, text: str) -> None:
         with contextlib.suppress(BrokenPipeError):  # nobody listens any more: no reason to stop serving

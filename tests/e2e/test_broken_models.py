@@ -18,7 +18,7 @@ def test_a_broken_model_stops_its_engine_and_nothing_else(tmp_path: Path) -> Non
     engines = {
         "local": {"model": "sim"},
         "good": {"model": "tiny-random:gemma2", "quant": "int8", "kv_dtype": "fp8"},
-        "half": {"model": str(half)},
+        "half": {"model": str(half), "replicas": 2},
         "missing": {"model": str(tmp_path / "nowhere")},
     }
     settings = msgspec.json.encode({"engines": engines, "cache": {"mode": "off"}}).decode()
