@@ -34,17 +34,21 @@ class Front:
             self._entries.move_to_end(exact)
         return entry
 
-    def put(self, entry: Entry) -> None:
-        """Keep `entry`, letting the least recently used go. One that alone exceeds the bound is not kept."""
+    def has(self, entry_id: int) -> bool:
+        return entry_id in self._exact_of
+
+    def put(self, entry: Entry) -> bool:
+        """Keep `entry`, letting the least recently used go; False for one that alone exceeds the bounds."""
         self.drop(entry.exact)
         size = _size(entry)
         if size > self._max_bytes:
-            return
+            return False
         self._entries[entry.exact] = entry
         self._exact_of[entry.id] = entry.exact
         self._bytes += size
         while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
             self.drop(next(iter(self._entries)))
+        return self.has(entry.id)
 
     def drop(self, exact: bytes) -> None:
         entry = self._entries.pop(exact, None)

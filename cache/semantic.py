@@ -28,7 +28,6 @@ from policies.reuse import Budget, ReusePolicy
 
 # Entries taken back while the store was away; they are refused here and taken out as soon as it answers.
 _MAX_REFUSED = 10_000
-
 # A client that asks for nothing stricter.
 _ANY = Budget(max_error_rate=1.0, max_wrong_hit_rate=1.0)
 
@@ -171,7 +170,6 @@ class SemanticCache:
         when `keep` is False. A hit that was wrong has its neighbourhood shut; was it exact, on a text that was only
         judged to have that answer, the text is no key any more. Raises StoreDown.
         """
-
         if isinstance(found, Hit) and found.tier == "exact":
             if not found.entry.answer_id:
                 return Compared()  # its own answer: nothing was taken for the same
@@ -226,8 +224,10 @@ class SemanticCache:
         if entry is None:
             return None
         if vector is None and self._wants_vector(query):
-            self._front.put(entry)  # whoever asks the same meanwhile need not wait for an embedding, nor pay again
+            early = self._front.put(entry)  # whoever asks the same meanwhile need not wait for an embedding, nor pay
             entry = self._maker.found_by(entry, await self._vector(query))
+            if early and not self._front.has(entry.id):
+                return None  # taken back meanwhile, by a person's word or a purge
         try:
             await self._drop_refused()
             await self._store.put(entry)

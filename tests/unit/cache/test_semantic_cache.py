@@ -402,6 +402,29 @@ async def test_an_answer_is_there_for_the_same_request_before_it_is_embedded(clo
     await cache.close()
 
 
+async def test_what_is_taken_back_before_it_is_embedded_is_not_kept(clock: FrozenClock) -> None:
+    """It was served already: a person may call it wrong, and nobody may be served it after that."""
+
+    class Held(HashEncoder):
+        async def encode(self, texts: Sequence[str]) -> Encoded:
+            await go_on.wait()
+            return await super().encode(texts)
+
+    go_on, rig = asyncio.Event(), Rig(clock)
+    rig.encoder = Held()
+    cache = rig.open()
+    await cache.start()
+    keeping = asyncio.get_running_loop().create_task(cache.keep(query(), Kept(answer=b"{}")))
+    await asyncio.sleep(0)
+    early = await cache.find(query(), tier="exact")
+    assert isinstance(early, Hit)
+    await cache.evict(early.entry.id)
+    go_on.set()
+    assert await keeping is None
+    assert isinstance(await cache.find(query(), tier="exact"), Miss)
+    await cache.close()
+
+
 async def test_keeping_after_a_miss_embeds_once(clock: FrozenClock) -> None:
     """A forward pass costs milliseconds; the look-up's vector is used again."""
     rig = Rig(clock)
