@@ -1,7 +1,7 @@
 """Wording whose right answer changes with the clock, so that meaning alone can never make a kept answer right.
 
 Knows much of English and the plainest words ("today", "now", "weather") of two dozen other languages. Errs towards
-caution: "electric current" is taken for "current", which costs a semantic hit.
+caution: "the current user" is taken for "current", which costs a semantic hit.
 """
 
 import re
@@ -84,12 +84,12 @@ _ANY_WORD = re.compile(r"[^\W\d_]+")
 _ELSEWHERE = frozenset(
     """
     heute heutige heutigen heutiger gestern jetzt aktuell aktuelle aktuellen aktueller aktuelles neueste neuesten
-    derzeit momentan wetter nachrichten uhrzeit aujourd demain maintenant actuel actuelle actuels actuellement
+    derzeit momentan wetter schlagzeilen aujourd demain maintenant actuel actuelle actuels actuellement
     météo hoy ayer ahora actualmente noticias clima oggi domani ieri adesso attuale attualmente notizie meteo
-    stasera hoje amanhã ontem agora atual atualmente notícias vandaag gisteren momenteel huidige nieuws idag
+    stasera hoje amanhã ontem atual atualmente notícias vandaag gisteren momenteel huidige nieuws idag
     imorgon igår nuvarande senaste väder nyheter nuværende nåværende vejret nyheder dzisiaj dziś jutro wczoraj
-    teraz obecnie obecny aktualny pogoda wiadomości dnes zítra včera nyní teď aktuální počasí zprávy tänään
-    huomenna eilen nyt nykyinen sää uutiset holnap tegnap jelenlegi időjárás hírek astăzi azi mâine acum vremea
+    teraz obecnie obecny aktualny pogoda dnes zítra včera nyní teď aktuální počasí tänään
+    huomenna nykyinen sää uutiset holnap tegnap jelenlegi időjárás hírek astăzi azi mâine acum vremea
     știri bugün yarın dün şimdi güncel haberler besok kemarin sekarang terbaru cuaca сегодня завтра вчера сейчас
     текущий текущая последние погода новости сьогодні вчора зараз новини днес утре времето σήμερα αύριο χθες τώρα
     καιρός اليوم غدا أمس الآن الحالي الطقس أخبار امروز فردا دیروز اکنون היום מחר אתמול עכשיו חדשות
@@ -98,10 +98,14 @@ _ELSEWHERE = frozenset(
 _ANYWHERE = re.compile(
     "|".join(
         (
-            *("wie spät", "quelle heure", "cette semaine", "ce soir", "qué hora", "esta semana", "esta noche"),
-            *("che ore", "questa settimana", "que horas", "hoe laat", "i dag", "i morgen", "saat kaç", "hava durumu"),
+            (
+                r"\b(?:wie spät|quelle heure|cette semaine|ce soir|qué hora|esta semana|esta noche|"
+                r"uhrzeit (?:haben|ist)|in den nachrichten|che ore|questa settimana|que horas|hoe laat|i dag|i morgen|saat kaç|hava durumu)\b"
+            ),
             *("который час", "котра година", "hôm nay", "ngày mai", "hôm qua", "bây giờ", "hiện tại", "thời tiết"),
-            *("hari ini", "saat ini", "która godzina", "आज", "अभी", "वर्तमान", "मौसम", "समाचार", "আজ", "এখন"),
+            *("hari ini", "saat ini", "która godzina", "मौसम", "समाचार"),
+            # \w does not know vowel signs: "आजादी" is freedom and begins with "today"
+            r"(?<![\u0900-\u09ff])(?:आज|आजकल|अभी|वर्तमान|আজ|আজকে|এখন)(?![\u0900-\u09ff])",
             *("วันนี้", "พรุ่งนี้", "เมื่อวาน", "ตอนนี้", "ปัจจุบัน", "ล่าสุด", "今天", "明天", "昨天", "现在", "現在"),
             *(
                 "最新",
@@ -123,7 +127,7 @@ _ANYWHERE = re.compile(
                 "今",
                 "天気",
                 "ニュース",
-                "何時",
+                "何時(?!間)",
                 "오늘",
                 "내일",
                 "어제",
@@ -143,7 +147,9 @@ _MAX_CHARS = 4_000
 _TIME_SENSITIVE = re.compile(
     r"""\b(?:
         today(?:'?s)? | tonight(?:'?s)? | now | nowadays | tomorrow(?:'?s)? | yesterday(?:'?s)? | latest | newest |
-        current | currently | recent | recently | breaking | upcoming | ongoing | at\ the\ moment | these\ days |
+        (?<!electric\ )(?<!electrical\ )(?<!direct\ )(?<!alternating\ )
+            current(?!\ in\ an?\b|\ (?:working\ )?(?:directory|folder|branch)) |
+        currently | recent | recently | breaking(?!\ changes?) | upcoming | ongoing | at\ the\ moment | these\ days |
         so\ far | as\ of | up[\ -]to[\ -]date | live\ (?:score|update|price|stream)s? | (?:right|just|by|until)\ now |
         (?:this|next|last|past|coming)\ (?:minute|hour|morning|afternoon|evening|night|week|weekend|month|quarter|
             year|season|spring|summer|autumn|fall|winter|monday|tuesday|wednesday|thursday|friday|saturday|sunday)s? |
@@ -155,17 +161,21 @@ _TIME_SENSITIVE = re.compile(
         price\ of\ (?:\w+\ )?(?:stocks?|shares?|gas|fuel|gold|silver|oil|bitcoin|ethereum|crypto) |
         (?:bitcoin|ethereum|gold|silver|oil|stocks?|shares?)\ (?:is\ )?worth | stock\ quote |
         (?:what|which)\ (?:year|month|day|date|weekday)\ is\ it | is\ it\ (?:still\ )?(?:raining|snowing) |
-        (?:will\ it|is\ it\ going\ to)\ (?:rain|snow) | countdown |
+        (?:will\ it|is\ it\ going\ to)\ (?:rain|snow) | countdown\ to |
         how\ (?:long|much\ time|many\ (?:days|weeks|months|hours|minutes))\ (?:is\ |are\ )?
             (?:it\ |there\ )?(?:until|till|left) | (?:days|weeks)\ (?:until|till|left) |
         (?:when|where|what\ time)(?:'s|\ is|\ are|\ does|\ do|\ will)\ the\ next | lately | presently | at\ present |
         (?:when|what\ time)(?:'s|\ is|\ does|\ will)\ (?:the\ )?(?:sun|sunset|sunrise|moon|full\ moon)\b | moon\ phase |
-        what(?:'s|\ is)\ (?:new|happening|going\ on) | any\ (?:new\ )?updates? | (?:winning|leading)\ the |
+        what(?:'s|\ is)\ (?:new\b(?!\ in\ \w+\ v?\d)|happening|going\ on) | any\ (?:new\ )?updates? |
+        (?:who|(?:which|what)\ \w+)(?:'s|\ is)\ (?:winning|leading) |
         (?:election|match|game|race)\ (?:results?|standings) |
-        traffic\ (?:on|in|to|like|report) | (?:flight|train|order)\ status |
-        status\ of\ (?:my|the|flight|order) | still\ (?:alive|open|available|married|valid|president|the) |
+        (?:how(?:'s|\ is)|what(?:'s|\ is)|is\ there)\ (?:the\ |any\ |much\ |a\ lot\ of\ )?traffic |
+        traffic\ (?:like|report) |
+        (?:^(?:check\ )?|(?:what(?:'s|\ is)|tell\ me)\ )(?:the\ (?:\w+\ )?|my\ )?
+            (?:status\ of|(?:flight|train|order)\ status) |
+        still\ (?:alive|open|available|married|valid|president|the) |
         (?:out|released|over|open|ready|finished|done)\ yet
-    )\b | \bis\ [\w.]+\ (?:down|offline)(?=\s*\?|\s*$)""",
+    )\b | (?:^|[.,!?]\s|\bwhy\ )is\ [\w.]+\ (?:down|offline)(?=\s*\?|\s*$)""",
     re.IGNORECASE | re.VERBOSE,
 )
 
