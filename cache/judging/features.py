@@ -5,12 +5,12 @@ Knows words, numbers, names, negation, refusals and, where it is given one, a co
 
 import math
 import re
-import unicodedata
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cache.judging import MOST_TEXT, Pair
+from policies.reuse.english import plainly
 from policies.reuse.facts import Facts, analyse
 from policies.reuse.guards import GUARDS, unmatched
 
@@ -35,7 +35,7 @@ _GROUPED = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 def plain(text: str) -> str:
     """Without markup, list marks and grouped digits; one kind of space."""
-    text = unicodedata.normalize("NFKC", text[:MOST_TEXT])
+    text = plainly(text[:MOST_TEXT])
     return _SPACES.sub(" ", _GROUPED.sub("", _MARKUP.sub(" ", text))).strip()
 
 

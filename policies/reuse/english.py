@@ -143,6 +143,12 @@ class Number(NamedTuple):
     precedes: str
 
 
+def plainly(text: str) -> str:
+    """NFKC: one way to write each letter. Where that makes a text long (one sign can become 18) it stays as it is."""
+    folded = unicodedata.normalize("NFKC", text)
+    return folded if len(folded) <= 2 * len(text) else text
+
+
 def words(text: str) -> list[Word]:
     """The words of `text` in order, contractions expanded, possessive 's dropped."""
     found: list[Word] = []

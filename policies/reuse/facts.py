@@ -5,14 +5,13 @@ questions.
 """
 
 import re
-import unicodedata
 from collections import Counter
 from functools import lru_cache
 from itertools import pairwise
 
 from msgspec import Struct
 
-from policies.reuse.english import Number, Word, bag, numbers, stem, words
+from policies.reuse.english import Number, Word, bag, numbers, plainly, stem, words
 from policies.reuse.lexicon import KIND_OF, KINDS, OPPOSITES, STOP, SYNONYMS
 from policies.reuse.signs import Marks, marks
 
@@ -54,9 +53,9 @@ _DOUBTFUL_DATES = frozenset(("may", "march", "spring", "fall", "mar", "sun", "sa
 _BEFORE_DATE = bag("in on of this next last until till by since during every each early late from to")
 _QUOTED = re.compile(r"`([^`]+)`|\"([^\"]+)\"|\u201c([^\u201d]+)\u201d|(?<!\w)'([^']{1,80})'(?!\w)")
 _CODE = re.compile(
-    r"https?://\S+|www\.\S+|[\w.+-]+@[\w-]+\.[\w.]+"  # addresses
+    r"https?://\S+|www\.\S+|(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.]+"  # addresses
     r"|(?<![\w.])(?:~|\.{1,2})?/[\w.-]+(?:/[\w.-]*)*"  # paths
-    r"|\b\w+_\w+\b|\b[a-z]+[A-Z]\w*\b|\b\w+\((?:[^()\n]*,[^()\n]*)?\)|\b\w+(?:\.\w{2,})+\b|(?<!\w)--?[a-zA-Z][\w-]*|\b\w*\d\w*[a-zA-Z]\w*\b"
+    r"|\b\w+_\w+\b|\b[a-z]+[A-Z]\w*\b|\b\w+\((?:[^(),\n]*,[^()\n]*)?\)|\b\w+(?:\.\w{2,})+\b|(?<!\w)--?[a-zA-Z][\w-]*|\b[^\W\d]*\d[^\Wa-zA-Z]*[a-zA-Z]\w*\b"
     r"|\b[a-zA-Z]+-?\d+\w*\b|[A-Za-z]\+\+|\b[CFc]#|(?<!\S)[&*@#~^][A-Za-z_]\w*(?![\w*])|[\\%][A-Za-z]\b"
 )
 # Punctuation that changes nothing; every other sign (emoji, arrows, currencies) is part of what is asked.
@@ -179,7 +178,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 def analyse(text: str) -> Facts:
     """Everything guards compare. Pure: the same text always gives the same facts."""
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)  # "x\u00b2", "\u00bd" and "\u2163" are numbers
+        text = plainly(text).replace("\u2044", "/")  # "x\u00b2", "\u00bd" and "\u2163" are numbers
     found = words(text)
     plain = tuple(word.text for word in found)
     stems = tuple(stem(word) for word in plain)

@@ -278,10 +278,12 @@ def _is_one_topic(a: Facts, b: Facts) -> bool:
 
 def _is_prefixed(words: frozenset[str], others: frozenset[str]) -> bool:
     """ "insurance" here, "uninsured" there."""
-    stripped = (
-        word.removeprefix(prefix) for word in others for prefix in _NEGATIVE_PREFIXES if word.startswith(prefix)
-    )
-    return any(rest in words or (len(rest) >= 4 and related(rest, words)) for rest in stripped if len(rest) > 2)
+    for prefix in _NEGATIVE_PREFIXES:
+        for rest in (word.removeprefix(prefix) for word in others if word.startswith(prefix)):
+            # Of "de", "in" and "im" only the very word: "deliver" is no opposite of "live".
+            if len(rest) > 2 and (rest in words or (prefix == "un" and len(rest) > 3 and related(rest, words))):
+                return True
+    return False
 
 
 def _adds_member(a: Facts, b: Facts) -> bool:
@@ -354,10 +356,11 @@ def _is_firm(asked: str, other: str) -> bool:
 
 def unmatched(a: Facts, b: Facts) -> frozenset[str]:
     """Topic words of `a` that `b` does not have in any known form."""
+    begun = frozenset(word[:3] for word in b.stem_set)
     return frozenset(
         word
         for word in a.content_set - b.content_set
         if not SYNONYMS.get(word, frozenset()) & b.stem_set
-        and not related(word, b.stem_set)
+        and not (word[:3] in begun and related(word, b.stem_set))
         and not (word in a.names and _is_spelled_out(word, b))
     )

@@ -299,6 +299,11 @@ christian christianity|hindu hinduism|buddhist buddhism|muslim islam|jewish juda
 acetaminophen paracetamol tylenol|ibuprofen advil|holland netherlands|ny york|grandma grandmother|
 grandpa grandfather|teen teenager adolescent|baby infant|theater theatre|harbor harbour|fridge refrigerator|
 stove cooker|direct director|produce producer|compose composer|write writer author|trousers pants|
+centre center|fibre fiber|cheque check|tyre tire|programme program|aluminium aluminum|defence defense|practise practice|
+analyse analyze analysis|sync synchronize synchronise synchronization|config configuration configure|repo repository|
+admin administrator|auth authentication|param parameter|env environment|dev developer development|db database|
+doc documentation document|spec specification|temp temporary|stats statistics|arg argument|func function|
+complain complaint|grow growth|parcel package|virus viral|bacteria bacterial|fungus fungal|
 bike bicycle|math mathematics|covid coronavirus|night evening|headphone earphone
 """
 

@@ -5,6 +5,7 @@ question.
 """
 
 import re
+from itertools import pairwise
 
 from policies.reuse.english import bag, stem
 from policies.reuse.facts import Facts
@@ -14,10 +15,12 @@ _DID, _DO = bag("did"), bag("do does")
 _WAS, _IS = bag("was were"), bag("is are")
 _CAN, _MUST, _SHOULD = bag("can could may might"), bag("must"), bag("should ought")
 _DOUBTING = bag("could might")
+_ASKERS = bag("i we one you")
 _FAR = 4
 _USED_TO = re.compile(
     r"(?<!is )(?<!are )(?<!be )(?<!get )\bused to (?!use|do)\w|\bdid (?:\w+ ){1,3}use to\b|\bformer(?:ly)?\b"
 )
+_FOR_USE = re.compile(r"\b(?:is|are) (?:the|a|an) (?:\w+ )?\w+ used to\b")  # "what is the command used to list files"
 _BECOME = stem("become")
 
 
@@ -33,7 +36,8 @@ def other_time(a: Facts, b: Facts) -> bool:
 
 def becoming(a: Facts, b: Facts) -> bool:
     """Whether somebody is something here and becomes it there."""
-    return a.content_set ^ b.content_set == frozenset((_BECOME,))
+    # How to be one is how to become one.
+    return a.content_set ^ b.content_set == frozenset((_BECOME,)) and not a.question == b.question == "how"
 
 
 def other_mood(a: Facts, b: Facts) -> bool:
@@ -41,7 +45,9 @@ def other_mood(a: Facts, b: Facts) -> bool:
     one, other = _auxiliary(a), _auxiliary(b)
     if not a.question or a.question != b.question or a.question == "why":
         return False
-    if _either(one, other, _CAN, _MUST) or (a.question == "who" and _either(one, other, _CAN, _SHOULD)):
+    if _either(one, other, _CAN, _MUST) or (
+        a.question == "who" and _either(one, other, _CAN, _SHOULD) and not (_asker_acts(a) and _asker_acts(b))
+    ):
         return True
     done = _DID | _WAS
     if a.question == "how" and {one, other} & _DOUBTING:
@@ -61,6 +67,11 @@ def _auxiliary(facts: Facts) -> str:
     return next((word for word in after if word in _ALL), "")
 
 
+def _asker_acts(facts: Facts) -> bool:
+    """ "Who can I contact" is "who should I contact"; "who can sign" is not "who should sign"."""
+    return any(word in _ALL and after in _ASKERS for word, after in pairwise(facts.words))
+
+
 def _is_of_office(facts: Facts) -> bool:
     """ "Who is the head of …", not "who is Marie Curie" or "the best ever", and nothing of one's own."""
     words = facts.words
@@ -70,7 +81,7 @@ def _is_of_office(facts: Facts) -> bool:
 
 def _is_over(facts: Facts, other: str) -> bool:
     """What used to be, where the other text does not speak of the past anyway."""
-    return other not in _DID | _WAS and _USED_TO.search(" ".join(facts.words)) is not None
+    return other not in _DID | _WAS and _USED_TO.search(_FOR_USE.sub("", " ".join(facts.words))) is not None
 
 
 _ALL = _DID | _DO | _WAS | _IS | _CAN | _MUST | _SHOULD

@@ -11,7 +11,7 @@ from policies.reuse.lexicon import KIND_OF
 _PARTICLES = bag("up down out off in on over away back through")
 _SAME = bag("in on")
 # After one verb these can mean the same: "log in" and "log on", "fill in", "fill out" and "fill up".
-_ALIKE = {"fill": bag("in out up"), "top": bag("up off")}
+_ALIKE = {"fill": bag("in out up"), "top": bag("up off"), "shut": bag("down off"), "power": bag("down off")}
 # These stand before a noun as well: particles they are only at the end, or before one of those.
 _DOUBTFUL, _ENDING = bag("in on through"), bag("to with at from and or again please using by for when")
 _MEANINGS = {
@@ -91,7 +91,12 @@ def _particles(facts: Facts) -> dict[str, frozenset[str]]:
     for i, word in enumerate(facts.words[1:], 1):
         after = facts.words[i + 1 : i + 2]
         if word in _PARTICLES and not (word in _DOUBTFUL and after and after[0] not in _ENDING):
+            # "log back in" is "log in"
             verb = facts.stems[i - 1]
+            if word == "back" and after and after[0] in _PARTICLES:
+                continue
+            if verb == "back" and i > 1 and facts.stems[i - 2] not in _NO_VERBS:
+                verb = facts.stems[i - 2]
             if verb.isalpha() and verb not in _NO_VERBS:
                 found[verb] = found.get(verb, frozenset()) | {word}
     return found

@@ -4,8 +4,9 @@ Knows two texts' facts and closed classes of words. Does not parse; where the to
 """
 
 import re
+from itertools import pairwise
 
-from policies.reuse.english import bag, stem
+from policies.reuse.english import Number, bag, stem
 from policies.reuse.facts import Facts
 from policies.reuse.roles import passive
 
@@ -35,6 +36,10 @@ _ONE_SIDED = bag("if unless because")
 _COUNTED_ONCE = bag("a an per every each in daily weekly monthly yearly again more")
 # "by 20 percent" and "to 20 percent", "until 1714" and "since 1714"
 _AIMS = {"by": "by", "to": "to", "until": "to", "till": "to", "from": "from", "since": "from", "after": "from"}
+_HOW_LONG = re.compile(r"\bhow long (before|until|till)\b")
+_SLASHED = re.compile(r"[^\W\d_]{2}/[^\W\d_]{2}")
+_AGAINST = bag("vs versus")
+_MANY = bag("men women children people feet teeth mice")
 _ORDINAL_WORDS = bag("first second third fourth fifth sixth seventh eighth ninth tenth")
 
 
@@ -58,8 +63,8 @@ def aimed_elsewhere(a: Facts, b: Facts) -> bool:
 def numbered(a: Facts, b: Facts) -> bool:
     """Whether `a` counts what `b` only numbers or divides: "ten batches", "batches of ten", "room 3"."""
     for item in a.numbers:
-        counted = stem(item.follows)
-        for other in b.numbers if counted in a.content_set and item.text not in _ORDINAL_WORDS else ():
+        counted = _what(a, item)
+        for other in b.numbers if counted and item.text not in _ORDINAL_WORDS else ():
             if other.value == item.value and stem(other.follows) != counted:
                 at = b.words.index(other.text.split()[0])
                 if counted in b.stems[max(0, at - 2) : at]:
@@ -76,9 +81,17 @@ def counts_exchanged(a: Facts, b: Facts) -> bool:
 def _counted(facts: Facts) -> dict[str, set[float]]:
     counted: dict[str, set[float]] = {}
     for item in facts.numbers:
-        if (what := stem(item.follows)) in facts.content_set:
+        if what := _what(facts, item):
             counted.setdefault(what, set()).add(item.value)
     return counted
+
+
+def _what(facts: Facts, item: Number) -> str:
+    """The stem of what is counted; "" where a number only stands before a word: "a 500 error", "Windows 11 update"."""
+    follows = item.follows
+    many = (follows.endswith("s") and follows not in _AGAINST) or follows in _MANY
+    counts = many or item.value == 1.0 or not item.text[0].isdigit()
+    return what if counts and (what := stem(follows)) in facts.content_set else ""
 
 
 def other_bound(a: Facts, b: Facts) -> bool:
@@ -127,10 +140,12 @@ def other_connective(a: Facts, b: Facts) -> bool:
 
 
 def _connectives(facts: Facts) -> frozenset[str]:
-    """A `when` that asks is none, and neither is a `once` that counts."""
+    """A `when` that asks is none, and neither is a `once` that counts, nor `before` in "how long before it comes"."""
     found = {word for word in facts.words if word in _MEANINGS}
     if facts.question == "when":
         found.discard("when")
+    if facts.question == "duration" and (begun := _HOW_LONG.search(" ".join(facts.words))):
+        found.discard(begun[1])
     if "once" in found:
         after = facts.words[facts.words.index("once") + 1 :][:1]
         if not after or after[0] in _COUNTED_ONCE:
@@ -145,7 +160,12 @@ def _next_topic(facts: Facts, word: str) -> str | None:
 
 def either_or_both(a: Facts, b: Facts) -> bool:
     """One of two here, both there: "students or seniors", "students who are seniors", "cheap but good"."""
-    return a.content_set == b.content_set and ("or" in a.words) != ("or" in b.words)
+    return a.content_set == b.content_set and _has_choice(a) != _has_choice(b)
+
+
+def _has_choice(facts: Facts) -> bool:
+    """ "Is it free or not" is "is it free", "upgrade/downgrade" is "upgrade or downgrade"."""
+    return ("or", "not") not in pairwise(facts.words) and ("or" in facts.words or bool(_SLASHED.search(facts.text)))
 
 
 def turned_about(a: Facts, b: Facts) -> bool:

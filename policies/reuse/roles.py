@@ -20,8 +20,12 @@ _FILLERS = bag(
 )
 # Only these let two things change places in an otherwise equal sentence.
 _JOINING = bag("and or but vs versus nor the a an my your")
-_OWNED = re.compile(r"(\w+)(?='s\s+(\w+))")
-_ADVERBS = bag("online offline abroad overseas home alone together fast safely")
+_OWNED = re.compile(r"\b(\w+)(?='s\s+(\w+))")
+# They go before a noun as well as after it: "tickets online", "password reset".
+_MOVABLE = bag(
+    "online offline abroad overseas home alone together fast safely reset cancel change update delete request refund "
+    "renew track install upgrade download upload export import login return exchange transfer backup restart"
+)
 _FAR = 7
 _LONGEST_PART = 3
 
@@ -34,7 +38,7 @@ def swapped(a: Facts, b: Facts) -> bool:
     order_b = {word: b.stems.index(word) for word in shared}
     turned = passive(a) != passive(b)
     for i, x in enumerate(shared):
-        for y in shared[i + 1 :]:
+        for y in shared[i + 1 : i + 1 + _FAR]:
             if (order_b[x] > order_b[y]) != turned and _says_so(a, b, (x, y), turned=turned):
                 return True
     return False
@@ -67,7 +71,7 @@ def _is_compound(facts: Facts, at: int) -> bool:
     """Two topic words with but a space between them: "milk chocolate". "Tickets online" are "online tickets"."""
     one, other = facts.words[at : at + 2]
     topic = all(stem in facts.content_set for stem in facts.stems[at : at + 2])
-    return topic and _ADVERBS.isdisjoint((one, other)) and f"{one} {other}" in facts.text.casefold()
+    return topic and _MOVABLE.isdisjoint((one, other)) and f"{one} {other}" in facts.text.casefold()
 
 
 def _turned(a: tuple[str, ...], b: tuple[str, ...]) -> bool:

@@ -21,6 +21,7 @@ _SHORT = frozenset(word.removesuffix("e") for word in bag("ment er or ion tion a
 _CHANGES = frozenset(
     (
         *(("d", "sion"), ("t", "sion"), ("t", "ssion"), ("b", "ption"), ("d", "siv"), ("t", "siv"), ("ss", "ssion")),
+        *(("s", "z"), ("d", "s"), ("", "ison"), ("", "u")),
         *(("n", "nation"), ("im", "amation"), ("ain", "enanc"), ("ain", "anation"), ("eiv", "eption"), ("v", "f")),
     )
 )
@@ -41,7 +42,10 @@ sentence: sent|sign: signal signature|signal: signature|tail: tailor|tract: trac
 brand: brandy|berry: bury|bank: banker|cook: cooker|motor: motion motive|text: texture|tuna: tune|wait: waiter|
 past: paste pastor|post: poster|bus: busy business|busy: business|corn: corner|tow: tower|rock: rocker|hum: human|
 temper: temperature|universal: universe|historic: historical|economic: economical|alternate: alternative|
-stationary: stationery|vision: visionary|relative: relation|stationary: station|police: policy
+stationary: stationery|vision: visionary|relative: relation|stationary: station|police: policy|server: service|
+form: format formation|store: story|storage: story|list: listen|unit: unity|port: portal|
+part: partner partition|community: communication|commit: commission|quality: qualify|object: objective|
+class: classic|host: hostage|company: companion|inform: informal|information: informal|message: mess|rest: restore
 """
 
 
@@ -53,7 +57,10 @@ def related(word: str, others: frozenset[str]) -> bool:
 def _same_root(a: str, b: str) -> bool:
     if a == b or b in _UNRELATED.get(a, ()):
         return a == b
-    a, b = a.removesuffix("e"), b.removesuffix("e")
+    # British and American: "favourite" and "favorite".
+    a, b = (word.removesuffix("e").replace("our", "or") for word in (a, b))
+    if a == b and len(a) > 4:
+        return True
     most = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     # Without their e "car" and "care" are one, and are no forms of each other.
     return a != b and any(_ends_well(a[:at], a[at:], b[at:]) for at in range(most, max(2, most - 4), -1))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 _QUOTES = "\"'`\u201c\u201d\u2018\u2019\u00ab\u00bb"
 _STOPS = ".,;:!?"
+_DASHES = str.maketrans("\u2013\u2014\u2212", "---")
 # Numbers, brackets and what joins them: "(2 + 3) * 4", "2025-03-05", "10 - 5".
 _SUM = re.compile(r"[\d(][\d\s.,()+\-*/^\u00d7\u00f7<>=%]{0,80}[\d)]")
 _JOINS = re.compile(r"(?<=[\d)])\s*[-+*/^\u00d7\u00f7<>=]+\s*(?=[\d(-])")
@@ -53,7 +54,10 @@ def other_case(a: Marks, b: Marks) -> bool:
 
 def _alone(text: str) -> tuple[str, ...]:
     found: list[str] = []
-    for token in text.split():
+    tokens = text.translate(_DASHES).split()
+    if tokens and not tokens[-1].strip(_STOPS):
+        tokens.pop()  # "how do I reset it ?" and "how do I reset it !!"
+    for token in tokens:
         bare = token.strip(_QUOTES)
         sign = bare.rstrip(_STOPS) or bare
         if sign and not any(letter.isalnum() for letter in sign):
@@ -63,7 +67,7 @@ def _alone(text: str) -> tuple[str, ...]:
 
 def _sums(text: str) -> tuple[str, ...]:
     runs = (match[0] for match in _SUM.finditer(text))
-    return tuple(sorted(_NOTHING.sub("", run) for run in runs if _JOINS.search(run)))
+    return tuple(sorted(_NOTHING.sub("", run).strip("()") for run in runs if _JOINS.search(run)))
 
 
 def _cased(text: str) -> tuple[str, ...]:

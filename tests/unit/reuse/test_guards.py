@@ -57,6 +57,12 @@ def test_no_guard_forbids_the_same_text(guard: str) -> None:
         assert forbids(*both(text, text.upper())) is None
 
 
+def test_signs_that_stand_for_many_letters_do_not_make_a_text_long() -> None:
+    """One ligature is 18 letters: 6,000 of them in an answer kept the event loop for nine seconds."""
+    assert len(analyse("\ufdfa" * 100).text) == 100
+    assert analyse("x\u00b2").text == "x2"
+
+
 def test_other_languages_are_left_alone() -> None:
     """Guards know English; for other languages they would pass every near miss."""
     assert len(FOREIGN) >= 20
@@ -103,11 +109,50 @@ def test_a_target_hidden_in_a_long_text_is_not_a_donor() -> None:
         ("What is your favourite Pokémon?", "What is your favourite pokemon?"),
         ("The app fails to start", "The app does not start"),
         ("Are Nicole and Adam dating?", "Are Adam and Nicole dating?"),
+        ("How to fix 500 error in nginx", "How to fix error 500 in nginx"),
+        ("How do I get the Windows 11 update?", "How do I update Windows 11?"),
+        ("Which is better, iPhone 15 vs iPhone 14?", "iPhone 14 vs iPhone 15, which is better?"),
+        ("Is Python free or not?", "Is Python free?"),
+        ("upgrade/downgrade my plan", "upgrade or downgrade my plan"),
+        ("How long before my refund arrives?", "How long does it take for my refund to arrive?"),
+        ("How do I become a partner?", "How can I be a partner?"),
+        ("Who can I contact about billing?", "Who should I contact about billing?"),
+        ("What is the command used to list files?", "What is the command to list files?"),
+        ("Does the app sync my photos?", "Do my photos sync with the app?"),
+        ("password reset not working", "reset password not working"),
+        ("How do I log back in to my account?", "How do I log in to my account?"),
+        ("Refund – how does it work?", "Refund - how does it work?"),  # noqa: RUF001 - as phones write it
+        ("How do I reset my password ?", "How do I reset my password !"),
+        ("Shipping takes (3-5 days), right?", "Shipping takes 3-5 days, right?"),
+        ("Add ½ cup of milk", "Add 1/2 cup of milk"),
+        ("I live in France, do you ship there?", "Do you deliver to France?"),
+        ("Is a cold viral?", "Is a cold a virus?"),
+        ("Change my favourite driver", "Change my favorite driver"),
+        ("Where is the call centre?", "Where is the call center?"),
+        ("How do I sync my calendar?", "How do I synchronize my calendar?"),
+        ("Where is the config file?", "Where is the configuration file?"),
+        ("How do I clone a repo?", "How do I clone a repository?"),
+        ("How do I complain about a driver?", "How do I make a complaint about a driver?"),
+        ("How do I compare plans?", "How do I make a comparison of plans?"),
     ],
 )
 def test_what_the_first_page_promises(asked: str, kept: str) -> None:
     """The examples people try first; each was once stopped by a guard that was too eager."""
     assert forbids(*both(asked, kept)) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ("How do I restart the server?", "How do I restart the service?"),
+        ("How do I run unit tests?", "How do I run unity tests?"),
+        ("How do I list songs?", "How do I listen to songs?"),
+        ("How do I delete my story?", "How do I delete my storage?"),
+    ],
+)
+def test_words_that_begin_and_end_alike_are_not_forms_of_one(asked: str, kept: str) -> None:
+    """What a developer asks of one is no answer about the other."""
+    assert forbids(*both(asked, kept)) == "substitution"
 
 
 def test_near_misses_in_other_words_are_mostly_stopped_and_paraphrases_seldom() -> None:
