@@ -105,8 +105,8 @@ class _Object:
 
     def _value_ends(self) -> None:
         value = self.text[self._start : -1]
-        if self._key == "name" and isinstance(found := _value(value), str):
-            self.name = found
+        if self._key == "name" and self.name is None and isinstance(found := _value(value), str):
+            self.name = found  # the first one stands: it may have been told
         if self._arguments is not None and self._arguments[1] < 0:
             self._arguments = (self._arguments[0], self._start + len(value.rstrip()))
         self._key = None

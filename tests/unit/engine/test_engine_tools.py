@@ -73,6 +73,7 @@ READ: list[tuple[str, str, str, list[tuple[str, str]]]] = [
         [("f", '{"a": 1}'), ("g", "{}")],
     ),
     ("llama3", '<|python_tag|>{"type": "function", "name": "f", "parameters": {}}', "", [("f", "{}")]),
+    ("llama3", '{"name": "f", "name": "h", "parameters": {"a": 1}}', "", [("f", '{"a": 1}')]),  # went round for ever
     ("llama3", '{"answer": 42}', '{"answer": 42}', []),
     ("llama3", 'Hello {"name": "f"}', 'Hello {"name": "f"}', []),
 ]
