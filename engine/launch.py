@@ -22,12 +22,11 @@ from engine.models.packed import Packed
 from engine.models.spec import UnsupportedModel, read_spec
 from engine.options import Options
 from engine.parallel import Leader, lead
+from engine.preparing import load_text
 from engine.runner import EagerRunner, Runner
 from engine.scheduler import Limits
 from engine.selfcheck import reproducible
 from engine.speculation import DraftModel, NGram, Speculation
-from engine.template import load_template
-from engine.tokenizer import load_tokenizer
 
 _log = logging.getLogger(__name__)
 _STEP = {"cpu": (512, 128), "cuda": (8192, 512)}  # tokens of a step, and of a prompt beside others who decode
@@ -59,18 +58,17 @@ def load(model: str, options: Options, *, monotonic: Callable[[], float]) -> Loa
     began, device = monotonic(), device_of(options)
     source = locate(model)
     torch.set_num_threads(_threads(options, read_spec(loader.read_config(source)).parameters))
+    text = load_text(model, time.time)  # as clients do: what they could not read is refused here, before the weights
     if options.tensor_parallel > 1:
         decoder = lead(model, options)
     else:
         dtype = "bfloat16" if device == "cuda" and options.dtype == "auto" else options.dtype
         decoder = loader.load(source, dtype, options.context, options.quant, device=device)
-    tokenizer = load_tokenizer(source)
-    load_template(source, time.time)  # who talks to this process renders it: here a broken one can still be refused
     loaded = Loaded(
         model,
         decoder,
         _features(decoder, options),
-        Vocabulary(tokenizer.contents(), decoder.spec.vocabulary, tokenizer.eos),
+        text.vocabulary(decoder.spec.vocabulary),
         _draft(options, decoder),
     )
     _log.info(

@@ -93,7 +93,7 @@ class Body(Struct, kw_only=True):
 
 
 class Whole(Struct):
-    """A whole answer: the parts of a long one are not kept one by one."""
+    """A whole answer; `last` is its terminal delta."""
 
     text: str
     reasoning: str

@@ -204,12 +204,19 @@ async def test_processes_of_ones_own_are_kept_alive(tmp_path: Path) -> None:
             pass
 
 
-@pytest.mark.parametrize("template", [b"{% if", b"\xff\xfe"])
-async def test_a_template_that_cannot_be_read_is_told_at_once(template: bytes, tmp_path: Path) -> None:
-    """Only who talks to a process renders it: the process came up, and its client waited half an hour for the text."""
+@pytest.mark.parametrize(
+    ("name", "contents"),
+    [
+        ("chat_template.jinja", b"{% if"),
+        ("chat_template.jinja", b"\xff\xfe"),
+        ("generation_config.json", b'{"temperature": "hot"}'),
+    ],
+)
+async def test_a_text_file_that_cannot_be_read_is_told_at_once(name: str, contents: bytes, tmp_path: Path) -> None:
+    """Only who talks to a process uses it: the process came up, and its client waited half an hour for the text."""
     folder = write_checkpoint(tmp_path / "model")
-    (folder / "chat_template.jinja").write_bytes(template)
-    with pytest.raises(EngineFailed, match=r"78: .*template"):
+    (folder / name).write_bytes(contents)
+    with pytest.raises(EngineFailed, match=r"78: .*temp"):
         async with asyncio.timeout(60), open_engine(str(folder), Options(threads=1)):
             pass
 
