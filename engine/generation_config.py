@@ -27,7 +27,7 @@ class GenerationConfig(Struct, frozen=True, kw_only=True):
     do_sample: bool | None = None
     temperature: Annotated[float, Meta(ge=0)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=0)] | None = None
+    top_k: Annotated[int, Meta(ge=-1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
     max_new_tokens: Annotated[int, Meta(gt=0)] | None = None

@@ -8,6 +8,7 @@ from engine.api import CAN_BE_LEFT, GenerateRequest, SamplingParams, left_open
 from engine.generation_config import GenerationConfig, load_generation_config
 from engine.locate import ModelNotFound
 from engine.preparing import load_text, prepare
+from engine.validate import check_sampling
 from tests.unit.engine.test_engine_tools import info
 
 PLAIN = SamplingParams(max_tokens=9)
@@ -60,6 +61,14 @@ def test_a_file_that_says_nonsense_is_refused_with_its_field(tmp_path: Path, fie
     (tmp_path / "generation_config.json").write_text("{" + field + "}")
     with pytest.raises(ModelNotFound, match=field.split('"')[1]):
         load_generation_config(tmp_path)
+
+
+def test_no_top_k_is_said_in_two_ways(tmp_path: Path) -> None:
+    """-1 is what requests may say too: a model whose file says it would not start."""
+    (tmp_path / "generation_config.json").write_text('{"top_k": -1}')
+    sampling = load_generation_config(tmp_path).filled(PLAIN, left_open({}))
+    check_sampling(sampling, 9)
+    assert sampling.top_k == -1
 
 
 def test_a_folder_without_the_file_says_nothing(tmp_path: Path) -> None:
