@@ -4,19 +4,21 @@ Knows: Jinja's syntax tree, what makes text. Does not know: messages, models, wh
 
 Every operation that makes a text or a list pays for its size, before it is made, out of one budget per rendering. So
 neither a width of a billion nor `x ~ x` sixty times over nor a list that holds another one twice, sixty levels deep,
-gets far. Loops share a budget of turns.
+gets far. Loops share a budget of turns. What is not bounded: comparing and sorting values that hold one another many
+times over.
 """
 
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 MAX_TURNS = 1_000_000  # loop iterations in all
@@ -26,7 +28,11 @@ _WIDTH = re.compile(r"\d+")
 _NESTED = re.compile(r"\*|\{[^{}]*\{")  # a width that an argument says
 _TAB = 8
 _ELEMENT = 8  # an element of a list takes as much as so many characters
-_LOOK = 200  # what looking at a value within another costs, in characters that could have been made meanwhile
+_LOOK = 200  # what a call and a look at a value within another cost, in characters that could have been made meanwhile
+# What makes much of little, or bytes, whose methods nobody watches; and nothing that a prompt is made with.
+_METHODS = ("encode", "expandtabs", "fromkeys", "to_bytes", "translate")
+_FILTERS = ("urlize", "wordwrap")
+_FREE = ("count", "d", "default", "first", "last", "length")  # look at no more than an end of what they get
 
 
 class TooMuch(TemplateError):
@@ -84,7 +90,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=self._shown)
         self._budget = _Budget()
         filters = cast("dict[str, Any]", self.filters)
-        filters |= {name: self._tolled(name, plain) for name, plain in filters.items()}
+        filters |= {name: self._tolled(name, plain) for name, plain in filters.items() if name not in _FREE}
         filters |= {"paced": self._paced, "paid": self._paid, "joined": self._joined, "tojson": self._to_json}
         del cast("dict[str, Any]", self.globals)["lipsum"]
 
@@ -121,8 +127,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
             if isinstance(one, Mapping):
                 found = cast("Mapping[object, object]", one)
                 left += [*found.keys(), *found.values()]
-            elif isinstance(one, list | tuple | set | frozenset):
-                left += cast("list[object]", one)
+            elif isinstance(one, Collection) and not isinstance(one, str):
+                left += cast("Collection[object]", one)
+            elif isinstance(one, Namespace):
+                raise TooMuch("a namespace is shown")
         return value
 
     def _joined(self, parts: list[object]) -> str:
@@ -137,8 +145,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         sort_keys: bool = False,
     ) -> str:
         """As transformers' filter of this name, to the space: models were trained on just these prompts."""
-        if indent is not None and indent > _TAB:
-            raise TooMuch("an indentation is too wide")
+        if (indent is not None and indent > _TAB) or max(map(len, separators or ("",))) > _TAB:
+            raise TooMuch("an indentation or a separator is too wide")
         return json.dumps(
             self._shown(value), ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
         )
@@ -159,17 +167,19 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  (as Jinja names them)
-        owner = getattr(__obj, "__self__", None) or getattr(getattr(__obj, "__wrapped__", None), "__self__", None)
+        method, given = getattr(__obj, "__wrapped__", __obj), [*args, *kwargs.values()]  # `format` comes wrapped
+        owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        if owner is not None and name in _METHODS:
+            raise TooMuch(f"{name} is not offered")
+        copied = given[:1] if isinstance(__obj, type) else []  # `dict(x)`
+        __self._pay(_LOOK + sum(map(_extent, (owner, given, *copied))))
         if isinstance(owner, str):
-            __self._method(owner, getattr(__obj, "__name__", ""), [*args, *kwargs.values()])
+            __self._method(owner, name, given)
         return super().call(__context, __obj, *args, **kwargs)
 
     def _method(self, owner: str, name: str, given: list[Any]) -> None:
-        """A method of a text pays for the text, and for what it may make of it."""
-        if name in ("expandtabs", "translate"):
-            raise TooMuch(f"{name} is not offered")
-        each = _ELEMENT if "split" in name else 1
-        self._pay(each * len(owner) + sum(abs(one) for one in given if isinstance(one, int)))
+        """A method of a text pays for what it may make of it."""
+        self._pay(("split" in name) * _ELEMENT * len(owner) + _widths(given))
         if name == "replace" and len(given) > 1:
             self._replace(owner, given[0], given[1])
         elif name == "join" and given:
@@ -206,10 +216,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
         def tolled(*args: Any, **kwargs: Any) -> Any:
             value, *given = args[first:]
-            self._pay(_extent(value) + sum(abs(one) for one in [*given, *kwargs.values()] if isinstance(one, int)))
+            if name in _FILTERS:
+                raise TooMuch(f"{name} is not offered")
+            self._pay(_extent(value) + _widths([*given, *kwargs.values()]))
             if name == "list" and isinstance(value, str):
                 self._pay(_ELEMENT * len(value))
-            if name in ("string", "pprint", "escape", "e", "forceescape", "xmlattr", "urlencode"):
+            if name in ("string", "pprint", "escape", "e", "forceescape", "xmlattr", "urlencode", "sum"):
                 self._shown(value)
             if more is not None:
                 more(value, *given, **kwargs)
@@ -224,4 +236,9 @@ def _extent(value: object) -> int:
     """Characters, or elements at their size."""
     if isinstance(value, str):
         return len(value)
-    return _ELEMENT * len(cast("list[object]", value)) if isinstance(value, list | tuple | dict | set) else 0
+    return _ELEMENT * len(cast("Collection[object]", value)) if isinstance(value, Collection) else 0
+
+
+def _widths(given: Iterable[object]) -> int:
+    """What numbers may ask for when they are widths or counts."""
+    return sum(abs(one) for one in given if isinstance(one, int))

@@ -127,6 +127,22 @@ def test_no_way_out_of_the_sandbox(source: str) -> None:
         "{{ '\t'.expandtabs(999999999) }}",
         "{{ {'a': 1} | tojson(indent=999999999) }}",
         "{{ lipsum(n=999999) }}",
+        "{% set x = ''.ljust(200000000) %}",
+        growing("'xx'", "''.join([n.x, n.x])", 27),
+        "{{ 'x'.encode() }}",
+        "{{ (0).to_bytes(200000000, 'big') | length }}",
+        growing("[1]", "[n.x, n.x]", 20) + "{{ n }}",
+        growing("[1]", "[n.x, n.x]", 20) + "{{ {'a': n.x}.values() }}",
+        growing("[]", "[n.x, n.x]", 20) + "{% for a in n.x recursive %}{% set b = loop(a) %}{% endfor %}",
+        "{% macro m(d) %}{% if d %}{% set a = m(d - 1) %}{% set b = m(d - 1) %}{% endif %}{% endmacro %}{{ m(20) }}",
+        growing("[]", "[n.x, range(99999) | list]", 200),
+        "{{ {}.fromkeys(range(9)) }}",
+        "{% set r = range(99999) | list %}" + growing("[]", "[n.x, r.copy()]", 200),
+        "{% set r = range(99999) | list %}" + growing("[]", "[n.x, cycler(*r)]", 200),
+        "{% set r = range(10000) | list | batch(2) | list %}" + growing("[]", "[n.x, dict(r)]", 2600),
+        "{% set r = [range(99999) | list] %}" + growing("[]", "[n.x, r | sum(start=[])]", 20),
+        "{{ 'ab' | wordwrap(1, true, 'x') }}",
+        "{{ [1, 2] | tojson(separators=(messages[0].content, ':')) }}",
         "{{ [1] | batch(999999999, 0) | list }}",
     ],
 )
@@ -134,6 +150,12 @@ def test_time_and_size_are_bounded(source: str) -> None:
     """A template must not be able to hold the event loop or the memory."""
     with pytest.raises(InvalidRequest):
         render(source, [{"role": "user", "content": "x" * 1000}])
+
+
+def test_a_long_conversation_is_no_attack() -> None:
+    """Qwen3's template asks each turn how many there are: 3,600 messages were refused as too much."""
+    source = "{% for m in messages %}{% if loop.index != messages | length %}{{ m.content }}{% endif %}{% endfor %}"
+    assert len(render(source, HELLO * 20_000)) == 5 * 19_999
 
 
 def test_each_rendering_has_its_own_budget(monkeypatch: pytest.MonkeyPatch) -> None:
