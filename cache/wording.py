@@ -100,7 +100,8 @@ _ANYWHERE = re.compile(
         (
             (
                 r"\b(?:wie spät|quelle heure|cette semaine|ce soir|qué hora|esta semana|esta noche|"
-                r"uhrzeit (?:haben|ist)|in den nachrichten|che ore|questa settimana|que horas|hoe laat|i dag|i morgen|saat kaç|hava durumu)\b"
+                r"uhrzeit (?:haben|ist)|in den nachrichten|"
+                r"che ore|questa settimana|que horas|hoe laat|i dag|i morgen|saat kaç|hava durumu)\b"
             ),
             *("который час", "котра година", "hôm nay", "ngày mai", "hôm qua", "bây giờ", "hiện tại", "thời tiết"),
             *("hari ini", "saat ini", "która godzina", "मौसम", "समाचार"),
