@@ -64,7 +64,7 @@ READ: list[tuple[str, str, str, list[tuple[str, str]]]] = [
         '<tool_call>{"name": "h", "x": {"y": 1}</tool_call> so',
         [],
     ),
-    ("hermes", '<tool_call>{"nam": {"y": 1</tool_call> so', '<tool_call>{"nam": {"y": 1</tool_call> so', []),
+    ("hermes", '<tool_call>{"named": {"y": 1</tool_call> so', '<tool_call>{"named": {"y": 1</tool_call> so', []),
     ("mistral", "see [1] [TOOL", "see [1] [TOOL", []),
     (
         "llama3",
