@@ -378,8 +378,10 @@ async def test_an_encoder_in_trouble_is_a_miss(clock: FrozenClock, mood: str, ex
     await cache.close()
 
 
-async def test_an_answer_is_there_for_the_same_request_before_it_is_embedded(clock: FrozenClock) -> None:
-    """Where the look-up's embedding came too late, whoever asked the same in the next moment paid for it again."""
+async def kept_but_not_embedded(
+    clock: FrozenClock,
+) -> tuple[SemanticCache, asyncio.Task[int | None], Hit, asyncio.Event]:
+    """An answer that is served already while the encoder still holds its question; the event lets it go on."""
 
     class Held(HashEncoder):
         async def encode(self, texts: Sequence[str]) -> Encoded:
@@ -394,6 +396,12 @@ async def test_an_answer_is_there_for_the_same_request_before_it_is_embedded(clo
     await asyncio.sleep(0)
     early = await cache.find(query(), tier="exact")
     assert isinstance(early, Hit)
+    return cache, keeping, early, go_on
+
+
+async def test_an_answer_is_there_for_the_same_request_before_it_is_embedded(clock: FrozenClock) -> None:
+    """Where the look-up's embedding came too late, whoever asked the same in the next moment paid for it again."""
+    cache, keeping, early, go_on = await kept_but_not_embedded(clock)
     go_on.set()
     assert await keeping == early.entry.id
     alike = await cache.find(query(SIMILAR))
@@ -404,20 +412,7 @@ async def test_an_answer_is_there_for_the_same_request_before_it_is_embedded(clo
 
 async def test_what_is_taken_back_before_it_is_embedded_is_not_kept(clock: FrozenClock) -> None:
     """It was served already: a person may call it wrong, and nobody may be served it after that."""
-
-    class Held(HashEncoder):
-        async def encode(self, texts: Sequence[str]) -> Encoded:
-            await go_on.wait()
-            return await super().encode(texts)
-
-    go_on, rig = asyncio.Event(), Rig(clock)
-    rig.encoder = Held()
-    cache = rig.open()
-    await cache.start()
-    keeping = asyncio.get_running_loop().create_task(cache.keep(query(), Kept(answer=b"{}")))
-    await asyncio.sleep(0)
-    early = await cache.find(query(), tier="exact")
-    assert isinstance(early, Hit)
+    cache, keeping, early, go_on = await kept_but_not_embedded(clock)
     await cache.evict(early.entry.id)
     go_on.set()
     assert await keeping is None

@@ -120,12 +120,12 @@ def told(chunks: list[Chunk]) -> bytes:
     for chunk in chunks:
         data: Body = {**chunk.data, "id": "chatcmpl-7", "model": "smart"}
         if chunk.usage is not None:
-            data["usage"] = {**USAGE_OF(chunk), "cost": 0.5}
+            data["usage"] = {**usage_of(chunk), "cost": 0.5}
         raw += speaker.events(data) if chunk.native is None else speaker.natively(chunk.native.events, data)
     return raw + speaker.end()
 
 
-def USAGE_OF(chunk: Chunk) -> dict[str, Any]:  # noqa: N802 - beside USAGE
+def usage_of(chunk: Chunk) -> dict[str, Any]:
     usage: Any = chunk.data["usage"]
     return usage
 
