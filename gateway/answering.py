@@ -22,6 +22,6 @@ def answering(
 ) -> Several:
     """`tasks`: those a stop waits for."""
     attempts = Attempts(upstreams, deployments, prices, ledger, monotonic=time.monotonic)
-    router = Router(upstreams, deployments, attempts.price, monotonic=time.monotonic, random=random.random)
+    router = Router(upstreams, deployments, attempts.charging.price, monotonic=time.monotonic, random=random.random)
     means = Means(attempts=attempts, router=router, deployments=deployments, ledger=ledger, tasks=tasks)
     return Several(Dispatcher(means, monotonic=time.monotonic, random=random.random), tasks)

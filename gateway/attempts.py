@@ -8,11 +8,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Literal
 
+import structlog
 from msgspec import Struct, structs
 
 from gateway import errors
 from gateway.call import Body, Call, Chunk
 from gateway.catalog import Route, Target
+from gateway.charging import Charging, worst
 from gateway.deployments import Deployment, Deployments, Told
 from gateway.estimate import Bound, bound, within
 from gateway.flights import Ended, Landing, Step
@@ -22,19 +24,29 @@ from gateway.prices import PriceBook
 from gateway.providers import Partial, Provider, Sending
 from gateway.traces import traceparent_for
 from gateway.upstreams import Upstreams
-from policies.money import Price, Usage, bound_nano, usd
+from policies.money import Price, Usage, unpriced, usd
 
+log = structlog.get_logger("nearhit.attempts")
 _MOST_SHORTER = 3  # budgets that may each allow less than the one before
 _ENGINE_PATIENCE = 120.0
 _TICK = 0.01  # seconds; a timer may fire so early
 _LATER = (("retry-after", "1"),)
-FREE = Price(id="free", input=0, output=0, cached_input=0, cache_write=0, status="free")
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """What is to be tried. `prompt`: tokens expected, for the place's load; `why`: where it is not plainly next."""
+
+    call: Call
+    route: Route
+    target: Target
+    prompt: int = 0
+    why: str = ""
 
 
 class Live(Struct, kw_only=True):
     """A begun answer: its first chunk is in hand, the rest is still to come, the money is held.
 
-    `gate`: the place among the requests of its provider that it takes.
+    `gate`: the place among the requests of its provider that it takes. `price`: by what has been told so far.
     """
 
     target: Target
@@ -48,16 +60,7 @@ class Live(Struct, kw_only=True):
     step: Step
     gate: asyncio.Semaphore
     deployment: Deployment
-
-
-class Trial(Struct, frozen=True, kw_only=True):
-    """What is to be tried. `prompt`: tokens expected, for the place's load; `why`: where it is not plainly next."""
-
-    call: Call
-    route: Route
-    target: Target
-    prompt: int = 0
-    why: str = ""
+    trial: Trial
 
 
 class Attempts:
@@ -74,25 +77,9 @@ class Attempts:
     ) -> None:
         self._upstreams = upstreams
         self._deployments = deployments
-        self._prices = prices
+        self.charging = Charging(upstreams, prices)
         self._ledger = ledger
         self._monotonic = monotonic
-
-    def price(self, call: Call, route: Route, target: Target) -> Price | None:
-        if route.free:
-            return FREE
-        tier, _ = self._tier(call, target)
-        kind = self._upstreams.kind(target.provider)
-        return self._prices.price(target.provider, kind, target.model, call.at, tier=tier)
-
-    def _tier(self, call: Call, target: Target) -> tuple[str, bool]:
-        """The service tier it is charged by, and whether the upstream is to be told so by us."""
-        if call.given is not None:
-            return "batch", False
-        if call.background and call.tier != "fast" and call.body.get("service_tier") in (None, "auto"):
-            kind = self._upstreams.kind(target.provider)
-            return self._prices.background_tier(target.provider, kind, target.model, call.at)
-        return call.tier, False
 
     def limits(self, call: Call, route: Route, target: Target) -> Bound:
         def window() -> int | None:
@@ -108,10 +95,9 @@ class Attempts:
         provider = self._upstreams.of(target)
         if provider is None:
             raise errors.UpstreamFailed(f"{target.told} is no longer configured.")
-        price = self._priced(call, trial.route, target)
         limits = self.limits(call, trial.route, target)
+        plan = self._plan(trial, provider, limits, landing.tried + 1)
         landing.tried += 1
-        plan = self._plan(call, target, provider, price, limits, landing.tried)
         most = call.directives.max_cost_nano
         if most is not None and plan.reserve_nano > most:
             raise errors.InvalidRequest(
@@ -136,20 +122,12 @@ class Attempts:
         finally:
             report.end("nothing", self._monotonic())
 
-    def _priced(self, call: Call, route: Route, target: Target) -> Price:
-        if (price := self.price(call, route, target)) is not None:
-            return price
-        raise errors.NotPriced(
-            f"There is no price for {target}. Set one with `nearhit prices set {target} INPUT-USD OUTPUT-USD` "
-            f"(per million tokens), or mark the model `free: true` in nearhit.yaml."
-        )
-
     def apart(self, call: Call, route: Route, target: Target) -> tuple[AttemptPlan, Sending]:
         """What a request of a provider's own batch is, and may cost. Raises GatewayError for what cannot be sent."""
         if (provider := self._upstreams.of(target)) is None:
             raise errors.UpstreamFailed(f"{target.told} is no longer configured.")
         limits = self.limits(call, route, target)
-        plan = self._plan(call, target, provider, self._priced(call, route, target), limits, 1)
+        plan = self._plan(Trial(call=call, route=route, target=target), provider, limits, 1)
         return plan, self._sending(call, plan, limits, self._monotonic())
 
     async def _enter(self, gate: asyncio.Semaphore, call: Call, target: Target) -> None:
@@ -162,16 +140,17 @@ class Attempts:
         except TimeoutError:
             raise errors.Overloaded(f"Too many requests wait for {target.provider}.", headers=_LATER) from None
 
-    def _plan(
-        self, call: Call, target: Target, provider: Provider, price: Price, limits: Bound, number: int
-    ) -> AttemptPlan:
+    def _plan(self, trial: Trial, provider: Provider, limits: Bound, number: int) -> AttemptPlan:
+        """Raises NotPriced."""
+        call, target = trial.call, trial.target
+        price = self.charging.priced(call, trial.route, target)
         return AttemptPlan(
             id=f"{call.id}.{number}",
             request_id=call.id,
             provider=target.provider,
             model=target.model,
             price=price,
-            reserve_nano=bound_nano(limits.input, limits.output, price),
+            reserve_nano=self.charging.reserve(call, trial.route, target, price, limits),
             input_bound=limits.input,
             max_output=limits.output,
             billing=provider.billing,
@@ -204,7 +183,7 @@ class Attempts:
         return Live(
             target=trial.target,
             provider=provider,
-            price=self._told_price(trial, plan, first),
+            price=self.charging.told(call, plan, first.data, plan.price),
             plan=plan,
             hold=hold,
             bound=limits,
@@ -213,19 +192,12 @@ class Attempts:
             step=step,
             gate=way.gate,
             deployment=report.deployment,
+            trial=trial,
         )
 
-    def _told_price(self, trial: Trial, plan: AttemptPlan, first: Chunk) -> Price:
-        """That of the service tier which answered: a provider may choose another than was asked for, and says so."""
-        told, call = first.data.get("service_tier"), trial.call
-        if not isinstance(told, str) or trial.route.free or call.given is not None:
-            return plan.price
-        tier, _ = self._tier(call, trial.target)
-        if told == tier or (call.background and tier in ("batch", "default") and call.body.get("service_tier") is None):
-            return plan.price  # of a tier that is the operator's own the provider knows nothing
-        kind = self._upstreams.kind(plan.provider)
-        found = self._prices.peek(plan.provider, kind, plan.model, call.at, tier=told)
-        return plan.price if found is None or found.id == plan.price.id else found
+    def told(self, live: Live, chunk: Chunk) -> None:
+        """What the end of an answer says of its service tier holds: a stream's beginning may not know it yet."""
+        live.price = self.charging.told(live.trial.call, live.plan, chunk.data, live.price)
 
     async def _first(
         self, provider: Provider, sending: Sending, hold: Hold, step: Step, report: "_Report"
@@ -288,7 +260,7 @@ class Attempts:
                 if shorter is None:
                     raise
                 limits, landing.short = shorter, refusal.scope
-                reserve = bound_nano(limits.input, limits.output, plan.price)
+                reserve = worst(limits, plan.price)
                 plan = structs.replace(plan, reserve_nano=reserve, max_output=limits.output)
         return await self._ledger.hold(call, plan), limits
 
@@ -315,9 +287,9 @@ class Attempts:
     def _body(self, call: Call, plan: AttemptPlan, limits: Bound) -> Body:
         body = outgoing(call, plan.model, limits)
         if call.background:
-            tier, told = self._tier(call, Target(plan.provider, plan.model))
+            tier, told = self.charging.tier(call, Target(plan.provider, plan.model))
             if told:
-                body["service_tier"] = tier
+                body["service_tier"] = tier.partition("+")[0]
         return body
 
     async def _pay(self, provider: Provider, hold: Hold, step: Step, guess: Settlement) -> None:
@@ -353,7 +325,10 @@ class Attempts:
         settlement = Settlement(usage=usage, source=source, ended=ended, provider_id=provider_id, price=other)
         step = live.step
         step.counted = usage if source in ("engine", "provider") else None
-        step.exact = step.counted is not None and live.price.status != "assumed"
+        fees = 0 if step.counted is None else unpriced(usage, live.price)
+        step.exact = step.counted is not None and live.price.status != "assumed" and not fees
+        if fees:
+            log.warning("a service asked a fee that has no price here", attempt=step.id, of=step.model, times=fees)
         step.cost_nano = self._ledger.settle(live.hold, settlement)
         step.result, step.ended_at, step.settled = ended, self._monotonic(), True
         if ended == "complete":

@@ -32,6 +32,10 @@ AUDIT_TAG = ("nearhit/audit", "1")
 AUDIT_SCOPE = "tag:nearhit/audit=1"
 
 
+# Regions told for what ran wherever there was room.
+_ANYWHERE = ("", "global", "not_available")
+
+
 class Principal(Struct, frozen=True, kw_only=True):
     """Who calls. `models`: names this key may use, None for all. `user` comes with the request, not with the key."""
 
@@ -139,9 +143,15 @@ class Call(Struct, frozen=True, kw_only=True):
 
     @property
     def tier(self) -> str:
-        """The service tier that is asked for; Anthropic has one more, which it calls a speed."""
+        """The service tier that is asked for; Anthropic has one more, which it calls a speed. See `tier_in`."""
         body = self.body if self.native is None else self.native.body
-        return "fast" if body.get("speed") == "fast" else str(self.body.get("service_tier") or "default")
+        tier = "fast" if body.get("speed") == "fast" else str(self.body.get("service_tier") or "default")
+        return tier_in(tier, self.region)
+
+    @property
+    def region(self) -> object:
+        """Where alone it may be answered, in Anthropic's words."""
+        return (self.body if self.native is None else self.native.body).get("inference_geo")
 
     @property
     def owed(self) -> bool:
@@ -215,3 +225,8 @@ class Reply(Struct, kw_only=True):
     chunks: AsyncGenerator[Chunk, None]
     outcome: Outcome
     headers: list[tuple[str, str]] = []
+
+
+def tier_in(tier: str, region: object) -> str:
+    """A service tier as it is priced where a request is kept in one region: `default+us`."""
+    return f"{tier}+{region[:16]}" if isinstance(region, str) and region not in _ANYWHERE else tier

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gateway import errors, rehearsal
 from gateway.attempts import Attempts, Live, Trial
-from gateway.call import Call
+from gateway.call import Call, Chunk
 from gateway.catalog import Route, Target
 from gateway.deployments import Deployments
 from gateway.estimate import text_size
@@ -89,7 +89,10 @@ class Dispatcher:
         choice = self._router.weigh(call, route, cheapest=self._saving(call, route))
         quotes: list[dict[str, object]] = []
         for target in choice.targets:
-            price, limits = self._attempts.price(call, route, target), self._attempts.limits(call, route, target)
+            price, limits = (
+                self._attempts.charging.price(call, route, target),
+                self._attempts.limits(call, route, target),
+            )
             pools = self._ledger.drawn_on(call, target.provider, target.model)
             quotes.append({"target": str(target), **rehearsal.attempt(call, price, limits, pools)})
         return rehearsal.whole(quotes, choice.told(), both=route.chosen.hedge is not None)
@@ -98,9 +101,13 @@ class Dispatcher:
         """Post what a begun answer cost. `usage` is the provider's own count; without it, what was `received`."""
         return self._attempts.settle(live, usage, ended, received, provider_id)
 
+    def told(self, live: Live, chunk: Chunk) -> None:
+        """The chunk that tells what was used may also tell at which price."""
+        self._attempts.told(live, chunk)
+
     def routed(self, call: Call, route: Route, landing: Landing) -> int:
         """What choosing among the places of the route saved on this answer, nano-USD; negative where it cost more."""
-        return routed_nano(route, landing, lambda target: self._attempts.price(call, route, target))
+        return routed_nano(route, landing, lambda target: self._attempts.charging.price(call, route, target))
 
     def _saving(self, call: Call, route: Route) -> bool:
         """Whether so much of a budget is used that the price decides."""

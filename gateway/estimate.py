@@ -30,16 +30,21 @@ _SOUND_IN_BASE64 = 40  # characters per token in a chat; a second has at most 32
 _LENGTHENED = frozenset({"mp3", "wav"})  # formats in which a second of silence takes bytes as well
 _ABOUT_TOOLS = 1_024  # tokens a service adds to tell a model of tools and formats; the longest known text takes 735
 _RUN_BY_CLIENTS = ("bash_", "text_editor_", "computer", "memory_", "local_shell", "apply_patch")
+_MOST_SEARCHES = 64  # in one answer, where the client sets no limit; the longest that are known make fewer
 _SPOKEN_PER_BYTE = 4  # tokens of sound made of a byte of text; at the usual pace it is one and a half
 _SLOWEST = 0.25
 _LEAST_OUTPUT = 16  # tokens; a shorter answer is not worth the prompt
 
 
 class Bound(Struct, frozen=True, kw_only=True):
-    """`output` counts all choices together. `injected`: the cap added because the client named none, under `field`."""
+    """`output` counts all choices together. `injected`: the cap added because the client named none, under `field`.
+
+    `searches`: how many the service may make, for a fee each.
+    """
 
     input: int
     output: int
+    searches: int = 0
     field: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
     injected: int | None = None
 
@@ -77,9 +82,11 @@ def bound(call: Call, default_output: int, model: str = "", window: Callable[[],
         if asked is None:
             asked = body.get("max_tokens")
         injected = default_output
+    searches = 0 if call.operation == "completion" else _searches(call)
     if isinstance(asked, int):
-        return Bound(input=read, output=asked * choices, field=field)
-    return Bound(input=read, output=injected * choices, field=field, injected=injected)
+        longest = max([asked, *(_whole(row.get("max_tokens"), 0) for row in _fallbacks(call))])
+        return Bound(input=read, output=longest * choices, searches=searches, field=field)
+    return Bound(input=read, output=injected * choices, searches=searches, field=field, injected=injected)
 
 
 def _of_passed(call: Call) -> Bound:
@@ -122,7 +129,7 @@ def within(limits: Bound, price: Price, headroom: int) -> Bound | None:
     low, high = 0, limits.injected - 1
     while low < high:
         middle = (low + high + 1) // 2
-        if bound_nano(limits.input, middle * choices, price) <= headroom:
+        if bound_nano(limits.input, middle * choices, price, limits.searches) <= headroom:
             low = middle
         else:
             high = middle - 1
@@ -176,6 +183,31 @@ def _about_tools(call: Call) -> int | None:
     return added + _ABOUT_TOOLS * len(kinds)
 
 
+def _searches(call: Call) -> int:
+    """How many searches a request allows a service. OpenAI's limit is of all calls, Anthropic's of a tool's."""
+    if call.native is None:
+        kinds = [str(tool.get("type")) for tool in _dicts(call.body.get("tools"))]
+        asked = call.body.get("web_search_options") is not None or any("search" in kind for kind in kinds)
+        return _MOST_SEARCHES if asked else 0
+    body = call.native.body
+    uses = [
+        _whole(tool.get("max_uses"), _MOST_SEARCHES)
+        for tool in _dicts(body.get("tools"))
+        if "_search" in str(tool.get("type"))
+    ]
+    return _whole(body.get("max_tool_calls"), sum(uses)) if uses else 0
+
+
+def substitutes(call: Call) -> list[str]:
+    """Models that Anthropic is to ask where the one that is asked for declines."""
+    return [str(row.get("model")) for row in _fallbacks(call)]
+
+
+def _fallbacks(call: Call) -> list[Body]:
+    native = call.native
+    return _dicts(native.body.get("fallbacks")) if native is not None and native.dialect == "messages" else []
+
+
 def _attached(part: Body, model: str) -> int | None:
     """What a part counts beyond its bytes: a picture or a recording in it is not read byte by byte."""
     kind = part.get("type")
@@ -194,6 +226,11 @@ def _attached(part: Body, model: str) -> int | None:
 
 def _dict(value: object) -> Body:
     return cast("Body", value) if isinstance(value, dict) else {}
+
+
+def _dicts(value: object) -> list[Body]:
+    rows = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("Body", row) for row in rows if isinstance(row, dict)]
 
 
 def _whole(value: object, default: int) -> int:

@@ -12,9 +12,9 @@ from msgspec import Struct
 from cache.semantic import SemanticCache
 from cache.types import Kept, Query
 from gateway.asking import Asking
-from gateway.attempts import FREE
 from gateway.call import Body, Call, Directives, Principal
 from gateway.catalog import Catalog, Route
+from gateway.charging import FREE
 from gateway.errors import InvalidRequest, NotAllowed, NotPriced
 from gateway.ids import uuid7
 from gateway.prices import PriceBook

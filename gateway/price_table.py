@@ -4,8 +4,8 @@ Knows: which provider of the table is meant, its rates as integers, how old the 
 Does not know: the operator's own prices, engines, usage.
 
 What is priced by the character or by the hour of sound instead of by the token counts characters or seconds as input.
-Other fees that are not for tokens (searches, storage) are left out; a model with classes of tokens that
-`policies.money.Usage` does not tell apart is "assumed", and so is sound: some bill a shortest length.
+Other fees that are neither for tokens nor for searches (storage, containers) are left out; a model with classes of
+tokens that `policies.money.Usage` does not tell apart is "assumed", and so is sound: some bill a shortest length.
 """
 
 import re
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from gateway.price_terms import PICO_PER_MILLION_USD, PICO_PER_USD, named, up
+from gateway.price_terms import PICO_PER_MILLION_USD, PICO_PER_USD, at_percent, named, up
 from policies.money import Apart, Price, Rates, Tier
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ _UNCOUNTED = (
 _DATE = re.compile(r"\b(?:verified|checked) on (20\d\d-[01]\d-[0-3]\d)\b")  # other days are of prices that will change
 _ONE_SERVICE = ("azure", "bedrock")
 _NORMAL = ("default", "auto", "")
+# Percent of every rate where a request is kept in one region. Source: Anthropic's pricing, data residency.
+_REGIONAL = {"anthropic": "110"}
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -77,12 +79,18 @@ def context_window(provider: str, base_url: str | None, model: str, kind: str | 
 
 
 def list_price(known: "Provider", model: "ModelInfo", at: float, service: str) -> Price | None:
-    """The price at that time for a service tier (`batch`, `priority`, …); None for what has no token prices."""
+    """The price at that time for a service tier (`batch`, `priority`, …); None for what has no token prices.
+
+    `service` may end in `+` and the region that a request is kept in (`gateway.call.tier_in`).
+    """
     when = datetime.fromtimestamp(at, UTC)
+    service, _, region = service.partition("+")
     # What one service calls a tier another calls a speed.
     names = ("processing",) if service == "batch" else ("service_tier", "speed")
     context: Mapping[str, str] | None = None if service in _NORMAL else dict.fromkeys(names, service)
-    return _compiled(f"{known.id}/{model.id}", model.get_prices(when, context))
+    price = _compiled(f"{known.id}/{model.id}", model.get_prices(when, context))
+    percent = _REGIONAL.get(known.id) if region else None
+    return price if price is None or percent is None else at_percent(price, percent, region)
 
 
 def describe(now: float) -> Table:
@@ -149,7 +157,6 @@ def _compiled(name: str, prices: "ModelPrice") -> Price | None:
     if prices.__dict__.get("input_mtok") is None:
         return _otherwise(name, prices)
     starts = sorted({tier.start for value in prices.__dict__.values() for tier in getattr(value, "tiers", ())})
-    per_call = prices.__dict__.get("requests_kcount")
     base = _rates(prices, None)
     made = Price(
         id=name,
@@ -158,11 +165,19 @@ def _compiled(name: str, prices: "ModelPrice") -> Price | None:
         cached_input=base.cached_input,
         cache_write=base.cache_write,
         apart=base.apart,
-        request=up(Decimal(per_call) * PICO_PER_USD / 1000) if isinstance(per_call, Decimal) else 0,
+        request=_per_call(prices, "requests_kcount") or 0,
+        web_search=_per_call(prices, "web_searches_kcount"),
+        file_search=_per_call(prices, "storage_searches_kcount"),
         tiers=tuple(_tier(prices, start) for start in starts),
         status="assumed" if any(prices.__dict__.get(field) is not None for field in _UNCOUNTED) else "exact",
     )
     return named(made)
+
+
+def _per_call(prices: "ModelPrice", field: str) -> int | None:
+    """Pico-USD each of what the table prices by the thousand."""
+    value: Any = prices.__dict__.get(field)
+    return up(value * PICO_PER_USD / 1000) if isinstance(value, Decimal) else None
 
 
 def _otherwise(name: str, prices: "ModelPrice") -> Price | None:

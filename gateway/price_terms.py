@@ -66,12 +66,15 @@ class HoursWanted(RatesWanted, kw_only=True, forbid_unknown_fields=True):
 
 
 class Terms(RatesWanted, kw_only=True, forbid_unknown_fields=True):
-    """A whole price. `request_usd`: per call. Input and output of 0 mark the model as free.
+    """A whole price. `request_usd`: per call; `web_search_usd`, `file_search_usd`: per search that the provider makes.
 
+    Input and output of 0 mark the model as free.
     `service`: percent of the price by service tier (`{"batch": 50, "priority": 200}`); others pay the price as it is.
     """
 
     request_usd: Amount | None = None
+    web_search_usd: Amount | None = None
+    file_search_usd: Amount | None = None
     tiers: list[TierWanted] = []
     hours: list[HoursWanted] = []
     service: dict[str, Amount] = {}
@@ -84,11 +87,12 @@ def price_from(name: str, terms: Terms, status: PriceStatus = "exact") -> Price:
     if len(terms.hours) > _MOST_BANDS:
         raise ValueError(f"at most {_MOST_BANDS} `hours` are possible")
     bands = tuple(_band(hours, base, tiers, f"hours[{n}]") for n, hours in enumerate(terms.hours))
-    request = 0 if terms.request_usd is None else up(amount(terms.request_usd) * PICO_PER_USD)
     made = Price(
         id=name,
         **structs.asdict(base),
-        request=request,
+        request=_per_call(terms.request_usd) or 0,
+        web_search=_per_call(terms.web_search_usd),
+        file_search=_per_call(terms.file_search_usd),
         status=status,
         tiers=tiers,
         bands=bands,
@@ -99,7 +103,8 @@ def price_from(name: str, terms: Terms, status: PriceStatus = "exact") -> Price:
 def costs_nothing(price: Price) -> bool:
     """Whether nothing about it costs anything."""
     rates = [price, *price.tiers, *(r for band in price.bands for r in (band, *band.tiers))]
-    return price.request == 0 and not any(_dearest(each) for each in rates)
+    fees = price.request or price.web_search or price.file_search
+    return not fees and not any(_dearest(each) for each in rates)
 
 
 def _dearest(rates: Rates) -> int:
@@ -134,6 +139,8 @@ def hours_of(price: Price) -> tuple[Price, ...]:
             id=f"{name}+hours{number}",
             **_fields(band),
             request=price.request,
+            web_search=price.web_search,
+            file_search=price.file_search,
             status=price.status,
             tiers=band.tiers,
         )
@@ -143,7 +150,10 @@ def hours_of(price: Price) -> tuple[Price, ...]:
 
 
 def at_percent(price: Price, percent: str, name: str) -> Price:
-    """`price` at a share of its rates, as a price version of its own; the fee per call shrinks or grows alike."""
+    """`price` at a share of its rates, as a price version of its own; the fee per call shrinks or grows alike.
+
+    Not those of searches: services tell no other for them in any tier.
+    """
     share = Decimal(percent) / 100
     bands = tuple(
         Band(
@@ -159,6 +169,8 @@ def at_percent(price: Price, percent: str, name: str) -> Price:
         id=f"{price.id.rpartition('@')[0]}+{name}",
         **_scaled(price, share),
         request=up(price.request * share),
+        web_search=price.web_search,
+        file_search=price.file_search,
         status=price.status,
         tiers=tuple(_scaled_tier(tier, share) for tier in price.tiers),
         bands=bands,
@@ -183,6 +195,8 @@ def named(price: Price) -> Price:
     told: tuple[object, ...] = (numbers, tiers, price.status)
     if price.apart or price.bands or any(tier.apart for tier in price.tiers):
         told = (*told, price.apart, price.tiers, price.bands)
+    if price.web_search is not None or price.file_search is not None:
+        told = (*told, price.web_search, price.file_search)
     digest = hashlib.blake2s(repr(told).encode(), digest_size=5).hexdigest()
     return structs.replace(price, id=f"{price.id}@{digest}")
 
@@ -303,6 +317,11 @@ def _percent(value: Amount, where: str) -> Decimal:
     if not found.is_finite() or not 0 <= found <= _MOST_PERCENT:
         raise ValueError(f"{where}: between 0 and {_MOST_PERCENT} percent is expected, not {str(value)[:40]!r}")
     return found
+
+
+def _per_call(usd: Amount | None) -> int | None:
+    """Pico-USD of a fee."""
+    return None if usd is None else up(amount(usd) * PICO_PER_USD)
 
 
 def _maybe(value: Amount | None) -> int | None:

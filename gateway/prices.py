@@ -60,7 +60,8 @@ class Override(Struct, frozen=True, kw_only=True):
 
     def charged(self, at: float, tier: str) -> Price:
         """The price version that an attempt begun at that time is charged by."""
-        hours = self.hours.get(tier) or self.hours[""]
+        service, _, region = tier.partition("+")
+        hours = self.hours.get(service) or self.hours.get(region) or self.hours[""]
         return hours[self.price.band(at) if len(hours) > 1 else 0]
 
     def holds(self, at: float) -> bool:
@@ -247,7 +248,7 @@ def _split(name: str) -> tuple[str, str]:
 
 def _row_of(name: tuple[str, str], terms: Terms, setting: PriceSetting, begins: float) -> dict[str, Any]:
     price = price_from(f"{setting.source}/{name[0]}/{name[1]}", terms, setting.status)
-    rich = price.apart or price.bands or price.tiers
+    rich = price.apart or price.bands or price.tiers or price.web_search is not None or price.file_search is not None
     return {
         "id": uuid7(),
         "provider": name[0],

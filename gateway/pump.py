@@ -85,10 +85,10 @@ class Pumps:
         landing = flight.landing
         landing.ended = "cut"
         async with aclosing(live.rest) as rest:
-            self._note(flight, live.first)
+            self._note(flight, live, live.first)
             try:
                 async for chunk in rest:
-                    self._note(flight, chunk)
+                    self._note(flight, live, chunk)
                     if len(flight.chunks) > _LARGEST_ANSWER:
                         return errors.UpstreamFailed("The answer grew beyond every bound and was cut off.")
                     if flight.full:
@@ -101,10 +101,11 @@ class Pumps:
         landing.ended = "complete"
         return None
 
-    @staticmethod
-    def _note(flight: Flight, chunk: Chunk) -> None:
+    def _note(self, flight: Flight, live: Live, chunk: Chunk) -> None:
         if chunk.usage is not None:
             flight.landing.usage = chunk.usage
+            self._dispatcher.told(live, chunk)
+            flight.landing.price = live.price
         if chunk.finish is not None:
             flight.landing.finish = chunk.finish
         if chunk.computed is not None:

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from typing import cast
 
 from gateway.call import Call
+from gateway.charging import worst
 from gateway.estimate import Bound, within
 from gateway.ledger.pools import Pool
 from gateway.model_settings import ModelSettings
 from policies.budget import told
-from policies.money import Price, bound_nano, nano, usd
+from policies.money import Price, nano, usd
 
 Told = dict[str, object]
 
@@ -24,7 +25,7 @@ def attempt(call: Call, price: Price | None, limits: Bound, pools: Sequence[Pool
     """
     if price is None:
         return {"worst_case_usd": None, "price": None, "budgets": [], "verdict": "model_not_priced"}
-    need = bound_nano(limits.input, limits.output, price)
+    need = worst(limits, price)
     found: Told = {
         "worst_case_usd": usd(need),
         "price": price.id,

@@ -61,6 +61,7 @@ class Several:
         self._dispatcher = dispatcher
         self._tasks = tasks
         self.settle = dispatcher.settle
+        self.told = dispatcher.told
         self.routed = dispatcher.routed
         self._singles: dict[tuple[str, Target], tuple[Route, Route]] = {}
 
@@ -191,6 +192,8 @@ class Several:
             async with aclosing(live.rest) as rest:
                 async for chunk in rest:
                     chunks.append(chunk)
+                    if chunk.usage is not None:
+                        self.told(live, chunk)
                     if len(chunks) > _MOST_CHUNKS:
                         break
                 else:

@@ -34,6 +34,9 @@ DONE_DATA = b"[DONE]"
 # More tokens than any model takes or gives; a larger count is a broken upstream, not a bill.
 _MOST_TOKENS = 1 << 40
 _TOTALS = frozenset(("prompt_tokens", "completion_tokens", "total_tokens"))
+_WEB_SEARCHES = frozenset(("web_search_requests", "web_search_calls"))
+_FILE_SEARCHES = frozenset(("file_search_requests", "file_search_calls"))
+_FREE_CALLS = frozenset(("web_fetch_requests", "mcp_calls"))
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -94,6 +97,7 @@ def read_usage(body: Body) -> Usage | None:
         cached = _part(usage, "prompt_cache_hit_tokens", prompt) or _part(usage, "cached_tokens", prompt)
     cache_write = _part(details, "cache_write_tokens", prompt - cached)
     made = usage.get("completion_tokens_details")
+    web, files, others = _ran(usage)
     return Usage(
         prompt=prompt,
         cached=cached,
@@ -105,7 +109,33 @@ def read_usage(body: Body) -> Usage | None:
         audio_out=_part(made, "audio_tokens", completion),
         image_in=_part(details, "image_tokens", prompt),
         image_out=_part(made, "image_tokens", completion),
+        web_searches=web,
+        file_searches=files,
+        unpriced=others,
     )
+
+
+def _ran(usage: Body) -> tuple[int, int, int]:
+    """What the service has done beside reading and writing, for a fee each: web searches, file searches, all else.
+
+    Anthropic and OpenRouter tell `server_tool_use`, xAI `server_side_tool_usage_details`, Perplexity its queries. What
+    has another name than those known to be free or priced counts as something whose price nobody knows.
+    """
+    web, files, others = _of(usage, "num_search_queries"), 0, _of(usage, "unpriced_calls")
+    for told in (usage.get("server_tool_use"), usage.get("server_side_tool_usage_details")):
+        for name in cast("Body", told) if isinstance(told, dict) else ():
+            count = _of(cast("Body", told), name)
+            if name in _WEB_SEARCHES:
+                web += count
+            elif name in _FILE_SEARCHES:
+                files += count
+            elif name not in _FREE_CALLS:
+                others += count
+    return web, files, others
+
+
+def _of(counts: Body, name: str) -> int:
+    return _count(counts.get(name)) or 0
 
 
 def _count(value: object) -> int | None:

@@ -15,11 +15,14 @@ CACHED = "Cached Input Tokens"
 WRITTEN = "Cache Write Tokens"
 OUTPUT = "Output Tokens"
 REQUESTS = "Requests"
+WEB_SEARCHES, FILE_SEARCHES = "Web Searches", "File Searches"
 ROUNDING = "Rounding"
 ADJUSTMENT = "Adjustment"
 LONG_WRITTEN = "One Hour Cache Write Tokens"
 AUDIO_IN, IMAGE_IN = "Audio Input Tokens", "Image Input Tokens"
 REASONING, AUDIO_OUT, IMAGE_OUT = "Reasoning Tokens", "Audio Output Tokens", "Image Output Tokens"
+# Of what is counted one by one; everything else is tokens.
+COUNTED = frozenset((REQUESTS, WEB_SEARCHES, FILE_SEARCHES))
 # Classes that may be priced apart: the meter of their whole, and their field in `Apart` and `Usage`.
 _OWN = {
     LONG_WRITTEN: (WRITTEN, "cache_write_1h"),
@@ -32,7 +35,7 @@ _OWN = {
 
 
 class Metered(Struct, frozen=True):
-    """`quantity` tokens (or requests) at `pico` pico-USD each."""
+    """`quantity` tokens (or requests, or searches) at `pico` pico-USD each."""
 
     meter: str
     quantity: int
@@ -62,6 +65,8 @@ def meters(usage: Usage, price: Price, requests: int = 1) -> list[Metered]:
         Metered(WRITTEN, usage.cache_write, rates.cache_write),
         Metered(OUTPUT, usage.completion, rates.output),
         Metered(REQUESTS, requests if price.request else 0, price.request),
+        Metered(WEB_SEARCHES, usage.web_searches if price.web_search else 0, price.web_search or 0),
+        Metered(FILE_SEARCHES, usage.file_searches if price.file_search else 0, price.file_search or 0),
     ]
     if rates.apart is not None:
         parts = _taken_apart(parts, usage, rates)
@@ -69,11 +74,12 @@ def meters(usage: Usage, price: Price, requests: int = 1) -> list[Metered]:
 
 
 def rate(price: Price, meter: str) -> int | None:
-    """Pico-USD of one unit of a meter, for a prompt of no tier; None for what is no meter of tokens or requests."""
+    """Pico-USD of one unit of a meter, for a prompt of no tier; None for what is no meter of tokens or fees."""
     apart = price.apart or Apart()
     rates = {INPUT: price.input, CACHED: price.cached_input, WRITTEN: price.cache_write, OUTPUT: price.output}
-    if meter in rates or meter == REQUESTS:
-        return rates.get(meter, price.request)
+    fees = {REQUESTS: price.request, WEB_SEARCHES: price.web_search or 0, FILE_SEARCHES: price.file_search or 0}
+    if meter in rates or meter in fees:
+        return (rates | fees)[meter]
     own = _OWN.get(meter)
     if own is None:
         return None

@@ -22,6 +22,8 @@ class Usage(Struct, frozen=True, kw_only=True, gc=False):
 
     `cached`, `cache_write`, `audio_in` and `image_in` are parts of `prompt`; `reasoning`, `audio_out` and `image_out`
     of `completion`; `cache_write_1h` (kept for an hour instead of five minutes) is a part of `cache_write`.
+    No tokens: `web_searches` and `file_searches`, a fee each; `unpriced`, whatever else was done for a fee that nobody
+    here knows.
     """
 
     prompt: int = 0
@@ -34,17 +36,21 @@ class Usage(Struct, frozen=True, kw_only=True, gc=False):
     audio_out: int = 0
     image_in: int = 0
     image_out: int = 0
+    web_searches: int = 0
+    file_searches: int = 0
+    unpriced: int = 0
 
     @property
     def total(self) -> int:
         return self.prompt + self.completion
 
     @property
-    def classes(self) -> tuple[int, int, int, int, int] | None:
+    def classes(self) -> tuple[int, ...] | None:
         """The rarer classes, in the order of the fields; None when there are none, as in nearly every attempt."""
-        if self.cache_write_1h or self.audio_in or self.audio_out or self.image_in or self.image_out:
-            return self.cache_write_1h, self.audio_in, self.audio_out, self.image_in, self.image_out
-        return None
+        tokens = self.cache_write_1h, self.audio_in, self.audio_out, self.image_in, self.image_out
+        if self.web_searches or self.file_searches or self.unpriced:
+            return *tokens, self.web_searches, self.file_searches, self.unpriced
+        return tokens if any(tokens) else None
 
 
 class Apart(Struct, frozen=True, kw_only=True):
@@ -102,6 +108,7 @@ class Band(Rates, frozen=True, kw_only=True):
 class Price(Rates, frozen=True, kw_only=True):
     """What a token costs, in pico-USD per token (USD per million tokens x 1e6); `request` in pico-USD per call.
 
+    `web_search`, `file_search`: pico-USD per search, None: not known. They are the same in every tier and hour.
     `id` names the price version; with the token counts of a ledger row it recomputes the charge exactly.
     `tiers` are long-prompt rates by ascending `start`. A price with `bands` is a contract: its own rates hold outside
     their hours, and what is charged is a version without bands, that of the hour (`band`).
@@ -109,6 +116,8 @@ class Price(Rates, frozen=True, kw_only=True):
 
     id: str
     request: int = 0
+    web_search: int | None = None
+    file_search: int | None = None
     status: PriceStatus = "exact"
     tiers: tuple[Tier, ...] = ()
     bands: tuple[Band, ...] = ()
@@ -116,6 +125,10 @@ class Price(Rates, frozen=True, kw_only=True):
     def rates(self, prompt: int) -> Rates:
         """The rates for a request with that many prompt tokens."""
         return _tier(self, self.tiers, prompt)
+
+    @property
+    def searches_cost(self) -> bool:
+        return bool(self.web_search or self.file_search)
 
     def band(self, at: float) -> int:
         """Which hours an instant falls into: 0 outside of all bands, else the first that holds, counted from 1."""
@@ -141,7 +154,20 @@ def cost_nano(usage: Usage, price: Price) -> int:
     pico = _pico(usage, price.rates(usage.prompt) if price.tiers else price)
     for band in price.bands:
         pico = max(pico, _pico(usage, _tier(band, band.tiers, usage.prompt)))
+    if usage.web_searches or usage.file_searches:
+        pico += usage.web_searches * (price.web_search or 0) + usage.file_searches * (price.file_search or 0)
     return -(-(pico + price.request) // PICO_PER_NANO)
+
+
+def unpriced(usage: Usage, price: Price) -> int:
+    """How often something was done for a fee that the price does not know.
+
+    What has a price per call, or none at all, includes its searches.
+    """
+    if price.request or price.status == "free":
+        return usage.unpriced
+    web = usage.web_searches if price.web_search is None else 0
+    return usage.unpriced + web + (usage.file_searches if price.file_search is None else 0)
 
 
 def _pico(usage: Usage, rates: Rates) -> int:
@@ -171,18 +197,21 @@ def _beyond(usage: Usage, rates: Rates, apart: Apart) -> int:
     )
 
 
-def bound_nano(input_bound: int, max_output: int, price: Price) -> int:
+def bound_nano(input_bound: int, max_output: int, price: Price, searches: int = 0) -> int:
     """The most an attempt can cost, nano-USD: every token at its dearest class, in the dearest tier and hour in reach.
 
-    `max_output` counts the tokens of all choices together.
+    `max_output` counts the tokens of all choices together, `searches` those of both kinds.
     """
+    fees = price.request
+    if searches:
+        fees += searches * max(price.web_search or 0, price.file_search or 0)
     if price.apart is None and not price.tiers and not price.bands:  # nearly every price, and on every request's way
         pico = input_bound * max(price.input, price.cached_input, price.cache_write) + max_output * price.output
-        return -(-(pico + price.request) // PICO_PER_NANO)
+        return -(-(pico + fees) // PICO_PER_NANO)
     pico = _worst(input_bound, max_output, price, price.tiers)
     for band in price.bands:
         pico = max(pico, _worst(input_bound, max_output, band, band.tiers))
-    return -(-(pico + price.request) // PICO_PER_NANO)
+    return -(-(pico + fees) // PICO_PER_NANO)
 
 
 def _worst(input_bound: int, max_output: int, rates: Rates, tiers: tuple[Tier, ...]) -> int:
@@ -234,6 +263,9 @@ def checked(usage: Usage) -> Usage:
         audio_out=audio_out,
         image_in=min(max(0, usage.image_in), fresh - audio_in),
         image_out=min(max(0, usage.image_out), spoken - audio_out),
+        web_searches=max(0, usage.web_searches),
+        file_searches=max(0, usage.file_searches),
+        unpriced=max(0, usage.unpriced),
     )
 
 

@@ -27,6 +27,8 @@ class RateFlags:
     image_input_usd: Annotated[str | None, Parameter(help="Images in the prompt.")] = None
     image_output_usd: Annotated[str | None, Parameter(help="Images in the answer.")] = None
     request_usd: Annotated[str | None, Parameter(help="USD per call.")] = None
+    web_search_usd: Annotated[str | None, Parameter(help="USD per search of the web by the provider.")] = None
+    file_search_usd: Annotated[str | None, Parameter(help="USD per search of its files.")] = None
 
 
 @Parameter(name="*")

@@ -302,8 +302,8 @@ def _usage(usage: object) -> Body:
         "cache_read_input_tokens": read,
         "output_tokens": _count(given.get("completion_tokens")),
     }
-    for row in dicts(given.get("iterations")):  # what shortening a conversation took stands there alone
-        if row.get("type") == "compaction":
+    for row in dicts(given.get("iterations")):  # what shortening a conversation or an adviser took stands there alone
+        if row.get("type") in ("compaction", "advisor_message"):
             told = {name: max(0, count - _count(row.get(name))) for name, count in told.items()}
     return {**told, **{name: given[name] for name in _AS_TOLD if given.get(name) is not None}}
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from gateway.exports.columns import Version, columns
 from gateway.ledger.grouping import DAY, Group
-from policies.meters import ADJUSTMENT, REQUESTS, ROUNDING, rate
+from policies.meters import ADJUSTMENT, COUNTED, REQUESTS, ROUNDING, rate
 from policies.money import Price
 from policies.months import span
 
@@ -164,16 +164,16 @@ class Dataset:
         return row
 
     def _metered(self, of: Charge, meter: str, quantity: int, pico: int) -> dict[str, Any]:
-        by_request = meter == REQUESTS
-        unit = REQUESTS if by_request else "1000000 Tokens"
+        counted = meter in COUNTED
+        unit = meter if counted else "1000000 Tokens"
         sku = f"{of.provider}/{of.model}/{meter.lower().replace(' ', '-')}"
-        priced = Decimal(quantity) if by_request else Decimal(quantity).scaleb(-_MILLION)
+        priced = Decimal(quantity) if counted else Decimal(quantity).scaleb(-_MILLION)
         return {
             "ChargeCategory": "Usage",
             "ChargeDescription": f"{of.model}: {meter.lower()}",
             **_costs(quantity * pico),
             **_unit_prices(_unit_price(meter, pico)),
-            **_quantities(priced, Decimal(quantity), unit, REQUESTS if by_request else "Tokens"),
+            **_quantities(priced, Decimal(quantity), unit, meter if counted else "Tokens"),
             "PricingCategory": "Standard",
             "SkuId": sku,
             "SkuMeter": meter,
@@ -214,7 +214,7 @@ def _unit_prices(price: Decimal) -> dict[str, Decimal]:
 
 
 def _unit_price(meter: str, pico: int) -> Decimal:
-    return Decimal(pico).scaleb(-(_PICO if meter == REQUESTS else _MILLION))
+    return Decimal(pico).scaleb(-(_PICO if meter in COUNTED else _MILLION))
 
 
 def _as_listed(meter: str, quantity: int, pico: int | None) -> dict[str, Decimal]:

@@ -19,9 +19,12 @@ from policies.money import Price, Usage, cost_nano, usd
 
 _PAGE = 5_000
 _MOST_FINDINGS = 1_000
-_RARE = ("cache_write_1h", "audio_in", "audio_out", "image_in", "image_out")
+_RARE = (
+    *("cache_write_1h", "audio_in", "audio_out", "image_in", "image_out"),
+    *("web_searches", "file_searches", "unpriced"),
+)
 _strings = msgspec.json.Decoder(list[str]).decode
-_counts = msgspec.json.Decoder(tuple[int, int, int, int, int]).decode
+_counts = msgspec.json.Decoder(list[int]).decode
 
 
 async def verify(database: Database) -> list[str]:
@@ -149,8 +152,8 @@ def usage_of(row: Any) -> Usage:
 
 
 def classes_of(classes: str | None) -> dict[str, int]:
-    """The rarer classes of tokens by the name of their field in `Usage`."""
-    return {} if classes is None else dict(zip(_RARE, _counts(classes), strict=True))
+    """The rarer classes by the name of their field in `Usage`; a row has as many as there were when it was written."""
+    return {} if classes is None else dict(zip(_RARE, _counts(classes), strict=False))
 
 
 _COLUMNS = (

@@ -1,7 +1,8 @@
 """Entries added up: by any of their columns, price and source, each group taken apart into its meters.
 
 Knows: SQL for both dialects, which prices let the database add tokens up. Does not know: who asks, what groups become.
-Only sums travel for plain prices; attempts at prices with tiers or classes of their own are read one by one.
+Only sums travel for plain prices; attempts at prices with tiers or classes of their own are read one by one, and so
+are those that searched for a fee.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
-from sqlalchemy import BigInteger, ColumnElement, Select, case, cast, func, or_, select
+from sqlalchemy import BigInteger, ColumnElement, Select, case, cast, func, not_, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.models import Entry, LateEntry
@@ -70,13 +71,15 @@ async def grouped(connection: AsyncConnection, columns: Sequence[str], scope: Sc
     Entries that cost nothing for certain (`void`) are left out. Raises TooMany, ValueError for an unknown price.
     """
     prices = await prices_by_id(connection)
-    special = sorted(name for name, price in prices.items() if not is_plain(price))
+    apart = sorted(name for name, price in prices.items() if not is_plain(price))
+    searching = sorted(name for name, price in prices.items() if is_plain(price) and price.searches_cost)
+    special = or_(Entry.price.in_(apart), Entry.price.in_(searching) & Entry.classes.is_not(None))
     conditions = await conditions_of(connection, scope)
     keys = [_column(connection.dialect.name, name) for name in columns]
     found: dict[tuple[Any, ...], Group] = {}
     rows = (await connection.execute(_sums(keys, conditions, special, scope))).all()
     await asyncio.to_thread(_add_sums, found, rows, len(keys) + 2, prices)
-    if special:
+    if apart or searching:
         await _singly(connection, keys, conditions, special, scope, prices, found)
     return found
 
@@ -85,7 +88,7 @@ async def _singly(  # noqa: PLR0913 - the same query, page by page
     connection: AsyncConnection,
     keys: list[Any],
     conditions: list[ColumnElement[bool]],
-    special: list[str],
+    special: ColumnElement[bool],
     scope: Scope,
     prices: dict[str, Price],
     found: dict[tuple[Any, ...], Group],
@@ -93,7 +96,7 @@ async def _singly(  # noqa: PLR0913 - the same query, page by page
     place: tuple[float, str] | None = None
     while True:
         wanted = _from(select(*keys, Entry.price, Entry.source, *_SINGLE), scope)
-        wanted = wanted.where(*conditions, Entry.price.in_(special))
+        wanted = wanted.where(*conditions, special)
         if place is not None:
             after = or_(Entry.admitted > place[0], (Entry.admitted == place[0]) & (Entry.id > place[1]))
             wanted = wanted.where(Entry.admitted >= place[0], after)
@@ -165,13 +168,13 @@ async def conditions_of(connection: AsyncConnection, scope: Scope) -> list[Colum
     return found
 
 
-def _sums(keys: list[Any], conditions: list[ColumnElement[bool]], special: list[str], scope: Scope) -> Select[Any]:
+def _sums(
+    keys: list[Any], conditions: list[ColumnElement[bool]], special: ColumnElement[bool], scope: Scope
+) -> Select[Any]:
     sums = [func.sum(getattr(Entry, name)).label(name) for name in _TOKENS]
     amount, count = func.sum(Entry.amount_nano).label("amount"), func.count().label("entries")
     wanted = _from(select(*keys, Entry.price, Entry.source, *sums, amount, count), scope)
-    if special:
-        conditions = [*conditions, Entry.price.not_in(special)]
-    return wanted.where(*conditions).group_by(*keys, Entry.price, Entry.source)
+    return wanted.where(*conditions, not_(special)).group_by(*keys, Entry.price, Entry.source)
 
 
 def _from(wanted: Any, scope: Scope) -> Any:

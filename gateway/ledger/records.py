@@ -31,7 +31,7 @@ class Opened(Struct, array_like=True, frozen=True, gc=False, tag="O"):
 class Rates(Struct, array_like=True, frozen=True, gc=False):
     """A price, compactly; `tiers` are (start, input, output, cached, cache_write).
 
-    `terms`: the whole price, where it has more than these: classes priced apart.
+    `terms`: the whole price, where it has more than these: classes priced apart, fees of searches.
     """
 
     id: str
@@ -148,6 +148,7 @@ def _sound(body: memoryview, check: int) -> Record | None:
 def rates(price: Price) -> Rates:
     tiers = tuple((tier.start, tier.input, tier.output, tier.cached_input, tier.cache_write) for tier in price.tiers)
     plain = price.apart is None and not price.bands and all(tier.apart is None for tier in price.tiers)
+    plain = plain and price.web_search is None and price.file_search is None
     return Rates(
         price.id,
         price.input,

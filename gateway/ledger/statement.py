@@ -17,7 +17,7 @@ from gateway.ledger.balances import table
 from gateway.ledger.closing import Seal, facts_of, seals, stored_lines
 from gateway.ledger.grouping import late, own, sums_of
 from gateway.ledger.lines import Line, Totals, lines_of, totals
-from policies.meters import ADJUSTMENT, REQUESTS, ROUNDING
+from policies.meters import ADJUSTMENT, COUNTED, ROUNDING
 from policies.months import following, month_of, span
 from policies.statements import Facts, TeamBill, bills
 
@@ -168,11 +168,11 @@ def _of_team(bill: TeamBill, lines: list[Line]) -> TeamStatement:
 
 
 def _add(before: Spent, line: Line) -> Spent:
-    counted = line.meter not in (REQUESTS, ROUNDING, ADJUSTMENT)
+    tokens = line.meter not in COUNTED and line.meter not in (ROUNDING, ADJUSTMENT)
     return structs.replace(
         before,
         requests=before.requests + line.entries,
-        tokens=before.tokens + (line.quantity if counted else 0),
+        tokens=before.tokens + (line.quantity if tokens else 0),
         amount_nano=before.amount_nano + line.amount_nano,
         estimated_nano=before.estimated_nano + line.estimated_nano,
     )

@@ -21,7 +21,8 @@ from gateway.keyrows import KeyRow
 from gateway.routes import keys as key_routes
 from gateway.routes import shapes
 from gateway.routes.cache_admin import FeedbackWanted, judge
-from gateway.routes.requests import answer, detail, price_view
+from gateway.routes.charged_price import price_view
+from gateway.routes.requests import answer, detail
 from gateway.routes.spend_view import is_dimension
 from gateway.routes.usage import month_start, reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from gateway.price_terms import Amount, Terms
 from gateway.prices import Override
 from gateway.routes import shapes
-from gateway.routes.requests import per_million
+from gateway.routes.charged_price import per_million
 from policies.money import Band, Price, Rates, usd
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -67,7 +67,8 @@ class PriceLine(Struct, kw_only=True):
 
     `source`: `set` by an operator, `bench` or `engine` (an hour of hardware over its tokens), `bundled` table, or
     `none`. `status`: exact, measured, assumed or free. `version`: what a request begun now is charged by. `stale`: why
-    a bundled price may be wrong by now. `service`: percent of the price, by service tier.
+    a bundled price may be wrong by now. `service`: percent of the price, by service tier. `request_usd`: per call;
+    `web_search_usd`, `file_search_usd`: per search of the provider's, null where that is not known.
     """
 
     model: str
@@ -80,6 +81,8 @@ class PriceLine(Struct, kw_only=True):
     effective_from: str | None = None
     effective_until: str | None = None
     request_usd: str | None = None
+    web_search_usd: str | None = None
+    file_search_usd: str | None = None
     rates: RatesLine | None = None
     tiers: list[RatesLine] = []
     hours: list[HoursLine] = []
@@ -113,7 +116,9 @@ def price_line(model: str, source: str, price: Price | None, mine: Override | No
         version=price.id,
         effective_from=None if mine is None else shapes.moment(mine.effective_from),
         effective_until=None if mine is None else shapes.moment(mine.effective_until),
-        request_usd=request_usd(price),
+        request_usd=fee_usd(price.request),
+        web_search_usd=fee_usd(price.web_search),
+        file_search_usd=fee_usd(price.file_search),
         rates=RatesLine(**_rates(whole)),
         tiers=[RatesLine(**_rates(tier), above=tier.start) for tier in whole.tiers],
         hours=[_hours(band, now) for band in whole.bands],
@@ -121,9 +126,9 @@ def price_line(model: str, source: str, price: Price | None, mine: Override | No
     )
 
 
-def request_usd(price: Price) -> str:
-    """The fee per call; rounded up to the nano-USD."""
-    return usd(-(-price.request // _PICO_PER_NANO))
+def fee_usd(pico: int | None) -> str | None:
+    """A fee, rounded up to the nano-USD."""
+    return None if pico is None else usd(-(-pico // _PICO_PER_NANO))
 
 
 def _hours(band: Band, now: float) -> HoursLine:

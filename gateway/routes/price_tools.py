@@ -20,9 +20,9 @@ from gateway.price_terms import Amount
 from gateway.prices import PriceSetting
 from gateway.routes import shapes
 from gateway.routes.access import Caller, CallerDep, control_router
+from gateway.routes.charged_price import per_million
 from gateway.routes.price_shapes import PriceLine, PriceWanted
 from gateway.routes.prices import in_use, kind_of, put_price
-from gateway.routes.requests import per_million
 from gateway.routes.usage import reach
 from gateway.services import Services
 from gateway.settings import EngineSettings

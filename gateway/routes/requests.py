@@ -9,7 +9,7 @@ from typing import Annotated, Literal, cast
 from litestar import Response, get
 from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ControllerRouterHandler
-from msgspec import Struct, convert, structs
+from msgspec import Struct
 
 from gateway.auth import within
 from gateway.call import Principal
@@ -19,13 +19,12 @@ from gateway.errors import NotFound
 from gateway.ledger.checks import classes_of
 from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
+from gateway.routes.charged_price import PriceView, price_view
 from gateway.routes.told import items, number, numbers, records, text
 from gateway.routes.usage import filters
 from gateway.services import Services
 from gateway.web.sheet import csv_bytes
-from policies.money import Price, usd
-
-_PICO_PER_USD = 1_000_000  # pico-USD per token and USD per million tokens are the same number times this
+from policies.money import usd
 
 
 class RequestView(Struct, kw_only=True):
@@ -74,26 +73,10 @@ class RequestList(Struct, kw_only=True):
     next: str | None
 
 
-class PriceView(Struct, kw_only=True):
-    """The version a line was charged at, in USD per million tokens (`request`: per call).
-
-    `apart`: classes of tokens that are priced apart from their whole.
-    """
-
-    id: str
-    input_usd_per_million: str
-    output_usd_per_million: str
-    cached_input_usd_per_million: str
-    cache_write_usd_per_million: str
-    request_usd: str
-    status: str
-    apart: dict[str, str] = {}
-
-
 class CostLine(Struct, kw_only=True):
     """One line of the ledger: one attempt or one correction. `source`: what the amount rests on.
 
-    `classes`: rarer tokens, parts of the others.
+    `classes`: rarer tokens, parts of the others; searches; `unpriced`, what was done for a fee that nobody knows.
     """
 
     id: str
@@ -228,30 +211,6 @@ def view(row: RequestLine) -> RequestView:
         overhead_ms=row.overhead_ms,
         tags=row.tags or {},
     )
-
-
-def price_view(price: PriceLine) -> PriceView:
-    return PriceView(
-        id=price.id,
-        input_usd_per_million=per_million(price.input_pico),
-        output_usd_per_million=per_million(price.output_pico),
-        cached_input_usd_per_million=per_million(price.cached_pico),
-        cache_write_usd_per_million=per_million(price.cache_write_pico),
-        request_usd=f"{Decimal(price.request_pico) / 10**12:f}",
-        status=price.status,
-        apart=_apart(price.terms),
-    )
-
-
-def _apart(terms: dict[str, object] | None) -> dict[str, str]:
-    rates = None if terms is None else convert(terms, Price).apart
-    told = {} if rates is None else structs.asdict(rates)
-    return {name: per_million(rate) for name, rate in told.items() if rate is not None}
-
-
-def per_million(pico: int) -> str:
-    """Pico-USD per token as USD per million tokens."""
-    return f"{(Decimal(pico) / _PICO_PER_USD).normalize():f}"
 
 
 def line_view(entry: EntryLine, prices: dict[str, PriceLine]) -> CostLine:

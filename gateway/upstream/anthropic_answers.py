@@ -26,6 +26,7 @@ _FINISH = {
     "refusal": "content_filter",
 }
 # What OpenAI has no word for is told beside the nearest one.
+_IN_A_CONTAINER = frozenset(("code_execution", "bash_code_execution", "text_editor_code_execution"))
 _EXACT = frozenset({"end_turn", "tool_use", "max_tokens"})
 _TIERS = {"standard": "default"}
 # Reasons that a client of the same dialect is told from the finish alone, and what else may be told at the end.
@@ -56,6 +57,7 @@ class Events:
         self._blocks: dict[object, Block] = {}
         self._usage: Body = {}
         self._native = native
+        self._ran = 0
         self._written = 0
         self._raw: list[Body] = []
         self._content: list[Body] = []
@@ -107,6 +109,8 @@ class Events:
     def _start(self, event: Body) -> list[Chunk]:
         content = mapping(event.get("content_block"))
         block = self._blocks[event.get("index")] = Block(content)
+        if block.kind == "server_tool_use" and words(content.get("name")) in _IN_A_CONTAINER:
+            self._ran += 1
         if block.kind == "text":
             block.text.append(words(content.get("text")))
             return self._telling.text(block.text[0])
@@ -188,8 +192,14 @@ class Events:
         if not self._telling.finished:
             raise StreamGarbage("ended its answer without a stop reason")
         self.done = True
-        tier = "fast" if self._usage.get("speed") == "fast" else words(self._usage.get("service_tier"))
-        return self._telling.usage(usage_of(self._usage), {"service_tier": _TIERS.get(tier, tier)} if tier else None)
+        told, region = self._usage, words(self._usage.get("inference_geo"))
+        tier = "fast" if told.get("speed") == "fast" else words(told.get("service_tier"))
+        extra: Body = {"service_tier": _TIERS.get(tier, tier)} if tier else {}
+        if region:
+            extra["inference_geo"] = region
+        if served := [row for row in objects(told.get("iterations")) if row.get("type") == "fallback_message"]:
+            extra["native_model"] = served[-1].get("model")
+        return self._telling.usage(usage_of(told, self._ran), extra)
 
     def _count(self, told: object) -> None:
         """Counts are cumulative: the last one told of each class holds."""
@@ -211,10 +221,11 @@ def body_of(message: Body, model: str, created: float, *, native: bool = False) 
     return whole([*chunks, *events.feed(b'{"type":"message_stop"}')])
 
 
-def usage_of(told: Body) -> Body | None:
+def usage_of(told: Body, ran: int = 0) -> Body | None:
     """OpenAI's usage: the prompt includes what was read from and written to the cache, as it is billed apart there.
 
-    None when a count is missing.
+    `ran`: how often code ran in a container, whose time costs something unless the web is searched with it. None when a
+    count is missing.
     """
     fresh, made = whole_number(told.get("input_tokens")), whole_number(told.get("output_tokens"))
     if fresh is None or made is None:
@@ -222,8 +233,7 @@ def usage_of(told: Body) -> Body | None:
     read = whole_number(told.get("cache_read_input_tokens")) or 0
     written = whole_number(told.get("cache_creation_input_tokens")) or 0
     hour, written_to = 0, mapping(told.get("cache_creation"))
-    shortened = [row for row in objects(told.get("iterations")) if row.get("type") == "compaction"]
-    for row in shortened:  # to shorten the conversation is billed as well, and not among the totals
+    for row in _beside(told.get("iterations")):
         fresh += whole_number(row.get("input_tokens")) or 0
         made += whole_number(row.get("output_tokens")) or 0
         read += whole_number(row.get("cache_read_input_tokens")) or 0
@@ -243,7 +253,23 @@ def usage_of(told: Body) -> Body | None:
     for name in ("cache_creation", "server_tool_use", "iterations"):
         if told.get(name):
             usage[name] = told[name]
+    web = any(mapping(told.get("server_tool_use")).values())
+    if unknown := _of_other_models(objects(told.get("iterations"))) + (0 if web else ran):
+        usage["unpriced_calls"] = unknown
     return usage
+
+
+def _beside(iterations: object) -> list[Body]:
+    """What is billed as well, and not among the totals: shortening the conversation, asking an adviser."""
+    return [row for row in objects(iterations) if row.get("type") in ("compaction", "advisor_message")]
+
+
+def _of_other_models(iterations: list[Body]) -> int:
+    """How much was written by models at whose price it is not charged: advisers, and those that then declined."""
+    served = [row.get("model") for row in iterations if row.get("type") == "fallback_message"]
+    declined = (row for row in iterations if row.get("type") == "message" and row.get("model") and served)
+    wrote = sum(bool(row.get("output_tokens")) and row["model"] not in served for row in declined)
+    return wrote + sum(row.get("type") == "advisor_message" for row in iterations)
 
 
 def refusal(name: str, answered: Answered) -> GatewayError:

@@ -6,6 +6,7 @@ Source: Google's Gemini API reference (v1beta): GenerateContentResponse, errors,
 """
 
 import re
+from typing import cast
 
 import msgspec
 
@@ -35,6 +36,7 @@ _FILTERED = frozenset(
 _NOT_BEGUN = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE"})
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 _CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
+_BY_PROMPT = re.compile(r"gemini-[12]\.")
 _TOO_LONG = re.compile(r"exceeds the maximum number of tokens|input token count")
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
 _encode = msgspec.json.Encoder().encode
@@ -47,6 +49,8 @@ class Events:
         self.done = False
         self._telling = Telling(model, created)
         self._usage: Body = {}
+        self._grounded: dict[int, Body] = {}
+        self._by_prompt = _BY_PROMPT.search(model) is not None
 
     def feed(self, data: bytes) -> list[Chunk]:
         return self.read(parse(data))
@@ -71,7 +75,17 @@ class Events:
         if not self._telling.finished:
             raise StreamGarbage("closed the connection before its answer was whole")
         self.done = True
-        return self._telling.usage(usage_of(self._usage))
+        usage = usage_of(self._usage)
+        if usage is not None:
+            usage |= self._searched()
+        return self._telling.usage(usage)
+
+    def _searched(self) -> Body:
+        """Google bills each search, of older models each prompt that led to any; its maps have prices of their own."""
+        web = sum(len(cast("list[object]", told.get("webSearchQueries") or ())) for told in self._grounded.values())
+        found: Body = {"server_tool_use": {"web_search_requests": 1 if self._by_prompt else web}} if web else {}
+        sources = [chunk for told in self._grounded.values() for chunk in objects(told.get("groundingChunks"))]
+        return found | ({"unpriced_calls": 1} if any("maps" in source for source in sources) else {})
 
     def _candidate(self, candidate: Body, choice: int) -> list[Chunk]:
         chunks: list[Chunk] = []
@@ -90,6 +104,7 @@ class Events:
             extra["native_finish_reason"] = reason
         if candidate.get("groundingMetadata"):
             extra["grounding_metadata"] = candidate["groundingMetadata"]
+            self._grounded[choice] = mapping(candidate["groundingMetadata"])
         return chunks + self._telling.finish(finish, choice, extra)
 
     def _part(self, part: Body, choice: int) -> list[Chunk]:

@@ -7,7 +7,7 @@ prices, tenants (only an opaque salt), retries.
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, cast
 
 import msgspec
@@ -151,7 +151,13 @@ class OpenAISpeaker(Upstream):
             waits = Waits.of(sending, deadline, self._monotonic)
             events = Events(sending.model, self._now(), native=_native(sending) is not None)
             return EventReader(self.name, exchange, waits, EventParser(), events, self._credential.redacted)
-        return ChunkReader(self._rules, exchange, sending, deadline=deadline, monotonic=self._monotonic)
+        rules = self._rules_of(sending)
+        return ChunkReader(rules, exchange, sending, deadline=deadline, monotonic=self._monotonic)
+
+    def _rules_of(self, sending: Sending) -> StreamRules:
+        if sending.body.get("web_search_options") is None:
+            return self._rules
+        return msgspec.structs.replace(self._rules, tell=_searched(self._rules.tell))
 
     def _listed(self, body: Body) -> list[str]:
         rows = body.get("data")
@@ -202,8 +208,8 @@ class OpenAISpeaker(Upstream):
         rows = body.get("data" if sending.operation == "embedding" else "choices")
         if body.get("error") or not isinstance(rows, list) or not rows:
             raise StreamGarbage(f"failed: {in_band_message(body)}")
-        if self._rules.tell is not None:
-            self._rules.tell(body)
+        if (tell := self._rules_of(sending).tell) is not None:
+            tell(body)
         return Chunk(body, read_usage(body), read_finish(body), final=True)
 
     def _refusal(self, answered: Answered) -> UpstreamFailed:
@@ -224,6 +230,19 @@ def renewed(body: Body, operation: Operation) -> Body:
     limit = body["max_tokens"]
     kept = {name: value for name, value in body.items() if name != "max_tokens"}
     return kept if limit is None else {**kept, "max_completion_tokens": limit}
+
+
+def _searched(tell: Callable[[Body], None] | None) -> Callable[[Body], None]:
+    """Searching in chat is a fee for each search, of which the answer tells no number: there was one, maybe more."""
+
+    def told(body: Body) -> None:
+        if tell is not None:
+            tell(body)
+        usage = body.get("usage")
+        if isinstance(usage, dict) and "server_tool_use" not in usage:
+            body["usage"] = {**usage, "server_tool_use": {"web_search_requests": 1}, "unpriced_calls": 1}
+
+    return told
 
 
 _MANNERS = ("isolation", "ends_without_done", "usage_in_streams", "responses")

@@ -151,9 +151,10 @@ class Events:
         chunks += self._telling.finish(finish, extra=extra)
         self.done = True
         tier = words(response.get("service_tier"))
-        return chunks + self._telling.usage(
-            usage_of(mapping(response.get("usage"))), {"service_tier": tier} if tier else None
-        )
+        usage = usage_of(mapping(response.get("usage")))
+        if usage is not None:
+            usage |= _ran(response, output)
+        return chunks + self._telling.usage(usage, {"service_tier": tier} if tier else None)
 
 
 def body_of(response: Body, model: str, created: float, *, native: bool = False) -> Chunk:
@@ -224,6 +225,26 @@ def usage_of(told: Body) -> Body | None:
             "audio_tokens": 0,
         },
     }
+
+
+def _ran(response: Body, output: list[Body]) -> Body:
+    """What was done for a fee each, beside the tokens. Opening a page is no search.
+
+    Containers are billed by their time and pictures at another model's price; where a model that does not reason
+    searches with the older tool, that costs more than its price says.
+    """
+    kinds = [words(item.get("type")) for item in output]
+    web = whole_number(mapping(mapping(response.get("tool_usage")).get("web_search")).get("num_requests"))
+    if web is None:
+        actions = [mapping(item.get("action")) for item in output if item.get("type") == "web_search_call"]
+        web = sum(action.get("type", "search") == "search" for action in actions)
+    counts = {"web_search_requests": web, "file_search_requests": kinds.count("file_search_call")}
+    found: Body = {"server_tool_use": ran} if (ran := {name: count for name, count in counts.items() if count}) else {}
+    older = any(words(tool.get("type")).startswith("web_search_preview") for tool in objects(response.get("tools")))
+    dearer = web if older and not mapping(response.get("reasoning")).get("effort") else 0
+    if unknown := kinds.count("image_generation_call") + kinds.count("code_interpreter_call") + dearer:
+        found["unpriced_calls"] = unknown
+    return found
 
 
 def _failure(told: Body) -> StreamGarbage:

@@ -12,7 +12,8 @@ class Entry(Base):
 
     `source` says what the amount rests on: provider, engine, estimated, upper_bound, void, adjust. `windows` is the
     sorted JSON list of window ids it was drawn from, fixed at admission. `digest` tells a repeat from a contradiction.
-    `classes`: `[cache_write_1h, audio_in, audio_out, image_in, image_out]` as JSON, null in nearly every row.
+    `classes`: `[cache_write_1h, audio_in, audio_out, image_in, image_out]` as JSON, null in nearly every row; with
+    `web_searches, file_searches, unpriced` behind them where there were any.
     `asked`: the model's name in the request; `tags`: JSON list of `name=value`; `charged` False: the gateway's own,
     which falls under no budget of its key, user, project and team.
     """

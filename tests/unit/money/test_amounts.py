@@ -41,7 +41,8 @@ def bands(draw: st.DrawFn) -> Band:
 @st.composite
 def prices(draw: st.DrawFn) -> Price:
     hours = draw(st.lists(bands(), max_size=2))
-    return Price(id="p", **rates(draw), request=draw(RATE), tiers=tiers(draw), bands=tuple(hours))
+    fees: dict[str, Any] = {name: draw(st.none() | RATE) for name in ("web_search", "file_search")}
+    return Price(id="p", **rates(draw), request=draw(RATE), **fees, tiers=tiers(draw), bands=tuple(hours))
 
 
 @st.composite
@@ -63,16 +64,19 @@ def usages(draw: st.DrawFn) -> Usage:
         audio_out=audio_out,
         image_in=draw(st.integers(0, fresh - audio_in)),
         image_out=draw(st.integers(0, completion - reasoning - audio_out)),
+        web_searches=draw(st.integers(0, 50)),
+        file_searches=draw(st.integers(0, 50)),
     )
 
 
 @given(usages(), prices(), st.integers(0, 50_000), st.integers(0, 50_000))
 def test_a_reservation_is_never_too_small(usage: Usage, price: Price, more_in: int, more_out: int) -> None:
     """A hard limit holds only because what is reserved bounds what can be billed: in every class, tier and hour."""
-    bound = bound_nano(usage.prompt + more_in, usage.completion + more_out, price)
+    searches = usage.web_searches + usage.file_searches
+    bound = bound_nano(usage.prompt + more_in, usage.completion + more_out, price, searches)
     assert cost_nano(usage, price) <= bound
     for charged in hours_of(price):
-        own = bound_nano(usage.prompt + more_in, usage.completion + more_out, charged)
+        own = bound_nano(usage.prompt + more_in, usage.completion + more_out, charged, searches)
         assert cost_nano(usage, charged) <= own <= bound
 
 
@@ -99,6 +103,8 @@ def by_hand(usage: Usage, price: Price) -> int:
         + usage.audio_out * rate("audio_out", found.output)
         + usage.image_out * rate("image_out", found.output)
         + price.request
+        + usage.web_searches * (price.web_search or 0)
+        + usage.file_searches * (price.file_search or 0)
     )
 
 

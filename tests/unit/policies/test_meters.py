@@ -23,7 +23,8 @@ APART = st.none() | st.builds(
 TIERS = st.lists(
     st.builds(Tier, start=st.integers(1, 100_000), apart=APART, **RATES), max_size=2, unique_by=lambda tier: tier.start
 ).map(lambda tiers: tuple(sorted(tiers, key=lambda tier: tier.start)))
-PRICES = st.builds(Price, id=st.just("p"), request=RATE, tiers=TIERS, apart=APART, **RATES)
+FEES = {"web_search": MAYBE, "file_search": MAYBE}
+PRICES = st.builds(Price, id=st.just("p"), request=RATE, tiers=TIERS, apart=APART, **FEES, **RATES)
 USAGES = st.builds(
     Usage,
     prompt=COUNT,
@@ -36,6 +37,8 @@ USAGES = st.builds(
     audio_out=COUNT,
     image_in=COUNT,
     image_out=COUNT,
+    web_searches=st.integers(0, 50),
+    file_searches=st.integers(0, 50),
 ).map(checked)
 
 
@@ -53,7 +56,7 @@ def test_whole_nano_usd_add_up_to_any_amount(usage: Usage, price: Price, amount:
     assert sum(cost for _, _, cost in in_nano(meters(usage, price), amount)) == amount
 
 
-@given(st.lists(USAGES, min_size=1, max_size=5), st.builds(Price, id=st.just("p"), request=RATE, **RATES))
+@given(st.lists(USAGES, min_size=1, max_size=5), st.builds(Price, id=st.just("p"), request=RATE, **FEES, **RATES))
 def test_attempts_at_a_plain_price_can_be_metered_together(usages: list[Usage], price: Price) -> None:
     """The database adds up tokens of many attempts before they are taken apart."""
     assert is_plain(price)

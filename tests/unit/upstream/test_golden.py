@@ -27,6 +27,7 @@ NEVER_BUSY = {"vllm", "lmstudio"}
 NO_IMAGES = {"deepseek"}
 # Languages that do not tell when an answer was made take it from a clock.
 CLOCKS: dict[str, Any] = {kind: {"now": lambda: 1_800_000_000.0} for kind in ("anthropic", "bedrock", "gemini")}
+FEES = ("web_searches", "file_searches", "unpriced")
 decode = msgspec.json.Decoder().decode
 
 
@@ -63,7 +64,7 @@ def as_pinned(up: RawUpstream, chunks: list[Chunk], error: GatewayError | None, 
     return {
         **sent,
         "answer": chunks[0].data if final else fold(chunk.data for chunk in chunks),
-        "usage": msgspec.to_builtins(usages[-1]),
+        "usage": {name: n for name, n in msgspec.to_builtins(usages[-1]).items() if n or name not in FEES},
         "finishes": [chunk.finish for chunk in chunks if chunk.finish],
         "chunks": len(chunks),
     }

@@ -1,0 +1,94 @@
+"""What an attempt is charged by: the price before it is sent, what to hold, and which price its answer was made at.
+
+Knows: service tiers, regions and models that an answer names as having made it. Does not know: budgets, how a charge is
+posted (`gateway.ledger`), where prices come from (`gateway.prices`).
+"""
+
+from msgspec import Struct
+
+from gateway import errors
+from gateway.call import Body, Call, tier_in
+from gateway.catalog import Route, Target
+from gateway.estimate import Bound, substitutes
+from gateway.ledger import AttemptPlan
+from gateway.prices import PriceBook
+from gateway.upstreams import Upstreams
+from policies.money import Price, bound_nano
+
+FREE = Price(id="free", input=0, output=0, cached_input=0, cache_write=0, status="free")
+
+
+class Charging(Struct, frozen=True):
+    """One per worker."""
+
+    upstreams: Upstreams
+    prices: PriceBook
+
+    def price(self, call: Call, route: Route, target: Target) -> Price | None:
+        if route.free:
+            return FREE
+        tier, _ = self.tier(call, target)
+        kind = self.upstreams.kind(target.provider)
+        return self.prices.price(target.provider, kind, target.model, call.at, tier=tier)
+
+    def priced(self, call: Call, route: Route, target: Target) -> Price:
+        """The same. Raises NotPriced where nobody knows."""
+        if (price := self.price(call, route, target)) is not None:
+            return price
+        raise errors.NotPriced(
+            f"There is no price for {target}. Set one with `nearhit prices set {target} INPUT-USD OUTPUT-USD` "
+            f"(per million tokens), or mark the model `free: true` in nearhit.yaml."
+        )
+
+    def tier(self, call: Call, target: Target) -> tuple[str, bool]:
+        """The service tier it is charged by, and whether the upstream is to be told so by us."""
+        if call.given is not None:
+            return tier_in("batch", call.region), False
+        if _waits_for_nobody(call):
+            kind = self.upstreams.kind(target.provider)
+            tier, told = self.prices.background_tier(target.provider, kind, target.model, call.at)
+            return tier_in(tier, call.region), told
+        return call.tier, False
+
+    def reserve(self, call: Call, route: Route, target: Target, price: Price, limits: Bound) -> int:
+        """Nano-USD: the most that the model asked may cost, or one that the service is to ask in its place.
+
+        Raises NotPriced where one of those has no price.
+        """
+        speaks = getattr(self.upstreams.of(target), "speaks", None)
+        named = substitutes(call) if speaks == "messages" else []
+        others = [self.priced(call, route, Target(target.provider, model)) for model in named]
+        return max(worst(limits, each) for each in (price, *others))
+
+    def told(self, call: Call, plan: AttemptPlan, data: Body, until_now: Price) -> Price:
+        """That of the service tier, region and model which answered, where an event or a body names them.
+
+        A provider may choose others than were asked for. `until_now`: where this one says nothing.
+        """
+        if plan.price.status == "free" or not data.keys() & _TELLING:
+            return until_now
+        target = Target(plan.provider, plan.model)
+        asked, _ = self.tier(call, target)
+        tier = data.get("service_tier")
+        if call.given is not None or _waits_for_nobody(call) or not isinstance(tier, str):
+            # Of a tier that is the operator's own the provider knows nothing.
+            mine = asked.partition("+")[0]
+            tier = mine if not isinstance(tier, str) or mine in ("batch", "default") else tier
+        tier, model = tier_in(tier, data.get("inference_geo")), data.get("native_model") or plan.model
+        if tier == asked and model == plan.model:
+            return plan.price
+        kind = self.upstreams.kind(plan.provider)
+        found = self.prices.peek(plan.provider, kind, str(model), call.at, tier=tier)
+        return plan.price if found is None or found.id == plan.price.id else found
+
+
+_TELLING = frozenset(("service_tier", "inference_geo", "native_model"))
+
+
+def _waits_for_nobody(call: Call) -> bool:
+    return call.background and not call.tier.startswith("fast") and call.body.get("service_tier") in (None, "auto")
+
+
+def worst(limits: Bound, price: Price) -> int:
+    """The most that an attempt within such limits can cost, nano-USD."""
+    return bound_nano(limits.input, limits.output, price, limits.searches)

@@ -1,0 +1,259 @@
+"""What services ask beside their tokens: searches, a region, another model or tier than was asked for."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from csv import DictReader
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import convert
+from msgspec.json import decode, encode
+
+from gateway.price_terms import Terms
+from gateway.prices import PriceSetting
+from policies.money import nano
+from tests.flow.test_contract_prices import control
+from tests.languages.anthropic import event
+from tests.languages.responses import Responses
+from tests.live import Live, Told, live, settings
+from tests.unit.dialects.test_messages_relay import events_of
+from tests.wire_upstream import Answer, Language, Manner, Request, wire_upstream
+
+SAID = [{"type": "text", "text": "Yes."}]
+RAN = [
+    {"type": "server_tool_use", "id": "srvtoolu_1", "name": "bash_code_execution", "input": {"command": "ls"}},
+    *SAID,
+]
+END = {"stop_reason": "end_turn", "stop_sequence": None}
+USAGE = {"input_tokens": 100, "output_tokens": 10}
+PLAIN = 150_000  # nano-USD of that at Claude Haiku 4.5
+ROW = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+ASKED: dict[str, Any] = {"max_tokens": 24, "messages": [{"role": "user", "content": "Is it?"}]}
+SEARCHING = {"tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 4}]}
+
+
+class Says:
+    """Anthropic's answer with this usage and content, streamed where that is asked for."""
+
+    def __init__(self, usage: dict[str, Any], content: list[dict[str, Any]]) -> None:
+        self._usage = {**USAGE, **usage}
+        self._content = content
+
+    async def answer(self, asked: Request) -> Answer:
+        if not asked.body.get("stream"):
+            head = {"type": "message", "id": "msg_up", "role": "assistant", "model": "claude", "usage": self._usage}
+            return Answer(body=encode({**head, "content": self._content, **END}))
+        told = events_of(self._content, END)
+        told[0]["message"]["usage"] = USAGE
+        told[-2]["usage"] = self._usage
+        sent = [event(one) for one in told]
+        return Answer(headers=("content-type: text/event-stream",), opening=sent[0], events=sent[1:])
+
+    def failure(self) -> Answer:
+        raise NotImplementedError
+
+
+@asynccontextmanager
+async def served(home: Path, language: Language) -> AsyncGenerator[Live]:
+    async with wire_upstream(language, Manner()) as up:
+        base = f"http://127.0.0.1:{up.port}"
+        providers = {
+            "anthropic": {"kind": "anthropic", "base_url": base},
+            "openai": {"kind": "openai", "base_url": f"{base}/v1", "responses": True},
+            "google": {"kind": "gemini", "base_url": base},
+        }
+        async with live(settings(home, providers=providers)) as gateway:
+            yield gateway
+
+
+async def charged(gateway: Live, told: Told) -> tuple[int, str]:
+    """What the one request cost and how good that is, after the books have been checked."""
+    assert told.status == 200, told.raw
+    ((entry,), (row,)) = await gateway.entries(), await gateway.rows()
+    assert (await control(gateway, "POST", "/api/v1/usage/recompute"))["agrees"]
+    assert entry["amount_nano"] <= entry["reserved_nano"]
+    assert row["cost_nano"] == entry["amount_nano"]
+    return entry["amount_nano"], row["cost_status"]
+
+
+async def sheet(gateway: Live, path: str) -> dict[str, float]:
+    """What a FOCUS export says that each meter cost."""
+    headers = {"authorization": "Bearer sk-test-admin-key-of-some-length"}
+    async with gateway.client.get(gateway.url + path, headers=headers) as answer:
+        rows = DictReader((await answer.text()).splitlines())
+        return {row["SkuMeter"]: float(row["BilledCost"]) for row in rows}
+
+
+def iteration(kind: str, model: str, read: int, wrote: int) -> dict[str, Any]:
+    return {"type": kind, "model": model, "input_tokens": read, "output_tokens": wrote, **ROW}
+
+
+FALLEN = [iteration("message", "claude-haiku-4-5", 90, 0), iteration("fallback_message", "claude-opus-4-8", 100, 10)]
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]], int, str]] = {
+    "nothing": ({}, {}, SAID, PLAIN, "exact"),
+    "searches": ({"server_tool_use": {"web_search_requests": 3}}, SEARCHING, SAID, PLAIN + 30_000_000, "exact"),
+    "fetches": ({"server_tool_use": {"web_fetch_requests": 3}}, {}, SAID, PLAIN, "exact"),
+    "region": ({"inference_geo": "us"}, {"inference_geo": "us"}, SAID, PLAIN * 11 // 10, "exact"),
+    "region of the workspace": ({"inference_geo": "us"}, {}, SAID, PLAIN * 11 // 10, "exact"),
+    "no region": ({"inference_geo": "global"}, {}, SAID, PLAIN, "exact"),
+    "fallback": ({"iterations": FALLEN}, {"fallbacks": [{"model": "claude-opus-4-8"}]}, SAID, PLAIN * 5, "exact"),
+    "adviser": (
+        {"iterations": [iteration("advisor_message", "claude-opus-4-8", 50, 5)]},
+        {"tools": [{"type": "advisor_20260301", "name": "advisor", "model": "claude-opus-4-8"}]},
+        SAID,
+        PLAIN * 3 // 2,
+        "estimated",
+    ),
+    "container": ({}, {"tools": [{"type": "code_execution_20250825", "name": "x"}]}, RAN, PLAIN, "estimated"),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", CASES)
+async def test_what_anthropic_bills_beside_the_tokens_is_charged(tmp_path: Path, name: str, stream: bool) -> None:
+    """Left out, a bill is higher than the ledger; charged at the wrong model, it is lower."""
+    usage, asked, content, cost, status = CASES[name]
+    async with served(tmp_path, Says(usage, content)) as gateway:
+        body = {**ASKED, "model": "anthropic/claude-haiku-4-5", "stream": stream, **asked}
+        assert await charged(gateway, await gateway.post("/v1/messages", body)) == (cost, status)
+
+
+async def test_a_substitute_must_have_a_price_and_its_length_is_held(tmp_path: Path) -> None:
+    """A client may name a dearer model, and let it write more, than the one that is held for."""
+    async with served(tmp_path, Says({}, SAID)) as gateway:
+        body = {**ASKED, "model": "anthropic/claude-haiku-4-5"}
+        told = await gateway.post("/v1/messages", {**body, "fallbacks": [{"model": "claude-unheard-of"}]})
+        assert told.status == 402
+        assert "anthropic/claude-unheard-of" in told.json["error"]["message"]
+        longer = [{"model": "claude-opus-4-8", "max_tokens": 4_000}]
+        assert (await gateway.post("/v1/messages", {**body, "fallbacks": longer})).status == 200
+        (entry,) = (one for one in await gateway.entries() if one["amount_nano"])
+        assert entry["reserved_nano"] > 4_000 * 25_000
+
+
+async def test_an_operators_fees_are_its_own(tmp_path: Path) -> None:
+    """A contract may price searches otherwise, or not at all: then nobody may believe the sum to be exact."""
+    searched = {"server_tool_use": {"web_search_requests": 2}}
+    async with served(tmp_path, Says(searched, SAID)) as gateway:
+        prices, model = gateway.services.prices, "anthropic/claude-haiku-4-5"
+        terms: dict[str, Any] = {"input_usd": "1", "output_usd": "5", "service": {"us": 120, "batch": 50}}
+        setting = PriceSetting(actor="test", effective_from=1.0)
+        await prices.put(model, convert({**terms, "web_search_usd": "0.004"}, Terms), setting)
+        body = {**ASKED, "model": model, **SEARCHING}
+        told = await gateway.post("/v1/messages", body)
+        assert await charged(gateway, told) == (PLAIN + 8_000_000, "exact")
+        shown = await control(gateway, "GET", f"/api/v1/prices?model={model}")
+        assert shown["data"][0]["web_search_usd"] == "0.004"
+        await prices.put(model, convert(terms, Terms), PriceSetting(actor="test", effective_from=2.0))
+        told = await gateway.post("/v1/messages", {**body, "inference_geo": "us"})
+        assert told.headers["x-nearhit-cost-status"] == "estimated"
+        assert nano(told.headers["x-nearhit-cost-usd"]) == PLAIN * 12 // 10
+
+
+class Billed(Responses):
+    """Its answer with what OpenAI tells of tiers and of what its tools did."""
+
+    def __init__(self, more: dict[str, Any]) -> None:
+        self._more = more
+
+    async def answer(self, asked: Request) -> Answer:
+        told = await super().answer(asked)
+        if told.events is None:
+            told.body = encode({**decode(told.body), **self._more})
+            return told
+        for events in (told.events,):
+            head, _, data = events[-1].partition(b"\ndata: ")
+            last = decode(data)
+            last["response"] |= self._more
+            events[-1] = b"%b\ndata: %b\n\n" % (head, encode(last))
+        return told
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_costs_the_tier_and_the_tools_its_end_tells(tmp_path: Path, stream: bool) -> None:
+    """A stream begins before OpenAI knows which tier will answer; the end alone says what will be billed."""
+    calls = {"image_gen": {"total_tokens": 0}, "web_search": {"num_requests": 2}}
+    async with served(tmp_path, Billed({"service_tier": "default", "tool_usage": calls})) as gateway:
+        asked = {"model": "openai/gpt-5-mini", "input": "What is new?", "stream": stream, "service_tier": "priority"}
+        told = await gateway.post("/v1/responses", {**asked, "tools": [{"type": "web_search"}]})
+        cost, status = await charged(gateway, told)
+        (entry,) = await gateway.entries()
+        read = entry["prompt"] - entry["cached"]
+        assert (cost, status) == (read * 250 + 25 + 12 * 2_000 + 2 * 10_000_000, "exact")
+        await gateway.settled()
+        month = time.strftime("%Y-%m", time.gmtime())
+        meters = await sheet(gateway, f"/api/v1/export/focus?month={month}&format=csv")
+        assert meters["Web Searches"] == 2 * 0.01
+        if stream:
+            last = [line for line in told.raw.decode().split("\n") if line.startswith("data: {")][-1]
+            assert round(decode(last[6:])["response"]["usage"]["cost"] * 1e9) == cost
+
+
+async def test_tools_whose_price_nobody_knows_are_told(tmp_path: Path) -> None:
+    """A picture is made by another model at a price of its own, and a container costs by the minute."""
+    output = [{"type": "image_generation_call", "id": "ig", "status": "completed", "result": "aGk="}]
+    async with served(tmp_path, Billed({"output": output})) as gateway:
+        asked = {"model": "openai/gpt-5-mini", "input": "Draw.", "tools": [{"type": "image_generation"}]}
+        _, status = await charged(gateway, await gateway.post("/v1/responses", asked))
+        assert status == "estimated"
+        ((row,), (entry,)) = await gateway.rows(), await gateway.entries()
+        assert decode(entry["classes"])[-1] == 1
+        found = await control(gateway, "GET", f"/api/v1/requests/{row['id']}")
+        assert found["lines"][0]["classes"] == {"unpriced": 1}
+
+
+class Grounded:
+    """Gemini's answer after three searches."""
+
+    async def answer(self, asked: Request) -> Answer:
+        content = {"role": "model", "parts": [{"text": "Yes."}]}
+        grounding = {"webSearchQueries": ["a", "b", "c"], "groundingChunks": [{"web": {"uri": "https://x/"}}]}
+        usage = {"promptTokenCount": 100, "candidatesTokenCount": 10, "totalTokenCount": 110}
+        told = {"content": content, "finishReason": "STOP", "groundingMetadata": grounding}
+        return Answer(body=encode({"candidates": [told], "usageMetadata": usage}))
+
+    def failure(self) -> Answer:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("model", "cost"),
+    [("gemini-2.5-pro", 100 * 1_250 + 10 * 10_000 + 35_000_000), ("gemini-3-flash-preview", 80_000 + 3 * 14_000_000)],
+)
+async def test_grounding_costs_by_search_or_by_prompt(tmp_path: Path, model: str, cost: int) -> None:
+    """Google bills older models for the prompt, however often they search, and newer ones for each search."""
+    async with served(tmp_path, Grounded()) as gateway:
+        tools = [{"type": "google_search", "google_search": {}}]
+        told = await gateway.chat(model=f"google/{model}", messages=ASKED["messages"], tools=tools)
+        assert (await charged(gateway, told))[0] == cost
+
+
+class Searched:
+    """OpenAI's chat answer by a model that searches, which says nothing of how often."""
+
+    async def answer(self, asked: Request) -> Answer:
+        said: dict[str, Any] = {"index": 0, "finish_reason": "stop", "logprobs": None}
+        head = {"id": "chatcmpl-1", "created": 1, "model": "m"}
+        usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        if not asked.body.get("stream"):
+            said["message"] = {"role": "assistant", "content": "Yes."}
+            return Answer(body=encode({**head, "object": "chat.completion", "choices": [said], "usage": usage}))
+        said["delta"] = {"role": "assistant", "content": "Yes."}
+        told = {**head, "object": "chat.completion.chunk", "choices": [said]}
+        sent = [b"data: %b\n\n" % encode(one) for one in (told, {**told, "choices": [], "usage": usage})]
+        kind = ("content-type: text/event-stream",)
+        return Answer(headers=kind, opening=sent[0], events=[sent[1], b"data: [DONE]\n\n"])
+
+    def failure(self) -> Answer:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_search_in_chat_is_charged_and_not_called_exact(tmp_path: Path, stream: bool) -> None:
+    """How many searches OpenAI bills stands nowhere in the answer, and silence would read as a sum that is right."""
+    async with served(tmp_path, Searched()) as gateway:
+        asked: dict[str, Any] = {"web_search_options": {}, "messages": ASKED["messages"], "stream": stream}
+        told = await gateway.chat(model="openai/gpt-4o", **asked)
+        assert await charged(gateway, told) == (100 * 2_500 + 10 * 10_000 + 10_000_000, "estimated")
