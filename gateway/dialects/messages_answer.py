@@ -119,7 +119,7 @@ class MessagesVoice:
             return content
         thought = thought_of(message)
         if self._thinks and (blocks := dicts(message.get("thinking_blocks"))):
-            content += blocks
+            content += map(_unsealed, blocks)
         elif thought and self._thinks:
             content.append({"type": "thinking", "thinking": thought, "signature": ""})
         text = text_of(message.get("content")) + text_of(message.get("refusal"))
@@ -228,7 +228,7 @@ class MessagesVoice:
             self._open = "none"
             return told + _STOPPED % self._index
         told = b"" if self._open == "thinking" else self._opened("thinking", _THOUGHT)
-        self._signature = str(block.get("signature") or "")
+        self._signature = str(_unsealed(block).get("signature") or "")
         return told + self._close()
 
     def _called(self, position: int, call: Body) -> bytes:
@@ -273,6 +273,11 @@ class MessagesVoice:
             self._signature = ""
         self._open = "none"
         return told + _STOPPED % self._index
+
+
+def _unsealed(block: Body) -> Body:
+    """What OpenAI sealed has an id, and nobody who reads this dialect can open it: no signature says that."""
+    return {**_THOUGHT, "thinking": block.get("thinking") or ""} if "id" in block else block
 
 
 _THOUGHT: Body = {"type": "thinking", "thinking": "", "signature": ""}

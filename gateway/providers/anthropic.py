@@ -22,6 +22,7 @@ from gateway.transport.credential import Credential
 from gateway.upstream.anthropic_answers import Events, body_of, refusal
 from gateway.upstream.anthropic_batches import AnthropicBatches
 from gateway.upstream.anthropic_requests import cannot, translated
+from gateway.upstream.anthropic_requests import native as cleared
 from gateway.upstream.exchanges import Asked, config_of
 from gateway.upstream.fields import objects, whole_number, words
 from gateway.upstream.native import Answered, Means, NativeConfig, NativeProvider
@@ -83,7 +84,7 @@ class AnthropicProvider(NativeProvider):
         if told := ",".join(dict.fromkeys(name for beta in betas if (name := beta.strip()))):
             headers["anthropic-beta"] = told
         headers["anthropic-version"] = native.headers.get("anthropic-version") or headers["anthropic-version"]
-        body = {**native.body, "model": sending.model, "stream": sending.stream}
+        body = {**cleared(native.body), "model": sending.model, "stream": sending.stream}
         return Asked(f"{self._base}/messages", headers, _encode(body))
 
     async def prompt_tokens(self, sending: Sending) -> int:

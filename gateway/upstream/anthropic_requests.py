@@ -7,6 +7,7 @@ Source: Anthropic's API reference, messages (2023-06-01), and their notes on Ope
 
 import base64
 import re
+from operator import is_
 from typing import cast
 
 from gateway.call import Body, Native, Operation
@@ -39,6 +40,7 @@ from gateway.upstream.fields import (
 from gateway.upstream.turns import Turns, earlier_calls, refuse_old_forms
 
 _DEFAULT_OUTPUT = 4_096
+_IDS = {"tool_use": "id", "tool_result": "tool_use_id"}
 _LEAST_THINKING = 1_024
 _NOT_IN_AN_ID = re.compile(r"[^a-zA-Z0-9_-]")
 # Models that think within a budget; later ones take an effort and decide by themselves.
@@ -89,6 +91,61 @@ def translated(sending: Sending) -> Body:
     _add_format(made, body)
     _add_thinking(made, body, sending.model)
     return made
+
+
+def native(body: Body) -> Body:
+    """A client's own request without what Anthropic refuses in it: traces that other models' answers have left.
+
+    Thoughts that nobody signed are dropped, ids of calls written as it takes them. A budget for thoughts is taken back
+    where the turn that goes on lacks its own: with one such a turn would have to begin with a thought.
+    """
+    turns = objects(body.get("messages"))
+    told = [kept for turn in turns if (kept := _cleared(turn)) is not None]
+    if all(map(is_, told, turns)) and len(told) == len(turns):
+        return body
+    made: Body = {**body, "messages": told}
+    if mapping(body.get("thinking")).get("type") == "enabled" and _goes_on_thoughtless(told):
+        made["thinking"] = {"type": "disabled"}
+        edits = objects(mapping(body.get("context_management")).get("edits"))
+        if kept_edits := [edit for edit in edits if not words(edit.get("type")).startswith("clear_thinking")]:
+            made["context_management"] = {**mapping(body["context_management"]), "edits": kept_edits}
+        else:
+            made.pop("context_management", None)
+    return made
+
+
+def _cleared(turn: Body) -> Body | None:
+    """The turn itself where there is nothing to clear; None where nothing of it is left."""
+    content = turn.get("content")
+    if not isinstance(content, list):
+        return turn
+    blocks = cast("list[object]", content)
+    told = [_as_taken(block) for block in blocks if not _is_unsigned(block)]
+    if len(told) == len(blocks) and all(map(is_, told, blocks)):
+        return turn
+    return {**turn, "content": told} if told else None
+
+
+def _is_unsigned(block: object) -> bool:
+    told = mapping(block)
+    return told.get("type") == "thinking" and not told.get("signature")
+
+
+def _as_taken(block: object) -> object:
+    told = mapping(block)
+    name = _IDS.get(words(told.get("type")))
+    if name is None or not _NOT_IN_AN_ID.search(words(told.get(name))):
+        return block
+    return {**told, name: _id(told[name])}
+
+
+def _goes_on_thoughtless(turns: list[Body]) -> bool:
+    """Whether results of tools come last, and the answer that called them has no thought any more."""
+    answers = [turn for turn in turns if turn.get("role") == "assistant"]
+    last = objects(turns[-1].get("content")) if turns else []
+    if not answers or not any(block.get("type") == "tool_result" for block in last):
+        return False
+    return not any(words(block.get("type")).endswith("thinking") for block in objects(answers[-1].get("content")))
 
 
 class _Turns(Turns):
