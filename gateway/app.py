@@ -7,9 +7,8 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from litestar import Litestar
 from msgspec import Struct
@@ -22,6 +21,7 @@ from gateway import logs
 from gateway.alert_channels import channels
 from gateway.alerts import Courier
 from gateway.answering import answering
+from gateway.application import App
 from gateway.asking import Asking
 from gateway.audits import Audits, watch_of
 from gateway.auth import Keyring
@@ -74,7 +74,6 @@ from gateway.routes.health import route_handlers as health_routes
 from gateway.routes.models import route_handlers as model_routes
 from gateway.routes.statements import statement_file
 from gateway.serve_home import leave_first_key
-from gateway.server_protocol import Door
 from gateway.settings import Settings
 from gateway.shadows import Shadows
 from gateway.start_trouble import StartTrouble
@@ -329,34 +328,6 @@ def pipeline_of(worker: Worker) -> Pipeline:
             monotonic=time.monotonic,
         )
     )
-
-
-class App(Litestar):
-    """Litestar with a short cut: requests for the data plane go to their endpoints before it looks at anything.
-
-    The endpoints answer every failure themselves, so nothing that Litestar would add is lost; whatever else comes on
-    their paths (another method, `HEAD`) takes the usual way. `data_plane`: endpoints by path. `doors`: who turns
-    newcomers away before that, for a server that asks (`gateway.server_protocol`), and `sockets` what WebSockets are
-    spoken on. `control`: what answers on all paths of its own.
-    """
-
-    data_plane: Mapping[str, Callable[[Any, Any, Any], Awaitable[None]]]
-    sockets: Mapping[str, Callable[[Any, Any, Any], Awaitable[None]]]
-    doors: Mapping[str, Door]
-    control: ControlPlane
-    trouble: StartTrouble
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """ASGI."""
-        path: str = scope.get("path", "")  # a lifespan has none
-        if scope["type"] == "websocket":
-            await self.sockets[path](scope, receive, send)  # the server lets no other in
-            return
-        send = self.trouble.told(send) if scope["type"] == "lifespan" else send
-        endpoint = self.data_plane.get(path) if scope.get("method") == "POST" else None
-        if endpoint is None:
-            endpoint = self.control if self.control.owns(path) else super().__call__
-        await endpoint(scope, receive, send)
 
 
 def create_app(settings: Settings, rereading: Rereading = _NEVER_AGAIN) -> App:

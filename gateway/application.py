@@ -1,0 +1,53 @@
+"""The ASGI application of a worker: who answers a request, before any router looks at it.
+
+Knows: the paths of the data plane and of the control plane, those under which clients made for other services ask for
+the same. Does not know: how the parts are made (`gateway.app`), what they answer.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from litestar import Litestar
+
+from gateway.control_plane import ControlPlane
+from gateway.server_protocol import Door
+from gateway.start_trouble import StartTrouble
+
+# What clients of Groq, Azure, Google and Fireworks put before a path of OpenAI's, whatever their base URL is. A
+# deployment's name, which the body tells too, may be `provider/model`.
+_THEIRS = re.compile(
+    r"/(?:openai/v1(?=/)|v1beta/openai(?=/)|inference/v1(?=/)"
+    r"|openai/deployments/.+?(?=/(?:chat/completions|completions|embeddings|audio/|images/)))"
+)
+_ELSEWHERE = ("/openai/", "/v1beta/", "/inference/")
+
+
+class App(Litestar):
+    """Litestar with a short cut: requests for the data plane go to their endpoints before it looks at anything.
+
+    The endpoints answer every failure themselves, so nothing that Litestar would add is lost; whatever else comes on
+    their paths (another method, `HEAD`) takes the usual way. `data_plane`: endpoints by path. `doors`: who turns
+    newcomers away before that, for a server that asks (`gateway.server_protocol`), and `sockets` what WebSockets are
+    spoken on. `control`: what answers on all paths of its own.
+    """
+
+    data_plane: Mapping[str, Callable[[Any, Any, Any], Awaitable[None]]]
+    sockets: Mapping[str, Callable[[Any, Any, Any], Awaitable[None]]]
+    doors: Mapping[str, Door]
+    control: ControlPlane
+    trouble: StartTrouble
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """ASGI."""
+        path: str = scope.get("path", "")  # a lifespan has none
+        if path.startswith(_ELSEWHERE):
+            path = scope["path"] = _THEIRS.sub("/v1", path, count=1)
+        if scope["type"] == "websocket":
+            await self.sockets[path](scope, receive, send)  # the server lets no other in
+            return
+        send = self.trouble.told(send) if scope["type"] == "lifespan" else send
+        endpoint = self.data_plane.get(path) if scope.get("method") == "POST" else None
+        if endpoint is None:
+            endpoint = self.control if self.control.owns(path) else super().__call__
+        await endpoint(scope, receive, send)

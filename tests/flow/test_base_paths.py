@@ -1,0 +1,37 @@
+"""Clients that put a path of their service's before OpenAI's reach the same routes."""
+
+from pathlib import Path
+
+import pytest
+from openai import AsyncAzureOpenAI
+
+from tests.live import live, settings
+
+PREFIXES = ("/openai/v1", "/v1beta/openai", "/inference/v1")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+async def test_a_path_that_a_client_brings_along_is_understood(tmp_path: Path, prefix: str) -> None:
+    """Groq's own client asks for `/openai/v1/…` under any base URL, and was told that there is no such path."""
+    async with live(settings(tmp_path)) as gateway:
+        body = {"model": "up/scripted", "messages": [{"role": "user", "content": "Hi."}]}
+        told = await gateway.post(f"{prefix}/chat/completions", body)
+        assert (told.status, told.json["model"]) == (200, "up/scripted")
+        told = await gateway.post(f"{prefix}/responses", {"model": "up/scripted", "input": "Hi."})
+        assert (told.status, told.json["object"]) == (200, "response")
+        async with gateway.client.get(
+            f"{gateway.url}{prefix}/models", headers={"authorization": f"Bearer {gateway.key}"}
+        ) as answer:
+            assert (await answer.json())["object"] == "list"
+        told = await gateway.post(f"{prefix}/nothing", body)
+        assert (told.status, told.json["error"]["type"]) == (404, "invalid_request_error")
+
+
+async def test_azures_client_names_a_deployment_in_the_path(tmp_path: Path) -> None:
+    """Moving an application from Azure must not need another class of client; the model is in the body as well."""
+    async with (
+        live(settings(tmp_path)) as gateway,
+        AsyncAzureOpenAI(azure_endpoint=gateway.url, api_key=gateway.key, api_version="2026-01-01") as client,
+    ):
+        told = await client.chat.completions.create(model="up/scripted", messages=[{"role": "user", "content": "Hi."}])
+        assert told.choices[0].message.content
