@@ -165,9 +165,7 @@ class Flight:
 
         Raises the flight's error where the answer breaks off.
         """
-        if position > self._furthest:
-            self._furthest = position
-            self._make_room()
+        self._read(position)
         while position >= len(self.chunks):
             if self.done:
                 if self.error is not None:
@@ -176,13 +174,22 @@ class Flight:
             await self._arrived()
         return self.chunks[position:]
 
-    def follow(self, take: Callable[[Chunk], bool]) -> None:
-        """Have every further chunk handed to `take` at once, until it answers False. It must not raise."""
+    def follow(self, take: Callable[[Chunk], bool], position: int) -> None:
+        """Have every further chunk handed to `take` at once, until it answers False. It must not raise.
+
+        `position`: as in `after`; its writer may wait for just that.
+        """
         self._followers.append(take)
+        self._read(position)
 
     def unfollow(self, take: Callable[[Chunk], bool]) -> None:
         if take in self._followers:
             self._followers.remove(take)
+
+    def _read(self, position: int) -> None:
+        if position > self._furthest:
+            self._furthest = position
+            self._make_room()
 
     async def _arrived(self) -> None:
         mine = asyncio.get_running_loop().create_future()

@@ -92,7 +92,7 @@ class Reading:
                 back.set_result(None)
             return False
 
-        flight.follow(take)
+        flight.follow(take, self._position)
         flight.at_end(stop)
         try:
             await back

@@ -159,3 +159,21 @@ async def test_a_landed_flight_does_not_take_its_successor_off_the_list() -> Non
     again, leads = flights.join(KEY, streamed=False)
     assert again is new
     assert not leads
+
+
+async def test_who_follows_has_read_what_came_before() -> None:
+    """The writer waited for a reader that had read everything and waited for the writer: the stream stood still."""
+    flight = Flight(KEY, streamed=True)
+    flight.join()
+    for n in range(300):
+        flight.push(Chunk({"n": n}))
+    assert flight.full
+    writing = asyncio.get_running_loop().create_task(flight.room())
+    read = len(await flight.after(0))
+    assert (read, flight.full) == (300, True)
+    told: list[object] = []
+    flight.follow(lambda chunk: told.append(chunk.data["n"]) or True, read)
+    async with asyncio.timeout(5):
+        await writing
+    flight.push(Chunk({"n": 300}))
+    assert told == [300]
