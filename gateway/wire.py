@@ -39,6 +39,7 @@ _WORD = re.compile(r"\w+")
 _TOKEN_ID = re.compile(r"\d{1,9}")
 _ROLES = "system, developer, user, assistant, tool, function"
 _MOST_INPUTS = 2_048
+_SAID: list[Body] = [{"role": "user", "content": ""}]
 _LARGEST_TOKEN = 2**31 - 1
 _LONGEST_METADATA_KEY = 64
 _SPOKEN_BY_THE_CALLER = frozenset((UserMessage, SystemMessage))  # the roles that carry nothing to check any further
@@ -59,6 +60,11 @@ def check_chat(body: Body) -> None:
         _check_tools(chat)
     if chat.metadata is not None and any(len(key) > _LONGEST_METADATA_KEY for key in chat.metadata):
         _refuse("metadata", f"A key of 'metadata' is longer than {_LONGEST_METADATA_KEY} characters.")
+
+
+def check_translated(body: Body) -> None:
+    """The same for what a dialect has made: its messages, tools and choice are right as they were checked there."""
+    check_chat({**body, "messages": _SAID, "tools": None, "tool_choice": None})
 
 
 def check_completion(body: Body) -> None:

@@ -59,7 +59,7 @@ def apart(body: Body) -> Body:
     found: Body = {name: value for name, value in body.items() if name not in _TRANSLATED and value is not None}
     if typed := [tool for tool in dicts(body.get("tools")) if tool.get("type") not in (None, "custom")]:
         found |= {"tools": typed, "tool_choice": body.get("tool_choice")}
-    own = (tool for tool in dicts(body.get("tools")) if tool.get("type") in (None, "custom"))
+    own = [tool for tool in dicts(body.get("tools")) if tool.get("type") in (None, "custom")]
     unsaid = [*_unsaid(_blocks(body), None), *_unsaid(own, _SAID_OF_TOOLS)]
     return found | ({"blocks": unsaid} if unsaid else {})
 
@@ -99,19 +99,23 @@ def _block(block: object, path: str, found: list[Need]) -> object:
 _OF_DOCUMENTS = "This model reads documents only from the request itself (base64, text or content)."
 
 
-def _blocks(body: Body) -> Iterator[Body]:
+def _blocks(body: Body) -> list[Body]:
+    found: list[Body] = []
     for turn in dicts(body.get("messages")):
         for block in dicts(turn.get("content")):
-            yield block
+            found.append(block)
             if block.get("type") == "tool_result":
-                yield from dicts(block.get("content"))
+                found += dicts(block.get("content"))
+    return found
 
 
-def _unsaid(rows: Iterator[Body], said: frozenset[str] | None) -> Iterator[Body]:
+def _unsaid(rows: list[Body], said: frozenset[str] | None) -> Iterator[Body]:
     """Fields of blocks, or of tools, that the inner request does not say, each with its place among them."""
     for at, row in enumerate(rows):
-        known = _SAID.get(str(row.get("type")), row.keys()) if said is None else said
-        if row.keys() - known and (rest := {key: row[key] for key in row.keys() - known if row[key] not in _NOTHING}):
+        known = _SAID.get(cast("str", row.get("type"))) if said is None else said
+        if known is None or row.keys() <= known:
+            continue
+        if rest := {key: row[key] for key in row.keys() - known if row[key] not in _NOTHING}:
             yield {"at": at, **rest}
 
 

@@ -45,8 +45,7 @@ class Inner(Struct, frozen=True, kw_only=True):
 
 def translate(body: Body, *, counting: bool = False) -> Inner:
     """`counting`: only its tokens will be counted, so `max_tokens` may be missing. Raises InvalidRequest."""
-    body, need = readable(body)
-    asked = _shape(body)
+    asked, need = _shape(body)
     if asked.max_tokens is UNSET and not counting:
         raise InvalidRequest(
             "Missing required parameter: 'max_tokens'.", param="max_tokens", code="missing_required_parameter"
@@ -66,7 +65,7 @@ def translate(body: Body, *, counting: bool = False) -> Inner:
         chat["service_tier"] = "default"
     if asked.stream:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
-    wire.check_chat(chat)
+    wire.check_translated(chat)
     thinks = asked.thinking is not None and asked.thinking.type != "disabled"
     return Inner(
         body=chat,
@@ -78,14 +77,25 @@ def translate(body: Body, *, counting: bool = False) -> Inner:
     )
 
 
-def _shape(body: Body) -> shapes.Messages:
+def _shape(body: Body) -> tuple[shapes.Messages, Need | None]:
+    """Blocks that only Anthropic understands are looked for where there is something that is not understood."""
     try:
-        return msgspec.convert(body, shapes.Messages)
+        return msgspec.convert(body, shapes.Messages), None
     except msgspec.ValidationError as error:
-        fault = wire.explain(str(error))
-        if (fault.param or "").endswith(".role") and fault.code == "invalid_value":
-            fault.message = f"Invalid value for '{fault.param}'. Supported values: user, assistant, system."
-        raise fault from None
+        plain, need = readable(body)
+        if need is None:
+            raise _fault(error) from None
+    try:
+        return msgspec.convert(plain, shapes.Messages), need
+    except msgspec.ValidationError as error:
+        raise _fault(error) from None
+
+
+def _fault(error: msgspec.ValidationError) -> InvalidRequest:
+    fault = wire.explain(str(error))
+    if (fault.param or "").endswith(".role") and fault.code == "invalid_value":
+        fault.message = f"Invalid value for '{fault.param}'. Supported values: user, assistant, system."
+    return fault
 
 
 def _said(**fields: object) -> Body:
@@ -177,8 +187,13 @@ def _tool(tool: shapes.Tool, index: int, names: ToolNames) -> Body:
         if value is None:
             path = f"tools[{index}].{field}"
             _refuse(path, f"Missing required parameter: '{path}'.", "missing_required_parameter")
-    function = _said(description=tool.description, parameters=tool.input_schema, strict=tool.strict)
-    return {"type": "function", "function": {"name": names.inner(tool.name or ""), **function}}
+    function: Body = {"name": names.inner(tool.name or "")}
+    if tool.description is not None:
+        function["description"] = tool.description
+    function["parameters"] = tool.input_schema
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
 
 
 class _Turns:
@@ -196,7 +211,7 @@ class _Turns:
             elif isinstance(turn, shapes.SystemTurn):
                 found += self._system(turn.content)
             else:
-                found += self._user(turn, f"messages[{index}]")
+                self._user(turn, index, found)
         return found
 
     def _system(self, content: str | list[shapes.TextBlock] | None) -> list[Body]:
@@ -210,10 +225,13 @@ class _Turns:
     def _assistant(self, turn: shapes.AssistantTurn) -> Body:
         if isinstance(turn.content, str):
             return {"role": "assistant", "content": turn.content}
-        calls = [self._call(block) for block in turn.content if isinstance(block, shapes.ToolUseBlock)]
-        texts: list[Body] = [
-            {"type": "text", "text": block.text} for block in turn.content if isinstance(block, shapes.TextBlock)
-        ]
+        calls: list[Body] = []
+        texts: list[Body] = []
+        for block in turn.content:
+            if isinstance(block, shapes.TextBlock):
+                texts.append({"type": "text", "text": block.text})
+            elif isinstance(block, shapes.ToolUseBlock):
+                calls.append(self._call(block))
         content = content_of(texts)
         if not calls:
             return {"role": "assistant", "content": content}
@@ -224,36 +242,36 @@ class _Turns:
         function = {"name": self._names.inner(block.name), "arguments": _encode(block.input).decode()}
         return {"id": block.id, "type": "function", "function": function}
 
-    def _user(self, turn: shapes.UserTurn, path: str) -> list[Body]:
+    def _user(self, turn: shapes.UserTurn, place: int, found: list[Body]) -> None:
         """Results of calls are turns of their own and come first; what they show besides text is shown after them."""
         if isinstance(turn.content, str):
-            return [{"role": "user", "content": turn.content}]
-        found: list[Body] = []
-        parts: list[Body] = []
+            found.append({"role": "user", "content": turn.content})
+            return
+        before, parts = len(found), list[Body]()
         for index, block in enumerate(turn.content):
             if isinstance(block, shapes.ToolResultBlock):
-                told, shown = self._result(block, f"{path}.content[{index}]")
-                found.append(told)
+                if block.tool_use_id not in self._called:
+                    path = f"messages[{place}].content[{index}].tool_use_id"
+                    _refuse(path, f"'{path}' answers no earlier 'tool_use' block of the assistant.", "invalid_value")
+                content, shown = _resulting(block.content or "")
+                found.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": content})
                 parts += shown
             else:
                 parts += _parts(block)
-        if parts or not found:
-            if not parts:
-                _refuse(f"{path}.content", f"'{path}.content' must not be empty.", "invalid_value")
+        if parts:
             found.append({"role": "user", "content": content_of(parts)})
-        return found
+        elif len(found) == before:
+            path = f"messages[{place}].content"
+            _refuse(path, f"'{path}' must not be empty.", "invalid_value")
 
-    def _result(self, block: shapes.ToolResultBlock, where: str) -> tuple[Body, list[Body]]:
-        if block.tool_use_id not in self._called:
-            path = f"{where}.tool_use_id"
-            _refuse(path, f"'{path}' answers no earlier 'tool_use' block of the assistant.", "invalid_value")
-        content = block.content or ""
-        shown: list[Body] = []
-        if not isinstance(content, str):
-            parts = [part for inner in content for part in _parts(inner)]
-            shown = [part for part in parts if part["type"] != "text"]
-            content = content_of([part for part in parts if part["type"] == "text"])
-        return {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}, shown
+
+def _resulting(content: str | list[shapes.ResultBlock]) -> tuple[Any, list[Body]]:
+    """What a result says, as text, and what it shows besides."""
+    if isinstance(content, str):
+        return content, []
+    parts = [part for inner in content for part in _parts(inner)]
+    shown = [part for part in parts if part["type"] != "text"]
+    return content_of([part for part in parts if part["type"] == "text"] if shown else parts), shown
 
 
 def _parts(block: shapes.Block) -> Iterable[Body]:

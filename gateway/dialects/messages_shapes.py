@@ -75,11 +75,14 @@ class SearchResultBlock(Block, tag="search_result", gc=False):
     content: list[TextBlock]
 
 
+ResultBlock = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock
+
+
 class ToolResultBlock(Block, tag="tool_result", gc=False):
     """What came of a call."""
 
     tool_use_id: CallId
-    content: str | list[TextBlock | ImageBlock | DocumentBlock | SearchResultBlock] | None = None
+    content: str | list[ResultBlock] | None = None
     is_error: bool | None = None
 
 

@@ -25,14 +25,29 @@ _TRANSLATED = frozenset(
         *("service_tier", "client_metadata", "stream_options", "reasoning", "truncation"),
     )
 )
+_USUAL = _KNOWN - {"compaction"}
 _TOOLS_OF_CLIENTS = frozenset(("function", "custom", "namespace"))
 
 
 def readable(items: list[Body], path: str = "input") -> tuple[list[Body], Need | None]:
     """The items, those that only OpenAI understands as text, and what they need."""
+    if all(map(_is_usual, items)):
+        return items, None
     found: list[Need] = []
     told = [_item(item, f"{path}[{index}]", found) for index, item in enumerate(items)]
     return told, next((need for need in found if need.unbounded), found[0] if found else None)
+
+
+def _is_usual(item: Body) -> bool:
+    """Whether there is surely nothing to be found in it."""
+    if item.__class__ is not dict or item.get("type") not in _USUAL:
+        return False
+    content = item.get("content")
+    return content.__class__ is not list or not any(map(_is_file, cast("list[object]", content)))
+
+
+def _is_file(part: object) -> bool:
+    return part.__class__ is not dict or cast("Body", part).get("type") == "input_file"
 
 
 def _item(item: Body, path: str, found: list[Need]) -> Body:

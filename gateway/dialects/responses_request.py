@@ -33,6 +33,8 @@ _PASSED = (
     "prompt_cache_key",
     "service_tier",
 )
+_OUTPUTS = (shapes.FunctionOutput, shapes.CustomOutput)
+_TEXTS = (shapes.InputText, shapes.OutputText)
 _INSTRUCTING = frozenset(("system", "developer"))
 
 
@@ -80,7 +82,7 @@ def translate(body: Body, earlier: Sequence[Body] | None = None) -> Inner:
         chat |= _text(asked.text)
     if asked.stream:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
-    wire.check_chat(chat)
+    wire.check_translated(chat)
     return Inner(
         body=chat,
         asked=asked,
@@ -201,22 +203,22 @@ class _Turns:
             self._found.append({"role": "user", "content": asked.input})
         else:
             for index, item in enumerate(asked.input):
-                self._add(item, f"input[{index}]")
+                self._add(item, index)
         if not self._found:
             refuse("input", "'input' holds nothing that could be answered.")
         return self._found
 
-    def _add(self, item: shapes.AnyItem, path: str) -> None:
+    def _add(self, item: shapes.AnyItem, place: int) -> None:
         if isinstance(item, shapes.Message):
-            self._found.append(_message(item, path))
+            self._found.append(_message(item, place))
         elif isinstance(item, shapes.FunctionCall):
             self._call(item.call_id, self._names.inner(item.name, item.namespace), item.arguments)
         elif isinstance(item, shapes.CustomCall):
             self._call(item.call_id, self._names.inner(item.name), _encode({INPUT: item.input}).decode())
-        elif isinstance(item, shapes.FunctionOutput | shapes.CustomOutput):
-            self._result(item, path)
+        elif isinstance(item, _OUTPUTS):
+            self._result(item, f"input[{place}]")
         elif isinstance(item, shapes.Compaction):
-            self._found.append(compaction.told_again(item.encrypted_content, path))
+            self._found.append(compaction.told_again(item.encrypted_content, f"input[{place}]"))
         elif isinstance(item, shapes.CompactionTrigger):
             self._found.append(compaction.asking())
 
@@ -245,12 +247,15 @@ class _Turns:
             self._found.append({"role": "user", "content": shown})
 
 
-def _message(item: shapes.Message, path: str) -> Body:
+def _message(item: shapes.Message, place: int) -> Body:
     """Instructions get the role that every model knows."""
     role = "system" if item.role in _INSTRUCTING else item.role
-    if isinstance(item.content, str):
-        return {"role": role, "content": item.content}
-    parts = [_part(part, f"{path}.content[{index}]") for index, part in enumerate(item.content)]
+    content, path = item.content, f"input[{place}]"
+    if isinstance(content, str):
+        return {"role": role, "content": content}
+    if len(content) == 1 and isinstance(said := content[0], _TEXTS):  # nearly all of nearly every conversation
+        return {"role": role, "content": said.text}
+    parts = [_part(part, f"{path}.content[{index}]") for index, part in enumerate(content)]
     if not parts and role != "assistant":
         refuse(f"{path}.content", f"'{path}.content' must not be empty.")
     if role != "user" and any(part["type"] not in ("text", "refusal") for part in parts):
@@ -259,7 +264,7 @@ def _message(item: shapes.Message, path: str) -> Body:
 
 
 def _part(part: shapes.AnyPart, path: str) -> Body:
-    if isinstance(part, shapes.InputText | shapes.OutputText):
+    if isinstance(part, _TEXTS):
         return {"type": "text", "text": part.text}
     if isinstance(part, shapes.Refusal):
         return {"type": "refusal", "refusal": part.refusal}

@@ -32,7 +32,10 @@ class Tools(Struct):
     def offer(self, asked: Responses) -> Body:
         """The fields of the chat completion. Where nothing that was offered can be offered, `need` says what."""
         for index, tool in enumerate(asked.tools or ()):
-            self.inner += self._offered(tool, f"tools[{index}]")
+            if tool.type == "function":
+                self.inner.append(self._function(tool, f"tools[{index}]", None))
+            else:
+                self.inner += self._offered(tool, f"tools[{index}]")
         if self.left_out and not self.inner:
             where, _, kind = self.left_out[0].partition("=")
             self.need = _needed(where, kind)
@@ -55,12 +58,16 @@ class Tools(Struct):
     def _function(self, tool: Tool, path: str, space: str | None) -> Body:
         if tool.name is None:
             refuse(f"{path}.name", f"Missing required parameter: '{path}.name'.", "missing_required_parameter")
-        name = self.names.inner(tool.name, space)
-        given: Body = {"description": tool.description, "parameters": tool.parameters, "strict": tool.strict}
+        function: Body = {"name": self.names.inner(tool.name, space)}
         if tool.type == "custom":
-            self.custom.add(name)
-            given = {"description": _described(tool), "parameters": _FREE}
-        function = {"name": name, **{field: value for field, value in given.items() if value is not None}}
+            self.custom.add(str(function["name"]))
+            return {"type": "function", "function": {**function, "description": _described(tool), "parameters": _FREE}}
+        if tool.description is not None:
+            function["description"] = tool.description
+        if tool.parameters is not None:
+            function["parameters"] = tool.parameters
+        if tool.strict is not None:
+            function["strict"] = tool.strict
         return {"type": "function", "function": function}
 
     @staticmethod

@@ -7,7 +7,6 @@ Source: Anthropic's API reference, messages (2023-06-01), and their notes on Ope
 
 import base64
 import re
-from operator import is_
 from typing import cast
 
 from gateway.call import Body, Native, Operation
@@ -40,7 +39,7 @@ from gateway.upstream.fields import (
 from gateway.upstream.turns import Turns, earlier_calls, refuse_old_forms
 
 _DEFAULT_OUTPUT = 4_096
-_IDS = {"tool_use": "id", "tool_result": "tool_use_id"}
+_IDS: dict[object, str] = {"tool_use": "id", "tool_result": "tool_use_id"}
 _LEAST_THINKING = 1_024
 _NOT_IN_AN_ID = re.compile(r"[^a-zA-Z0-9_-]")
 # Models that think within a budget; later ones take an effort and decide by themselves.
@@ -100,9 +99,9 @@ def native(body: Body) -> Body:
     where the turn that goes on lacks its own: with one such a turn would have to begin with a thought.
     """
     turns = objects(body.get("messages"))
-    told = [kept for turn in turns if (kept := _cleared(turn)) is not None]
-    if all(map(is_, told, turns)) and len(told) == len(turns):
+    if not any(map(_is_foreign, turns)):
         return body
+    told = [kept for turn in turns if (kept := _cleared(turn)) is not None]
     made: Body = {**body, "messages": told}
     if mapping(body.get("thinking")).get("type") == "enabled" and _goes_on_thoughtless(told):
         made["thinking"] = {"type": "disabled"}
@@ -114,29 +113,31 @@ def native(body: Body) -> Body:
     return made
 
 
-def _cleared(turn: Body) -> Body | None:
-    """The turn itself where there is nothing to clear; None where nothing of it is left."""
+def _is_foreign(turn: Body) -> bool:
+    """Whether there is anything to clear in a turn."""
     content = turn.get("content")
-    if not isinstance(content, list):
+    if content.__class__ is not list:
+        return False
+    for block in cast("list[Body]", content):  # every block of a long conversation comes by
+        kind = block.get("type")
+        if (kind == "thinking" and not block.get("signature")) or (
+            kind in _IDS and _NOT_IN_AN_ID.search(words(block.get(_IDS[kind])))
+        ):
+            return True
+    return False
+
+
+def _cleared(turn: Body) -> Body | None:
+    """None where nothing of the turn is left."""
+    if not _is_foreign(turn):
         return turn
-    blocks = cast("list[object]", content)
-    told = [_as_taken(block) for block in blocks if not _is_unsigned(block)]
-    if len(told) == len(blocks) and all(map(is_, told, blocks)):
-        return turn
-    return {**turn, "content": told} if told else None
+    blocks = [block for block in objects(turn["content"]) if block.get("type") != "thinking" or block.get("signature")]
+    return {**turn, "content": [_as_taken(block) for block in blocks]} if blocks else None
 
 
-def _is_unsigned(block: object) -> bool:
-    told = mapping(block)
-    return told.get("type") == "thinking" and not told.get("signature")
-
-
-def _as_taken(block: object) -> object:
-    told = mapping(block)
-    name = _IDS.get(words(told.get("type")))
-    if name is None or not _NOT_IN_AN_ID.search(words(told.get(name))):
-        return block
-    return {**told, name: _id(told[name])}
+def _as_taken(block: Body) -> Body:
+    name = _IDS.get(words(block.get("type")))
+    return block if name is None else {**block, name: _id(block.get(name))}
 
 
 def _goes_on_thoughtless(turns: list[Body]) -> bool:
