@@ -8,7 +8,7 @@ import re
 from typing import Literal, cast
 
 import msgspec
-from jinja2 import TemplateError, meta
+from jinja2 import meta
 from msgspec import Struct
 
 from engine.api import InvalidRequest, Tools
@@ -45,7 +45,10 @@ _MISTRAL = Form("mistral", "[TOOL_CALLS]", "arguments", ("[TOOL_CALLS]",))
 
 
 def form_of(template: str) -> Form:
-    """The form that a chat template's own words describe. One that knows no tools is told Hermes' in words."""
+    """The form that a chat template's own words describe. One that knows no tools is told Hermes' in words.
+
+    Raises whatever Jinja does for a template that does not parse.
+    """
     asked = _asked(template)
     if "[TOOL_CALLS]" in template:
         return _MISTRAL
@@ -60,11 +63,7 @@ def form_of(template: str) -> Form:
 
 def _asked(template: str) -> set[str]:
     """The variables that a template wants to be given: a word in its prose, or a message's own `tools`, is none."""
-    sandbox = Sandbox()
-    try:
-        return meta.find_undeclared_variables(sandbox.parse(template))
-    except (TemplateError, RecursionError):  # whoever renders it says so
-        return set()
+    return meta.find_undeclared_variables(Sandbox().parse(template))
 
 
 def check_tools(tools: Tools) -> None:

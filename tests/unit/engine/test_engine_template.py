@@ -176,6 +176,29 @@ def test_a_refusal_is_the_clients_to_mend() -> None:
     assert refused.value.param == "messages"
 
 
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("messages[0].content | truncate(2)", "expected length >= 3"),  # jinja2 asserts
+        ("cycler()", "at least one item"),  # a RuntimeError
+        ("messages[0].content.index('x')", "substring not found"),
+        ("[1, 'a'] | sort(case_sensitive=true)", "not supported between"),
+        ("messages | length / 0", "division"),
+    ],
+)
+def test_whatever_a_template_raises_is_told(fault: str, why: str) -> None:
+    """Filters assert and methods raise what they like: a 500 would blame the engine for the model's template."""
+    with pytest.raises(InvalidRequest, match=why) as refused:
+        render(f"{{{{ {fault} }}}}", HELLO * 2)
+    assert refused.value.param == "messages"
+
+
+def test_whatever_a_broken_template_raises_is_told() -> None:
+    """A number of 5,000 digits is Python's to refuse, not Jinja's: the model must be, in words."""
+    with pytest.raises(ModelNotFound, match="does not parse"):
+        ChatTemplate(f"{{{{ {'1' * 5_000} }}}}", {}, lambda: NOON)
+
+
 def test_messages_become_plain() -> None:
     """Templates are written for strings; OpenAI's clients send parts, nulls and a newer role."""
     parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
