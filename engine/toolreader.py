@@ -97,7 +97,7 @@ class _Object:
     def _separator(self, character: str) -> None:
         if character == ":":
             self._key = str(_value(self.text[self._start : -1]))
-            if self._key in ("arguments", "parameters"):
+            if self._key in ("arguments", "parameters") and self._arguments is None:  # the first ones stand too
                 self._arguments = (len(self.text), -1)
         else:
             self._value_ends()

@@ -74,6 +74,13 @@ READ: list[tuple[str, str, str, list[tuple[str, str]]]] = [
     ),
     ("llama3", '<|python_tag|>{"type": "function", "name": "f", "parameters": {}}', "", [("f", "{}")]),
     ("llama3", '{"name": "f", "name": "h", "parameters": {"a": 1}}', "", [("f", '{"a": 1}')]),  # went round for ever
+    (  # said twice: pieces of both were told as one
+        "hermes",
+        '<tool_call>{"name": "f", "arguments": {"a": 1}, "arguments": {"b": [2, 3], "c": 4}}</tool_call>',
+        "",
+        [("f", '{"a": 1}')],
+    ),
+    ("llama3", '{"name": "f", "parameters": {"a": 1}, "arguments": {"bc": 23}}', "", [("f", '{"a": 1}')]),
     ("llama3", '{"answer": 42}', '{"answer": 42}', []),
     ("llama3", 'Hello {"name": "f"}', 'Hello {"name": "f"}', []),
 ]
