@@ -26,6 +26,13 @@ _PASSED = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "logit_bias"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty"),
 )  # under the same name
+# What would be so unsaid may be said: clients and exporters do.
+_SO_ANYWAY: dict[str, object] = {
+    "n": 1,
+    "best_of": 1,
+    "modalities": ["text"],
+    **dict.fromkeys(("stream", "echo", "store"), False),
+}
 _IMPOSSIBLE = -9999.0  # JSON has no minus infinity
 _encode = msgspec.json.Encoder().encode
 
@@ -66,7 +73,10 @@ class _Choice(Struct):
 
 
 class Body(Struct, kw_only=True):
-    """The part of an OpenAI request that is honoured; anything else is refused by name."""
+    """The part of an OpenAI request that is honoured; anything else is refused by name.
+
+    `user` and `metadata` are their sender's own: nothing in an answer depends on them.
+    """
 
     model: str = ""
     messages: list[dict[str, object]] | None = None
@@ -90,6 +100,7 @@ class Body(Struct, kw_only=True):
     tool_choice: Literal["auto", "none", "required"] | _Choice | None = None
     parallel_tool_calls: bool | None = None
     user: str | None = None
+    metadata: dict[str, Any] | None = None
 
 
 class Whole(Struct):
@@ -104,6 +115,7 @@ class Whole(Struct):
 
 def request(url: Url, given: dict[str, Any], name: str, priority: int = 0) -> GenerateRequest:
     """Raises Wrong."""
+    given = {field: value for field, value in given.items() if value is not None and value != _SO_ANYWAY.get(field)}
     unknown = sorted(set(given) - set(Body.__struct_fields__))
     if unknown:
         raise Wrong(f"{unknown[0]} is not supported here.", unknown[0], "unsupported_parameter")

@@ -59,6 +59,17 @@ async def test_every_line_is_answered_once_whatever_it_is(tmp_path: Path) -> Non
     assert {one["response"]["status_code"] for one in answers.values()} == {200, 400}
 
 
+async def test_what_would_be_so_anyway_may_be_said(tmp_path: Path) -> None:
+    """Files written for OpenAI say `n: 1` and `stream: false` in every line: all of them were refused."""
+    anyway: dict[str, Any] = {"n": 1, "best_of": 1, "stream": False, "store": False, "echo": False, "suffix": None}
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    plain = line("said", **anyway, modalities=["text"], metadata={"of": "me"}, user="me")
+    source.write_text(plain + line("two", n=2) + line("streamed", stream=True))
+    await run(await sim(), source, target)
+    refused = {id: one["error"]["message"] for id, one in records(target).items() if one["error"]}
+    assert refused == {"two": "n is not supported here.", "streamed": "stream is not supported here."}
+
+
 async def test_forms_tools_and_scores_are_honoured(tmp_path: Path) -> None:
     """What a batch is mostly asked for: records of a schema, calls, probabilities. They were refused by name."""
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
