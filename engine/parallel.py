@@ -27,7 +27,7 @@ from engine.blocks import BLOCK
 from engine.locate import locate
 from engine.models import loader
 from engine.models.decoder import Decoder
-from engine.models.linear import Linear, LinearFactory, Table
+from engine.models.linear import ALL, Linear, LinearFactory, Table
 from engine.models.spec import Spec, read_spec
 from engine.options import Options
 
@@ -82,18 +82,21 @@ class Sharded:
         )
 
     def column(self, name: str, parts: list[Tensor], biases: list[Tensor] | None) -> Linear:
-        own = [self._share(part, 0) for part in parts]
-        return self._inner.column(name, own, None if biases is None else [self._share(bias, 0) for bias in biases])
+        own = [self._share(part) for part in parts]
+        return self._inner.column(name, own, None if biases is None else [self._share(bias) for bias in biases])
 
-    def row(self, name: str, weight: Tensor, bias: Tensor | None) -> Linear:
+    def row(self, name: str, weight: Tensor, bias: Tensor | None, own: slice = ALL) -> Linear:
         """The bias is added once: by rank 0."""
-        return _Summed(self._inner.row(name, self._share(weight, 1), bias if self._me.rank == 0 else None))
+        assert own == ALL, "divided here, and only here"
+        width = weight.shape[1] // self._me.world
+        own = slice(self._me.rank * width, (self._me.rank + 1) * width)
+        return _Summed(self._inner.row(name, weight, bias if self._me.rank == 0 else None, own))
 
     def table(self, name: str, weight: Tensor) -> Table:
         return self._inner.table(name, weight)
 
-    def _share(self, whole: Tensor, dimension: int) -> Tensor:
-        return whole.chunk(self._me.world, dimension)[self._me.rank].contiguous()
+    def _share(self, whole: Tensor) -> Tensor:
+        return whole.chunk(self._me.world)[self._me.rank].contiguous()
 
 
 def _divisible(spec: Spec, world: int) -> None:

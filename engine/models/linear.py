@@ -14,6 +14,8 @@ from torch.nn import functional
 
 from engine.models.spec import Spec
 
+ALL = slice(None)
+
 
 class Linear(Protocol):
     """y = x W^T + b for `x` [T, in]; gives [T, out] in the type of `x`.
@@ -50,8 +52,11 @@ class LinearFactory(Protocol):
         """Stacked `parts` [rows, in] that can be divided by rows, each part by itself (q, k, v; gate, up)."""
         ...
 
-    def row(self, name: str, weight: Tensor, bias: Tensor | None) -> Linear:
-        """A matrix [out, in] that can be divided by columns; the shares' products are then summed, the bias once."""
+    def row(self, name: str, weight: Tensor, bias: Tensor | None, own: slice = ALL) -> Linear:
+        """A matrix [out, in] that can be divided by columns; the shares' products are then summed, the bias once.
+
+        `own`: the columns of this share. A scale that belongs to a whole row is the one it has undivided.
+        """
         ...
 
     def table(self, name: str, weight: Tensor) -> Table:
@@ -113,8 +118,8 @@ class DenseFactory:
     def column(self, name: str, parts: list[Tensor], biases: list[Tensor] | None) -> Linear:
         return self.row(name, torch.cat(parts), None if biases is None else torch.cat(biases))
 
-    def row(self, name: str, weight: Tensor, bias: Tensor | None) -> Linear:  # noqa: ARG002  (packing ones name it)
-        return self.dense(weight, bias)
+    def row(self, name: str, weight: Tensor, bias: Tensor | None, own: slice = ALL) -> Linear:  # noqa: ARG002  (packing ones name it)
+        return self.dense(weight[:, own], bias)
 
     def table(self, name: str, weight: Tensor) -> Table:  # noqa: ARG002  (the same)
         return self.dense(weight)

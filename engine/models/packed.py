@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.models import blocked
-from engine.models.linear import Dense, DenseFactory, Linear, Table
+from engine.models.linear import ALL, Dense, DenseFactory, Linear, Table
 
 _log = logging.getLogger(__name__)
 _mkldnn: Any = torch.ops.mkldnn  # there are no public names for these
@@ -101,8 +101,8 @@ class PackedTable(Packed):
 class PackedFactory(DenseFactory):
     """All that is multiplied with is packed; what is only looked up (`dense`) is not."""
 
-    def row(self, name: str, weight: Tensor, bias: Tensor | None) -> Linear:  # noqa: ARG002  (as the others')
-        plain = self.dense(weight, bias)
+    def row(self, name: str, weight: Tensor, bias: Tensor | None, own: slice = ALL) -> Linear:  # noqa: ARG002  (as the others')
+        plain = self.dense(weight[:, own], bias)
         return Packed(plain.weight, plain.bias)
 
     def table(self, name: str, weight: Tensor) -> Table:  # noqa: ARG002  (the same)

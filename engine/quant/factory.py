@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.api import EngineError
-from engine.models.linear import DenseFactory, Linear, Table
+from engine.models.linear import ALL, DenseFactory, Linear, Table
 from engine.quant import KINDS
 from engine.quant.linears import Fp8, Int4, Int8, Quantized
 
@@ -68,18 +68,18 @@ class QuantFactory(DenseFactory):
         kept = [f"{count} linears are kept as they are: {why}" for why, count in self.kept.items()]
         return (*slow, *kept)
 
-    def row(self, name: str, weight: Tensor, bias: Tensor | None) -> Linear:
+    def row(self, name: str, weight: Tensor, bias: Tensor | None, own: slice = ALL) -> Linear:
         weight = weight.to(self.device)
         moved = self.float(bias)
         if self.kind == "int8":
-            return self._judged(name, Int8(weight, moved))
+            return self._judged(name, Int8(weight, moved, own))
         if self.kind == "fp8":
-            return self._judged(name, Fp8(weight, moved))
+            return self._judged(name, Fp8(weight, moved, own))
         group = next((group for group in _GROUPS if weight.shape[1] % group == 0), None)
         if group is None:
             self._say(self.kept, name, f"{weight.shape[1]} inputs do not divide into groups of {_GROUPS[-1]}", "kept")
-            return self.dense(weight, bias)
-        return self._judged(name, Int4(weight, moved, group))
+            return self.dense(weight[:, own], bias)
+        return self._judged(name, Int4(weight, moved, group, own))
 
     def table(self, name: str, weight: Tensor) -> Table:
         made = Int8(weight.to(self.device))

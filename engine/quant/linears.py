@@ -7,6 +7,7 @@ kernel multiplies with. A linear that the kernel cannot take stays correct throu
 says so. The shape rules are not in torch's documentation: on CPUs the kernels read past the end instead of refusing.
 """
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.models.linear import Dense
+from engine.models.linear import ALL, Dense
 from engine.quant.rounding import round_fp8, round_int4, round_int8
 
 _aten: Any = torch.ops.aten  # there are no public names for these
@@ -69,7 +70,11 @@ class Quantized(ABC):
 
 
 class _PerChannel(Quantized):
-    """A weight [out, in] in fewer bits and a scale for each output channel."""
+    """A weight [out, in] in fewer bits and a scale for each output channel.
+
+    Of a matrix that is divided among processes `own` are the columns kept here; the scale is that of the whole row, so
+    that all together hold the very model that one would.
+    """
 
     weight: Tensor
     scale: Tensor
@@ -87,9 +92,10 @@ class _PerChannel(Quantized):
 class Int8(_PerChannel):
     """int8 per output channel. Also a table: a tied head is the embedding too."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, own: slice = ALL) -> None:
         super().__init__(bias)
-        self.weight, self.scale = round_int8(weight)
+        whole, self.scale = round_int8(weight)
+        self.weight = whole[:, own].contiguous()
 
     def widened(self) -> Tensor:
         return self.weight.float() * self.scale.float()[:, None]
@@ -105,13 +111,22 @@ class Int8(_PerChannel):
 
 
 class Int4(Quantized):
-    """int4 with a scale and a zero per `group` of inputs of each output. `group` must divide the inputs."""
+    """int4 with a scale and a zero per `group` of inputs of each output. `group` must divide the inputs.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, group: int) -> None:
+    `own` as of int8: where a share's columns begin or end within a group, its parts are groups with the same scale.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, group: int, own: slice = ALL) -> None:
         super().__init__(bias)
         integers, scales, zeros = round_int4(weight, group)
-        self.group = group
-        self._shape = weight.shape[0], weight.shape[1]
+        begin, end, _ = own.indices(weight.shape[1])
+        integers = integers[:, begin:end]
+        self.group = math.gcd(group, begin, end)
+        scales, zeros = (
+            one.repeat_interleave(group // self.group, 1)[:, begin // self.group : end // self.group]
+            for one in (scales, zeros)
+        )
+        self._shape = weight.shape[0], end - begin
         self._scales_zeros = torch.stack([scales.T, zeros.T], -1).contiguous()  # [in / group, out, 2]
         self._pairs: Tensor | None = (integers[:, ::2] << 4 | integers[:, 1::2]).to(torch.uint8)
         self._kernel: Tensor | None = None
@@ -164,9 +179,10 @@ class Fp8(_PerChannel):
 
     tolerance: ClassVar[float] = 0.15
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, own: slice = ALL) -> None:
         super().__init__(bias)
-        self.weight, self.scale = round_fp8(weight)
+        whole, self.scale = round_fp8(weight)
+        self.weight = whole[:, own].contiguous()
 
     def widened(self) -> Tensor:
         return self.weight.float() * self.scale[:, None]

@@ -12,8 +12,11 @@ from engine.frames import Submit
 from engine.launch import launch
 from engine.locate import locate
 from engine.models import loader
+from engine.models.linear import DenseFactory
 from engine.options import Options
-from engine.parallel import CannotDivide, Leader, Rank, Sharded
+from engine.parallel import CannotDivide, Leader, Rank, Sharded, _Summed
+from engine.quant.factory import QuantFactory
+from engine.quant.linears import Quantized
 
 MODEL = "tiny-random:qwen3"
 PROMPTS = [[5 + at * step % 90 for at in range(70)] for step in (3, 7, 11)]
@@ -54,6 +57,21 @@ def test_ranks_hold_different_shares_of_equal_size() -> None:
             first, second = (getattr(layer, name)(every) for layer in (one, two))
             assert first.shape == second.shape
             assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("width", [64, 192, 256])
+@pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
+def test_shares_are_rounded_as_the_whole_is(kind: str, width: int) -> None:
+    """Each share had scales of its own: two processes held another model than one, and told other tokens."""
+    weight = torch.randn(32, width, generator=torch.Generator().manual_seed(0))
+    factory = QuantFactory(kind, DenseFactory(torch.bfloat16, torch.device("cpu")))
+
+    def widened(made: object) -> torch.Tensor:
+        return cast("Quantized", made).widened()
+
+    factory._judged = lambda name, linear: linear  # as they were rounded: kernels are not of interest here
+    shares = [cast("_Summed", Sharded(factory, Rank(rank, 2)).row("down", weight, None))._inner for rank in (0, 1)]
+    assert torch.equal(torch.cat([widened(one) for one in shares], 1), widened(factory.row("down", weight, None)))
 
 
 def test_what_cannot_be_divided_is_refused_before_anything_starts() -> None:
