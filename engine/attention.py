@@ -155,10 +155,13 @@ class KVCache:
         """The tiles of a group: `query` [n * r, H, D], and the result as rows of H * D."""
         (count, _, rows, length), (_, heads, head) = group.mask.shape, query.shape
         both = self._read(layer, group.slots)
-        both = both.view(2, -1, length, *both.shape[2:]).transpose(2, 3).expand(-1, count, -1, -1, -1)
+        groups = both.shape[2]
+        both = both.view(2, -1, length, groups, head).transpose(2, 3)
+        if both.shape[1] != count:
+            both = both.expand(-1, count, -1, -1, -1)
         keys, values = both.unbind(0)
         if rows == 1:  # the heads that share keys are so many queries to them
-            queries = query.view(count, keys.shape[1], -1, head)
+            queries = query.view(count, groups, -1, head)
         else:
             queries = query.view(count, rows, heads, head).transpose(1, 2)
         if look.softcap:

@@ -7,6 +7,7 @@ after a preemption and after a restart. Adding Gumbel noise to log probabilities
 from the distribution (Gumbel 1954; Maddison et al., arXiv 1411.0030).
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +67,7 @@ def sample(logits: Tensor, rows: list[Row]) -> list[Pick]:
     if not rows:
         return []
     logits = logits[: len(rows)].float()
-    finite: list[bool] = torch.isfinite(logits.sum(-1)).tolist()  # one pass: what is not finite shows in the sum
+    finite = [math.isfinite(total) for total in logits.sum(-1).tolist()]  # one pass: what is not shows in the sum
     adjusted = _adjust(logits, rows)
     tokens = _likeliest(adjusted)
     drawn = [at for at, row in enumerate(rows) if row.score is None and row.sampling.temperature >= GREEDY_BELOW]

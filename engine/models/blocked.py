@@ -39,7 +39,10 @@ def lines(packed: Tensor, outputs: int, inputs: int, dtype: torch.dtype) -> Tens
 
 
 def rows(kept: Tensor, ids: Tensor, inputs: int) -> Tensor:
-    """Rows [T, inputs] of the matrix in `kept` lines for `ids` [T]."""
+    """Rows [T, inputs] of the matrix in `kept` lines for `ids` [T]; a copy."""
+    if len(ids) == 1:  # whoever decodes alone; an index of many costs more than one row
+        block, place = divmod(int(ids), _WIDTH)
+        return kept[block, :, place].clone(memory_format=torch.contiguous_format).view(1, -1)[:, :inputs]
     return kept[ids // _WIDTH, :, ids % _WIDTH].flatten(1)[:, :inputs]
 
 
@@ -50,17 +53,22 @@ class Alone:
         blocks, inputs = kept.shape[:2]
         self._table = kept.view(-1, _WIDTH)
         self._blocks, self._inputs, self._outputs = blocks, inputs, outputs
+        self._pieces = -(-inputs // piece)
         self._lines = _counted(blocks * inputs)
+        self._weights = torch.empty(blocks, inputs)  # of the lines: the row, once for each block
+        self._all_weights = self._weights.view(-1)
         self._starts = (torch.arange(blocks)[:, None] * inputs + torch.arange(0, inputs, piece)).flatten().int()
 
     def __call__(self, x: Tensor) -> Tensor:
         """[1, outputs] for `x` [1, inputs]."""
         if missing := self._inputs - x.shape[1]:
             x = functional.pad(x, (0, missing))
-        weights = x[0].repeat(self._blocks)
-        found = torch.embedding_bag(self._table, self._lines, self._starts, False, 0, False, weights)[0]
-        pieces = found.view(self._blocks, -1, _WIDTH).unbind(1)
-        return sum(pieces[1:], start=pieces[0]).reshape(1, -1)[:, : self._outputs]
+        self._weights.copy_(x)
+        found = torch.embedding_bag(self._table, self._lines, self._starts, False, 0, False, self._all_weights)[0]
+        if self._pieces > 1:
+            found = found.view(self._blocks, self._pieces, _WIDTH).sum(1)
+        y = found.view(1, -1)
+        return y if y.shape[1] == self._outputs else y[:, : self._outputs]
 
 
 @cache

@@ -57,8 +57,7 @@ class _Norm:
         self._floor = torch.tensor(math.sqrt(size * epsilon), device=weight.device)
 
     def __call__(self, x: Tensor) -> Tensor:
-        length = torch.linalg.vector_norm(x, 2, -1, True)
-        return torch.div(x, torch.hypot(length, self._floor)).mul_(self._weight)
+        return x.div(torch.linalg.vector_norm(x, 2, -1, True).hypot_(self._floor)).mul_(self._weight)
 
 
 class _Norms(NamedTuple):
@@ -151,7 +150,7 @@ class Decoder:
     def end(self, passage: Passage) -> Tensor:
         """Logits, as of `forward`, after the last layer."""
         assert passage.layer == len(self.layers)
-        return self.logits(passage.x[passage.batch.rows])
+        return self.logits(passage.x.index_select(0, passage.batch.rows))
 
     def logits(self, x: Tensor) -> Tensor:
         """From the stream [rows, hidden] after the last layer to logits [rows, V] in float32."""
@@ -183,14 +182,14 @@ class Decoder:
         self, qkv: Tensor, norm: _Norm | None, rotation: tuple[Tensor, Tensor, int] | None
     ) -> tuple[Tensor, ...]:
         """Rotated queries [T, H, D], rotated keys and plain values [T, G, D]."""
-        heads, groups, head = self.spec.heads, self.spec.kv_heads, self.spec.head
-        mixed, value = qkv.view(-1, heads + 2 * groups, head).split((heads + groups, groups), 1)
+        heads, groups = self.spec.heads, self.spec.kv_heads
+        every = qkv.view(-1, heads + 2 * groups, self.spec.head)
+        mixed, value = every[:, :-groups], every[:, -groups:]
         if norm is not None:
             mixed = norm(mixed)
         if rotation is not None:
             mixed = turn(mixed, *rotation)
-        query, key = mixed.split((heads, groups), 1)
-        return query, key, value
+        return mixed[:, :heads], mixed[:, heads:], value
 
 
 def _gelu(x: Tensor) -> Tensor:

@@ -68,13 +68,13 @@ class Packed:
     def __call__(self, x: Tensor) -> Tensor:
         if x.dtype == self._dtype:
             return self._multiplied(x, self.bias)
-        y = self._multiplied(x.to(self._dtype), None).to(x.dtype)
+        y = self._multiplied(x.to(self._dtype), None).type_as(x)
         return y if self.bias is None else y + self.bias
 
     def _multiplied(self, x: Tensor, bias: Tensor | None) -> Tensor:
         if self._threads != torch.get_num_threads():
             self._measure()
-        rows = len(x)
+        rows = x.shape[0]
         if rows == 1 and self._alone is not None:
             y = self._alone(x)
             return y if bias is None else y + bias
@@ -169,4 +169,4 @@ def _multiple(x: Tensor, weight: Tensor, sizes: tuple[int, ...], whole: Tensor) 
 
 
 def _product(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-    return _mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return _mkldnn._linear_pointwise.default(x, packed, bias, "none", [], "")

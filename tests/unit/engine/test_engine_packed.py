@@ -52,6 +52,18 @@ def test_a_row_alone_has_the_bits_of_a_row_in_company(shape: tuple[int, int]) ->
     assert all(torch.equal(linear(x[at : at + 1]), whole[at : at + 1]) for at in range(8))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_that_is_looked_up_is_a_copy(dtype: torch.dtype) -> None:
+    """Layers are added to it in place: in the table itself a token would be another one the next time."""
+    weight = torch.randn(130, 48).to(dtype)
+    table = PackedFactory(dtype, CPU).table("one", weight)
+    for ids in ([129], [3], [129, 3]):
+        for _ in range(2):
+            found = table.rows(torch.tensor(ids))
+            assert torch.equal(found, weight[ids])
+            found.zero_()
+
+
 def test_a_table_that_cannot_be_read_where_it_lies_is_kept_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed memory is private to oneDNN: in an order nobody here knows, rows must still be the weights."""
     weight = torch.randn(130, 64)
