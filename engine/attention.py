@@ -12,10 +12,12 @@ Tiles of equal shape share one call, which computes each of them by itself.
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -240,22 +242,25 @@ def _padded(keys: int) -> int:
 
 
 def _made(tiles: list[tuple[Span, Tile]], rows: int, padded: int, window: int) -> Group:
-    count, pages = len(tiles), padded // BLOCK
-    table = np.zeros((count, pages), dtype=np.int64)
-    firsts = [_first(tile, window) for _, tile in tiles]
-    for at, (span, _) in enumerate(tiles):
-        held = span.blocks[firsts[at] // BLOCK :][:pages]
-        table[at, : len(held)] = held
-    keys = np.array(firsts)[:, None] + np.arange(padded)  # their positions [n, P]
-    begins = np.array([(tile.start, tile.position) for _, tile in tiles])
-    at, positions = (begins[:, :, None] + np.arange(rows)).transpose(1, 0, 2)  # [n, r] each
-    slots = (table[:, :, None] * BLOCK + np.arange(BLOCK)).reshape(count, padded)
-    slots[keys > positions[:, -1:]] = _NOWHERE
-    hidden = keys[:, None] > positions[:, :, None]
-    if window:
-        hidden |= keys[:, None] <= positions[:, :, None] - window
+    slots = np.full((len(tiles), padded), _NOWHERE)
+    for at, (span, tile) in enumerate(tiles):
+        first, end = _first(tile, window), tile.position + tile.rows
+        slots[at, : end - first] = _slots(tuple(span.blocks))[first:end]
+    if rows == 1 and not window:
+        hidden = slots[:, None] == _NOWHERE
+    else:
+        begins = np.array([(tile.position, _first(tile, window)) for _, tile in tiles])[..., None]
+        positions, keys = (begins[:, :1] + np.arange(rows)).mT, begins[:, 1:] + np.arange(padded)
+        hidden = (keys > positions) | (keys <= positions - (window or padded))
     mask = np.where(hidden, _NEVER, _ALWAYS)[:, None]
-    return Group(torch.from_numpy(at.ravel()), torch.from_numpy(slots.ravel()), torch.from_numpy(mask))
+    at = (np.array([tile.start for _, tile in tiles])[:, None] + np.arange(rows)).ravel()
+    return Group(torch.from_numpy(at), torch.from_numpy(slots.ravel()), torch.from_numpy(mask))
+
+
+@lru_cache(maxsize=64)
+def _slots(blocks: tuple[int, ...]) -> NDArray[np.int64]:
+    """Of the tokens in these blocks. A sequence asks for the same ones until it fills another."""
+    return (np.array(blocks)[:, None] * BLOCK + np.arange(BLOCK)).ravel()
 
 
 def pack(plan: list[Work], multiple: int = 4) -> Batch:

@@ -94,7 +94,7 @@ class Rotary:
     def at(self, positions: Tensor) -> dict[Rope | None, tuple[Tensor, Tensor]]:
         """Cosines and signed sines [T, 1, D] of `positions` [T] for every kind of layer."""
         return {
-            rope: (cos.index_select(0, positions)[:, None], sin.index_select(0, positions)[:, None])
+            rope: (cos.index_select(0, positions).unsqueeze(1), sin.index_select(0, positions).unsqueeze(1))
             for rope, (cos, sin) in self._tables.items()
         }
 

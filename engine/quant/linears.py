@@ -107,7 +107,7 @@ class Int8(_PerChannel):
         return f"{self.shape[1]} inputs are no multiple of 32" if self.shape[1] % 32 else None
 
     def rows(self, ids: Tensor) -> Tensor:
-        return self.weight[ids].float() * self.scale[ids].float()[:, None]
+        return self.weight.index_select(0, ids).float() * self.scale.index_select(0, ids)[:, None]
 
 
 class Int4(Quantized):
