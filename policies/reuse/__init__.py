@@ -90,8 +90,10 @@ def believed(evidence: Evidence, flip: float) -> float:
     """The chance that an answer is the same which a judge calls so who errs with chance `flip`.
 
     Most of what is compared is different: of a hundred such pairs, a judge who errs on four calls four the same.
+    A guard that knows a reason makes it unlikely; `unexplained` only says that nobody knows of none.
     """
-    likely = min(evidence.probability, _VETOED) if evidence.veto is not None else evidence.probability
+    known = evidence.veto not in {None, "unexplained"}
+    likely = min(evidence.probability, _VETOED) if known else evidence.probability
     right, wrong = likely * (1.0 - flip), (1.0 - likely) * flip
     return right / (right + wrong) if right > 0.0 else float(flip <= 0.0)
 

@@ -12,7 +12,16 @@ from itertools import pairwise
 from policies.reuse.agents import asks_for_other, other_agent, other_owner
 from policies.reuse.english import Number, bag, stem
 from policies.reuse.facts import Facts
-from policies.reuse.lexicon import AMBIGUOUS, COUNTED_KINDS, KIND_OF, KINDS, NAMING_KINDS, OPPOSITES, SYNONYMS
+from policies.reuse.lexicon import (
+    AMBIGUOUS,
+    COUNTED_KINDS,
+    COUNTERPARTS,
+    KIND_OF,
+    KINDS,
+    NAMING_KINDS,
+    OPPOSITES,
+    SYNONYMS,
+)
 from policies.reuse.moods import becoming, other_mood, other_time
 from policies.reuse.places import other_particle, placed_elsewhere
 from policies.reuse.relations import (
@@ -29,6 +38,7 @@ from policies.reuse.relations import (
 from policies.reuse.roles import swapped
 from policies.reuse.roots import related
 from policies.reuse.signs import other_case, other_signs, other_sums
+from policies.reuse.unexplained import differs
 
 Guard = Callable[[Facts, Facts], bool]
 
@@ -242,6 +252,11 @@ def substitution(a: Facts, b: Facts) -> bool:
     return len(only_a) == 1 and len(only_b) == 1
 
 
+def unexplained(a: Facts, b: Facts) -> bool:
+    """A difference that is not known to change nothing."""
+    return differs(a, b, unmatched(a, b), unmatched(b, a))
+
+
 # In the order in which they are asked: cheap and telling ones first.
 GUARDS: dict[str, Guard] = {
     "language": language,
@@ -259,12 +274,19 @@ GUARDS: dict[str, Guard] = {
     "logic": logic,
     "order": order,
     "substitution": substitution,
+    "unexplained": unexplained,
 }
 
 
 def forbids(a: Facts, b: Facts) -> str | None:
-    """The name of the first guard that forbids answering `a` with what was kept for `b`."""
-    return None if is_same(a, b) else next((label for label, guard in GUARDS.items() if guard(a, b)), None)
+    """The name of the first guard that knows why `a` must not be answered with what was kept for `b`.
+
+    `unexplained` knows no reason, only that there might be one: it asks for labels that excuse it, so it is left to
+    the policy that learns.
+    """
+    if is_same(a, b):
+        return None
+    return next((name for name, guard in GUARDS.items() if name != "unexplained" and guard(a, b)), None)
 
 
 def is_same(a: Facts, b: Facts) -> bool:
@@ -360,7 +382,7 @@ def unmatched(a: Facts, b: Facts) -> frozenset[str]:
     return frozenset(
         word
         for word in a.content_set - b.content_set
-        if not SYNONYMS.get(word, frozenset()) & b.stem_set
+        if COUNTERPARTS.get(word, frozenset()).isdisjoint(b.stem_set)
         and not (word[:3] in begun and related(word, b.stem_set))
         and not (word in a.names and _is_spelled_out(word, b))
     )

@@ -45,7 +45,7 @@ from policies.reuse.pairs import GUARD_NAMES, HARD, NAMES, WIDTH, Candidate, can
 from policies.reuse.prior import Prior
 from policies.reuse.spending import Limits, Window, add, affordable, alarmed, check, scale, threshold
 
-VERSION = 2
+VERSION = 3
 
 
 class Params(Struct, frozen=True, kw_only=True):

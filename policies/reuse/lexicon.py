@@ -1,8 +1,11 @@
 """Words whose exchange changes an answer, and words whose exchange does not. Data only.
 
 Opposites: either word of a pair against the other. Kinds: any two members of one kind exclude each other (a question
-about red is not a question about blue). Synonyms: members of one group stand for each other. All are compared as stems.
+about red is not a question about blue). Synonyms: members of one group stand for each other; `COUNTERPARTS` has
+those of `thesaurus.txt` too, chosen by hand from WordNet (`cache.training.thesaurus`). All are compared as stems.
 """
+
+from importlib.resources import files
 
 from policies.reuse.english import bag, stem
 
@@ -275,6 +278,15 @@ cook prepare|wash clean|song music track|compute calculate|determine find|identi
 convert transform turn|close shut|mistake wrong|top-up topup|subscription membership plan|cancel terminate end|
 customer client user|transfer send|display print show output|execute run|method function|list array|dictionary dict|
 string text|folder directory|install set|setup set|configure set|near nearby close|weather forecast|film cinema|
+germany german|france french|italy italian|spain spanish|portugal portuguese|switzerland swiss|austria austrian|
+netherlands dutch|belgium belgian|denmark danish|sweden swedish|norway norwegian|finland finnish|iceland icelandic|
+poland polish|czechia czech|hungary hungarian|romania romanian|bulgaria bulgarian|greece greek|turkey turkish|
+russia russian|ukraine ukrainian|china chinese|japan japanese|korea korean|india indian|pakistan pakistani|
+indonesia indonesian|thailand thai|vietnam vietnamese|australia australian|egypt egyptian|nigeria nigerian|
+israel israeli|iran iranian|ireland irish|scotland scottish|britain british uk|england english|canada canadian|
+mexico mexican|brazil brazilian|argentina argentinian|america american|asia asian|africa african|
+gram g|kilogram kg|milligram mg|microgram mcg|kilometre km|kilometer km|millimetre mm|millimeter mm|centimetre cm|
+metre m|meter m|litre l|liter l|millilitre ml|milliliter ml|volt v|watt w|kilowatt kw|megawatt mw|opus op|
 couch sofa|begin initiate|rise go|ask inquire|answer reply respond|store save keep|total sum|
 typical usual normal common average|suggest recommend|thing stuff|biggest largest greatest|smallest tiniest least|
 explain clarify|summary overview|dish recipe|permit license|taxi cab|television tv|lawyer attorney|flat apartment|
@@ -304,7 +316,8 @@ analyse analyze analysis|sync synchronize synchronise synchronization|config con
 admin administrator|auth authentication|param parameter|env environment|dev developer development|db database|
 doc documentation document|spec specification|temp temporary|stats statistics|arg argument|func function|
 complain complaint|grow growth|parcel package|virus viral|bacteria bacterial|fungus fungal|
-bike bicycle|math mathematics|covid coronavirus|night evening|headphone earphone
+bike bicycle|math mathematics|covid coronavirus|night evening|headphone earphone|weigh weight|choose choice|
+depart leave|prevent stop|qualify eligible|paperwork document|restart reboot|employee staff
 """
 
 # Words that carry no topic: their coming and going does not make another question.
@@ -346,6 +359,12 @@ def _index(groups: list[frozenset[str]]) -> dict[str, frozenset[str]]:
     return {word: frozenset(others) for word, others in met.items()}
 
 
+def chosen() -> list[list[str]]:
+    """The groups of `thesaurus.txt`, in words."""
+    lines = (files("policies.reuse") / "thesaurus.txt").read_text("ascii").splitlines()
+    return [line.split() for line in lines if not line.startswith("#")]
+
+
 def _kinds_by_word() -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     for kind, members in KINDS.items():
@@ -358,6 +377,8 @@ STOP = frozenset(stem(word) for word in bag(_STOP))
 AMBIGUOUS = frozenset(stem(word) for word in bag(_AMBIGUOUS))
 OPPOSITES = _index(_groups(_OPPOSITES))
 SYNONYMS = _index(_groups(_SYNONYMS))
+# Only for pairing the topic words of two texts: these say nothing of kinds, names or dates.
+COUNTERPARTS = _index(_groups(_SYNONYMS) + [frozenset(stem(word) for word in group) for group in chosen()])
 KINDS = {kind: frozenset(stem(word) for word in bag(members)) for kind, members in _KINDS.items()}
 KIND_OF = _kinds_by_word()
 # Kinds whose members are named on purpose: mentioning one and mentioning none are two questions.

@@ -26,6 +26,7 @@ _MOVABLE = bag(
     "online offline abroad overseas home alone together fast safely reset cancel change update delete request refund "
     "renew track install upgrade download upload export import login return exchange transfer backup restart"
 )
+_PERSONS = bag("people person someone somebody anyone anybody everyone everybody nobody i me he him she her they them")
 _FAR = 7
 _LONGEST_PART = 3
 
@@ -64,7 +65,9 @@ def _exchanged(a: Facts, b: Facts) -> bool:
     if len(places) > 1 and all(word in _JOINING for word in a.words[places[0] + 1 : places[-1]]):
         return False
     opposite = len(places) == 2 and a.stems[places[1]] in OPPOSITES.get(a.stems[places[0]], ())
-    return opposite or all(a.stems[i] not in STOP or len(a.stems[i]) == 1 for i in places)
+    # "people" and "someone" are no topic, but they and a topic can change parts.
+    persons = len(places) == 2 and not _PERSONS.isdisjoint(a.words[i] for i in places)
+    return (opposite or persons) or all(a.stems[i] not in STOP or len(a.stems[i]) == 1 for i in places)
 
 
 def _is_compound(facts: Facts, at: int) -> bool:

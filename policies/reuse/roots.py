@@ -17,11 +17,11 @@ _ENDINGS = (
 _SUFFIXES = frozenset(word.removesuffix("e") for word in _ENDINGS.split()) | {""}
 # Of words of three letters: `pay` and `payment`.
 _SHORT = frozenset(word.removesuffix("e") for word in bag("ment er or ion tion al able ance ence ity ness ship y est"))
-# `decide` and `decision`, `submit` and `submission`, `subscribe` and `subscription`.
+# `decide` and `decision`, `submit` and `submission`, `subscribe` and `subscription`, `retire` and `retirement`.
 _CHANGES = frozenset(
     (
         *(("d", "sion"), ("t", "sion"), ("t", "ssion"), ("b", "ption"), ("d", "siv"), ("t", "siv"), ("ss", "ssion")),
-        *(("s", "z"), ("d", "s"), ("", "ison"), ("", "u")),
+        *(("s", "z"), ("d", "s"), ("", "ison"), ("", "u"), ("", "ement")),
         *(("n", "nation"), ("im", "amation"), ("ain", "enanc"), ("ain", "anation"), ("eiv", "eption"), ("v", "f")),
     )
 )
@@ -31,7 +31,8 @@ universe: university|import: important importance|organ: organic organize organi
 organize: organism organic|intern: internal|person: personnel|physics: physical physician|physical: physician|
 part: party|count: county|custom: customer customs|direct: directory|director: directory|fact: factor factory|
 factor: factory|flow: flower|show: shower|general: generate generation generator generic|
-generic: generate generation generator|state: station static|station: static|contract: contraction|
+generic: generate generation generator|state: station static statement|place: placement|station: static|
+contract: contraction|
 account: accountant|author: authority authorize|capital: capitalism|hospital: hospitality|mission: missionary|
 miner: mineral|mine: mineral|commune: community communism|human: humanity humanist|social: socialism|test: testament|
 depart: department|department: departure|apart: apartment|numb: number|butt: butter|sever: several|
