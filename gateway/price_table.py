@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gateway.price_terms import PICO_PER_MILLION_USD, PICO_PER_USD, at_percent, named, up
 from policies.money import Apart, Price, Rates, Tier
@@ -41,6 +41,9 @@ _ONE_SERVICE = ("azure", "bedrock")
 _NORMAL = ("default", "auto", "")
 # Percent of every rate where a request is kept in one region. Source: Anthropic's pricing, data residency.
 _REGIONAL = {"anthropic": "110"}
+# Percent of the price in a service tier where the table has none: what Google says of all of its models (of priority 175
+# to 200). Source: Gemini API, optimization.
+_TOLD_OF_ALL = {("google", "flex"): "50", ("google", "priority"): "200"}
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -89,6 +92,9 @@ def list_price(known: "Provider", model: "ModelInfo", at: float, service: str) -
     names = ("processing",) if service == "batch" else ("service_tier", "speed")
     context: Mapping[str, str] | None = None if service in _NORMAL else dict.fromkeys(names, service)
     price = _compiled(f"{known.id}/{model.id}", model.get_prices(when, context))
+    share = _TOLD_OF_ALL.get((known.id, service))
+    if price is not None and share and not any(service in row.when.values() for row in model.price_variants or ()):
+        price = at_percent(structs.replace(price, status="assumed"), share, service)
     percent = _REGIONAL.get(known.id) if region else None
     return price if price is None or percent is None else at_percent(price, percent, region)
 

@@ -151,7 +151,8 @@ class PriceBook:
             return ("batch", False) if "batch" in mine.hours else ("default", False)
         usual = self.peek(provider, kind, model, at)
         flex = self.peek(provider, kind, model, at, tier="flex")
-        return ("flex", True) if usual is not None and flex is not None and flex.id != usual.id else ("default", False)
+        sold = usual is not None and flex is not None and flex.id != usual.id and flex.status == usual.status
+        return ("flex", True) if sold else ("default", False)
 
     def override(self, provider: str, model: str, at: float) -> Override | None:
         """The operator's own price in force at that time."""

@@ -36,6 +36,7 @@ _FILTERED = frozenset(
 _NOT_BEGUN = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE"})
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 _CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
+_TIERS = {"standard": "default", "flex": "flex", "priority": "priority"}
 _BY_PROMPT = re.compile(r"gemini-[12]\.")
 _TOO_LONG = re.compile(r"exceeds the maximum number of tokens|input token count")
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
@@ -78,7 +79,9 @@ class Events:
         usage = usage_of(self._usage)
         if usage is not None:
             usage |= self._searched()
-        return self._telling.usage(usage)
+        tier = words(self._usage.get("serviceTier")).lower().removeprefix("service_tier_")
+        told = _TIERS.get(tier)
+        return self._telling.usage(usage, {"service_tier": told} if told else None)
 
     def _searched(self) -> Body:
         """Google bills each search, of older models each prompt that led to any; its maps have prices of their own."""
@@ -91,6 +94,8 @@ class Events:
         chunks: list[Chunk] = []
         for part in objects(mapping(candidate.get("content")).get("parts")):
             chunks += self._part(part, choice)
+        if result := mapping(candidate.get("logprobsResult")):
+            chunks += self._telling.scored(_scores(result), choice)
         reason = words(candidate.get("finishReason"))
         if not reason:
             return chunks
@@ -136,6 +141,25 @@ def body_of(answer: Body, model: str, created: float) -> Chunk:
     if not chunks:
         raise StreamGarbage(f"failed: {in_band_message(answer)}")
     return whole([*chunks, *events.end()])
+
+
+def _scores(result: Body) -> list[Body]:
+    """Each token with those that were likely in its place."""
+    tops = [objects(row.get("candidates")) for row in objects(result.get("topCandidates"))]
+    found: list[Body] = []
+    for place, chosen in enumerate(objects(result.get("chosenCandidates"))):
+        others = tops[place] if place < len(tops) else []
+        found.append({**_score(chosen), "top_logprobs": [_score(other) for other in others]})
+    return found
+
+
+def _score(candidate: Body) -> Body:
+    token = words(candidate.get("token"))
+    return {
+        "token": token,
+        "logprob": candidate.get("logProbability") or 0.0,
+        "bytes": list(token.encode("utf-8", "replace")),
+    }
 
 
 def usage_of(told: Body) -> Body | None:

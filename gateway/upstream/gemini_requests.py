@@ -44,6 +44,7 @@ _BUDGETED = re.compile(r"gemini-[12]\.")
 _SIGNED = re.compile(r"gemini-(?![12]\.)")
 # Google's documented stand-in for calls that another model made, or whose signature a client has lost.
 _UNSIGNED = "skip_thought_signature_validator"
+_TIERS = {"auto": "", "default": "", "flex": "flex", "priority": "priority"}
 _MODES = {"none": "NONE", "auto": "AUTO", "required": "ANY", "function": "ANY"}
 # What OpenAI's request calls by another name. `top_k` is no field of OpenAI's, yet the same everywhere.
 _NAMES = {
@@ -80,11 +81,17 @@ def translated(sending: Sending) -> Body:
             config[theirs] = body[name]
     if found := stops(body):
         config["stopSequences"] = found
+    if body.get("logprobs"):
+        config["responseLogprobs"] = True
+        if top := whole_number(body.get("top_logprobs")):
+            config["logprobs"] = top
     _add_format(config, body)
     _add_thinking(config, body, sending.model)
     made: Body = {**passed, "contents": contents.whole(), "generationConfig": config}
     if contents.system:
         made["systemInstruction"] = {"parts": contents.system}
+    if tier := _TIERS[words(body.get("service_tier")) or "auto"]:
+        made["serviceTier"] = tier
     _add_tools(made, body)
     return made
 
@@ -234,8 +241,6 @@ def _choices(value: object) -> str:
 _UNSUPPORTED: dict[str, Check] = {
     "n": _choices,
     "logit_bias": never("logit_bias"),
-    "logprobs": never("logprobs"),
-    "top_logprobs": never("logprobs"),
     "functions": never("functions; it takes tools"),
     "function_call": lambda value: "" if value in ("none", "auto") else "This model takes tool_choice.",
     "modalities": text_only,
@@ -246,7 +251,7 @@ _UNSUPPORTED: dict[str, Check] = {
     "store": never("stored answers"),
     "verbosity": usual_verbosity,
     "reasoning_effort": one_of(tuple(_BUDGETS), "reasoning_effort"),
-    "service_tier": one_of(("auto", "default"), "service_tier"),
+    "service_tier": one_of(_TIERS, "service_tier"),
 }
 
 

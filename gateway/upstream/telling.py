@@ -51,6 +51,14 @@ class Telling:
         """A delta that is neither text nor a call: reasoning, say."""
         return [*self._opened(choice, None), self._event(delta, choice)]
 
+    def scored(self, content: list[Body], choice: int = 0) -> list[Chunk]:
+        """How likely its tokens were, in OpenAI's words; nothing where nobody says."""
+        if not content:
+            return []
+        told: Body = {"index": choice, "delta": {}, "finish_reason": None}
+        told["logprobs"] = {"content": content, "refusal": None}
+        return [*self._opened(choice, ""), Chunk({**self.head, "choices": [told]})]
+
     def call(self, call_id: str, name: str, choice: int = 0, extra: Body | None = None) -> tuple[int, list[Chunk]]:
         """Begin a call: its place among the calls of its choice. Id and name are told here and never again."""
         place = self._calls.get(choice, 0)

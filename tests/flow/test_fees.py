@@ -204,6 +204,36 @@ async def test_tools_whose_price_nobody_knows_are_told(tmp_path: Path) -> None:
         assert found["lines"][0]["classes"] == {"unpriced": 1}
 
 
+class Tiered:
+    """Gemini's answer in a tier of its own choice."""
+
+    def __init__(self, tier: str) -> None:
+        self._tier = tier
+
+    async def answer(self, asked: Request) -> Answer:
+        told = {"content": {"role": "model", "parts": [{"text": "Yes."}]}, "finishReason": "STOP"}
+        usage = {"promptTokenCount": 100, "candidatesTokenCount": 10, "serviceTier": self._tier}
+        return Answer(body=encode({"candidates": [told], "usageMetadata": usage}))
+
+    def failure(self) -> Answer:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("tier", "percent", "status"),
+    [("standard", 100, "exact"), ("priority", 200, "estimated"), ("flex", 50, "estimated")],
+)
+async def test_googles_tier_is_charged_as_it_answered(tmp_path: Path, tier: str, percent: int, status: str) -> None:
+    """It gives way without a word in the status when it is full; its usage says so, and the bill.
+
+    The bundled list has no price of its tiers, and silence would make the dear one cost as much as the usual one.
+    """
+    async with served(tmp_path, Tiered(tier)) as gateway:
+        asked: dict[str, Any] = {"model": "google/gemini-3.8-flash", "messages": ASKED["messages"]}
+        told = await gateway.chat(**asked, service_tier="priority")
+        assert await charged(gateway, told) == ((100 * 750 + 10 * 3_750) * percent // 100, status)
+
+
 class Grounded:
     """Gemini's answer after three searches."""
 

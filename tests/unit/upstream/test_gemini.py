@@ -65,7 +65,6 @@ def stream_of(*bodies: bytes) -> bytes:
     [
         ("n", 9),
         ("logit_bias", {"1": 5}),
-        ("logprobs", True),
         ("functions", [{"name": "f"}]),
         ("modalities", ["audio"]),
         ("audio", {"voice": "x"}),
@@ -74,7 +73,7 @@ def stream_of(*bodies: bytes) -> bytes:
         ("store", True),
         ("verbosity", "high"),
         ("reasoning_effort", "xhigh"),
-        ("service_tier", "flex"),
+        ("service_tier", "scale"),
         ("messages", [{"role": "function", "name": "f", "content": "x"}]),
         ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///x"}}]}]),
         ("messages", [{"role": "user", "content": [{"type": "file", "file": {"file_id": "f-1"}}]}]),
@@ -86,6 +85,31 @@ def test_a_defined_field_it_cannot_honour_is_named(field: str, value: Any) -> No
     with pytest.raises(InvalidRequest) as refusal:
         translated(sending(**{field: value}))
     assert (refusal.value.param or "").startswith(field)
+
+
+def test_tiers_and_log_probabilities_are_asked_for_in_googles_words() -> None:
+    """Batches ask for the cheap tier wherever it is sold, and a cascade for the probabilities it decides by."""
+    made: Any = translated(sending(service_tier="flex", logprobs=True, top_logprobs=3))
+    assert made["serviceTier"] == "flex"
+    assert (made["generationConfig"]["responseLogprobs"], made["generationConfig"]["logprobs"]) == (True, 3)
+    plain: Any = translated(sending(service_tier="default", logprobs=False))
+    assert "serviceTier" not in plain
+    assert not plain["generationConfig"].keys() & {"responseLogprobs", "logprobs"}
+
+
+def test_log_probabilities_and_the_tier_are_told_in_openais_words() -> None:
+    """A client reads them where OpenAI puts them, whole or streamed; the tier decides what is charged."""
+    likely = {"token": "Hé", "tokenId": 1, "logProbability": -0.25}
+    other = {"token": "Ho", "tokenId": 2, "logProbability": -2}
+    result = {"chosenCandidates": [likely], "topCandidates": [{"candidates": [likely, other]}]}
+    candidate = {"content": {"parts": [{"text": "Hé"}]}, "finishReason": "STOP", "logprobsResult": result}
+    usage = {"promptTokenCount": 3, "candidatesTokenCount": 1, "serviceTier": "standard"}
+    told: Any = body_of({"candidates": [candidate], "usageMetadata": usage}, "m", 0).data
+    (score,) = told["choices"][0]["logprobs"]["content"]
+    assert (score["token"], score["logprob"], score["bytes"]) == ("Hé", -0.25, [72, 195, 169])
+    assert [top["token"] for top in score["top_logprobs"]] == ["Hé", "Ho"]
+    assert told["choices"][0]["message"]["content"] == "Hé"
+    assert told["service_tier"] == "default"
 
 
 def test_one_call_at_a_time_cannot_be_promised() -> None:
