@@ -41,7 +41,7 @@ _ONE_SERVICE = ("azure", "bedrock")
 _NORMAL = ("default", "auto", "")
 # Percent of every rate where a request is kept in one region. Source: Anthropic's pricing, data residency.
 _REGIONAL = {"anthropic": "110"}
-# Percent of the price in a service tier where the table has none: what Google says of all of its models (of priority 175
+# Percent of the price in a tier that the table has none for: what Google says of all of its models (of priority 175
 # to 200). Source: Gemini API, optimization.
 _TOLD_OF_ALL = {("google", "flex"): "50", ("google", "priority"): "200"}
 
