@@ -212,6 +212,8 @@ class _Turns:
                 found += self._system(turn.content)
             else:
                 self._user(turn, index, found)
+        if not found:
+            _refuse("messages", "'messages' holds nothing that could be answered.", "invalid_value")
         return found
 
     def _system(self, content: str | list[shapes.TextBlock] | None) -> list[Body]:

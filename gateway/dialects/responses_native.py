@@ -40,7 +40,10 @@ def readable(items: list[Body], path: str = "input") -> tuple[list[Body], Need |
 
 def _is_usual(item: Body) -> bool:
     """Whether there is surely nothing to be found in it."""
-    if item.__class__ is not dict or item.get("type") not in _USUAL:
+    if item.__class__ is not dict:
+        return False
+    kind = item.get("type")
+    if kind.__class__ is not str or kind not in _USUAL:
         return False
     content = item.get("content")
     return content.__class__ is not list or not any(map(_is_file, cast("list[object]", content)))

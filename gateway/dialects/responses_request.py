@@ -241,6 +241,8 @@ class _Turns:
         if not isinstance(content, str):
             parts = [_part(part, f"{path}.output[{index}]") for index, part in enumerate(content)]
             shown = [part for part in parts if part["type"] != "text"]
+            if any(part["type"] == "refusal" for part in shown):
+                refuse(f"{path}.output", "Only the assistant's message may hold refusals.")
             content = content_of([part for part in parts if part["type"] == "text"])
         self._found.append({"role": "tool", "tool_call_id": item.call_id, "content": content})
         if shown:
@@ -260,6 +262,8 @@ def _message(item: shapes.Message, place: int) -> Body:
         refuse(f"{path}.content", f"'{path}.content' must not be empty.")
     if role != "user" and any(part["type"] not in ("text", "refusal") for part in parts):
         refuse(f"{path}.content", "Only a user's message may hold images and files.")
+    if role != "assistant" and any(part["type"] == "refusal" for part in parts):
+        refuse(f"{path}.content", "Only the assistant's message may hold refusals.")
     return {"role": role, "content": content_of(parts)}
 
 

@@ -8,6 +8,7 @@ from gateway import wire
 from gateway.bench import translation
 from gateway.dialects.messages import Messages
 from gateway.dialects.responses import Responses
+from gateway.errors import InvalidRequest
 
 TEXT = {"type": "text", "text": "x"}
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
@@ -54,3 +55,30 @@ def test_a_message_becomes_a_chat_that_is_right(body: dict[str, Any]) -> None:
 def test_a_response_becomes_a_chat_that_is_right(body: dict[str, Any]) -> None:
     """The same for items, name spaces and tools that take free text."""
     wire.check_chat(Responses().read({"model": "m", **body}).body)
+
+
+REFUSAL = [{"type": "refusal", "refusal": "No."}]
+
+
+@pytest.mark.parametrize(
+    ("items", "param"),
+    [
+        ([{"type": ["message"], "role": "user", "content": "x"}], "input[0].type"),
+        ([{"type": {}}], "input[0].type"),
+        ([{"role": "user", "content": [SHOWN[0], *REFUSAL]}], "input[0].content"),
+        ([{"role": "system", "content": REFUSAL}], "input[0].content"),
+        ([CALL, {"type": "function_call_output", "call_id": "c", "output": REFUSAL}], "input[1].output"),
+    ],
+)
+def test_what_no_chat_can_say_is_refused_as_a_response(items: list[dict[str, Any]], param: str) -> None:
+    """Nobody looks at the chat again: what gets through is a failure of ours, or of a provider's, not a 400."""
+    with pytest.raises(InvalidRequest) as refused:
+        Responses().read({"model": "m", "input": items})
+    assert refused.value.param == param
+
+
+def test_messages_that_say_nothing_are_refused() -> None:
+    """The same for a conversation of empty instructions: no provider answers a chat without messages."""
+    with pytest.raises(InvalidRequest) as refused:
+        Messages().read({"model": "m", "max_tokens": 8, "messages": [{"role": "system", "content": []}]})
+    assert refused.value.param == "messages"
