@@ -15,10 +15,10 @@ from gateway.server_protocol import Door
 from gateway.start_trouble import StartTrouble
 
 # What clients of Groq, Azure, Google and Fireworks put before a path of OpenAI's, whatever their base URL is. A
-# deployment's name, which the body tells too, may be `provider/model`.
+# deployment's name, which the body tells too, may be `provider/model`; what is of none stands right below `/openai`.
 _THEIRS = re.compile(
-    r"/(?:openai/v1(?=/)|v1beta/openai(?=/)|inference/v1(?=/)"
-    r"|openai/deployments/.+?(?=/(?:chat/completions|completions|embeddings|audio/|images/)))"
+    r"/(?:openai/deployments/.+?(?=/(?:chat/completions|completions|embeddings|audio/|images/))"
+    r"|openai(?:/v1)?(?=/)|v1beta/openai(?=/)|inference/v1(?=/))"
 )
 _ELSEWHERE = ("/openai/", "/v1beta/", "/inference/")
 
@@ -42,7 +42,7 @@ class App(Litestar):
         """ASGI."""
         path: str = scope.get("path", "")  # a lifespan has none
         if path.startswith(_ELSEWHERE):
-            path = scope["path"] = _THEIRS.sub("/v1", path, count=1)
+            path = scope["path"] = as_openais(path)
         if scope["type"] == "websocket":
             await self.sockets[path](scope, receive, send)  # the server lets no other in
             return
@@ -51,3 +51,9 @@ class App(Litestar):
         if endpoint is None:
             endpoint = self.control if self.control.owns(path) else super().__call__
         await endpoint(scope, receive, send)
+
+
+def as_openais(path: str) -> str:
+    """The path of OpenAI's that is meant; the same where it is none of another service's."""
+    theirs = _THEIRS.match(path)  # where it begins: to look for it anywhere takes the square of a path's length
+    return path if theirs is None else "/v1" + path[theirs.end() :]

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from openai import AsyncAzureOpenAI
 
+from gateway.application import as_openais
 from tests.live import live, settings
 
-PREFIXES = ("/openai/v1", "/v1beta/openai", "/inference/v1")
+PREFIXES = ("/openai/v1", "/openai", "/v1beta/openai", "/inference/v1")
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
@@ -35,3 +36,12 @@ async def test_azures_client_names_a_deployment_in_the_path(tmp_path: Path) -> N
     ):
         told = await client.chat.completions.create(model="up/scripted", messages=[{"role": "user", "content": "Hi."}])
         assert told.choices[0].message.content
+        made = await client.responses.create(model="up/scripted", input="Hi.")
+        assert made.output_text
+        assert (await client.models.list()).data
+
+
+@pytest.mark.parametrize("path", ["/inference/x/openai/v1/models", "/v1beta/models/openai/deployments/x/embeddings"])
+def test_a_path_is_looked_at_where_it_begins(path: str) -> None:
+    """Looked for anywhere, 16 KB of repetitions held a worker for 200 ms, and another path was asked for than came."""
+    assert as_openais(path) == path
