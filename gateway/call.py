@@ -3,6 +3,7 @@
 Knows only shapes. Nothing here does I/O or decides anything.
 """
 
+import re
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
@@ -32,8 +33,8 @@ AUDIT_TAG = ("nearhit/audit", "1")
 AUDIT_SCOPE = "tag:nearhit/audit=1"
 
 
-# Regions told for what ran wherever there was room.
-_ANYWHERE = ("", "global", "not_available")
+# `us`, `us-east1`. What runs wherever there is room is `global` or `not_available`; no service tier is called so.
+_REGION = re.compile(r"[a-z]{2}(?:-[a-z0-9-]{1,13})?")
 
 
 class Principal(Struct, frozen=True, kw_only=True):
@@ -143,10 +144,9 @@ class Call(Struct, frozen=True, kw_only=True):
 
     @property
     def tier(self) -> str:
-        """The service tier that is asked for; Anthropic has one more, which it calls a speed. See `tier_in`."""
+        """The service tier that is asked for; Anthropic has one more, which it calls a speed."""
         body = self.body if self.native is None else self.native.body
-        tier = "fast" if body.get("speed") == "fast" else str(self.body.get("service_tier") or "default")
-        return tier_in(tier, self.region)
+        return "fast" if body.get("speed") == "fast" else str(self.body.get("service_tier") or "default")
 
     @property
     def region(self) -> object:
@@ -229,4 +229,4 @@ class Reply(Struct, kw_only=True):
 
 def tier_in(tier: str, region: object) -> str:
     """A service tier as it is priced where a request is kept in one region: `default+us`."""
-    return f"{tier}+{region[:16]}" if isinstance(region, str) and region not in _ANYWHERE else tier
+    return f"{tier}+{region}" if isinstance(region, str) and _REGION.fullmatch(region) else tier

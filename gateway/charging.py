@@ -42,21 +42,24 @@ class Charging(Struct, frozen=True):
 
     def tier(self, call: Call, target: Target) -> tuple[str, bool]:
         """The service tier it is charged by, and whether the upstream is to be told so by us."""
+        tier, told = call.tier, False
         if call.given is not None:
-            return tier_in("batch", call.region), False
-        if _waits_for_nobody(call):
+            tier = "batch"
+        elif _waits_for_nobody(call):
             kind = self.upstreams.kind(target.provider)
             tier, told = self.prices.background_tier(target.provider, kind, target.model, call.at)
-            return tier_in(tier, call.region), told
-        return call.tier, False
+        return (tier_in(tier, call.region) if self._speaks_messages(target) else tier), told
+
+    def _speaks_messages(self, target: Target) -> bool:
+        """Elsewhere nobody heeds Anthropic's words: a client could choose its price with them."""
+        return getattr(self.upstreams.of(target), "speaks", None) == "messages"
 
     def reserve(self, call: Call, route: Route, target: Target, price: Price, limits: Bound) -> int:
         """Nano-USD: the most that the model asked may cost, or one that the service is to ask in its place.
 
         Raises NotPriced where one of those has no price.
         """
-        speaks = getattr(self.upstreams.of(target), "speaks", None)
-        named = substitutes(call) if speaks == "messages" else []
+        named = substitutes(call) if self._speaks_messages(target) else []
         others = [self.priced(call, route, Target(target.provider, model)) for model in named]
         return max(worst(limits, each) for each in (price, *others))
 
@@ -74,7 +77,8 @@ class Charging(Struct, frozen=True):
             # Of a tier that is the operator's own the provider knows nothing.
             mine = asked.partition("+")[0]
             tier = mine if not isinstance(tier, str) or mine in ("batch", "default") else tier
-        tier, model = tier_in(tier, data.get("inference_geo")), data.get("native_model") or plan.model
+        region = data.get("inference_geo") or asked.partition("+")[2]
+        tier, model = tier_in(tier, region), data.get("native_model") or plan.model
         if tier == asked and model == plan.model:
             return plan.price
         kind = self.upstreams.kind(plan.provider)

@@ -8,6 +8,7 @@ Does not know: budgets, tokenizers, providers.
 """
 
 import math
+import re
 from collections.abc import Callable
 from typing import Literal, cast
 
@@ -15,6 +16,7 @@ from msgspec import Struct, structs
 
 from gateway.call import HEARD, PAINTED, PASSED, Body, Call
 from gateway.dialects.passed import FILES
+from gateway.wire_shapes import MOST_TOKENS
 from policies.money import Price, bound_nano
 
 _PER_MESSAGE = 16  # tokens a chat template may add around a message
@@ -31,6 +33,8 @@ _LENGTHENED = frozenset({"mp3", "wav"})  # formats in which a second of silence 
 _ABOUT_TOOLS = 1_024  # tokens a service adds to tell a model of tools and formats; the longest known text takes 735
 _RUN_BY_CLIENTS = ("bash_", "text_editor_", "computer", "memory_", "local_shell", "apply_patch")
 _MOST_SEARCHES = 64  # in one answer, where the client sets no limit; the longest that are known make fewer
+_LIMIT_OF_SEARCHES = 10_000  # a client's own limit beyond it is none that anybody would reach
+ALWAYS_SEARCHING = re.compile(r"-search-(?:preview|api)")  # OpenAI's models that search for every answer, asked or not
 _SPOKEN_PER_BYTE = 4  # tokens of sound made of a byte of text; at the usual pace it is one and a half
 _SLOWEST = 0.25
 _LEAST_OUTPUT = 16  # tokens; a shorter answer is not worth the prompt
@@ -82,9 +86,9 @@ def bound(call: Call, default_output: int, model: str = "", window: Callable[[],
         if asked is None:
             asked = body.get("max_tokens")
         injected = default_output
-    searches = 0 if call.operation == "completion" else _searches(call)
+    searches = 0 if call.operation == "completion" else _searches(call, model)
     if isinstance(asked, int):
-        longest = max([asked, *(_whole(row.get("max_tokens"), 0) for row in _fallbacks(call))])
+        longest = max([asked, *(min(_whole(row.get("max_tokens"), 0), MOST_TOKENS) for row in _fallbacks(call))])
         return Bound(input=read, output=longest * choices, searches=searches, field=field)
     return Bound(input=read, output=injected * choices, searches=searches, field=field, injected=injected)
 
@@ -183,19 +187,31 @@ def _about_tools(call: Call) -> int | None:
     return added + _ABOUT_TOOLS * len(kinds)
 
 
-def _searches(call: Call) -> int:
+def _searches(call: Call, model: str) -> int:
     """How many searches a request allows a service. OpenAI's limit is of all calls, Anthropic's of a tool's."""
     if call.native is None:
         kinds = [str(tool.get("type")) for tool in _dicts(call.body.get("tools"))]
-        asked = call.body.get("web_search_options") is not None or any("search" in kind for kind in kinds)
-        return _MOST_SEARCHES if asked else 0
+        asked = call.body.get("web_search_options") is not None or any(map(_is_search, kinds))
+        return _MOST_SEARCHES if asked or ALWAYS_SEARCHING.search(model) else 0
     body = call.native.body
     uses = [
-        _whole(tool.get("max_uses"), _MOST_SEARCHES)
+        _limit(tool.get("max_uses"), _MOST_SEARCHES)
         for tool in _dicts(body.get("tools"))
-        if "_search" in str(tool.get("type"))
+        if _is_search(str(tool.get("type")))
     ]
-    return _whole(body.get("max_tool_calls"), sum(uses)) if uses else 0
+    most = body.get("max_tool_calls") if call.native.dialect == "responses" else None
+    return _limit(most, sum(uses)) if uses else 0
+
+
+def _is_search(kind: str) -> bool:
+    """To search among the tools themselves costs no fee."""
+    return "search" in kind and not kind.startswith("tool_search")
+
+
+def _limit(told: object, default: int) -> int:
+    """What a client says of how often; nobody has looked at it: below nothing it would pay for the rest."""
+    asked = _whole(told, default)
+    return min(asked, _LIMIT_OF_SEARCHES) if asked >= 0 else default
 
 
 def substitutes(call: Call) -> list[str]:

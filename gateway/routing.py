@@ -82,7 +82,7 @@ class _Plan:
         self.looked_at = 0.0
         self.generation = generation
         self.lacking = any(place.lacks for place in self.places)
-        self.priced: tuple[str, int, int] | None = None
+        self.priced: tuple[str, object, int, int] | None = None
         self.picky: dict[Cannot, list[Place]] = {}
         self.speaks: list[str] = []  # of the places, in order: the dialect that each takes as it came
         self._homes: dict[int, Place] = {}
@@ -236,7 +236,7 @@ class Router:
 
     def _set_prices(self, plan: _Plan, call: Call, route: Route) -> None:
         """At most once a second for a tier: prices change that slowly, or say so by their generation."""
-        key = (call.tier, self._upstreams.prices_read(), int(call.at))
+        key = (call.tier, call.region, self._upstreams.prices_read(), int(call.at))
         if plan.priced != key:
             plan.priced = key
             for place, deployment in zip(plan.places, plan.deployments, strict=True):

@@ -85,7 +85,8 @@ class Events:
 
     def _searched(self) -> Body:
         """Google bills each search, of older models each prompt that led to any; its maps have prices of their own."""
-        web = sum(len(cast("list[object]", told.get("webSearchQueries") or ())) for told in self._grounded.values())
+        told_queries = [told.get("webSearchQueries") for told in self._grounded.values()]
+        web = sum(len(cast("list[object]", queries)) for queries in told_queries if isinstance(queries, list))
         found: Body = {"server_tool_use": {"web_search_requests": 1 if self._by_prompt else web}} if web else {}
         sources = [chunk for told in self._grounded.values() for chunk in objects(told.get("groundingChunks"))]
         return found | ({"unpriced_calls": 1} if any("maps" in source for source in sources) else {})

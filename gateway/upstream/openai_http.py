@@ -15,6 +15,7 @@ import msgspec
 from gateway.allowance import OPENAI, Limit
 from gateway.call import PASSED, Body, Chunk, Native, Operation
 from gateway.errors import UpstreamFailed
+from gateway.estimate import ALWAYS_SEARCHING
 from gateway.providers import Sending
 from gateway.settings import ProviderSettings
 from gateway.stream import EventParser, StreamGarbage, read_finish, read_usage
@@ -155,7 +156,7 @@ class OpenAISpeaker(Upstream):
         return ChunkReader(rules, exchange, sending, deadline=deadline, monotonic=self._monotonic)
 
     def _rules_of(self, sending: Sending) -> StreamRules:
-        if sending.body.get("web_search_options") is None:
+        if sending.body.get("web_search_options") is None and not ALWAYS_SEARCHING.search(sending.model):
             return self._rules
         return msgspec.structs.replace(self._rules, tell=_searched(self._rules.tell))
 

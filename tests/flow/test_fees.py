@@ -152,6 +152,41 @@ async def test_an_operators_fees_are_its_own(tmp_path: Path) -> None:
         assert nano(told.headers["x-nearhit-cost-usd"]) == PLAIN * 12 // 10
 
 
+@pytest.mark.parametrize("uses", [-1_000_000, 10**18])
+async def test_a_limit_that_is_none_holds_neither_less_than_nothing_nor_more_than_all(
+    tmp_path: Path, uses: int
+) -> None:
+    """Below nothing it took money out of a hold, so that a budget let through what it could not pay."""
+    async with served(tmp_path, Says({}, SAID)) as gateway:
+        tools = [{"type": "web_search_20250305", "name": "web_search", "max_uses": uses}]
+        body = {**ASKED, "model": "anthropic/claude-haiku-4-5", "tools": tools, "max_tool_calls": uses}
+        assert (await charged(gateway, await gateway.post("/v1/messages", body)))[0] == PLAIN
+        (entry,) = await gateway.entries()
+        assert 64 * 10_000_000 < entry["reserved_nano"] < 10**13
+
+
+async def test_a_region_is_no_way_to_choose_a_price(tmp_path: Path) -> None:
+    """Whoever calls a region after a tier that an operator sells, or names one where nobody heeds it, paid that."""
+    terms = convert({"input_usd": "1", "output_usd": "5", "service": {"batch": 50, "us": 60}}, Terms)
+    setting = PriceSetting(actor="test", effective_from=1.0)
+    async with served(tmp_path / "1", Says({}, SAID)) as gateway:
+        await gateway.services.prices.put("anthropic/claude-haiku-4-5", terms, setting)
+        body = {**ASKED, "model": "anthropic/claude-haiku-4-5", "inference_geo": "batch"}
+        told = await gateway.post("/v1/messages", body)
+        assert nano(told.headers["x-nearhit-cost-usd"]) == PLAIN
+    async with served(tmp_path / "2", Searched()) as gateway:
+        await gateway.services.prices.put("openai/gpt-4o", terms, setting)
+        told = await gateway.chat(model="openai/gpt-4o", messages=ASKED["messages"], inference_geo="us")
+        assert nano(told.headers["x-nearhit-cost-usd"]) == PLAIN
+
+
+async def test_a_region_that_an_answer_does_not_tell_is_the_one_asked_for(tmp_path: Path) -> None:
+    """An answer that names its tier alone was charged as if it could have been made anywhere."""
+    async with served(tmp_path, Says({"service_tier": "standard"}, SAID)) as gateway:
+        body = {**ASKED, "model": "anthropic/claude-haiku-4-5", "inference_geo": "us"}
+        assert await charged(gateway, await gateway.post("/v1/messages", body)) == (PLAIN * 11 // 10, "exact")
+
+
 class Billed(Responses):
     """Its answer with what OpenAI tells of tiers and of what its tools did."""
 
@@ -235,11 +270,14 @@ async def test_googles_tier_is_charged_as_it_answered(tmp_path: Path, tier: str,
 
 
 class Grounded:
-    """Gemini's answer after three searches."""
+    """Gemini's answer after three searches, or what is told of them."""
+
+    def __init__(self, queries: object = ("a", "b", "c")) -> None:
+        self._queries = queries
 
     async def answer(self, asked: Request) -> Answer:
         content = {"role": "model", "parts": [{"text": "Yes."}]}
-        grounding = {"webSearchQueries": ["a", "b", "c"], "groundingChunks": [{"web": {"uri": "https://x/"}}]}
+        grounding = {"webSearchQueries": self._queries, "groundingChunks": [{"web": {"uri": "https://x/"}}]}
         usage = {"promptTokenCount": 100, "candidatesTokenCount": 10, "totalTokenCount": 110}
         told = {"content": content, "finishReason": "STOP", "groundingMetadata": grounding}
         return Answer(body=encode({"candidates": [told], "usageMetadata": usage}))
@@ -258,6 +296,13 @@ async def test_grounding_costs_by_search_or_by_prompt(tmp_path: Path, model: str
         tools = [{"type": "google_search", "google_search": {}}]
         told = await gateway.chat(model=f"google/{model}", messages=ASKED["messages"], tools=tools)
         assert (await charged(gateway, told))[0] == cost
+
+
+async def test_queries_that_are_no_list_are_none(tmp_path: Path) -> None:
+    """A number in their place ended the answer as a failure of the gateway's own."""
+    async with served(tmp_path, Grounded(5)) as gateway:
+        told = await gateway.chat(model="google/gemini-2.5-pro", messages=ASKED["messages"])
+        assert await charged(gateway, told) == (100 * 1_250 + 10 * 10_000, "exact")
 
 
 class Searched:
@@ -287,3 +332,12 @@ async def test_a_search_in_chat_is_charged_and_not_called_exact(tmp_path: Path, 
         asked: dict[str, Any] = {"web_search_options": {}, "messages": ASKED["messages"], "stream": stream}
         told = await gateway.chat(model="openai/gpt-4o", **asked)
         assert await charged(gateway, told) == (100 * 2_500 + 10 * 10_000 + 10_000_000, "estimated")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_model_that_always_searches_need_not_be_asked_to(tmp_path: Path, stream: bool) -> None:
+    """OpenAI's search models bill a search for every answer, whatever the request says of it."""
+    async with served(tmp_path, Searched()) as gateway:
+        told = await gateway.chat(model="openai/gpt-4o-search-preview", messages=ASKED["messages"], stream=stream)
+        assert (await charged(gateway, told))[1] == "estimated"
+        assert decode((await gateway.entries())[0]["classes"])[-3:] == [1, 0, 1]

@@ -139,3 +139,21 @@ def test_text_size_counts_text_and_tool_arguments_but_not_roles() -> None:
         "tool_calls": [{"id": "call_1", "function": {"name": "f", "arguments": "{}"}}],
     }
     assert text_size({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}) == 4 + 1 + 2
+
+
+@pytest.mark.parametrize(
+    ("dialect", "more", "searches"),
+    [
+        ("messages", {"tools": [{"type": "web_search_20250305", "max_uses": 3}, {"type": "web_search_20250305"}]}, 67),
+        ("messages", {"tools": [{"type": "web_search_20250305"}], "max_tool_calls": 0}, 64),
+        ("messages", {"tools": [{"type": "tool_search_tool_regex_20251119"}]}, 0),
+        ("responses", {"tools": [{"type": "web_search"}], "max_tool_calls": 2}, 2),
+        ("responses", {"tools": [{"type": "web_search"}], "max_tool_calls": -2}, 64),
+        ("responses", {"tools": [{"type": "tool_search"}]}, 0),
+    ],
+)
+def test_searches_that_a_request_allows_are_held(dialect: Any, more: dict[str, Any], searches: int) -> None:
+    """Too few is a hold below the bill; some for a tool without a fee refuses agents for nothing."""
+    asked = call("chat", {"messages": [], "max_tokens": 5})
+    native = Native(dialect=dialect, body=more, headers={}, apart={})
+    assert bound(structs.replace(asked, native=native), 100).searches == searches
