@@ -182,6 +182,7 @@ class LearningPolicy(ReusePolicy, Protocol[S]):
 _PARTS = frozenset(
     (
         *("guards", "english", "facts", "lexicon", "relations", "roles", "agents", "moods", "places", "roots", "signs"),
+        *("unexplained", "wordings"),
         *("pairs", "logistic", "curve", "prior", "spending"),
     )
 )
