@@ -8,6 +8,7 @@ Knows `wordings.Core`. Does not parse.
 """
 
 from collections import Counter
+from collections.abc import Collection
 from itertools import combinations
 
 from policies.reuse.english import Number, bag, stem
@@ -19,7 +20,7 @@ from policies.reuse.wordings import DETERMINERS, FIRM, LOOSE, Core, core
 _ALIKE = frozenset(
     frozenset(pair)
     for pair in (
-        *(("with", "from"), ("with", "by"), ("over", "for"), ("then", "and"), ("into", "from"), ("until", "up")),
+        *(("with", "from"), ("with", "by"), ("over", "for"), ("then", "and"), ("until", "up")),
         *(("into", "TO"), ("onto", "TO"), ("with", "and"), ("through", "with"), ("since", "because"), ("each", "all")),
     )
 )
@@ -37,16 +38,19 @@ _LIGHT = frozenset(
 )
 _MEASURES = frozenset(
     stem(word)
-    for word in bag(
-        "price cost weight value area distance height length size speed count dose hour day amount population"
-    )
+    for word in bag("price cost weight value area distance height length size speed count hour day amount population")
 )
+_NOT_A_SUM = _MEASURES - frozenset(stem(word) for word in bag("price cost weight value count amount"))
+_CAUSE = stem("cause")
 _ASKING = bag("what which who whom where when how")
 _WHICH, _WHO = bag("which what"), bag("who whom when where")
 # "Is X safe" and "is it safe to X": they may stand anywhere.
 _PREDICATES = frozenset(
     stem(word)
-    for word in bag("okay safe normal worth possible dangerous good bad healthy legal enough necessary needed")
+    for word in bag(
+        "okay safe normal worth possible dangerous good bad healthy legal enough necessary needed better worse weigh "
+        "difference differ different same"
+    )
 )
 _DAYS = KINDS["month"] | KINDS["weekday"] | KINDS["season"] | KINDS["part of day"] | KINDS["tense"]
 # A text that begins with one of these begins with a clause or a phrase that could as well stand at its end.
@@ -61,6 +65,7 @@ _JOINING = bag("and or vs versus")
 _COUNTING = bag("many much")
 _BEING = bag("is are was were be PAST that which who the a an")
 _LONGEST_CLAUSE = 12
+_MOST_MOVED = 60  # comparing every two costs their square
 # Who takes part, and whose: their order is who does what to whom.
 _PERSONS = {
     **dict.fromkeys(("i", "me", "we", "us"), "i"),
@@ -79,6 +84,26 @@ _OWNERS = {
     "SOMEONE": "someone",
 }
 _NOW = bag("is are do does")
+_ADVISED = bag("who whom where")
+# What a question that is answered with yes or no begins with.
+_POLAR = bag("CAN MUST SHOULD PAST FUTURE is are am do does has have")
+# As what else one may ask for these.
+_ASKED_FOR = {
+    "when": bag("when HOUR DAY date dates hour time times year month week deadline schedule long soon"),
+    "where": bag("where location locations located country city town part parts address directions"),
+    "why": bag("why reason reasons cause causes caused because purpose explain make makes made motive lead led"),
+}
+# Where one can is how one can.
+_FOUND = bag("find get buy download see check view watch")
+_COUNTED = bag("many much number numbers count total") | KINDS["measure"]
+_CHOOSING = ("what", "which", "who")
+# Before the same word one says something else than the other: "drive in" and "drive from Mexico", a poem for and about.
+_APART = frozenset(
+    frozenset((one, other))
+    for one, others in (("from", "in at on for to TO"), ("about", "for to TO with by"), ("with", "for"))
+    for other in others.split()
+)
+_DOERS, _DONE_TO = bag("i we he she they"), bag("me us him them")
 
 
 def differs(a: Facts, b: Facts, missing_a: frozenset[str], missing_b: frozenset[str]) -> bool:
@@ -86,12 +111,19 @@ def differs(a: Facts, b: Facts, missing_a: frozenset[str], missing_b: frozenset[
     one, other = core(a.text), core(b.text)
     if _left(one, other, a.content_set - missing_a) or _left(other, one, b.content_set - missing_b):
         return True
-    if _ordinals(a.numbers) != _ordinals(b.numbers):
+    if _ordinals(a.numbers) != _ordinals(b.numbers) or _asks_otherwise(one, other, (a.question, b.question)):
         return True
-    if _small_words_differ(one, other) or _other_modal(one, other) or _parts_exchanged(one, other):
+    if (
+        _small_words_differ(one, other)
+        or _other_modal(one, other)
+        or _parts_exchanged(one, other)
+        or _acted_on(one, other)
+    ):
         return True
     names = _counterparts(one, other)
-    if _attached_elsewhere(one, other, names) or _owned_by_another(one, other, names):
+    if _attached_elsewhere(one, other, names) or _led_by_another(one, other, names):
+        return True
+    if _owned_by_another(one, other, names) or _nations_exchanged(names):
         return True
     return not _moved_freely(one, other, names)
 
@@ -102,16 +134,68 @@ def _left(text: Core, other: Core, matched: frozenset[str]) -> bool:
     "Which actor plays" is "who plays", "how large is the population" is "what is the population".
     """
     stems = frozenset(base for _, base in other.topics)
-    asks_for = not {"how", "much", "many"}.isdisjoint(other.tokens)
+    asked_for = _MEASURES if not {"how", "much", "many"}.isdisjoint(other.tokens) else frozenset[str]()
+    if "much" in other.tokens:
+        asked_for -= _NOT_A_SUM  # "how much is a flight" is not how long it is
     for at, base in text.topics:
-        if base in matched or base in stems or base in _LIGHT or (base in _MEASURES and asks_for):
+        if base in matched or base in stems or base in _LIGHT or base in asked_for:
             continue
         before = text.tokens[at - 1] if at else ""
         if before == "how" or (before in _WHICH and not _WHO.isdisjoint(other.tokens)):
             continue
+        if base == _CAUSE and "why" in other.tokens:
+            continue
         if not (COUNTERPARTS.get(base, frozenset()) & stems or related(base, stems)):
             return True
     return False
+
+
+def _asks_otherwise(a: Core, b: Core, questions: tuple[str, str]) -> bool:
+    """Yes or no, how many, which ones and when are four answers; "is there a way to" wants to know how."""
+    return _asks_for_more(a, b, *questions) or _asks_for_more(b, a, *questions[::-1])
+
+
+def _asks_for_more(text: Core, other: Core, question: str, asked: str) -> bool:
+    if question and not _is_polar(text) and _is_polar(other):
+        way = "HOW" in text.tokens and "WAY" in other.tokens
+        choice = question in _CHOOSING and "or" in text.tokens and "or" in other.tokens
+        if not way and not choice:
+            return True
+    if "many" in text.tokens and _COUNTED.isdisjoint(other.tokens):
+        what = _after(text, ("many",))
+        if what and not KIND_OF.get(what) and (not asked or what == _after(other, _CHOOSING)):
+            return True
+    if question == "where" and "HOW" in other.tokens and not _FOUND.isdisjoint(text.tokens):
+        return False
+    return question in _ASKED_FOR and question in text.tokens and _ASKED_FOR[question].isdisjoint(other.tokens)
+
+
+def _is_polar(text: Core) -> bool:
+    return not _POLAR.isdisjoint(text.tokens[:1])
+
+
+def _after(text: Core, words: Collection[str]) -> str:
+    """The stem of what follows the first of `words`: "which states", "what are the states"; "" if nothing does."""
+    for at, word in enumerate(text.tokens):
+        if word in words:
+            rest = (stem(said) for said in text.tokens[at + 1 :] if said not in _BEING)
+            return next(rest, "")
+    return ""
+
+
+def _acted_on(a: Core, b: Core) -> bool:
+    """ "Who can I sue", "who can sue me", "who sues"."""
+    if "who" not in a.tokens or "who" not in b.tokens:
+        return False
+    one, other = (not _DOERS.isdisjoint(text.tokens) for text in (a, b))
+    objects = any(not _DONE_TO.isdisjoint(text.tokens) for text in (a, b))
+    return one != other and (objects or _who_acts(a) or _who_acts(b))
+
+
+def _who_acts(text: Core) -> bool:
+    """ "Who pays", not "who do I pay" or "who to pay"."""
+    rest = [word for word in text.tokens[text.tokens.index("who") + 1 :] if word not in _MODALS]
+    return bool(rest) and rest[0] not in _DOERS | {"do", "to", "is", "are", "PAST", "FUTURE"}
 
 
 def _ordinals(numbers: tuple[Number, ...]) -> Counter[float]:
@@ -141,17 +225,18 @@ def _other_modal(a: Core, b: Core) -> bool:
     """Can I, must I, should I; what will be and what was. A text that says none of them says nothing."""
     one, other = (_MODALS.intersection(text.tokens) for text in (a, b))
     asked = any(not _ASKING.isdisjoint(text.tokens) for text in (a, b))
-    alike = asked and one | other in (bag("CAN SHOULD"), bag("MUST SHOULD"))
+    advised = not any(_ADVISED.isdisjoint(text.tokens) for text in (a, b))
+    alike = (advised and one | other == bag("CAN SHOULD")) or (asked and one | other == bag("MUST SHOULD"))
     if (one and other and one != other and not alike) or _either(a, b, "HOW", "why"):
         return True
     if "who" not in a.tokens and "who" not in b.tokens and (_tense(a), _tense(b)) in (("past", "now"), ("now", "past")):
         return True
-    return _either(a, b, "PAST", "FUTURE")
+    return any(_either(a, b, said, "FUTURE") for said in ("PAST", "CAN", "SHOULD"))
 
 
 def _tense(text: Core) -> str:
     """That of the first auxiliary."""
-    first = next((said for said in text.tokens if said == "PAST" or said in _NOW), "")
+    first = next((said for said in text.tokens if said in _NOW or said in ("PAST", "HOW")), "")
     return {"": "", "PAST": "past"}.get(first, "now")
 
 
@@ -193,6 +278,19 @@ def _attached_elsewhere(a: Core, b: Core, names: dict[str, str]) -> bool:
     return False
 
 
+def _led_by_another(a: Core, b: Core, names: dict[str, str]) -> bool:
+    """ "A poem for my wife", "a poem about my wife"."""
+    at_a, at_b = _places(a, {}), _places(b, names)
+    shared = at_a.keys() & at_b.keys()
+    return any(frozenset((a.led(at_a[word])[0], b.led(at_b[word])[0])) in _APART for word in shared)
+
+
+def _nations_exchanged(names: dict[str, str]) -> bool:
+    """ "Germans in France", "the French in Germany"."""
+    nations = KINDS["country"] | KINDS["people"]
+    return sum(one != other and one in nations and other in nations for other, one in names.items()) > 1
+
+
 def _behind(text: Core, word: str, names: dict[str, str]) -> list[str]:
     """The two topic words that follow: "before adding tax", "before tax is added"."""
     start = text.tokens.index(word)
@@ -216,8 +314,11 @@ def _moved_freely(a: Core, b: Core, names: dict[str, str]) -> bool:
         return _is_voice(one, other)
     if one == other:
         return True
+    if len(one) > _MOST_MOVED:
+        return False
     turned = any(other == one[at:] + one[:at] for at in range(1, len(one)))
-    said = _PREDICATES & at_a.keys() & at_b.keys()  # "is it safe to eat X", "is X safe to eat"
+    said = bool(_PREDICATES & at_a.keys() & at_b.keys())  # "is it safe to eat X", "is X safe to eat"
+    said = said or any(text.tokens[1:2] == ("it",) for text in (a, b))
     if turned and (said or any(text.tokens[0] in _FRONTING for text in (a, b))):
         return True
     order = {word: at for at, word in enumerate(other)}

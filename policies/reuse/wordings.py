@@ -18,8 +18,9 @@ _ASKER = r"(?:i|you|we|one|someone|somebody|anyone|people)"
 _WHO = rf"(?: {_ASKER})?"
 _BEST = r"(?:best|easiest|simplest|right|correct|proper|good|easy|simple|usual|recommended|preferred)"
 _KNOW = r"(?:know|understand|find out|learn|ask|figure out|hear|see)"
-_TELL = r"(?:tell|show|explain|help|give|remind|teach|advise|inform|let|walk|clarify|confirm|describe)"
+_TELL = r"(?:tell|show|explain|help|give|remind|teach|advise|inform|let|walk|clarify|confirm|describe|list|name)"
 _AGENT = r"(?:you|anyone|anybody|someone|somebody)"
+_AUXILIARY = r"(?:is|are|was|were|am|do|does|did|has|have|had|can|could|will|would|shall|should|may|might|must|to)\b"
 _WAY = r"(?:way|ways|method|process|procedure|steps|approach|instructions|guide)"
 
 # What may stand before the matter itself, again and again.
@@ -60,7 +61,9 @@ _FRAMES = tuple(
             ),
             "HOW",
         ),
-        (rf"(?:in|by) (?:what|which) (?:way|means|ways) (?:do|does|can|could|should|would|did|is|are){_WHO}", "HOW"),
+        (r"what (?:do|can|could|should|must|would|shall) (?:i|we|you|one) do", "what DO"),
+        (r"in (?:what|which) way(?= did)", "how"),
+        (rf"(?:in|by) (?:what|which) (?:way|means|ways) (?:do|does|can|could|should|would|is|are){_WHO}", "HOW"),
         (r"what (?:do|should|must|would|can) (?:i|we|you|one) (?:have to |need to )?do (?:in order )?to", "HOW"),
         (
             (
@@ -79,7 +82,7 @@ _FRAMES = tuple(
         (r"(?:need|looking for) (?:help|instructions|a way)(?: to| with| for| on)?", "HOW"),
         (
             (
-                rf"how (?:do|does|can|could|would|should|might|shall|did|am|is|are|to|will|must){_WHO}"
+                rf"how (?:do|does|can|could|would|should|might|shall|am|is|are|to|will|must){_WHO}"
                 r"(?: (?:best|easily|go about|possibly|properly|correctly|supposed to|actually|need to|have to))*"
             ),
             "HOW",
@@ -92,8 +95,11 @@ _FRAMES = tuple(
             ),
             "CAN",
         ),
-        (r"is there (?:a|any|some) (?:way|possibility|option)(?: for (?:me|us))? (?:to|of|for)", "CAN"),
-        (rf"(?:can|could|may|might|will|would) {_ASKER}(?: be able to| be allowed to)?", "CAN"),
+        (
+            r"(?:is there )?(?:a|any|some|an easy|a good) (?:way|possibility|option)(?: for (?:me|us))? (?:to|of|for)",
+            "CAN WAY",
+        ),
+        (rf"(?:(?:can|could|may|might) {_ASKER}|(?:will|would) you)(?: be able to| be allowed to)?", "CAN"),
         (rf"(?:do|does|would|will|did) {_ASKER} (?:really |actually |still )?(?:need|have|be required) to", "MUST"),
         (r"must (?:i|we|you|one)|(?:am|are|is) (?:i|we|you|one) (?:required|obliged|obligated|supposed) to", "MUST"),
         (r"is it (?:necessary|required|mandatory|obligatory|compulsory|essential)(?: for (?:me|us))? to", "MUST"),
@@ -105,12 +111,25 @@ _FRAMES = tuple(
             ),
             "SHOULD",
         ),
-        (r"(?:at |on |in |by )?(?:what|which) (?:time|date|day|hour|point)", "when"),
-        (r"what is the (?:date|time)(?: of| for| when)?", "when"),
-        (r"(?:in|at|on)? ?(?:what|which) (?:place|location|spot)", "where"),
+        (rf"(?:at |on |in |by )?(?:what|which) (?:time|hour)(?= {_AUXILIARY})", "when HOUR"),
+        (rf"(?:at |on |in |by )?(?:what|which) (?:date|day)(?= {_AUXILIARY})", "when DAY"),
+        (rf"(?:at |on |in |by )?(?:what|which) point(?= {_AUXILIARY})", "when"),
+        (r"what is the date (?:of|for|when)", "when DAY"),
+        (r"what is the time (?:of|when)", "when HOUR"),
+        (rf"(?:in |at |on )(?:what|which) (?:place|location|spot)(?= {_AUXILIARY})", "where"),
+        (r"(?:what|which) (?:place|location|spot) (?=is|are|can|should)", "where "),
         (r"(?:for )?(?:what|which) (?:reason|is the reason|are the reasons)(?: why| that| for| behind)?", "why"),
         (r"how come|what makes", "why"),
         (r"how much time", "how long"),
+        (r"what is the (?:total )?number of", "how many"),
+    )
+)
+# "In May", "late May", "6 May": no modal.
+_NO_MONTH = "".join(
+    rf"(?<!{word} )"
+    for word in (
+        *("in", "of", "on", "by", "early", "mid", "late", "last", "next", "this", "since", "until", "till"),
+        *("before", "after", "from", "to", "and", r"\d", "th", "st"),
     )
 )
 _SPAN = r"(?:second|minute|hour|day|night|morning|evening|week|month|quarter|year|time)"
@@ -120,18 +139,23 @@ _PHRASES = tuple(
     for pattern, mark in (
         (r"prior to|ahead of|in advance of|in the run up to|earlier than|preceding|beforehand", "before"),
         (r"at once|simultaneously|at the same time", "and"),
-        (r"in the wake of|subsequent to|afterwards|afterward|following|as soon as|once", "after"),
+        (r"in the wake of|subsequent to|afterwards|afterward|following|as soon as", "after"),
+        # A "once" that counts is a number.
+        (r"once(?! (?:a|an|per|every|each|in|more|again|daily|weekly|monthly|yearly)\b)(?= )", "after"),
         (r"up until|till|up to", "until"),
         (r"instead of|in place of|in lieu of|rather than", "INSTEAD"),
         (r"other than|apart from|aside from|except for|excluding|besides|but not", "except"),
         (r"(?:anything|everything|nothing|all) but", "except"),
         (r"such as|for example|for instance", "SUCH"),
-        (r"not ever|never|not any ?more|no longer|not any longer|no|none of|(?:am|are|is|was|were) unable to", "not"),
+        (r"not ever|never", "not EVER"),
+        (r"not any ?more|no longer|not any longer", "not NOW"),
+        (r"no|none of|(?:am|are|is|was|were) unable to", "not"),
         (r"not any", "not"),
         (r"tak(?:e|es|ing) place|took place", "happen"),
         (r"decimal places?", "decimals"),
         (r"the year (?=\d)", ""),
         (r"usually|normally|generally|typically|commonly", ""),
+        (r"far away", "far"),
         (r"out of", "from"),
         (r"united states(?: of america)?", "us"),
         (r"allows?|permits?|lets", "let"),
@@ -140,7 +164,7 @@ _PHRASES = tuple(
             r"must|(?:has|have|had|need|needs) to|(?:am|are|is|be) (?:required|obliged|obligated|supposed) to",
             "MUST",
         ),
-        (r"can|could|may|might", "CAN"),
+        (rf"can|could|{_NO_MONTH}may(?! \d)|might", "CAN"),
         (r"c[ao]mes? out|coming out", "released"),
         (r"least expensive", "cheapest"),
         (r"final", "last"),
@@ -151,11 +175,9 @@ _PHRASES = tuple(
         (r"due to|because of|owing to|thanks to", "because"),
         (r"by means of|by using|making use of|with the help of|using|via", "with"),
         (r"in case|provided that|assuming", "if"),
-        (r"away|back", ""),
         (rf"(?:each|every|per) (?={_SPAN}\b)", "a "),
         (r"every", "all"),
         (r"a (?:few|little)", "some"),
-        (r"as of", "since"),
         (r"each other|one another", "MUTUAL"),
         (r"(?:younger|less|fewer|smaller|lower|shorter) than", "under"),
         (r"(?:older|more|greater|larger|bigger|higher|longer) than", "over"),
@@ -170,28 +192,30 @@ _PHRASES = tuple(
 FIRM = bag(
     "before after until since without except INSTEAD SUCH than unless against over under above below nor but "
     "only all each either neither not few little several most least more less same other another else own MUTUAL "
-    "SELF SOMEONE let across beyond inside outside behind near next last enough mid late early pre post sub semi "
-    "super latter former"
+    "SELF SOMEONE let across beyond inside outside behind near back away off out up down next last enough mid late "
+    "early pre post sub semi super latter former"
 )
 # These may come or go, but none of them stands for another.
 LOOSE = bag(
-    "with from by out up down off through within still already yet again then too and between around long first into "
-    "onto during because TO both and or time place"
+    "with from by through within still already yet again then too and between around long first into "
+    "onto during because TO both and or time place HOUR DAY EVER NOW"
 )
 _SMALL = FIRM | LOOSE
 _PLURAL = frozenset("s")  # the 1990s
 _OWNERS = {
     **dict.fromkeys(("my", "our", "your"), "i"),
+    "YOUR": "you",
     "his": "he",
     "her": "she",
     "their": "they",
     "its": "it",
 }
+_FIRST_PERSON = bag("i my me we our us")
 DETERMINERS = bag("the a an this that these those some any") | frozenset(_OWNERS)
 _PREPOSITIONS = bag(
     "of for in from on at with about to TO by near during as many much after before until since without"
 )
-_OWNER = re.compile(r"(\w+)(?:'s|s')(?!\w)")
+_OWNER = re.compile(r"\b(\w+)(?:'s|s')(?!\w)")
 
 
 class Core(Struct, frozen=True):
@@ -232,6 +256,8 @@ def core(text: str) -> Core:
             break
     for pattern, mark in _PHRASES:
         said = pattern.sub(mark, said)
+    if not _FIRST_PERSON.isdisjoint(facts.words):
+        said = re.sub(r"\byour\b", "YOUR", said)  # no longer anybody's: "how do I change your plan"
     tokens = tuple(said.split())
     counted = frozenset(part for number in facts.numbers for part in number.text.split())
     topics = tuple(

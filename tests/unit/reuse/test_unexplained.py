@@ -39,6 +39,34 @@ Should I paint before sanding? | Before painting, should I sand?
 What do you charge per room? | What do you charge per roof?
 Why should I learn Latin? | How should I learn Latin?
 How do I list folders with a .jpg or a .png? | How do I list folders with a .jpg and a .png?
+What time does the bank open? | What day does the bank open?
+When should I see a doctor for a cold? | Should I see a doctor for a cold?
+Which birds can swim? | Can birds swim?
+How dangerous is Rio? | Is Rio dangerous?
+Can I return shoes without a receipt? | How do I return shoes without a receipt?
+How many states border Texas? | Which states border Texas?
+What is the number of employees of Apple? | Who are the employees of Apple?
+When should I water tomatoes? | How often should I water tomatoes?
+What can I eat before surgery? | What should I eat before surgery?
+Will I get a refund? | Can I get a refund?
+How is cheese made? | How was cheese made?
+Who can I sue? | Who can sue me?
+Who pays alimony? | Who do I pay alimony?
+How do I move back to London? | How do I move to London?
+How do I pay off my mortgage? | How do I pay my mortgage?
+How many people have died as of March? | How many people have died since March?
+Which banks no longer charge fees? | Which banks never charge fees?
+Should I shower once a week? | Should I shower after a week?
+What place did Usain Bolt finish in? | Where did Usain Bolt finish?
+How do I get out of debt? | How do I get into debt?
+Is it safe to drive in Mexico? | Is it safe to drive from Mexico?
+Write a poem for my wife | Write a poem about my wife
+How do I pay for Netflix? | How do I pay with Netflix?
+How many Germans live in France? | How many French live in Germany?
+How do I change your plan? | How do I change my plan?
+What is the length of a flight to Rome? | How much is a flight to Rome?
+How do I stop bleeding? | How do I prevent bleeding?
+How do I recall an email? | How do I remember an email?
 """
 _ALLOWED = """
 Which company was LinkedIn acquired by? | Which company acquired LinkedIn?
@@ -58,6 +86,17 @@ Which items other than food are taxed? | Which items apart from food are taxed?
 What should I do prior to an exam? | What should I do before an exam?
 Which cities have hosted both the Summer and Winter Olympics? | What cities have hosted the Summer and Winter Olympics?
 I want to know how much a visa for Kenya costs | How much is a visa for Kenya?
+Is there a way to recover deleted photos? | How do I recover deleted photos?
+How far away is the moon? | How far is the moon?
+What should I do if I lose my card? | What can I do if I lose my card?
+Where can I download my invoice? | How can I download my invoice?
+What causes thunder? | Why does thunder happen?
+Is Python easy to learn? | Is it easy to learn Python?
+Which is better, tea or coffee? | Is tea or coffee better?
+What is the difference between TCP and UDP? | How do TCP and UDP differ?
+What time does the store open? | When does the store open?
+How do you unlock your phone? | How do I unlock my phone?
+What can I plant in May? | What can you plant in May?
 """
 
 

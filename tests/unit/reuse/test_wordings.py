@@ -28,7 +28,9 @@ def test_one_question_has_one_core_however_politely_it_is_put(text: str) -> None
     [
         ("Is it possible to export chats?", "Can I export chats?"),
         ("Do I need to pay tax?", "Is it necessary to pay tax?"),
-        ("What time does it open?", "When does it open?"),
+        ("At what time does it open?", "What time does it open?"),
+        ("How far away is the moon?", "How far is the moon?"),
+        ("What's the number of employees?", "How many employees?"),
         ("the day prior to the exam", "the day before the exam"),
         ("tea in lieu of coffee", "tea instead of coffee"),
         ("people older than 30", "people over 30"),
