@@ -7,11 +7,12 @@ Monday and Tuesday, or a name and another are nearly the same.
 
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import pairwise
 
 from policies.reuse.agents import asks_for_other, other_agent, other_owner
 from policies.reuse.english import Number, bag, stem
-from policies.reuse.facts import Facts
+from policies.reuse.facts import Facts, analyse
 from policies.reuse.lexicon import (
     AMBIGUOUS,
     COUNTED_KINDS,
@@ -378,6 +379,13 @@ def _is_firm(asked: str, other: str) -> bool:
 
 def unmatched(a: Facts, b: Facts) -> frozenset[str]:
     """Topic words of `a` that `b` does not have in any known form."""
+    return _unmatched(a.text, b.text)
+
+
+@lru_cache(maxsize=256)
+def _unmatched(one: str, other: str) -> frozenset[str]:
+    """Half of the guards ask for the same pair."""
+    a, b = analyse(one), analyse(other)
     begun = frozenset(word[:3] for word in b.stem_set)
     return frozenset(
         word

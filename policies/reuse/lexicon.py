@@ -285,7 +285,8 @@ russia russian|ukraine ukrainian|china chinese|japan japanese|korea korean|india
 indonesia indonesian|thailand thai|vietnam vietnamese|australia australian|egypt egyptian|nigeria nigerian|
 israel israeli|iran iranian|ireland irish|scotland scottish|britain british uk|england english|canada canadian|
 mexico mexican|brazil brazilian|argentina argentinian|america american|asia asian|africa african|
-gram g|kilogram kg|milligram mg|microgram mcg|kilometre km|kilometer km|millimetre mm|millimeter mm|centimetre cm|
+ounce oz|foot ft|celsius c|fahrenheit f|gram g|kilogram kg|milligram mg|microgram mcg|kilometre km|kilometer km|
+millimetre mm|millimeter mm|centimetre cm|
 metre m|meter m|litre l|liter l|millilitre ml|milliliter ml|volt v|watt w|kilowatt kw|megawatt mw|opus op|
 couch sofa|begin initiate|rise go|ask inquire|answer reply respond|store save keep|total sum|
 typical usual normal common average|suggest recommend|thing stuff|biggest largest greatest|smallest tiniest least|

@@ -20,7 +20,15 @@ from policies.reuse.wordings import DETERMINERS, FIRM, LOOSE, Core, core
 _ALIKE = frozenset(
     frozenset(pair)
     for pair in (
-        *(("with", "from"), ("with", "by"), ("over", "for"), ("then", "and"), ("until", "up")),
+        *(
+            ("with", "from"),
+            ("with", "by"),
+            ("over", "for"),
+            ("then", "and"),
+            ("until", "up"),
+            ("under", "below"),
+            ("over", "above"),
+        ),
         *(("into", "TO"), ("onto", "TO"), ("with", "and"), ("through", "with"), ("since", "because"), ("each", "all")),
     )
 )
@@ -161,6 +169,8 @@ def _asks_for_more(text: Core, other: Core, question: str, asked: str) -> bool:
         choice = question in _CHOOSING and "or" in text.tokens and "or" in other.tokens
         if not way and not choice:
             return True
+    if "HOW" in text.tokens and "HOW" not in other.tokens and other.tokens[:1] in (("i",), ("we",)):
+        return True  # who says what he wants or has to do does not ask how
     if "many" in text.tokens and _COUNTED.isdisjoint(other.tokens):
         what = _after(text, ("many",))
         if what and not KIND_OF.get(what) and (not asked or what == _after(other, _CHOOSING)):

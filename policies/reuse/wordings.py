@@ -74,7 +74,7 @@ _FRAMES = tuple(
         ),
         (
             (
-                r"(?:i|we) (?:need|want|would like|am trying|are trying|have)(?: help| instructions| a way)?"
+                r"(?:i|we) (?:(?:need|want|would like)(?: help| instructions| a way)|am trying|are trying)"
                 r"(?: to| with| for| on)"
             ),
             "HOW",
@@ -111,7 +111,7 @@ _FRAMES = tuple(
             ),
             "SHOULD",
         ),
-        (rf"(?:at |on |in |by )?(?:what|which) (?:time|hour)(?= {_AUXILIARY})", "when HOUR"),
+        (rf"(?:at |on |in |by )?(?:what|which) (?:time|hour)(?= (?!to\b){_AUXILIARY})", "when HOUR"),
         (rf"(?:at |on |in |by )?(?:what|which) (?:date|day)(?= {_AUXILIARY})", "when DAY"),
         (rf"(?:at |on |in |by )?(?:what|which) point(?= {_AUXILIARY})", "when"),
         (r"what is the date (?:of|for|when)", "when DAY"),

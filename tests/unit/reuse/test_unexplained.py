@@ -37,6 +37,8 @@ What should I do if my dog bites another dog? | What should I do if another dog 
 How can I tell if someone blocked me on Instagram? | How can I tell if I blocked someone on Instagram?
 Should I paint before sanding? | Before painting, should I sand?
 What do you charge per room? | What do you charge per roof?
+I want to end it all | How do I end it all?
+I have to leave my job | How do I leave my job?
 Why should I learn Latin? | How should I learn Latin?
 How do I list folders with a .jpg or a .png? | How do I list folders with a .jpg and a .png?
 What time does the bank open? | What day does the bank open?
@@ -124,13 +126,18 @@ def test_what_english_lets_one_say_in_two_ways_is_explained(one: str, other: str
     assert not _unexplained(other, one)
 
 
-def test_most_of_the_paraphrases_and_hardly_a_near_miss_are_explained() -> None:
-    """1,840 pairs of three authors who had not seen the guards; mended while looking at some of them, so not how
-    fresh ones fare: docs/benchmarks.md says that."""
+@pytest.mark.parametrize(
+    ("file", "size", "missed", "explained"), [("fresh_near_misses", 920, 5, 330), ("later_near_misses", 650, 3, 160)]
+)
+def test_hardly_a_near_miss_is_explained_and_many_paraphrases_are(
+    file: str, size: int, missed: int, explained: int
+) -> None:
+    """3,140 pairs of five authors who had not seen the guards; mended while looking at most of them, so not how fresh
+    ones fare: docs/benchmarks.md says that."""
     found: dict[bool, Counter[bool]] = {True: Counter(), False: Counter()}
-    for pair in read_pairs(_DATA / "fresh_near_misses.tsv"):
+    for pair in read_pairs(_DATA / f"{file}.tsv"):
         a, b = analyse(pair.a), analyse(pair.b)
         found[pair.same][forbids(a, b) is None and not _unexplained(pair.a, pair.b)] += 1
-    assert found[True].total() == found[False].total() == 920
-    assert found[False][True] <= 20
-    assert found[True][True] >= 310
+    assert found[True].total() == found[False].total() == size
+    assert found[False][True] <= missed
+    assert found[True][True] >= explained
