@@ -18,18 +18,10 @@ from policies.reuse.roots import related
 from policies.reuse.wordings import DETERMINERS, FIRM, LOOSE, Core, core
 
 _ALIKE = frozenset(
-    frozenset(pair)
-    for pair in (
-        *(
-            ("with", "from"),
-            ("with", "by"),
-            ("over", "for"),
-            ("then", "and"),
-            ("until", "up"),
-            ("under", "below"),
-            ("over", "above"),
-        ),
-        *(("into", "TO"), ("onto", "TO"), ("with", "and"), ("through", "with"), ("since", "because"), ("each", "all")),
+    frozenset(pair.split("/"))
+    for pair in bag(
+        "with/from with/by with/and through/with over/for over/above under/below then/and until/up into/TO onto/TO "
+        "since/because each/all"
     )
 )
 _MODALS = bag("CAN MUST SHOULD")
@@ -129,11 +121,13 @@ def differs(a: Facts, b: Facts, missing_a: frozenset[str], missing_b: frozenset[
     ):
         return True
     names = _counterparts(one, other)
-    if _attached_elsewhere(one, other, names) or _led_by_another(one, other, names):
+    places = _places(one, {}), _places(other, names)
+    if _attached_elsewhere(one, other, names) or _led_by_another(one, other, *places):
         return True
     if _owned_by_another(one, other, names) or _nations_exchanged(names):
         return True
-    return not _moved_freely(one, other, names)
+    loose = _PREDICATES | _MEASURES | _degrees(one) | {names[base] for base in _degrees(other)}
+    return not _moved_freely(one, other, *places, loose)
 
 
 def _left(text: Core, other: Core, matched: frozenset[str]) -> bool:
@@ -288,9 +282,8 @@ def _attached_elsewhere(a: Core, b: Core, names: dict[str, str]) -> bool:
     return False
 
 
-def _led_by_another(a: Core, b: Core, names: dict[str, str]) -> bool:
+def _led_by_another(a: Core, b: Core, at_a: dict[str, int], at_b: dict[str, int]) -> bool:
     """ "A poem for my wife", "a poem about my wife"."""
-    at_a, at_b = _places(a, {}), _places(b, names)
     shared = at_a.keys() & at_b.keys()
     return any(frozenset((a.led(at_a[word])[0], b.led(at_b[word])[0])) in _APART for word in shared)
 
@@ -314,10 +307,9 @@ def _owned_by_another(a: Core, b: Core, names: dict[str, str]) -> bool:
     return any(one[word] != other[word] for word in one.keys() & other.keys())
 
 
-def _moved_freely(a: Core, b: Core, names: dict[str, str]) -> bool:
-    """Whether topic words stand in one order, or those that changed places did so as English lets them."""
-    at_a, at_b = _places(a, {}), _places(b, names)
-    loose = _PREDICATES | _MEASURES | _degrees(a) | {names[base] for base in _degrees(b)}
+def _moved_freely(a: Core, b: Core, at_a: dict[str, int], at_b: dict[str, int], loose: Collection[str]) -> bool:
+    """Whether topic words stand in one order, or those that changed places did so as English lets them; `loose` ones
+    may stand anywhere."""
     one = [word for word in at_a if word in at_b and word not in loose]
     other = [word for word in at_b if word in at_a and word not in loose]
     if a.passive != b.passive:
