@@ -205,7 +205,9 @@ def _who_acts(text: Core) -> bool:
 def _ordinals(numbers: tuple[Number, ...]) -> Counter[float]:
     """The second one is not two of them; the 6th of January is 6 January."""
     months = KINDS["month"]
-    counted = (item for item in numbers if item.text.endswith(("st", "nd", "rd", "th")))
+    counted = (
+        item for item in numbers if item.text.endswith(("st", "nd", "rd", "th")) and not item.text.endswith("thousand")
+    )
     return Counter(
         item.value
         for item in counted

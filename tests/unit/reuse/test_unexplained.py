@@ -76,6 +76,7 @@ Does the warranty cover water damage? | Is water damage covered by the warranty?
 How do I round a float in JavaScript? | In JavaScript, how can I round a float?
 How do I sort a Python dictionary? | How can I sort a dictionary in Python?
 What is the price of gold? | What's the gold price?
+Can I borrow a thousand euros? | Can I borrow 1,000 euros?
 What are Berlin's main sights? | What are the main sights of Berlin?
 How many vacation days do staff get after 5 years? | After 5 years, how many vacation days does staff get?
 What is the difference between TCP and UDP? | What's the difference between UDP and TCP?
