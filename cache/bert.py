@@ -5,7 +5,7 @@ transformers: the process starts in two seconds instead of ten and a short text 
 `python -m cache.encoder --check` compares the two. Does not know sockets, batches' origins, or other architectures.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -81,18 +81,19 @@ def understands(folder: Path) -> bool:
 class Bert:
     """`window` tokens at most, special ones included; vectors of `dimension`."""
 
-    def __init__(self, folder: Path, precision: torch.dtype) -> None:
+    def __init__(self, folder: Path, precision: torch.dtype, weights: Mapping[str, Tensor] | None = None) -> None:
         self._config = _read(folder / "config.json", _Config)
         self.dimension = self._config.hidden_size
         self.window = _read(folder / "sentence_bert_config.json", _Limits).max_seq_length
         self._tokenizer: Tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._weights = {name: value.to(precision) for name, value in load_file(folder / "model.safetensors").items()}
+        found = load_file(folder / "model.safetensors") if weights is None else weights
+        self._weights = {name: value.to(precision) for name, value in found.items()}
         self._words = self._take("embeddings.word_embeddings.weight")
-        # Every text is of token type 0, so its row can be added to the positions once and for all.
-        types = self._take("embeddings.token_type_embeddings.weight")
-        self._places = self._take("embeddings.position_embeddings.weight") + types[0]
+        # A text alone is of token type 0, so its row can be added to the positions once and for all.
+        self._types = self._take("embeddings.token_type_embeddings.weight")
+        self._places = self._take("embeddings.position_embeddings.weight") + self._types[0]
         self._norm = self._pair("embeddings.LayerNorm")
         self._layers = [self._layer(f"encoder.layer.{i}.") for i in range(self._config.num_hidden_layers)]
         self._weights.clear()
@@ -104,16 +105,28 @@ class Bert:
     @torch.inference_mode()
     def embed(self, rows: Sequence[list[int]]) -> NDArray[np.float32]:
         """`(len(rows), dimension)` float32, normalised. Rows hold at most `window` ids."""
+        x, seen = self.hidden(rows)
+        weight = seen[:, :, None].float()
+        return normalize((x.float() * weight).sum(1) / weight.sum(1), dim=1).numpy()
+
+    def hidden(self, rows: Sequence[list[int]], first: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
+        """The last layer's states `(len(rows), width, dimension)`, and which of them are of a token and no padding.
+
+        `first`: how many ids of each row are its first text's; what follows is a second text, of token type 1.
+        """
         width = max(len(row) for row in rows)
         ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
         seen = torch.tensor([[True] * len(row) + [False] * (width - len(row)) for row in rows])
         mask = None if bool(seen.all()) else seen[:, None, None, :]
-        x = self._normed(self._words[ids] + self._places[:width], self._norm)
+        x = self._words[ids] + self._places[:width]
+        if first is not None:
+            second = torch.arange(width)[None, :] >= torch.tensor(first)[:, None]
+            x = x + second[:, :, None].to(x.dtype) * (self._types[1] - self._types[0])
+        x = self._normed(x, self._norm)
         for layer in self._layers:
             x = self._normed(x + self._attend(x, layer, mask), layer.norm_attention)
             x = self._normed(x + linear(gelu(linear(x, *layer.up)), *layer.down), layer.norm)
-        weight = seen[:, :, None].float()
-        return normalize((x.float() * weight).sum(1) / weight.sum(1), dim=1).numpy()
+        return x, seen
 
     def _attend(self, x: Tensor, layer: _Layer, mask: Tensor | None) -> Tensor:
         count, width, _ = x.shape

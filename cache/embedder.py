@@ -48,6 +48,13 @@ class Encoded(NamedTuple):
     seconds: float = 0.0
 
 
+class Read(NamedTuple):
+    """`odds[i]`: log odds that one answer does for both texts of a pair. `seconds`: what was computed for this."""
+
+    odds: list[float]
+    seconds: float = 0.0
+
+
 class Encoder(Protocol):
     """Texts to vectors. Every async method may raise EncoderDown; none truncates silently (`tokens` tells)."""
 
@@ -64,6 +71,11 @@ class Encoder(Protocol):
         """Tokens the model reads at most, its own special ones included."""
         ...
 
+    @property
+    def reader(self) -> str:
+        """Digest of what reads two texts together; empty: it cannot."""
+        ...
+
     async def start(self) -> None: ...
 
     async def encode(self, texts: Sequence[str]) -> Encoded: ...
@@ -71,6 +83,10 @@ class Encoder(Protocol):
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]: ...
 
     async def count_tokens(self, texts: Sequence[str]) -> list[int]: ...
+
+    async def read(self, pairs: Sequence[tuple[str, str]]) -> Read:
+        """Log odds for each (kept text, question) that one answer does for both. EncoderDown where `reader` is ""."""
+        ...
 
     def status(self) -> str | None:
         """None when ready, else what it waits for."""
@@ -106,6 +122,10 @@ class EncoderClient:
     @property
     def window(self) -> int:
         return self._hello.window if self._hello else 256
+
+    @property
+    def reader(self) -> str:
+        return self._hello.reader if self._hello else ""
 
     async def start(self) -> None:
         """Begin connecting; returns at once. A second call does nothing."""
@@ -152,6 +172,13 @@ class EncoderClient:
             return []
         return (await self._ask([text[:MAX_CHARS] for text in texts], vectors=False)).tokens
 
+    async def read(self, pairs: Sequence[tuple[str, str]]) -> Read:
+        cut = [(kept[:MAX_CHARS], asked[:MAX_CHARS]) for kept, asked in pairs]
+        answer = await self._ask([], vectors=False, pairs=cut)
+        if len(answer.readings) != len(cut):
+            raise EncoderDown("encoder-failed")
+        return Read(answer.readings, answer.seconds)
+
     async def _fetch(self, texts: list[str]) -> tuple[dict[str, tuple[NDArray[np.float32], int]], float]:
         answer = await self._ask(texts, vectors=True)
         vectors = np.frombuffer(answer.vectors, dtype="<f4").reshape(len(texts), self.dimension)
@@ -166,13 +193,13 @@ class EncoderClient:
         self._remembered.move_to_end(text)
         return self._remembered[text]
 
-    async def _ask(self, texts: list[str], *, vectors: bool) -> wire.Answer:
+    async def _ask(self, texts: list[str], *, vectors: bool, pairs: Sequence[tuple[str, str]] = ()) -> wire.Answer:
         if self._writer is None or self._hello is None:
             raise EncoderDown("encoder-down" if self._lost_at is not None else "encoder-loading")
         if len(self._pending) >= _MAX_PENDING:
             raise EncoderDown("encoder-busy")
         self._next += 1
-        ask = wire.Ask(id=self._next, texts=texts, vectors=vectors)
+        ask = wire.Ask(id=self._next, texts=texts, vectors=vectors, pairs=list(pairs))
         future: asyncio.Future[wire.Answer] = asyncio.get_running_loop().create_future()
         self._pending[ask.id] = future
         try:
@@ -226,14 +253,18 @@ class EncoderClient:
 
 
 _WORD = re.compile(r"\w+")
+# Log odds of what is taken for certain.
+_ALIKE = 9.0
 
 
 class HashEncoder:
     """Deterministic embeddings of word overlap, without a model: for tests and for trying the cache out.
 
     Each word points in a direction drawn from its hash; a text is the normalised sum. Equal words in any order give
-    cosine 1, disjoint texts about 0. It knows nothing of meaning.
+    cosine 1, disjoint texts about 0. It knows nothing of meaning. As `reader` it takes any two texts for alike.
     """
+
+    reader = "hash"
 
     def __init__(self, dimension: int = 384, window: int = 256) -> None:
         self.name = f"hash-{dimension}"
@@ -254,6 +285,9 @@ class HashEncoder:
 
     async def count_tokens(self, texts: Sequence[str]) -> list[int]:
         return [len(_WORD.findall(text)) + 2 for text in texts]
+
+    async def read(self, pairs: Sequence[tuple[str, str]]) -> Read:
+        return Read([_ALIKE for _ in pairs])
 
     def status(self) -> str | None:
         return None

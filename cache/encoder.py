@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 
 from cache import bert, weights, wire
 from cache.embedder import MAX_CHARS
+from cache.priors import reader_artefact
+from cache.reader import Reader
 
 log = logging.getLogger("nearhit.encoder")
 
@@ -35,12 +37,15 @@ _MAX_TOKENS = 4_096
 _BULK_ABOVE = 4
 _MAX_WAITING = 1_024
 _AGREEMENT = 0.999
+# Readings of two precisions may differ by as much, in log odds.
+_READ_ALIKE = 0.25
 _PROBES = (
     "How do I reset my password?",
     "What does time to first token mean?",
     "The invoice of 14 March names 1,250.50 EUR, not 1,205.50 EUR.",
     "Explain why a bridge needs expansion joints, and what happens to long spans in hot summers without them.",
 )
+_READ = [(one, other) for one in _PROBES for other in _PROBES]
 
 
 class Runtime(Protocol):
@@ -89,9 +94,10 @@ class Model:
 
     `precision`: `bf16` is used where the CPU multiplies it natively and its vectors agree with fp32 to a cosine of
     0.999; else fp32. `name` says what was used, for vectors of two precisions or runtimes are not the same index.
+    `reader`: what reads two texts together, for the bundled weights and where `reads`; else None.
     """
 
-    def __init__(self, source: weights.Source, precision: str = "auto") -> None:
+    def __init__(self, source: weights.Source, precision: str = "auto", *, reads: bool = True) -> None:
         kind, label = (bert.Bert, "plain") if bert.understands(source.folder) else (_SentenceTransformers, "st")
         self._runtime: Runtime = kind(source.folder, torch.float32)
         self.window, self.dimension = self._runtime.window, self._runtime.dimension
@@ -104,6 +110,21 @@ class Model:
             else:
                 log.warning("bf16 agrees with fp32 only to %.5f: using fp32", agreement)
         self.name = f"{source.name}:{source.digest[:12]}:{label}-{self.precision}"
+        # Made for these weights and no others.
+        known = source.digest == weights.PINNED["model.safetensors"]
+        self.reader = self._reader(source) if reads and known and kind is bert.Bert else None
+
+    def _reader(self, source: weights.Source) -> Reader:
+        """In the encoder's precision, where its word is the same in that."""
+        exact = Reader(source.folder, reader_artefact(), torch.float32)
+        if self.precision == "fp32":
+            return exact
+        half = Reader(source.folder, reader_artefact(), torch.bfloat16)
+        apart = max(abs(x - y) for x, y in zip(half.read(_READ), exact.read(_READ), strict=True))
+        if apart <= _READ_ALIKE:
+            return half
+        log.warning("bf16 readings are off by up to %.3f: reading in fp32", apart)
+        return exact
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, special tokens included, nothing cut but characters beyond MAX_CHARS."""
@@ -183,9 +204,9 @@ class Server:
         """All short asks that fit one pass; when there are none, one long ask."""
         jobs: list[_Job] = []
         texts = 0
-        while self._few and (not jobs or texts + len(self._few[0].ask.texts) <= _MAX_TEXTS):
+        while self._few and (not jobs or texts + _size(self._few[0].ask) <= _MAX_TEXTS):
             jobs.append(self._few.popleft())
-            texts += len(jobs[-1].ask.texts)
+            texts += _size(jobs[-1].ask)
         if not jobs and self._bulk:
             jobs.append(self._bulk.popleft())
         return jobs
@@ -199,7 +220,9 @@ class Server:
             await self._ready.wait()
             assert self._model is not None
             model = self._model
-            writer.write(wire.frame(wire.Hello(name=model.name, dimension=model.dimension, window=model.window)))
+            reads = model.reader.digest if model.reader else ""
+            hello = wire.Hello(name=model.name, dimension=model.dimension, window=model.window, reader=reads)
+            writer.write(wire.frame(hello))
             async with asyncio.TaskGroup() as group:
                 while True:
                     ask = wire.decode_ask(await wire.read_frame(reader))
@@ -241,26 +264,44 @@ class Server:
         return await job.answered
 
 
+def _size(ask: wire.Ask) -> int:
+    return len(ask.texts) + 2 * len(ask.pairs)
+
+
 def _answer(model: Model, asks: list[wire.Ask]) -> list[wire.Answer]:
     """One pass for all; runs in the model's thread. A model that fails fails these asks, not the process."""
     began = time.perf_counter()
     try:
+        readings = _read(model, asks)
         ids = [model.tokenize(ask.texts) for ask in asks]
         wanted = [row for ask, rows in zip(asks, ids, strict=True) if ask.vectors for row in rows]
         vectors = model.embed(wanted) if wanted else np.zeros((0, model.dimension), np.float32)
     except (RuntimeError, ValueError, TypeError) as error:
-        log.error("embedding failed: %s", type(error).__name__)
+        log.error("a pass failed: %s", type(error).__name__)
         return [wire.Answer(id=ask.id, error="failed") for ask in asks]
     counts = [[len(row) for row in rows] for rows in ids]
-    per_token = (time.perf_counter() - began) / max(1, sum(map(sum, counts)))
+    # Told apart by letters, since pairs and texts may share a pass.
+    letters = [sum(map(len, ask.texts)) + sum(len(a) + len(b) for a, b in ask.pairs) for ask in asks]
+    per_letter = (time.perf_counter() - began) / max(1, sum(letters))
     answers: list[wire.Answer] = []
     start = 0
-    for ask, tokens in zip(asks, counts, strict=True):
+    for ask, tokens, read, size in zip(asks, counts, readings, letters, strict=True):
         taken = vectors[start : start + len(tokens)] if ask.vectors else vectors[:0]
         start += len(taken)
         told = taken.astype("<f4").tobytes()
-        answers.append(wire.Answer(id=ask.id, tokens=tokens, vectors=told, seconds=per_token * sum(tokens)))
+        answers.append(wire.Answer(id=ask.id, tokens=tokens, vectors=told, readings=read, seconds=per_letter * size))
     return answers
+
+
+def _read(model: Model, asks: Sequence[wire.Ask]) -> list[list[float]]:
+    """The readings of each ask, all in one pass."""
+    pairs = [pair for ask in asks for pair in ask.pairs]
+    if not pairs:
+        return [[] for _ in asks]
+    if model.reader is None:
+        raise ValueError("no reader for this model")
+    found = iter(model.reader.read([(a[:MAX_CHARS], b[:MAX_CHARS]) for a, b in pairs]))
+    return [[next(found) for _ in ask.pairs] for ask in asks]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,13 +11,13 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from cache.embedder import Encoder, EncoderDown
-from cache.learning import evidence_of, guarded, named
+from cache.learning import Scope, evidence_of, guarded, named
 from cache.partitions import Candidate, Key, NotReady, Partitions
 from cache.scopes import Scopes
 from cache.store import Store, StoreDown
 from cache.types import CacheConfig, Embedding, Entry, Looked, Query, Sight, Uncounted, Weighed
 from cache.vectors import Vector, pack
-from policies.reuse import Budget, Explore, Neighbour, Regenerate, Serve, Verdict
+from policies.reuse import Budget, Explore, Neighbour, Regenerate, Serve, Verdict, told, unread
 
 # A partition that takes longer to load is there for the next look-up; nobody waits for it.
 _LOAD_WAIT = 0.05
@@ -47,6 +47,15 @@ class Found(Struct, kw_only=True):
     audit: float = 0.0
     uncounted: Uncounted | None = None
     embedded: Embedding | None = None
+
+
+class _Decided(NamedTuple):
+    """A verdict over neighbours; `read`: from when to when the encoder read, `computed`: seconds of it."""
+
+    verdict: Verdict
+    neighbours: list[Neighbour]
+    read: tuple[float, float] | None = None
+    computed: float = 0.0
 
 
 class Meaning:
@@ -122,8 +131,26 @@ class Meaning:
             return False
         scope = await self._scopes.get((query.scope, self._encoder.name))
         near = Neighbour(entry_id=1, text=text, similarity=similarity)
-        verdict = policy.decide(scope.state, query.text, [near], budget)
+        verdict = (await self._decide(scope, query.text, [near], budget)).verdict
         return isinstance(guarded(verdict, scope, vector), Serve)
+
+    async def _decide(self, scope: Scope, text: str, near: list[Neighbour], budget: Budget) -> _Decided:
+        """What the policy says, after the encoder has read what it wants read. What could not be read is not served."""
+        policy = self._scopes.policy
+        verdict = policy.decide(scope.state, text, near, budget)
+        wanted = frozenset(unread(verdict))
+        if not wanted or not self._encoder.reader:
+            return _Decided(verdict, near)
+        started = self._monotonic()
+        pairs = {item.entry_id: (item.text, text) for item in near if item.entry_id in wanted}
+        try:
+            async with asyncio.timeout(self._config.embed_timeout):
+                found = await self._encoder.read(list(pairs.values()))
+        except (TimeoutError, EncoderDown):
+            return _Decided(verdict, near)
+        read = told(near, dict(zip(pairs, found.odds, strict=True)))
+        took = (started, self._monotonic())
+        return _Decided(policy.decide(scope.state, text, read, budget), read, took, found.seconds)
 
     async def _fetch(
         self, key: Key, near: Sequence[Candidate], alive: Callable[[Entry], bool]
@@ -144,13 +171,17 @@ class Meaning:
     async def _judge(self, query: Query, budget: Budget, found: Found, real: list[tuple[Entry, float]]) -> Verdict:
         """Fill `found` with the verdict. Raises StoreDown."""
         assert found.vector is not None
-        key, policy = (query.scope, self._encoder.name), self._scopes.policy
+        key = (query.scope, self._encoder.name)
         if not real:
             found.reason = "far"
             return Regenerate(reason="far")
         scope, now = await self._scopes.get(key), self._now()
         neighbours = [_neighbour(entry, similarity, now, scope.record.answers) for entry, similarity in real]
-        verdict = guarded(policy.decide(scope.state, query.text, neighbours, budget), scope, found.vector)
+        decided = await self._decide(scope, query.text, neighbours, budget)
+        if decided.read is not None and found.embedded is not None:
+            spent = found.embedded.computed + decided.computed
+            found.embedded = found.embedded._replace(computed=spent, read=decided.read)
+        verdict, neighbours = guarded(decided.verdict, scope, found.vector), decided.neighbours
         entries = {entry.id: (entry, similarity) for entry, similarity in real}
         found.looked = _looked(verdict, neighbours)
         if evidence := evidence_of(verdict):
@@ -187,6 +218,10 @@ def _neighbour(entry: Entry, similarity: float, now: float, answers: Mapping[int
     )
 
 
+def _reading(neighbour: Neighbour) -> dict[str, float]:
+    return {} if neighbour.reading is None else {"reading": round(neighbour.reading, 4)}
+
+
 def _looked(verdict: Verdict, neighbours: Sequence[Neighbour]) -> tuple[Looked, ...]:
     notes = {note.entry_id: note for note in verdict.notes}
     seen = {item.entry_id: item for item in evidence_of(verdict)}
@@ -199,7 +234,7 @@ def _looked(verdict: Verdict, neighbours: Sequence[Neighbour]) -> tuple[Looked, 
             answer_id=neighbour.answer,
             risk=held.risk if (held := seen.get(neighbour.entry_id)) else None,
             guards=held.guards if held else (),
-            features=named(held.features) if held else {},
+            features=named(held.features) | _reading(neighbour) if held else {},
         )
         for neighbour in neighbours
     )

@@ -121,11 +121,13 @@ class Sight(Struct, frozen=True, kw_only=True):
 
 
 class Embedding(NamedTuple):
-    """From when to when the encoder was asked, monotonic seconds, and how many of them it computed for this text."""
+    """From when to when the encoder was asked for a vector, monotonic seconds, and how many seconds it computed for
+    this text. `read`: from when to when it read the text together with kept ones, where it did (in `computed` too)."""
 
     start: float
     end: float
     computed: float
+    read: tuple[float, float] | None = None
 
 
 class Hit(Struct, frozen=True, kw_only=True):

@@ -10,30 +10,36 @@ MAX_FRAME = 64 << 20
 
 
 class Hello(Struct, kw_only=True):
-    """The encoder's first frame, sent once it is loaded. `name` identifies model, weights and precision."""
+    """The encoder's first frame, sent once it is loaded. `name` identifies model, weights and precision.
+
+    `reader`: digest of what reads two texts together; empty: it cannot.
+    """
 
     name: str
     dimension: int
     window: int
+    reader: str = ""
 
 
 class Ask(Struct, kw_only=True):
-    """`vectors=False` only counts tokens."""
+    """`vectors=False` only counts tokens. `pairs`: texts to be read together; then there are no `texts`."""
 
     id: int
-    texts: list[str]
+    texts: list[str] = []
     vectors: bool = True
+    pairs: list[tuple[str, str]] = []
 
 
 class Answer(Struct, kw_only=True):
     """`vectors`: `(len(tokens), dimension)` float32 little endian, normalised. `tokens`: before the text is cut.
 
-    `seconds`: of computing, this ask's share of the passes it was part of.
+    `readings`: log odds, one for each pair. `seconds`: of computing, this ask's share of the passes it was part of.
     """
 
     id: int
     tokens: list[int] = []
     vectors: bytes = b""
+    readings: list[float] = []
     seconds: float = 0.0
     error: str | None = None
 

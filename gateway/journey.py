@@ -119,6 +119,7 @@ class Recorder:
         found = journey.hit or journey.miss
         if found is not None and found.embedded is not None:
             timings.embedded = (found.embedded.start, found.embedded.end)
+            timings.read = found.embedded.read
             outcome.embed_nano = round(found.embedded.computed * self._encoder_nano)
         if journey.flight is not None:
             _note(journey, journey.flight.landing)
@@ -251,6 +252,8 @@ def _marks(journey: Journey) -> dict[str, float]:
         marks["looked_up"] = (timings.looked_up - started) * 1e3
     if timings.embedded is not None:
         marks["embed_start"], marks["embed_end"] = ((mark - started) * 1e3 for mark in timings.embedded)
+    if timings.read is not None:
+        marks["read_start"], marks["read_end"] = ((mark - started) * 1e3 for mark in timings.read)
     if timings.first_chunk:
         marks["first_chunk"] = (timings.first_chunk - started) * 1e3
     if timings.ended:

@@ -32,14 +32,15 @@ class Timings(Struct, kw_only=True):
     """When each step of a request was done, in monotonic seconds; 0.0 means that the step was not reached.
 
     `admitted`: rate limits passed. `looked_up`: the cache has answered. `embedded`: from when to when the encoder was
-    asked. `dispatched`: handed to a provider. `first_chunk`: the first chunk of the answer in hand. `ended`: the last
-    chunk given to the client.
+    asked for a vector, `read`: to read two texts together. `dispatched`: handed to a provider. `first_chunk`: the
+    first chunk of the answer in hand. `ended`: the last chunk given to the client.
     """
 
     received: float
     admitted: float = 0.0
     looked_up: float = 0.0
     embedded: tuple[float, float] | None = None
+    read: tuple[float, float] | None = None
     dispatched: float = 0.0
     first_chunk: float = 0.0
     ended: float = 0.0
@@ -65,6 +66,8 @@ def parts(timings: Timings, attempts: list[Attempt], ended: float) -> Iterator[P
         yield Part("cache.find", 1, timings.admitted or begun, timings.looked_up)
         if timings.embedded is not None:
             yield Part("encoder.embed", 2, *timings.embedded)
+        if timings.read is not None:
+            yield Part("encoder.read", 2, *timings.read)
     if timings.dispatched:
         yield Part("dispatch", 1, timings.looked_up or timings.admitted or begun, ended)
         for attempt in attempts:

@@ -122,7 +122,7 @@ def build_trace(
     content: bool = False,
     span_id: Callable[[], str] = draw_span_id,
 ) -> Trace:
-    """The span tree of one request: admit, cache.find -> encoder.embed, dispatch -> what each attempt did."""
+    """The span tree of one request: admit, cache.find -> encoder.embed, encoder.read, dispatch -> each attempt's."""
     call = outcome.call
     parent = parent_of(call.directives.traceparent)
     begun = timings.received or call.received

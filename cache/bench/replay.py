@@ -5,7 +5,7 @@ given chance). Does not know stores or models. The policy and its state are the 
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,11 +25,18 @@ from policies.reuse import (
     Serve,
     Verdict,
     believed,
+    told,
+    unread,
 )
+
+# Log odds of each (kept text, question).
+Reader = Callable[[Sequence[tuple[str, str]]], Sequence[float]]
+Decide = Callable[[Sequence[Neighbour]], Verdict]
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """`flip`: how often the judge is wrong; `told`: whether the policy is told so. `keys`: most keys of one answer."""
+    """`flip`: how often the judge is wrong; `told`: whether the policy is told so. `keys`: most keys of one answer.
+    `reader`: reads what the policy wants read; without one nothing is served to a policy that wants that."""
 
     budget: Budget
     seed: int = 0
@@ -37,6 +44,7 @@ class Options(Struct, frozen=True, kw_only=True):
     flip: float = 0.0
     told: bool = True
     keys: int = 64
+    reader: Reader | None = None
 
 
 class Step(Struct, frozen=True):
@@ -106,6 +114,16 @@ class Learning:
         self.state = self._policy.learn(self.state, outcome)
 
 
+def read(decide: Decide, text: str, near: list[Neighbour], reader: Reader | None) -> Verdict:
+    """What `decide` says of the neighbours once `reader` has read what it wants read."""
+    verdict = decide(near)
+    wanted = frozenset(unread(verdict))
+    if not wanted or reader is None:
+        return verdict
+    pairs = {item.entry_id: (item.text, text) for item in near if item.entry_id in wanted}
+    return decide(told(near, dict(zip(pairs, reader(list(pairs.values())), strict=True))))
+
+
 class Replay:
     """A cache from empty on. `ask` answers one request. `nearest`: how its keys are found; default: by the index."""
 
@@ -121,7 +139,12 @@ class Replay:
 
     def ask(self, row: Row, vector: NDArray[np.float32]) -> Step:
         self._place += 1
-        verdict = self._mind.decide(row.text, self._near(vector), self._options.budget)
+        verdict = read(
+            lambda near: self._mind.decide(row.text, near, self._options.budget),
+            row.text,
+            self._near(vector),
+            self._options.reader,
+        )
         audited = isinstance(verdict, Serve) and self._random.random() < verdict.audit
         served = isinstance(verdict, Serve) and not audited
         self._mind.count(verdict, served=served)

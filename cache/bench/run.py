@@ -4,6 +4,7 @@ Knows the order: read, embed, decide, count; and the names under which figures a
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from cache.bench.data import Pair, Row, read_pairs, read_stream
 from cache.bench.figures import Rate, figures, share
 from cache.bench.minds import hindsight, mind, sweep
 from cache.bench.nearest import Table
-from cache.bench.replay import Options, Step, replay
+from cache.bench.readings import Readings
+from cache.bench.replay import Options, Step, read, replay
 from cache.bench.vectors import Embedder, Matrix
 from policies.reuse import Budget, Neighbour, Serve
 
@@ -51,6 +53,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     vectors: Matrix
     encoder: str
     table: Table | None = None
+    readings: Readings
 
 
 def prepare(path: Path, setting: Setting, *, often: bool = False) -> Prepared:
@@ -66,6 +69,7 @@ def prepare(path: Path, setting: Setting, *, often: bool = False) -> Prepared:
         vectors=vectors,
         encoder=embedder.digest,
         table=Table(vectors) if often and stream.rows else None,
+        readings=Readings(setting.folder),
     )
 
 
@@ -78,8 +82,10 @@ def run_stream(path: Path, setting: Setting) -> Told:
 def run_prepared(made: Prepared, setting: Setting) -> list[Step]:
     """`setting` may differ from the one it was prepared with in all but order and limit."""
     decider = mind(setting.policy, encoder=made.encoder, artefact=setting.artefact)
-    options = Options(budget=setting.budget, seed=made.seed, flip=setting.flip)
-    return replay(made.rows, made.vectors, decider, options, made.table)
+    options = Options(budget=setting.budget, seed=made.seed, flip=setting.flip, reader=made.readings.read)
+    steps = replay(made.rows, made.vectors, decider, options, made.table)
+    made.readings.save()
+    return steps
 
 
 def told(made: Prepared, setting: Setting, steps: Sequence[Step]) -> Told:
@@ -131,12 +137,15 @@ def run_pairs(path: Path, setting: Setting) -> Told:
     embedder = Embedder(setting.folder)
     first, second = embedder.embed([pair.a for pair in pairs]), embedder.embed([pair.b for pair in pairs])
     decider = mind(setting.policy, encoder=embedder.digest, artefact=setting.artefact)
+    readings = Readings(setting.folder)
     total, tags = Tally(), {tag: Tally() for tag in dict.fromkeys(pair.tag for pair in pairs)}
     for pair, similarity in zip(pairs, _cosines(first, second), strict=True):
         near = [Neighbour(entry_id=1, text=pair.a, similarity=similarity)]
-        served = isinstance(decider.decide(pair.b, near, setting.budget), Serve)
+        decide = partial(decider.decide, pair.b, budget=setting.budget)
+        served = isinstance(read(decide, pair.b, near, readings.read), Serve)
         for tally in (total, tags[pair.tag]):
             tally.add(pair, served=served, near=similarity >= 0.9)
+    readings.save()
     by_tag = {tag: tally.told() for tag, tally in tags.items()}
     return {"pairs": path.name, **setting.told(), **total.told(), "tags": by_tag}
 

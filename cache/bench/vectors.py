@@ -49,7 +49,7 @@ class Embedder:
     def _compute(self, texts: list[str]) -> Matrix:
         from cache.encoder import Model  # loads torch: seconds, and not needed when everything is in the folder
 
-        model = Model(self._source)
+        model = Model(self._source, reads=False)
         return np.concatenate([model.embed(model.tokenize(texts[i : i + _STEP])) for i in range(0, len(texts), _STEP)])
 
     def _save(self, vectors: Matrix) -> None:

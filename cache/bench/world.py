@@ -15,7 +15,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from cache.embedder import Encoded
+from cache.bench.readings import Readings
+from cache.embedder import Encoded, Read
 from cache.judging import Judgement, Pair
 from cache.learning import ScopeForm, learning
 from cache.scope import Identity, scope_query
@@ -61,13 +62,14 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 class Known:
-    """Implements `cache.embedder.Encoder` with vectors computed before."""
+    """Implements `cache.embedder.Encoder` with vectors computed before, and with the reader that ships."""
 
     name = "known"
     window = 256
 
     def __init__(self, embed: Embed) -> None:
         self._embed = embed
+        self._readings = Readings(None)
         self._vectors: dict[str, NDArray[np.float32]] = {}
         self.dimension = 0
 
@@ -89,6 +91,13 @@ class Known:
 
     async def count_tokens(self, texts: Sequence[str]) -> list[int]:
         return [1] * len(texts)
+
+    @property
+    def reader(self) -> str:
+        return self._readings.digest
+
+    async def read(self, pairs: Sequence[tuple[str, str]]) -> Read:
+        return Read(self._readings.read(pairs))
 
     def status(self) -> str | None:
         return None

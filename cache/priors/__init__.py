@@ -1,9 +1,11 @@
 """Priors of the reuse boundary: the artefacts that ship beside this file, and how one is read.
 
-Knows the file format (JSON, nothing executable) and that a prior belongs to one encoder. Does not know how priors are
+Knows the file format (JSON, nothing executable), that a prior belongs to one encoder and one reader, and the reader's
+file (safetensors, nothing executable either). Does not know how priors are
 made (`cache.training`) or used (`policies.reuse.learned`).
 """
 
+import hashlib
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,6 +14,9 @@ import msgspec
 from policies.reuse.prior import Prior
 
 _LARGEST = 2 << 20
+
+
+READER = "minilm-reader.safetensors"
 
 
 class Unfit(Exception):
@@ -29,6 +34,16 @@ def shipped(encoder: str) -> Prior | None:
             if prior.encoder and prior.encoder in encoder:
                 return prior
     return None
+
+
+def reader_artefact() -> bytes:
+    """What makes a reader of two texts of the bundled encoder (`cache.reader`)."""
+    return (files(__name__) / READER).read_bytes()
+
+
+def digest(reader: bytes) -> str:
+    """What a prior says which reader it was made with."""
+    return hashlib.sha256(reader).hexdigest()[:12]
 
 
 def read(path: Path) -> Prior:

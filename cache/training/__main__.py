@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from cache import priors
 from cache.bench.data import Unreadable, read_pairs, read_stream
+from cache.bench.readings import Readings
 from cache.bench.vectors import Embedder
 from cache.training.bounds import Held, bounded, halves, held
 from cache.training.fit import Recipe, prior
@@ -36,25 +37,30 @@ class Gathered(Struct, frozen=True):
     misses: dict[str, Examples]
 
 
-def gather(folder: Path, embedder: Embedder, seed: int) -> Gathered:
+def gather(folder: Path, embedder: Embedder, readings: Readings, seed: int) -> Gathered:
     params = Params()
     streams: dict[str, Examples] = {}
     requests: dict[str, int] = {}
     for name in STREAMS:
         rows = read_stream(folder / "streams" / f"{name}.tsv.gz", seed=seed).rows
         vectors = embedder.embed([row.text for row in rows])
-        streams[name] = from_stream(rows, vectors, floor=params.floor, compared=params.compared, seed=seed)
+        streams[name] = from_stream(
+            rows, vectors, readings.read, floor=params.floor, compared=params.compared, seed=seed
+        )
         requests[name] = len(rows)
     misses: dict[str, Examples] = {}
     written = {OWN: pairs("train")} | {name: read_pairs(folder / "pairs" / f"{name}.tsv.gz") for name in PAIRS}
     for name, held_pairs in written.items():
         first, second = (embedder.embed([getattr(pair, side) for pair in held_pairs]) for side in ("a", "b"))
-        misses[name] = from_pairs(held_pairs, (first, second), seed=seed)
+        misses[name] = from_pairs(held_pairs, (first, second), readings.read, seed=seed)
     return Gathered(streams, requests, misses)
 
 
-def train(gathered: Gathered, *, without: str | None, encoder: str, seed: int) -> Prior:
-    """The prior of all sources but `without`, with bounds from each half of the streams held out in turn."""
+def train(gathered: Gathered, *, without: str | None, made_with: tuple[str, str], seed: int) -> Prior:
+    """The prior of all sources but `without`, with bounds from each half of the streams held out in turn.
+
+    `made_with`: the encoder's digest, the reader's.
+    """
     recipe = Recipe()
     streams = {name: group for name, group in gathered.streams.items() if name != without}
     misses = {name: group for name, group in gathered.misses.items() if name != without}
@@ -64,7 +70,8 @@ def train(gathered: Gathered, *, without: str | None, encoder: str, seed: int) -
         fitted = prior({name: parts[1 - half] for name, parts in folds.items()}, misses, recipe)
         tests += [held(fitted, parts[half], gathered.requests[name] // 2) for name, parts in folds.items()]
     found = bounded(prior(streams, misses, recipe), tests)
-    return replace(found, encoder=encoder, about=_about(streams, misses, seed))
+    encoder, reader = made_with
+    return replace(found, encoder=encoder, reader=reader, about=_about(streams, misses, seed))
 
 
 def _about(streams: Mapping[str, Examples], misses: Mapping[str, Examples], seed: int) -> dict[str, str]:
@@ -92,14 +99,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out: Path = options.out or Path(priors.__file__).parent
     with tempfile.TemporaryDirectory() as scratch:
         embedder = Embedder(options.cache or Path(scratch))
+        readings = Readings(options.cache)
         try:
-            gathered = gather(options.data, embedder, options.seed)
+            gathered = gather(options.data, embedder, readings, options.seed)
         except Unreadable as error:
             sys.stderr.write(f"{error}\n")
             return 1
+        readings.save()
+        made_with = embedder.digest[:12], readings.digest
         wanted: list[str | None] = [None, *STREAMS] if options.leave_one_out else [None]
         for without in wanted:
-            made = train(gathered, without=without, encoder=embedder.digest[:12], seed=options.seed)
+            made = train(gathered, without=without, made_with=made_with, seed=options.seed)
             path = out / (f"minilm-without-{without}.json" if without else "minilm.json")
             priors.write(made, path)
             sys.stdout.write(f"{path}: {path.stat().st_size} bytes\n")

@@ -12,6 +12,7 @@ _WORDS = {
     "admit": "key, limits and rates",
     "cache.find": "looking for a kept answer",
     "encoder.embed": "the question as a vector",
+    "encoder.read": "the question read together with kept ones",
     "dispatch": "a fresh answer",
     "ledger.hold": "budget held, attempt journalled",
     "provider.first_chunk": "waiting for the first piece",
@@ -33,18 +34,22 @@ class Bar(NamedTuple):
     end: float
 
 
+def _span(marks: Mapping[str, float], name: str) -> tuple[float, float] | None:
+    return (marks[f"{name}_start"], marks[f"{name}_end"]) if f"{name}_end" in marks else None
+
+
 def waterfall(told: Mapping[str, Any], total_ms: float) -> list[Bar]:
     """Empty for explanations of versions that kept no marks."""
     marks = cast("dict[str, float]", told.get("marks") or {})
     if not marks:
         return []
     attempts = [_attempt(cast("dict[str, Any]", item), marks) for item in told.get("attempts") or ()]
-    embed = (marks["embed_start"], marks["embed_end"]) if "embed_end" in marks else None
     timings = Timings(
         received=0.0,
         admitted=marks.get("admitted", 0.0),
         looked_up=marks.get("looked_up", 0.0),
-        embedded=embed,
+        embedded=_span(marks, "embed"),
+        read=_span(marks, "read"),
         dispatched=attempts[0].started if attempts else 0.0,
     )
     ended = max(total_ms, marks.get("ended", 0.0))

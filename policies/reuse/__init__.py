@@ -4,13 +4,14 @@ Knows texts, similarities and verdicts. Does not know tenants (only candidates o
 stores, clocks or chance: the same question and neighbours always get the same verdict.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Literal, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Neighbour(Struct, frozen=True, kw_only=True):
@@ -18,6 +19,7 @@ class Neighbour(Struct, frozen=True, kw_only=True):
 
     `answer_id`: texts that share an answer (an approved paraphrase is one more key of it) share this; None: the entry
     has its answer to itself. `good`, `bad`: how often reuse of this answer was judged right and wrong so far.
+    `reading`: log odds that one answer does for both texts, by a model that has read them together; None: none has.
     """
 
     entry_id: int
@@ -27,6 +29,7 @@ class Neighbour(Struct, frozen=True, kw_only=True):
     answer_id: int | None = None
     good: float = 0.0
     bad: float = 0.0
+    reading: float | None = None
 
     @property
     def answer(self) -> int:
@@ -116,12 +119,15 @@ class Explore(Struct, frozen=True, kw_only=True):
     """Ask the model, then compare its answer with this entry's: that is how boundaries are learned.
 
     With `evidence`, compare with the answer of each; the first that is the same gets the text as one more key.
+    `unread`: entries one of which might be served once a model has read both texts: whoever has one asks again with
+    these neighbours' `reading`.
     """
 
     entry_id: int
     notes: tuple[Note, ...] = ()
     reason: str = "explore"
     evidence: tuple[Evidence, ...] = ()
+    unread: tuple[int, ...] = ()
 
 
 class Regenerate(Struct, frozen=True, kw_only=True):
@@ -132,6 +138,18 @@ class Regenerate(Struct, frozen=True, kw_only=True):
 
 
 Verdict = Serve | Explore | Regenerate
+
+
+def unread(verdict: Verdict) -> tuple[int, ...]:
+    """The entries whose texts are to be read together with the question before it can be decided."""
+    return verdict.unread if isinstance(verdict, Explore) else ()
+
+
+def told(neighbours: Sequence[Neighbour], readings: Mapping[int, float]) -> list[Neighbour]:
+    """The same neighbours, those in `readings` (log odds by entry) read."""
+    return [
+        replace(item, reading=readings[item.entry_id]) if item.entry_id in readings else item for item in neighbours
+    ]
 
 
 class ReusePolicy(Protocol):

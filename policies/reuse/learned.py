@@ -41,11 +41,11 @@ from policies.reuse import (
 )
 from policies.reuse.curve import Curve
 from policies.reuse.logistic import Belief
-from policies.reuse.pairs import GUARD_NAMES, HARD, NAMES, WIDTH, Candidate, candidates
+from policies.reuse.pairs import GUARD_NAMES, HARD, NAMES, WIDTH, Candidate, candidates, if_alike
 from policies.reuse.prior import Prior
 from policies.reuse.spending import Limits, Window, add, affordable, alarmed, check, scale, threshold
 
-VERSION = 3
+VERSION = 4
 
 
 class Params(Struct, frozen=True, kw_only=True):
@@ -128,9 +128,13 @@ class Policy:
         if not near:
             return Regenerate(reason="far")
         limit = self.threshold(state, budget)
-        evidence = tuple(self._weigh(state, candidate) for candidate in candidates(text, near, self._params.compared))
+        found = candidates(text, near, self._params.compared)
+        evidence = tuple(self._weigh(state, candidate) for candidate in found)
+        if unread := self._unread(state, found, evidence, limit, budget):
+            return Explore(
+                entry_id=unread[0], notes=_notes(evidence), reason="unread", evidence=evidence, unread=unread
+            )
         best = min(evidence, key=lambda item: item.risk)
-        notes = tuple(Note(entry_id=item.entry_id, guard=item.veto, confidence=item.probability) for item in evidence)
         reason = self._objection(state, best, limit, budget)
         audit = self._audit(state)
         wanted = best.risk <= limit
@@ -140,11 +144,11 @@ class Policy:
             for item in evidence
         )
         if reason is not None:
-            return Explore(entry_id=best.entry_id, notes=notes, reason=reason, evidence=evidence)
+            return Explore(entry_id=best.entry_id, notes=_notes(evidence), reason=reason, evidence=evidence)
         return Serve(
             entry_id=best.entry_id,
             confidence=best.probability,
-            notes=notes,
+            notes=_notes(evidence),
             risk=best.risk,
             audit=audit,
             evidence=evidence,
@@ -213,6 +217,22 @@ class Policy:
             "braked": float(alarmed(window, budget, self._params.limits)),
         }
 
+    def _unread(
+        self, state: State, found: Sequence[Candidate], evidence: Sequence[Evidence], limit: float, budget: Budget
+    ) -> tuple[int, ...]:
+        """The entries to read with the question: where one would be served if it were found alike, all that may be."""
+        if not self._prior.reader:
+            return ()
+        hoped = [
+            self._weigh(state, if_alike(candidate)) if candidate.readable else seen
+            for candidate, seen in zip(found, evidence, strict=True)
+        ]
+        best = min(range(len(hoped)), key=lambda at: hoped[at].risk)
+        if not found[best].readable or self._objection(state, hoped[best], limit, budget) is not None:
+            return ()
+        unread = zip(found, hoped, strict=True)
+        return tuple(item.entry_id for candidate, item in unread if candidate.readable and item.risk <= limit)
+
     def _objection(self, state: State, best: Evidence, limit: float, budget: Budget) -> str | None:
         """Why `best` is not served, in a word."""
         if best.veto is not None:
@@ -280,6 +300,10 @@ class Policy:
         for name in seen.guards:
             table[GUARD_NAMES.index(name)] += (1.0, float(outcome.same), seen.probability)
         return table.tobytes()
+
+
+def _notes(evidence: Sequence[Evidence]) -> tuple[Note, ...]:
+    return tuple(Note(entry_id=item.entry_id, guard=item.veto, confidence=item.probability) for item in evidence)
 
 
 def _aligned(prior: Prior) -> Prior:

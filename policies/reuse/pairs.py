@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from policies.reuse import Neighbour
@@ -57,28 +58,36 @@ _DENSE = (
     "known",
     "objections",
 )
-GUARD_NAMES = tuple(GUARDS)
+# The last one is the word of a model that has read both texts.
+GUARD_NAMES = (*GUARDS, "reader")
 # Guards over what an encoder cannot see: nearness alone must not outvote them.
-HARD = frozenset(GUARDS) - {"substitution"}
+HARD = frozenset(GUARD_NAMES) - {"substitution"}
 NAMES = (*_DENSE, *(f"guard_{name}" for name in GUARD_NAMES))
 WIDTH = len(NAMES)
+_OBJECTIONS = NAMES.index("objections")
+# What a reader's log odds must be to count: below the first it forbids, from the second on it explains what no rule
+# explains. Chosen on pairs it had not learned from (`docs/decisions.md`).
+FORBIDS, EXPLAINS = 3.25, 3.5
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """One answer near the question, with its nearest key."""
+    """One answer near the question, with its nearest key. `readable`: nobody has read both texts, and if one did and
+    found them alike no guard would be left that must not be outvoted."""
 
     nearest: Neighbour
     features: Vector
     guards: tuple[str, ...]
+    readable: bool = False
 
 
 class Wording(Struct, frozen=True):
-    """What two texts alone say: `features`, the `guards` that forbid, and topic words of the question the kept text
-    does not have (`missing`)."""
+    """What two texts alone say: `features`, the `guards` that forbid, topic words of the question the kept text does
+    not have (`missing`), and whether they are the very `same`."""
 
     features: tuple[float, ...]
     guards: tuple[str, ...]
     missing: frozenset[str]
+    same: bool = False
 
 
 def candidates(text: str, neighbours: Sequence[Neighbour], limit: int) -> list[Candidate]:
@@ -96,35 +105,54 @@ def candidates(text: str, neighbours: Sequence[Neighbour], limit: int) -> list[C
         other = max((held[0].similarity for name, held in groups.items() if name != answer), default=None)
         crowd = sum(held[0].similarity > keys[0].similarity - _CLOSE for held in groups.values()) - 1
         told = wording(text, keys[0].text)
+        guards = after_reading(told.guards, keys[0].reading)
         features = [
             *_nearness(keys, other, weights[answer] / total, crowd),
             *told.features[:_BEFORE_NOVEL],
             _novel(told.missing, keys),
             *told.features[_BEFORE_NOVEL:],
             *_record(keys[0]),
-            min(sum(name in HARD for name in told.guards), 2) / 2,
-            *(float(name in told.guards) for name in GUARD_NAMES),
+            *_objections(guards),
         ]
-        found.append(Candidate(nearest=keys[0], features=np.asarray(features, np.float32), guards=told.guards))
+        left = HARD.intersection(guards) - {"unexplained"}
+        readable = keys[0].reading is None and not told.same and not left
+        vector = np.asarray(features, np.float32)
+        found.append(Candidate(nearest=keys[0], features=vector, guards=guards, readable=readable))
     return found
+
+
+def after_reading(guards: tuple[str, ...], reading: float | None) -> tuple[str, ...]:
+    """The guards that speak once a model has read both texts: one more, or one less."""
+    if reading is None:
+        return guards
+    if reading >= EXPLAINS:
+        return tuple(name for name in guards if name != "unexplained")
+    return (*guards, "reader") if reading < FORBIDS else guards
+
+
+def if_alike(candidate: Candidate) -> Candidate:
+    """The candidate, had a model read both texts and found them alike."""
+    guards = after_reading(candidate.guards, EXPLAINS)
+    features = candidate.features.copy()
+    features[_OBJECTIONS:] = _objections(guards)
+    return replace(candidate, features=features, guards=guards)
+
+
+def _objections(guards: tuple[str, ...]) -> list[float]:
+    return [min(sum(name in HARD for name in guards), 2) / 2, *(float(name in guards) for name in GUARD_NAMES)]
 
 
 def wording(text: str, kept_text: str) -> Wording:
     """Pure in both texts, and most of the work: whoever asks for the same pair often may remember it."""
     asked, kept = analyse(text), analyse(kept_text)
     missing_here, missing_there = unmatched(asked, kept), unmatched(kept, asked)
-    return Wording(_compared(asked, kept, missing_here, missing_there), _speaking(asked, kept), missing_here)
+    same = is_same(asked, kept)
+    guards = () if same else tuple(name for name, guard in GUARDS.items() if guard(asked, kept))
+    return Wording(_compared(asked, kept, missing_here, missing_there), guards, missing_here, same)
 
 
 def _weight(keys: Sequence[Neighbour], best: float) -> float:
     return sum(math.exp((key.similarity - best) / _REACH) for key in keys)
-
-
-def _speaking(asked: Facts, kept: Facts) -> tuple[str, ...]:
-    """All guards that forbid, in their order; none for the same words."""
-    if is_same(asked, kept):
-        return ()
-    return tuple(name for name, guard in GUARDS.items() if guard(asked, kept))
 
 
 def _nearness(keys: Sequence[Neighbour], other: float | None, share: float, crowd: int) -> list[float]:

@@ -24,7 +24,9 @@ class Prior(Struct, frozen=True, kw_only=True):
     `mean` of each weight in a new scope, first of the features, then of the bends: how much steeper the logit gets
     above each of `knots` than the features alone say (their sum under `mean` is what bends, in every scope alike).
     In a new scope each lies `deviation` from its mean, and all of the features' together are wrong in scale by the
-    share `slope`. `bounds`: ascending in risk. `encoder`: whose cosines these are. `about`: seed, data, licences.
+    share `slope`. `bounds`: ascending in risk. `encoder`: whose cosines these are. `reader`: digest of the model that
+    reads two texts together, without whose word nothing is served; empty: made without one. `about`: seed, data,
+    licences.
     """
 
     names: tuple[str, ...]
@@ -37,6 +39,7 @@ class Prior(Struct, frozen=True, kw_only=True):
     bounds: tuple[Bound, ...] = ()
     cut: float = 4.0
     encoder: str = ""
+    reader: str = ""
     about: dict[str, str] = {}
 
     def threshold(self, budget: Budget) -> float:

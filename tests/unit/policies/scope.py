@@ -18,10 +18,14 @@ def reworded(number: int) -> str:
 
 
 def traffic(seed: int, *, right: float, count: int) -> Iterator[tuple[str, Neighbour, bool]]:
-    """A question, its nearest kept text at a cosine that says little, and whether that one's answer is right."""
+    """A question, its nearest kept text at a cosine that says little, and whether that one's answer is right.
+
+    Whoever read both texts took them for alike, so that the boundary itself must tell them apart.
+    """
     drawn = random.Random(seed)
     for i in range(count):
         number = drawn.randrange(100)
         same = drawn.random() < right
         kept = reworded(number) if same else asked((number + 1) % 100)
-        yield asked(number), Neighbour(entry_id=i % 50, text=kept, similarity=drawn.uniform(0.85, 0.99)), same
+        near = Neighbour(entry_id=i % 50, text=kept, similarity=drawn.uniform(0.85, 0.99), reading=9.0)
+        yield asked(number), near, same

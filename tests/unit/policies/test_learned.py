@@ -8,7 +8,7 @@ import pytest
 
 from cache import priors
 from cache.weights import PINNED
-from policies.reuse import Budget, Explore, Neighbour, Outcome, Regenerate, Serve, learned
+from policies.reuse import Budget, Explore, Neighbour, Outcome, Regenerate, Serve, learned, pairs, told, unread
 from policies.reuse.learned import Params, Policy, State
 from tests.unit.policies.scope import asked, reworded, traffic
 
@@ -17,8 +17,15 @@ POLICY = Policy(prior=PRIOR)
 BUDGET = Budget(max_error_rate=0.01, max_wrong_hit_rate=0.05)
 
 
-def near(text: str, similarity: float = 0.97, entry_id: int = 1, answer_id: int | None = None) -> Neighbour:
-    return Neighbour(entry_id=entry_id, text=text, similarity=similarity, answer_id=answer_id)
+def near(
+    text: str,
+    similarity: float = 0.97,
+    entry_id: int = 1,
+    answer_id: int | None = None,
+    reading: float | None = 9.0,
+) -> Neighbour:
+    """Read together with the question and taken for alike, unless said otherwise."""
+    return Neighbour(entry_id=entry_id, text=text, similarity=similarity, answer_id=answer_id, reading=reading)
 
 
 def live(policy: Policy, right: float, count: int, seed: int = 0) -> tuple[State, int, int]:
@@ -54,6 +61,56 @@ def test_a_new_scope_serves_a_plain_paraphrase() -> None:
     assert isinstance(verdict, Serve)
     assert 1.0 - verdict.confidence <= verdict.risk <= 0.2
     assert 0.0 < verdict.audit < 1.0
+
+
+UNREAD = near("What is time to first token?", 0.95, reading=None)
+REWORDED = "Please tell me: what is time to first token?"
+
+
+def test_what_nobody_has_read_is_not_served_but_asked_for() -> None:
+    """A sentence encoder cannot see what one word changes; whoever can read both texts is to be asked, and only then
+    where it matters."""
+    verdict = POLICY.judge(REWORDED, [UNREAD], BUDGET)
+    assert isinstance(verdict, Explore)
+    assert (verdict.reason, unread(verdict)) == ("unread", (1,))
+    assert not any(item.wanted for item in verdict.evidence)
+    assert isinstance(POLICY.judge(REWORDED, told([UNREAD], {1: 9.0}), BUDGET), Serve)
+    far = POLICY.judge("What is a KV cache?", [near("What is time to first token?", 0.6, reading=None)], BUDGET)
+    assert unread(far) == ()
+    assert unread(POLICY.judge("Convert 100 USD", [near("Convert 900 USD", 0.97, reading=None)], BUDGET)) == ()
+
+
+def test_the_very_same_words_need_no_reader() -> None:
+    """But for a capital letter nothing is left to be read."""
+    verdict = POLICY.judge("what is a KV cache?", [near("What is a KV cache?", 0.99, reading=None)], BUDGET)
+    assert isinstance(verdict, Serve)
+
+
+def test_a_reader_that_finds_a_difference_is_a_guard() -> None:
+    """Its word must not be outvoted by nearness, it stands in the explanation, and labels can excuse it like others."""
+    verdict = POLICY.judge(REWORDED, told([UNREAD], {1: pairs.FORBIDS - 0.1}), BUDGET)
+    assert isinstance(verdict, Explore)
+    assert (verdict.reason, verdict.evidence[0].veto) == ("guard", "reader")
+
+
+def test_a_reader_explains_what_no_rule_can() -> None:
+    """A free rewording, which every list of words calls unexplained, is served where both texts were read as alike."""
+    kept, text = "What causes a rainbow to form?", "What makes a rainbow appear?"
+    unknown = near(kept, 0.97, reading=None)
+    unread_yet = POLICY.judge(text, [unknown], BUDGET)
+    assert isinstance(unread_yet, Explore)
+    assert "unexplained" in unread_yet.evidence[0].guards
+    between = POLICY.judge(text, told([unknown], {1: pairs.EXPLAINS - 0.1}), BUDGET)
+    assert isinstance(between, Explore)
+    assert between.evidence[0].veto == "unexplained"
+    assert isinstance(POLICY.judge(text, told([unknown], {1: pairs.EXPLAINS}), BUDGET), Serve)
+
+
+def test_without_a_reader_in_the_prior_none_is_asked_for() -> None:
+    """Another encoder has neither prior nor reader: its scopes learn from labels alone, as before."""
+    state, hits, _ = live(Policy(), right=1.0, count=600)
+    assert hits > 100
+    assert unread(Policy().decide(state, asked(3), [near(reworded(3), reading=None)], BUDGET)) == ()
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.reuse import Neighbour
-from policies.reuse.pairs import NAMES, WIDTH, candidates
+from policies.reuse import Neighbour, told
+from policies.reuse.pairs import EXPLAINS, NAMES, WIDTH, candidates, if_alike
 
 texts = st.one_of(
     st.text(max_size=60), st.sampled_from(("How do I reset my password?", "Reset it", "", " ", "\u0645\u0631"))
@@ -19,6 +19,7 @@ neighbours = st.lists(
         answer_id=st.one_of(st.none(), st.integers(0, 5)),
         good=st.floats(0, 1e6),
         bad=st.floats(0, 1e6),
+        reading=st.one_of(st.none(), st.floats(-20.0, 20.0)),
     ),
     max_size=8,
     unique_by=lambda neighbour: neighbour.entry_id,
@@ -41,6 +42,18 @@ def test_the_order_of_neighbours_does_not_matter(text: str, near: list[Neighbour
     assert [item.features.tobytes() for item in candidates(text, near, 3)] == [
         item.features.tobytes() for item in candidates(text, turned, 3)
     ]
+
+
+@given(texts, texts)
+def test_what_is_hoped_of_a_reading_is_what_it_would_be(text: str, kept: str) -> None:
+    """Who decides whether to ask for a reading must see the candidate as it will be, to the last number."""
+    unread = Neighbour(entry_id=1, text=kept, similarity=0.9)
+    (candidate,) = candidates(text, [unread], 1)
+    hoped = if_alike(candidate)
+    (read,) = candidates(text, told([unread], {1: EXPLAINS}), 1)
+    assert hoped.features.tobytes() == read.features.tobytes()
+    assert hoped.guards == read.guards
+    assert not read.readable
 
 
 def feature(name: str, text: str, near: list[Neighbour], at: int = 0) -> float:

@@ -1,0 +1,204 @@
+"""The model that reads two texts together: its artefact, its arithmetic, and what the cache does with its word."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save
+
+from cache import priors, weights
+from cache.embedder import EncoderDown, HashEncoder, Read
+from cache.encoder import Model
+from cache.reader import Reader, changed
+from cache.semantic import SemanticCache
+from cache.store.memory import MemoryStore
+from cache.training import reading, reading_form
+from cache.types import CacheConfig, Hit, Kept, Miss
+from cache.weights import PINNED
+from policies.reuse import Budget, learned
+from tests.clock import FrozenClock
+from tests.unit.cache.asking import query
+
+FOLDER = weights.locate(weights.BUNDLED).folder
+PAIRS = [
+    ("How do I reset my password?", "How can I reset my password?"),
+    ("How do I transfer my credits to another university?", "How do I transfer my credits from another university?"),
+    ("What is time to first token?", "x" * 40_000),
+    ("", ""),
+]
+
+
+@pytest.fixture(scope="module")
+def reader() -> Reader:
+    return Reader(FOLDER, priors.reader_artefact(), torch.float32)
+
+
+def test_it_tells_a_paraphrase_from_a_near_miss(reader: Reader) -> None:
+    """What it is for: both pairs are all but one point to the sentence encoder (cosine .99)."""
+    alike, unlike = reader.read(PAIRS[:2])
+    assert alike > unlike + 1.0
+
+
+def test_a_pass_of_many_says_what_passes_of_one_say(reader: Reader) -> None:
+    """Whoever asks at the same moment must not change a verdict, and nothing is too long or too short to be read."""
+    together = reader.read(PAIRS)
+    alone = [reader.read([pair])[0] for pair in PAIRS]
+    assert np.isfinite(together).all()
+    assert np.allclose(together, alone, atol=1e-3)
+
+
+def test_the_artefact_belongs_to_the_prior_and_is_small() -> None:
+    """A prior made with another reader promises what this one may not keep."""
+    prior = priors.shipped(PINNED["model.safetensors"])
+    assert prior is not None
+    assert prior.reader == priors.digest(priors.reader_artefact())
+    assert len(priors.reader_artefact()) < 2 << 20
+
+
+def test_the_encoder_keeps_one_reader_for_its_own_weights() -> None:
+    """The changes fit no other weights: another model must say that it cannot read."""
+    model = Model(weights.locate(weights.BUNDLED), "fp32")
+    assert model.reader is not None
+    assert Model(weights.Source("other", FOLDER, "0" * 64), "fp32").reader is None
+    assert Model(weights.locate(weights.BUNDLED), "fp32", reads=False).reader is None
+
+
+def test_what_is_taught_is_what_is_read() -> None:
+    """The form that learns and the one that serves must be one arithmetic, or the artefact is not what was measured."""
+    held = load_file(FOLDER / "model.safetensors")
+    torch.manual_seed(1)
+    taught = reading_form.Reader(held, rank=2)
+    with torch.no_grad():
+        for layer in taught.layers:
+            assert isinstance(layer, reading_form.Layer)
+            layer.up.up.normal_(std=0.02)
+        taught.types.normal_(std=0.02)
+    rows = [row for found, _ in reading.Batches(FOLDER).of([(pair, True) for pair in PAIRS[:2]]) for row in found]
+    with torch.inference_mode():
+        said = sorted(taught.eval()(rows).tolist())
+    served = Reader(FOLDER, save(reading_form.artefact(taught)), torch.float32)
+    assert np.allclose(said, sorted(served.read(PAIRS[:2])), atol=0.02)
+
+
+def test_a_few_steps_teach_something() -> None:
+    """Gradients must reach what is learned, and nothing else: after some steps the same pairs are told apart better."""
+    torch.manual_seed(0)
+    reader = reading_form.Reader(load_file(FOLDER / "model.safetensors"), rank=2)
+    before = reader.get_buffer("words").clone()
+    known = [(pair, same) for pair, same in zip(PAIRS[:2], (True, False), strict=True)] * 16
+    sampler = reading.Sampler([], known, None, seed=0)
+    batches = reading.Batches(FOLDER)
+    ((rows, same),) = batches.of(known[:2])
+    with torch.inference_mode():
+        first = torch.nn.functional.binary_cross_entropy_with_logits(reader(rows), same)
+    plan = reading.Pass(epochs=12, rate=2e-2, alike=0, unlike=0, drop=0.0)
+    reading.teach(reader, sampler, batches, plan)
+    with torch.inference_mode():
+        last = torch.nn.functional.binary_cross_entropy_with_logits(reader.eval()(rows), same)
+    assert last < first
+    assert torch.equal(before, reader.get_buffer("words"))
+
+
+def test_groups_are_whole_and_give_both_kinds_of_pairs() -> None:
+    """A wrong line would teach something wrong, silently."""
+    held = reading.groups()
+    assert len(held) > 2_000
+    assert all(len(group.same) == 3 and len(group.other) == 4 for group in held)
+    alike, unlike = held[0].pairs()
+    assert (len(alike), len(unlike)) == (6, 16)
+    assert {text for pair in alike for text in pair} == {held[0].base, *held[0].same}
+
+
+def test_near_pairs_are_chosen_oftener() -> None:
+    """Far ones are no question to a cache."""
+    sampler = reading.Sampler(reading.groups(("w1",))[:40], [], None, seed=0)
+    epoch = sampler.epoch(2, 3)
+    assert len(epoch) == 40 * 5
+    assert sum(same for _, same in epoch) == 80
+
+
+def test_changes_are_added_or_put_in_place() -> None:
+    """A matrix takes its low-rank change on top, a bias or norm gives way."""
+    held = {"a.weight": torch.zeros(2, 3), "a.bias": torch.zeros(2)}
+    ones = {"a.weight.down": torch.ones(1, 3), "a.weight.up": torch.ones(2, 1), "a.bias": torch.ones(2)}
+    found = changed(held, ones)
+    assert torch.equal(found["a.weight"], torch.ones(2, 3))
+    assert torch.equal(found["a.bias"], torch.ones(2))
+    assert torch.equal(held["a.weight"], torch.zeros(2, 3))
+
+
+class Reading(HashEncoder):
+    """Says of every pair what it was told to, and keeps count."""
+
+    def __init__(self, odds: float) -> None:
+        super().__init__()
+        self.odds = odds
+        self.asked: list[tuple[str, str]] = []
+        self.trouble: Exception | None = None
+
+    async def read(self, pairs: Sequence[tuple[str, str]]) -> Read:
+        self.asked += pairs
+        if self.trouble is not None:
+            raise self.trouble
+        return Read([self.odds for _ in pairs], seconds=0.25)
+
+
+BUDGET = Budget(max_error_rate=0.05, max_wrong_hit_rate=0.2)
+KEPT, ASKED = "how do i reset my password", "tell me how do i reset my password"
+
+
+async def cached(encoder: Reading, clock: FrozenClock) -> SemanticCache:
+    policy = learned.Policy(prior=priors.shipped(PINNED["model.safetensors"]))
+    config = CacheConfig(
+        max_error_rate=BUDGET.max_error_rate, max_wrong_hit_rate=BUDGET.max_wrong_hit_rate, embed_timeout=5.0
+    )
+    cache = SemanticCache(
+        MemoryStore(), encoder, policy, config=config, now=clock.now, monotonic=clock.monotonic, random=lambda: 1.0
+    )
+    await cache.start()
+    assert await cache.keep(query(KEPT), Kept(answer=b'{"choices":[]}')) is not None
+    return cache
+
+
+@pytest.mark.parametrize(("odds", "hit"), [(9.0, True), (-9.0, False)])
+async def test_its_word_decides(odds: float, hit: bool, clock: FrozenClock) -> None:
+    """The same question and the same kept text: served where they were read as alike, and the explanation says so."""
+    encoder = Reading(odds)
+    cache = await cached(encoder, clock)
+    vector, kept = (await encoder.embed([ASKED, KEPT]))[:2]
+    assert await cache.would_serve(query(ASKED), vector, KEPT, float(vector @ kept), BUDGET) == hit
+    told = await cache.find(query(ASKED))
+    assert isinstance(told, Hit) == hit
+    assert encoder.asked == [(KEPT, ASKED)] * 2
+    assert told.looked[0].features["reading"] == odds
+    assert told.embedded is not None
+    assert told.embedded.read is not None
+    assert told.embedded.computed == 0.25
+    await cache.close()
+
+
+@pytest.mark.parametrize("trouble", [EncoderDown("encoder-down"), TimeoutError()])
+async def test_what_could_not_be_read_is_a_miss(trouble: Exception, clock: FrozenClock) -> None:
+    """A reader that is away or late must never make the cache less careful."""
+    encoder = Reading(9.0)
+    encoder.trouble = trouble
+    cache = await cached(encoder, clock)
+    told = await cache.find(query(ASKED))
+    assert isinstance(told, Miss)
+    assert told.reason == "unread"
+    await cache.close()
+
+
+def test_readings_are_kept_by_their_texts(tmp_path: Path) -> None:
+    """A benchmark of five orders reads each pair once, and another reader's words are never taken for this one's."""
+    from cache.bench.readings import Readings
+
+    first = Readings(tmp_path)
+    said = first.read(PAIRS[:2])
+    first.save()
+    again = Readings(tmp_path)
+    again._compute = lambda pairs: pytest.fail("read again")
+    assert again.read([PAIRS[1], PAIRS[0]]) == [said[1], said[0]]
+    assert Readings(tmp_path, priors.reader_artefact() + b" ").digest != first.digest
