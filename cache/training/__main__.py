@@ -5,6 +5,7 @@ Reads from FOLDER only what shipped artefacts may be trained on: streams/banking
 """
 
 import argparse
+import random
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from cache import priors
-from cache.bench.data import Unreadable, read_pairs, read_stream
+from cache.bench.data import Pair, Unreadable, read_pairs, read_stream
 from cache.bench.readings import Readings
 from cache.bench.vectors import Embedder
+from cache.training import reading
 from cache.training.bounds import Held, bounded, halves, held
 from cache.training.fit import Recipe, prior
 from cache.training.frames import pairs
@@ -26,7 +28,8 @@ from policies.reuse.prior import Prior
 
 STREAMS = {"banking77": "CC BY 4.0, PolyAI BANKING77", "hwu64_slots": "CC BY 4.0, NLU-Evaluation-Data (HWU64)"}
 PAIRS = {"gptcache_mock": "MIT, zilliztech/GPTCache"}
-OWN = "own_frames"
+OWN, GROUPS = "own_frames", "own_groups"
+_CLOSE, _MOST_CLOSE = 0.8, 2_500
 
 
 class Gathered(Struct, frozen=True):
@@ -49,11 +52,27 @@ def gather(folder: Path, embedder: Embedder, readings: Readings, seed: int) -> G
         )
         requests[name] = len(rows)
     misses: dict[str, Examples] = {}
-    written = {OWN: pairs("train")} | {name: read_pairs(folder / "pairs" / f"{name}.tsv.gz") for name in PAIRS}
+    written = {OWN: pairs("train"), GROUPS: _near(embedder, seed)} | {
+        name: read_pairs(folder / "pairs" / f"{name}.tsv.gz") for name in PAIRS
+    }
     for name, held_pairs in written.items():
         first, second = (embedder.embed([getattr(pair, side) for pair in held_pairs]) for side in ("a", "b"))
         misses[name] = from_pairs(held_pairs, (first, second), readings.read, seed=seed)
     return Gathered(streams, requests, misses)
+
+
+def _near(embedder: Embedder, seed: int) -> list[Pair]:
+    """Pairs of groups that the reader has not learned from, as near as what a cache is asked about."""
+    drawn = random.Random(seed)  # noqa: S311 - which pairs
+    every = [
+        Pair(*texts, same, "group")
+        for group in reading.groups(reading.UNSEEN)
+        for pairs_of, same in zip(group.pairs(), (True, False), strict=True)
+        for texts in pairs_of
+    ]
+    first, second = (embedder.embed([getattr(pair, side) for pair in every]) for side in ("a", "b"))
+    close = [pair for pair, cosine in zip(every, (first * second).sum(axis=1), strict=True) if cosine >= _CLOSE]
+    return drawn.sample(close, min(_MOST_CLOSE, len(close)))
 
 
 def train(gathered: Gathered, *, without: str | None, made_with: tuple[str, str], seed: int) -> Prior:
@@ -75,7 +94,7 @@ def train(gathered: Gathered, *, without: str | None, made_with: tuple[str, str]
 
 
 def _about(streams: Mapping[str, Examples], misses: Mapping[str, Examples], seed: int) -> dict[str, str]:
-    licences = STREAMS | PAIRS | {OWN: "Apache-2.0, this project"}
+    licences = STREAMS | PAIRS | dict.fromkeys((OWN, GROUPS), "Apache-2.0, this project")
     used = [
         f"{name} ({licences[name]}, {len(group.same)} comparisons)" for name, group in {**streams, **misses}.items()
     ]

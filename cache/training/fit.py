@@ -2,7 +2,7 @@
 
 Knows numbers and which features are guards. Three steps, each for a reason that was measured (`docs/decisions.md`):
 a strong penalty on natural streams (what is shared by all of them transfers, what is peculiar to one does not), a new
-scale so that scores are probabilities again, and guards alone learned from near misses, never as praise.
+scale so that scores are probabilities again, and guards and readings alone learned from near misses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,16 +17,22 @@ from policies.reuse.prior import Prior
 
 Array = NDArray[np.float64]
 _GUARDS = [i for i, name in enumerate(NAMES) if name.startswith("guard_") or name == "objections"]
+_READ = NAMES.index("read")
+_READING = [NAMES.index("reading"), NAMES.index("reading_sure")]
+# What near misses teach: guards are never praise, a reading never blame.
+_TAUGHT = [*_GUARDS, *_READING]
+_SIGN = np.asarray([-1.0] * len(_GUARDS) + [1.0] * len(_READING))
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
-    """`each`: examples a source counts as; `penalty`, `guard_penalty`: per squared weight. In a new scope a weight may
-    lie `deviation` from its mean, the intercept `bias`, a bend at one of `knots` `bend`, and all together be wrong in
-    scale by the share `slope`."""
+    """`each`: examples a source counts as; `penalty`, `reading_penalty`, `guard_penalty`: per squared weight. In a new
+    scope a weight may lie `deviation` from its mean, the intercept `bias`, a bend at one of `knots` `bend`, and all
+    together be wrong in scale by the share `slope`."""
 
     each: float = 3_000.0
     penalty: float = 2_000.0
-    guard_penalty: float = 300.0
+    reading_penalty: float = 100.0
+    guard_penalty: float = 100.0
     deviation: float = 0.2
     bias: float = 0.7
     slope: float = 0.6
@@ -77,13 +83,14 @@ def weights(streams: Mapping[str, Examples], misses: Mapping[str, Examples], rec
     x, same, weight = _stacked(streams, scaled, recipe.each)
     penalty = np.full(x.shape[1], recipe.penalty)
     penalty[0] = 1e-3
+    penalty[[_READ, *_READING]] = recipe.reading_penalty  # one reader for all: what it says transfers
     found = logistic(x, same, weight, penalty)
     score = x @ found
     shift, slope = logistic(np.stack([np.ones_like(score), score], axis=1), same, weight, np.full(2, 1e-3))
     found *= slope
     found[0] += shift
     if misses:
-        found[_GUARDS] = _guards(found, (x, same, weight), _stacked(misses, scaled, recipe.each), recipe.guard_penalty)
+        found[_TAUGHT] = _taught(found, (x, same, weight), _stacked(misses, scaled, recipe.each), recipe.guard_penalty)
     return scaled, found
 
 
@@ -126,23 +133,23 @@ def _stacked(groups: Mapping[str, Examples], scaled: Scaling, each: float) -> tu
     return x, same, weight
 
 
-def _guards(
+def _taught(
     found: Array, streams: tuple[Array, Array, Array], misses: tuple[Array, Array, Array], penalty: float
 ) -> Array:
-    """Guards' weights, the others held. Near misses have an intercept of their own: how many of them are right was
-    chosen by whoever wrote them."""
+    """Guards' and readings' weights, the others held. Near misses have an intercept of their own: how many of them are
+    right was chosen by whoever wrote them."""
     x = np.concatenate([streams[0], misses[0]])
     same, weight = (np.concatenate([streams[i], misses[i]]) for i in (1, 2))
     ours = np.concatenate([np.zeros(len(streams[0])), np.ones(len(misses[0]))])
-    held = x @ found - x[:, _GUARDS] @ found[_GUARDS]
-    design = np.concatenate([ours[:, None], x[:, _GUARDS]], axis=1)
-    start = np.concatenate([[0.0], found[_GUARDS]])
-    ridge = np.diag(np.concatenate([[1e-3], np.full(len(_GUARDS), penalty)]))
+    held = x @ found - x[:, _TAUGHT] @ found[_TAUGHT]
+    design = np.concatenate([ours[:, None], x[:, _TAUGHT]], axis=1)
+    start = np.concatenate([[0.0], found[_TAUGHT]])
+    ridge = np.diag(np.concatenate([[1e-3], np.full(len(_TAUGHT), penalty)]))
     b: Array = start.copy()
     for _ in range(100):
         p = 1.0 / (1.0 + np.exp(-(held + design @ b)))
         curvature = design.T @ (design * (weight * p * (1.0 - p))[:, None]) + ridge
         step = np.linalg.solve(curvature, design.T @ (weight * (same - p)) - ridge @ (b - start))
         b = b + step * min(1.0, 1.0 / max(float(np.abs(step).max()), 1e-12))
-        b[1:] = np.minimum(b[1:], 0.0)
+        b[1:] = _SIGN * np.maximum(_SIGN * b[1:], 0.0)
     return b[1:]

@@ -114,6 +114,7 @@ def from_stream(
 
 def from_pairs(pairs: Sequence[Pair], vectors: tuple[Matrix, Matrix], reader: Reader, *, seed: int) -> Examples:
     """Each pair twice: alone, as in a new scope, and among a few texts of other pairs, as in a scope in use."""
+    reader([(pair.a, pair.b) for pair in pairs])  # at once is faster than one by one
     drawn = random.Random(seed)  # noqa: S311 - which other texts stand beside
     first, second = vectors
     features: list[NDArray[np.float32]] = []

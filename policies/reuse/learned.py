@@ -62,7 +62,7 @@ class Params(Struct, frozen=True, kw_only=True):
     floor: float = 0.5
     compared: int = 3
     caution: float = 0.5
-    first_caution: float = 0.5
+    first_caution: float = 0.25
     memory: float = 0.9999
     curve_memory: float = 0.9995
     labels: int = 80

@@ -56,6 +56,9 @@ _DENSE = (
     "numbers_shared",
     "record",
     "known",
+    "read",
+    "reading",
+    "reading_sure",
     "objections",
 )
 # The last one is the word of a model that has read both texts.
@@ -64,10 +67,12 @@ GUARD_NAMES = (*GUARDS, "reader")
 HARD = frozenset(GUARD_NAMES) - {"substitution"}
 NAMES = (*_DENSE, *(f"guard_{name}" for name in GUARD_NAMES))
 WIDTH = len(NAMES)
-_OBJECTIONS = NAMES.index("objections")
+_READ = NAMES.index("read")
 # What a reader's log odds must be to count: below the first it forbids, from the second on it explains what no rule
 # explains. Chosen on pairs it had not learned from (`docs/decisions.md`).
-FORBIDS, EXPLAINS = 3.25, 3.5
+FORBIDS, EXPLAINS = 2.5, 3.5
+# Log odds beyond which a reader is as good as certain, and from where on it is rather sure.
+_SURE, _RATHER = 4.0, 2.5
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
@@ -105,17 +110,19 @@ def candidates(text: str, neighbours: Sequence[Neighbour], limit: int) -> list[C
         other = max((held[0].similarity for name, held in groups.items() if name != answer), default=None)
         crowd = sum(held[0].similarity > keys[0].similarity - _CLOSE for held in groups.values()) - 1
         told = wording(text, keys[0].text)
-        guards = after_reading(told.guards, keys[0].reading)
+        reading = _SURE if told.same else keys[0].reading
+        guards = after_reading(told.guards, reading)
         features = [
             *_nearness(keys, other, weights[answer] / total, crowd),
             *told.features[:_BEFORE_NOVEL],
             _novel(told.missing, keys),
             *told.features[_BEFORE_NOVEL:],
             *_record(keys[0]),
+            *_reading(reading),
             *_objections(guards),
         ]
         left = HARD.intersection(guards) - {"unexplained"}
-        readable = keys[0].reading is None and not told.same and not left
+        readable = reading is None and not left
         vector = np.asarray(features, np.float32)
         found.append(Candidate(nearest=keys[0], features=vector, guards=guards, readable=readable))
     return found
@@ -131,11 +138,19 @@ def after_reading(guards: tuple[str, ...], reading: float | None) -> tuple[str, 
 
 
 def if_alike(candidate: Candidate) -> Candidate:
-    """The candidate, had a model read both texts and found them alike."""
-    guards = after_reading(candidate.guards, EXPLAINS)
+    """The candidate, had a model read both texts and found them alike beyond doubt."""
+    guards = after_reading(candidate.guards, _SURE)
     features = candidate.features.copy()
-    features[_OBJECTIONS:] = _objections(guards)
+    features[_READ:] = [*_reading(_SURE), *_objections(guards)]
     return replace(candidate, features=features, guards=guards)
+
+
+def _reading(odds: float | None) -> list[float]:
+    """Whether somebody has read both texts, what was found, and how sure that was."""
+    if odds is None:
+        return [0.0, 0.0, 0.0]
+    cut = min(max(odds, -_SURE), _SURE)
+    return [1.0, cut / _SURE, max(0.0, cut - _RATHER)]
 
 
 def _objections(guards: tuple[str, ...]) -> list[float]:
