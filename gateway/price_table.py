@@ -41,9 +41,15 @@ _ONE_SERVICE = ("azure", "bedrock")
 _NORMAL = ("default", "auto", "")
 # Percent of every rate where a request is kept in one region. Source: Anthropic's pricing, data residency.
 _REGIONAL = {"anthropic": "110"}
-# Percent of the price in a tier that the table has none for: what Google says of all of its models (of priority 175
-# to 200). Source: Gemini API, optimization.
-_TOLD_OF_ALL = {("google", "flex"): "50", ("google", "priority"): "200"}
+# Percent of the price in a tier that the table has none for: what a service says of all of its models (Google of
+# priority 175 to 200). Sources: Gemini API, optimization; docs.fireworks.ai, batch inference; aws.amazon.com/bedrock,
+# pricing. Together and xAI name the models whose batches are cheaper: of others nothing is assumed.
+_TOLD_OF_ALL = {
+    ("google", "flex"): "50",
+    ("google", "priority"): "200",
+    ("fireworks", "batch"): "50",
+    ("aws", "batch"): "50",
+}
 
 
 class Table(Struct, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ _STATUS = {
     200: b"200 OK",
     400: b"400 Bad Request",
     404: b"404 Not Found",
+    409: b"409 Conflict",
     429: b"429 Too Many Requests",
     500: b"500 Internal Server Error",
 }
@@ -81,12 +82,16 @@ class Counters(Struct, kw_only=True):
 
 
 class Books:
-    """Counters and the bill: one JSON line per call, appended at its end with one write, so a kill loses no line."""
+    """Counters and the bill: one JSON line per call, appended at its end with one write, so a kill loses no line.
+
+    `address`: of the server, once it listens.
+    """
 
     def __init__(self, options: Options, bill: int | None, boot: str) -> None:
         self.options = options
         self.counters = Counters()
         self.boot = boot
+        self.address = ""
         self._bill = bill
 
     def begin(self) -> int:

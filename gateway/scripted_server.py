@@ -187,7 +187,9 @@ class ScriptedServer:
         self._server = await loop.create_server(
             lambda: _Connection(self.books, self.batches, self._alive), host, port, backlog=2_048
         )
-        return int(self._server.sockets[0].getsockname()[1])
+        bound = int(self._server.sockets[0].getsockname()[1])
+        self.books.address = f"http://{host}:{bound}"
+        return bound
 
     async def close(self) -> None:
         """Stop listening, cut what runs (each such call still gets its line in the bill), close the bill."""

@@ -54,7 +54,9 @@ class Abroad:
     # -- parting -------------------------------------------------------------------------------------------------
 
     async def part(self) -> None:
-        """Every line whose model lies at such a service joins a part; the others stay where they are."""
+        """Every line whose model lies at such a service joins a part; the others stay where they are, and so do those
+        that are too few for it.
+        """
         if not self._reach.is_any:
             return
         groups: dict[Target, list[int]] = {}
@@ -75,7 +77,8 @@ class Abroad:
                     await self._make(target, groups.pop(target))
                     sizes.pop(target)
         for target, numbers in groups.items():
-            await self._make(target, numbers)
+            if len(numbers) >= getattr(self._reach.service(target.provider), "least_rows", 1):
+                await self._make(target, numbers)
 
     async def _make(self, target: Target, numbers: list[int]) -> None:
         await self._transact(parts.make, self._batch.id, target.provider, target.model, numbers)

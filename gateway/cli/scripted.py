@@ -58,7 +58,7 @@ def scripted(  # noqa: PLR0913 - one name per flag
     role
         Of a pair of servers that answer together: prefill or decode.
     batch_ms
-        Milliseconds that a batch takes (/v1/batches, /v1/messages/batches).
+        Milliseconds that a batch takes (/v1/batches, /v1/messages/batches, /together/v1, /xai/v1, /fireworks/v1).
     """
     from gateway.scripted_server import Options, run
 

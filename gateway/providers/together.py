@@ -10,6 +10,7 @@ from gateway.upstream.compatible import Builder, Service
 from gateway.upstream.openai_http import Manner
 from gateway.upstream.openai_http import SpokenConfig as Config
 from gateway.upstream.quirks import Quirks
+from gateway.upstream.together_batches import TogetherBatches
 
 __all__ = ["Config", "build"]
 
@@ -33,4 +34,5 @@ _LIMITS = tuple(
     for what, counted in (("requests", "rate"), ("tokens", "token"))
     for which in ("", "-dynamic")
 )
-build = Builder(Service(base="https://api.together.xyz/v1", manner=Manner(quirks=_QUIRKS, limits=_LIMITS)))
+_MANNER = Manner(quirks=_QUIRKS, limits=_LIMITS, batches=TogetherBatches)
+build = Builder(Service(base="https://api.together.xyz/v1", manner=_MANNER))

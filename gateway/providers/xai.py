@@ -9,6 +9,7 @@ from gateway.upstream.compatible import Builder, Service
 from gateway.upstream.openai_http import Manner
 from gateway.upstream.openai_http import SpokenConfig as Config
 from gateway.upstream.quirks import Quirks
+from gateway.upstream.xai_batches import XAIBatches
 
 __all__ = ["Config", "build"]
 
@@ -18,4 +19,5 @@ _QUIRKS = Quirks(
     counts_apart=True,
 )
 _LIMITS = (x_ratelimit("requests", within=60.0), x_ratelimit("tokens", within=60.0))
-build = Builder(Service(base="https://api.x.ai/v1", manner=Manner(quirks=_QUIRKS, limits=_LIMITS)))
+_MANNER = Manner(quirks=_QUIRKS, limits=_LIMITS, batches=XAIBatches)
+build = Builder(Service(base="https://api.x.ai/v1", manner=_MANNER))

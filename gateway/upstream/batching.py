@@ -8,15 +8,24 @@ Does not know: any service's own protocol, whose requests these are, money, when
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+import msgspec
 from msgspec import Struct
 
 from gateway.call import Body, Operation
-from gateway.errors import GatewayError, UpstreamFailed, UpstreamTimeout
+from gateway.errors import GatewayError, InvalidRequest, UpstreamFailed, UpstreamTimeout
 from gateway.providers import Provider, Sending
 from gateway.stream import StreamGarbage, parse
 from gateway.transport import ConnectFailed, Exchange, TimedOut, Transport, TransportError
+from gateway.transport.credential import origin
 from gateway.transport.refusal import LARGEST_ERROR, in_doubt
+from gateway.upstream.fields import mapping, objects, whole_number, words
 
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_ANONYMOUS = {"User-Agent": "nearhit", "Accept-Encoding": "identity"}
+# Google's codes of errors (google.rpc.Code), which others use too, as statuses; all others are faults of the service.
+RPC_STATUS = {3: 400, 4: 504, 5: 404, 7: 403, 8: 429, 9: 400, 11: 400, 12: 501, 14: 503, 16: 401}
 _PATIENCE = 120.0  # seconds for a call, and for each piece of a long answer
 _LARGEST_TOLD = 4 << 20  # of what is told of a batch
 LARGEST_ANSWER = 64 << 20  # bytes of one line
@@ -42,7 +51,8 @@ class Returned(Struct, frozen=True):
 class Batching(Protocol):
     """All of it raises GatewayError; UpstreamFailed that is `doubtful` where it may have been done all the same.
 
-    Where a service takes less at once than others it says so: `most_rows`, `most_bytes` of requests.
+    Where a service takes less at once than others it says so: `most_rows`, `most_bytes` of requests; where it takes no
+    fewer, `least_rows`: what is left of a batch is run request by request.
     """
 
     async def hand_in(self, name: str, operation: Operation, rows: Sequence[Row]) -> str:
@@ -83,30 +93,80 @@ def batching_of(provider: Provider | None) -> Batching | None:
     return provider.batching() if isinstance(provider, Batches) else None
 
 
+def only_chats(name: str, operation: Operation) -> None:
+    """Raises InvalidRequest for anything else."""
+    if operation != "chat":
+        message = f"{name} has batches of chats only: set `batch: off` there for everything else."
+        raise InvalidRequest(message, param="endpoint", code="unsupported_operation")
+
+
+def told_row(row: Body) -> Returned:
+    """A line of those who left OpenAI's envelope out: the answer itself under `response`, or an `error` alone."""
+    name, response = words(row.get("custom_id")), mapping(row.get("response"))
+    error = mapping(row.get("error")) or {"message": words(row.get("error"))}
+    status, body = whole_number(response.get("status_code")), response.get("body")
+    if status or isinstance(body, dict):
+        return Returned(name, status or 200, _encode(body))
+    if response:
+        return Returned(name, 200, _encode(response))
+    code = error.get("code")
+    status = code if isinstance(code, int) and 400 <= code < 600 else 0
+    kind = f"{words(code)} {words(error.get('type'))}"
+    return Returned(name, status or (400 if "invalid" in kind.lower() else 500), _encode({"error": error}))
+
+
 class Line(Struct, frozen=True, kw_only=True):
-    """A way to the service. `refusal`: of a status and a body; `clean`: takes the credential out of a text."""
+    """A way to the service. `refusal`: of a status and a body; `clean`: takes the credential out of a text.
+
+    `sign`: the headers that one request needs besides, of its method, address and content.
+    """
 
     name: str
     transport: Transport
     headers: Mapping[str, str]
     refusal: Callable[[int, Mapping[str, str], bytes], GatewayError]
     clean: Callable[[str], str]
+    sign: Callable[[str, str, bytes], Mapping[str, str]] | None = None
 
     async def ask(
         self, method: str, url: str, content: bytes = b"", kind: str = "application/json", *, limit: int = _LARGEST_TOLD
     ) -> Body:
         """What it says, in at most `limit` bytes. Raises GatewayError."""
+        try:
+            return parse(await self._whole(method, url, content, kind, limit))
+        except StreamGarbage as error:
+            raise self._unheard(error) from error
+
+    async def listed(self, url: str) -> list[Body]:
+        """A list that stands in no object. Raises GatewayError."""
+        raw = await self._whole("GET", url, b"", "application/json", LARGEST_ANSWER)
+        try:
+            return objects(_decode(raw))
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise self._unheard(error) from error
+
+    async def tell(self, method: str, url: str, content: bytes = b"", kind: str = "application/json") -> None:
+        """What is answered with nothing that matters. Raises GatewayError."""
+        await self._whole(method, url, content, kind, _LARGEST_TOLD)
+
+    async def _whole(self, method: str, url: str, content: bytes, kind: str, limit: int) -> bytes:
         exchange = await self._opened(method, url, content, kind)
         try:
-            return parse(await exchange.whole(limit, _PATIENCE))
-        except (TransportError, StreamGarbage) as error:
-            raise in_doubt(f"{self.name} said nothing of its batch: {self.clean(str(error))}") from error
+            return await exchange.whole(limit, _PATIENCE)
+        except TransportError as error:
+            raise self._unheard(error) from error
         finally:
             exchange.close()
 
-    async def lines(self, url: str) -> AsyncGenerator[Body, None]:
-        """One object per line. Raises GatewayError."""
-        exchange = await self._opened("GET", url, b"", "application/json")
+    def _unheard(self, error: Exception) -> UpstreamFailed:
+        return in_doubt(f"{self.name} said nothing of its batch: {self.clean(str(error))}")
+
+    async def lines(self, url: str, told_by: str = "") -> AsyncGenerator[Body, None]:
+        """One object per line. Raises GatewayError.
+
+        `told_by`: the address that named this one, which may be anybody's: no credential goes there.
+        """
+        exchange = await self._found(url, told_by)
         held = bytearray()
         try:
             while piece := await exchange.piece(_PATIENCE):
@@ -124,18 +184,41 @@ class Line(Struct, frozen=True, kw_only=True):
         finally:
             exchange.close()
 
-    async def _opened(self, method: str, url: str, content: bytes, kind: str) -> Exchange:
+    async def _found(self, url: str, told_by: str) -> Exchange:
+        """A file, also where the service keeps it elsewhere and says where."""
+        if told_by:
+            return await self._opened("GET", self._elsewhere(url, told_by), b"", "", anonymous=True)
+        exchange = await self._opened("GET", url, b"", "application/json", redirects=True)
+        if exchange.status not in _REDIRECTS:
+            return exchange
+        to = exchange.headers.get("location", "")
+        exchange.close()
+        return await self._opened("GET", self._elsewhere(to, url), b"", "", anonymous=True)
+
+    def _elsewhere(self, url: str, told_by: str) -> str:
+        """Raises UpstreamFailed for an address where what it holds could be read on the way, or that is none."""
         try:
-            exchange = await self.transport.open(
-                method, url, {**self.headers, "Content-Type": kind}, content, _PATIENCE
-            )
+            if url.startswith("https://") or origin(url) == origin(told_by):
+                return url
+        except ValueError:
+            pass
+        raise UpstreamFailed(f"{self.name} keeps a batch's file where it cannot be fetched from.")
+
+    async def _opened(
+        self, method: str, url: str, content: bytes, kind: str, *, redirects: bool = False, anonymous: bool = False
+    ) -> Exchange:
+        headers = _ANONYMOUS if anonymous else {**self.headers, "Content-Type": kind}
+        if self.sign is not None and not anonymous:
+            headers = {**headers, **self.sign(method, url, content)}
+        try:
+            exchange = await self.transport.open(method, url, headers, content, _PATIENCE)
         except TimedOut as error:
             raise UpstreamTimeout(f"{self.name} said nothing of its batch within {_PATIENCE:g} s") from error
         except ConnectFailed as error:
             raise UpstreamFailed(f"{self.name} cannot be reached: {error}") from error
         except TransportError as error:
             raise in_doubt(f"{self.name} broke off before it answered: {error}") from error
-        if 200 <= exchange.status < 300:
+        if 200 <= exchange.status < 300 or (redirects and exchange.status in _REDIRECTS):
             return exchange
         try:
             raw = await exchange.whole(LARGEST_ERROR, _PATIENCE)

@@ -12,17 +12,15 @@ from urllib.parse import quote
 import msgspec
 
 from gateway.call import Body, Operation
-from gateway.errors import InvalidRequest, UpstreamFailed, UpstreamRefused
+from gateway.errors import UpstreamFailed, UpstreamRefused
 from gateway.providers import Sending
 from gateway.transport import ConnectFailed
-from gateway.upstream.batching import LARGEST_ANSWER, Line, Returned, Row
+from gateway.upstream.batching import LARGEST_ANSWER, RPC_STATUS, Line, Returned, Row, only_chats
 from gateway.upstream.fields import mapping, objects, whole_number, words
 
 _OVER = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
 _PAGE, _MOST_PAGES = 100, 100
 _CLOCKS_APART = 3_600.0  # seconds by which the service's clock may be behind ours
-# Google's codes of errors (google.rpc.Code) as statuses; all others are faults of the service.
-_STATUS = {3: 400, 4: 504, 5: 404, 7: 403, 8: 429, 9: 400, 11: 400, 12: 501, 14: 503, 16: 401}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -38,9 +36,7 @@ class GeminiBatches:
         self._body = body
 
     async def hand_in(self, name: str, operation: Operation, rows: Sequence[Row]) -> str:
-        if operation != "chat":
-            message = f"{self._line.name} has batches of chats only: set `batch: off` there for embeddings."
-            raise InvalidRequest(message, param="endpoint", code="unsupported_operation")
+        only_chats(self._line.name, operation)
         requests = [{"request": self._body(row.sending), "metadata": {"key": row.name}} for row in rows]
         wanted: Body = {"batch": {"displayName": name, "inputConfig": {"requests": {"requests": requests}}}}
         url = f"{self._base}/{self._path(rows[0].sending)}:batchGenerateContent"
@@ -102,7 +98,7 @@ def _returned(row: Body) -> Returned:
     if isinstance(row.get("response"), dict):
         return Returned(name, 200, _encode(row["response"]))
     error = mapping(row.get("error"))
-    status = _STATUS.get(whole_number(error.get("code")) or 0, 500)
+    status = RPC_STATUS.get(whole_number(error.get("code")) or 0, 500)
     return Returned(name, status, _encode({"error": {**error, "code": status}}))
 
 

@@ -20,8 +20,9 @@ class MistralBatches(OpenAIBatches):
     def _asked(self, name: str, body: Body, endpoint: str) -> Body:  # noqa: ARG002 - the job has the address
         return {"custom_id": name, "body": {key: value for key, value in body.items() if key != "model"}}
 
-    def _wanted(self, file: str, endpoint: str, model: str) -> Body:
-        return {"input_files": [file], "endpoint": endpoint, "model": model, "timeout_hours": _HOURS}
+    def _wanted(self, name: str, file: str, endpoint: str, model: str) -> Body:
+        wanted: Body = {"input_files": [file], "endpoint": endpoint, "model": model, "timeout_hours": _HOURS}
+        return {**wanted, "metadata": {"nearhit": name}}
 
     def _page(self, number: int, last: str) -> str:  # noqa: ARG002 - pages are counted
         return f"page={number}&page_size={PAGE}&order_by=-created"

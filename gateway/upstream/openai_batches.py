@@ -16,7 +16,7 @@ from gateway.call import Body, Operation
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.providers import Sending
 from gateway.transport import ConnectFailed
-from gateway.upstream.batching import Line, Returned, Row
+from gateway.upstream.batching import Line, Returned, Row, only_chats
 from gateway.upstream.fields import mapping, objects, whole_number, words
 from gateway.upstream.passing import form
 
@@ -42,6 +42,7 @@ class OpenAIBatches:
     """
 
     path = "batches"
+    chats_alone = False
 
     def __init__(self, line: Line, places: Places, body: Callable[[Sending], Body]) -> None:
         self._line = line
@@ -49,12 +50,14 @@ class OpenAIBatches:
         self._body = body
 
     async def hand_in(self, name: str, operation: Operation, rows: Sequence[Row]) -> str:
+        if self.chats_alone:
+            only_chats(self._line.name, operation)
         endpoint = self._places.endpoint(operation)
         lines = [_encode(self._asked(row.name, self._body(row.sending), endpoint)) for row in rows]
         file = await self._uploaded(f"{name}.jsonl", b"\n".join(lines))
-        wanted = self._wanted(file, endpoint, rows[0].sending.model) | {"metadata": {"nearhit": name}}
+        wanted = self._wanted(name, file, endpoint, rows[0].sending.model)
         try:
-            return _id(await self._line.ask("POST", self._places.url(self.path), _encode(wanted)), self._line.name)
+            return self._id(await self._line.ask("POST", self._places.url(self.path), _encode(wanted)))
         except UpstreamRefused:
             await self._delete(file)
             raise
@@ -69,7 +72,7 @@ class OpenAIBatches:
             rows = objects(page.get("data"))
             for row in rows:
                 if mapping(row.get("metadata")).get("nearhit") == name:
-                    return _id(row, self._line.name)
+                    return self._id(row)
             oldest = whole_number(rows[-1].get("created_at")) if rows else None
             if not self._has_more(number, page) or oldest is None or oldest < since - _CLOCKS_APART:
                 return None
@@ -100,9 +103,10 @@ class OpenAIBatches:
                 await self._delete(file)
 
     async def _uploaded(self, name: str, content: bytes) -> str:
-        kind, told = form({"purpose": "batch"}, [("file", name, "application/jsonl", content)])
+        path, fields = self._upload(name)
+        kind, told = form(fields, [("file", name, "application/jsonl", content)])
         try:
-            return words((await self._line.ask("POST", self._places.url("files"), told, kind)).get("id"))
+            return words((await self._line.ask("POST", self._places.url(path), told, kind)).get("id"))
         except UpstreamFailed as error:
             error.doubtful = False  # a file that nobody names costs nothing
             raise
@@ -118,11 +122,22 @@ class OpenAIBatches:
 
     # -- what others do differently ------------------------------------------------------------------------------
 
+    def _upload(self, name: str) -> tuple[str, Body]:  # noqa: ARG002 - others want it told apart
+        """Where a file goes, and what is told of it."""
+        return "files", {"purpose": "batch"}
+
+    def _id(self, told: Body) -> str:
+        """Raises UpstreamFailed where none is told."""
+        if found := words(told.get("id")):
+            return found
+        raise UpstreamFailed(f"{self._line.name} did not say which batch it has made.")
+
     def _asked(self, name: str, body: Body, endpoint: str) -> Body:
         return {"custom_id": name, "method": "POST", "url": endpoint, "body": body}
 
-    def _wanted(self, file: str, endpoint: str, model: str) -> Body:  # noqa: ARG002 - it stands in each line
-        return {"input_file_id": file, "endpoint": endpoint, "completion_window": "24h"}
+    def _wanted(self, name: str, file: str, endpoint: str, model: str) -> Body:  # noqa: ARG002 - it stands in each line
+        window = {"completion_window": "24h", "metadata": {"nearhit": name}}
+        return {"input_file_id": file, "endpoint": endpoint, **window}
 
     def _page(self, number: int, last: str) -> str:  # noqa: ARG002 - others count them
         return f"limit={PAGE}" + (f"&after={quote(last, safe='')}" if last else "")
@@ -141,9 +156,3 @@ def _returned(row: Body) -> Returned:
     if status:
         return Returned(name, status, _encode(response.get("body")))
     return Returned(name, code=words(error.get("code")), message=words(error.get("message")))
-
-
-def _id(told: Body, name: str) -> str:
-    if found := words(told.get("id")):
-        return found
-    raise UpstreamFailed(f"{name} did not say which batch it has made.")

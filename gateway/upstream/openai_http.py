@@ -24,6 +24,7 @@ from gateway.transport import Exchange
 from gateway.transport.credential import Credential
 from gateway.transport.refusal import in_band_message, refused, told_headers
 from gateway.upstream.base import Answered, Means, Reader, Upstream, UpstreamConfig
+from gateway.upstream.batching import Batching
 from gateway.upstream.exchanges import Asked
 from gateway.upstream.openai_batches import OpenAIBatches, Places
 from gateway.upstream.passing import answer_of, content_of
@@ -195,7 +196,7 @@ class OpenAISpeaker(Upstream):
             body = {**body, manner.isolation: _opaque(sending.tenant)}
         return manner.quirks.asked(self.name, sending, body)
 
-    def batching(self) -> OpenAIBatches | None:
+    def batching(self) -> Batching | None:
         batches = self.manner.batches
         return None if batches is None else batches(self._line(), self._places(), self._prepared)
 

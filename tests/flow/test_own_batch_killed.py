@@ -11,6 +11,7 @@ import pytest
 from gateway.scripted_server import Options, ScriptedServer
 from gateway.serve_home import take_first_key
 from tests.flow.test_batch_killed import ADMIN, Door, begun, content, finished, opened, served
+from tests.flow.test_own_batches import SERVICES, upstream
 from tests.waiting import until
 
 LINES = 12
@@ -19,7 +20,7 @@ encode = msgspec.json.encode
 
 
 def setting(kind: str, port: int) -> dict[str, Any]:
-    lab = {"kind": kind, "base_url": f"http://127.0.0.1:{port}/v1", "api_key": "none", "batch": "own"}
+    lab = upstream(kind, port)
     return {"NEARHIT_PROVIDERS": encode({"lab": lab}).decode(), "NEARHIT_KEPT__BATCH_LOOK": "0.1"}
 
 
@@ -49,7 +50,9 @@ async def killed_with_a_batch_away(
     return key, batch_id
 
 
-@pytest.mark.parametrize("kind", ["openai", pytest.param("anthropic", marks=pytest.mark.proof)])
+@pytest.mark.parametrize(
+    "kind", ["openai", *(pytest.param(kind, marks=pytest.mark.proof) for kind in ("anthropic", *SERVICES))]
+)
 async def test_a_batch_at_a_provider_survives_kill_9(tmp_path: Path, kind: str) -> None:
     """The service's id stands in the database before anything else; what was held is charged until answers are."""
     (tmp_path / "run").mkdir()
@@ -78,11 +81,12 @@ async def test_a_batch_at_a_provider_survives_kill_9(tmp_path: Path, kind: str) 
 
 
 @pytest.mark.proof
-async def test_a_batch_whose_arrival_was_never_confirmed_is_looked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["openai", *SERVICES])
+async def test_a_batch_whose_arrival_was_never_confirmed_is_looked_for(tmp_path: Path, kind: str) -> None:
     """Between the service's making it and our noting it a process may die: its own name finds it again."""
     (tmp_path / "run").mkdir()
     server = ScriptedServer(Options(batch_ms=86_400_000), tmp_path / "bill.jsonl")
-    variables = setting("openai", await server.start())
+    variables = setting(kind, await server.start())
     async with aiohttp.ClientSession() as client:
         key, batch_id = await killed_with_a_batch_away(tmp_path, variables, client)
         with sqlite3.connect(tmp_path / "nearhit.db") as database:

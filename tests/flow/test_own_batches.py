@@ -24,14 +24,17 @@ from tests.live import Live, live, settings
 from tests.unit.ledger.rig import call
 from tests.waiting import until
 
-KINDS = ("openai", "groq", "azure", "mistral", "anthropic")
+KINDS = ("openai", "groq", "azure", "mistral", "anthropic", "together", "xai", "fireworks")
+SERVICES = ("together", "xai", "fireworks")  # of batches all their own, which the scripted upstream keeps apart
 OFF = {"store": "memory", "mode": "off"}
 SOURCES = ("provider", "upper_bound", "adjust")
 
 
 def upstream(kind: str, port: int) -> dict[str, Any]:
-    base = f"http://127.0.0.1:{port}" if kind == "azure" else f"http://127.0.0.1:{port}/v1"
-    return {"kind": kind, "base_url": base, "api_key": "none", "batch": "own"}
+    home = f"http://127.0.0.1:{port}{'/' + kind if kind in SERVICES else ''}"
+    base = home if kind == "azure" else f"{home}/inference/v1" if kind == "fireworks" else f"{home}/v1"
+    account = {"account": "acme"} if kind == "fireworks" else {}
+    return {"kind": kind, "base_url": base, "api_key": "none", "batch": "own", **account}
 
 
 @asynccontextmanager
@@ -132,10 +135,11 @@ async def test_only_models_of_that_provider_go_there(tmp_path: Path) -> None:
         assert server.books.counters.calls == 1
 
 
-async def test_rows_that_fail_there_are_told_and_cost_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["openai", *SERVICES])
+async def test_rows_that_fail_there_are_told_and_cost_nothing(tmp_path: Path, kind: str) -> None:
     """A failed row is an error of its own; the others are charged."""
     questions = [line(f"q{n}", f"question {n}") for n in range(12)]
-    async with playing(tmp_path, options=Options(fail_rate=0.4, seed=5)) as (server, gateway, client):
+    async with playing(tmp_path, kind, Options(fail_rate=0.4, seed=5)) as (server, gateway, client):
         batch = await over(client, await made(client, lines(*questions)))
         failed = server.books.counters.failed
         assert 0 < failed < 12
@@ -278,9 +282,10 @@ async def test_a_budget_that_is_too_small_refuses_every_row(tmp_path: Path) -> N
         assert server.books.counters.calls == 0
 
 
-async def test_cancelling_passes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["openai", "together", "xai"])
+async def test_cancelling_passes_on(tmp_path: Path, kind: str) -> None:
     """What nobody wants any more must not be run, and every line stands in a file."""
-    async with playing(tmp_path, options=Options(batch_ms=60_000)) as (server, _, client):
+    async with playing(tmp_path, kind, Options(batch_ms=60_000)) as (server, _, client):
         batch = await made(client, lines(line("a"), line("b")))
         await until(lambda: server.batches.known == 1)
         await client.batches.cancel(batch.id)
@@ -290,7 +295,33 @@ async def test_cancelling_passes_on(tmp_path: Path) -> None:
         assert server.books.counters.calls == 0
 
 
-@pytest.mark.parametrize(("kind", "found"), [("openai", True), ("mistral", True), ("anthropic", False)])
+async def test_what_cannot_be_stopped_is_waited_for_and_charged(tmp_path: Path) -> None:
+    """Fireworks can only delete a job, and would tell nobody what it had run by then: money would be missing."""
+    async with playing(tmp_path, "fireworks", Options(batch_ms=86_400_000)) as (server, gateway, client):
+        batch = await made(client, lines(line("a"), line("b")))
+        await until(lambda: server.batches.known == 1)
+        batch = await client.batches.cancel(batch.id)
+        server.batches.hurry()
+        batch = await over(client, batch)
+        assert (batch.status, batch.request_counts.completed) == ("cancelled", 2)
+        assert sum(entry["amount_nano"] for entry in await charged(gateway)) == costs(bill(tmp_path)) > 0
+
+
+@pytest.mark.parametrize("kind", SERVICES)
+async def test_what_has_batches_of_chats_alone_says_so(tmp_path: Path, kind: str) -> None:
+    """An embedding in a batch of chats would be refused there in words that nobody understands."""
+    row = {"custom_id": "x", "method": "POST", "url": "/v1/embeddings", "body": {"model": "lab/m", "input": "a text"}}
+    async with playing(tmp_path, kind) as (server, _, client):
+        batch = await over(client, await made(client, msgspec.json.encode(row), "/v1/embeddings"))
+        failed = await told(client, batch.error_file_id)
+        assert failed["x"]["response"]["body"]["error"]["param"] == "endpoint"
+        assert server.batches.known == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [("openai", True), ("mistral", True), ("anthropic", False), *((kind, True) for kind in SERVICES)],
+)
 async def test_a_batch_whose_answer_was_lost_is_looked_for_and_never_made_twice(
     tmp_path: Path, kind: str, found: bool
 ) -> None:
@@ -310,13 +341,13 @@ async def test_a_batch_whose_answer_was_lost_is_looked_for_and_never_made_twice(
         assert entries[0]["amount_nano"] >= costs(bill(tmp_path))
 
 
-@pytest.mark.parametrize("kind", ["openai", "mistral", "anthropic"])
+@pytest.mark.parametrize("kind", ["openai", "mistral", "anthropic", *SERVICES])
 async def test_nothing_of_it_is_left_at_the_service(tmp_path: Path, kind: str) -> None:
     """What people asked and were told lies in files there, which nobody would ever look for again."""
     async with playing(tmp_path, kind, Options(batch_ms=86_400_000)) as (server, _, client):
         batch = await made(client, lines(line("a"), line("b")))
         await until(lambda: server.batches.known == 1)
-        assert server.batches.kept == 1
+        assert server.batches.kept == (2 if kind == "fireworks" else 1)
         server.batches.hurry()
         assert (await over(client, batch)).request_counts.completed == 2
         await until(lambda: server.batches.kept == 0)
@@ -376,7 +407,8 @@ async def test_off_unless_it_is_wanted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"kind": "xai"}, "batches are spoken here, not xai"),
+        ({"kind": "deepseek"}, "batches are spoken here, not deepseek"),
+        ({"kind": "fireworks"}, "needs `account`"),
         ({"kind": "openai", "api_keys": ["a", "b"], "api_key": None}, "one api_key"),
         ({"kind": "openai", "base_url": None, "replicas": ["http://127.0.0.1:9/v1"]}, "one server"),
     ],

@@ -168,6 +168,23 @@ async def test_a_contract_says_all_that_a_bill_can_hold(database: Database, cloc
     await database.close()
 
 
+async def test_a_batch_is_half_only_where_somebody_says_so(database: Database, clock: FrozenClock) -> None:
+    """The bundled list has no batches of these services: of two all models are halved, of the third only some."""
+    prices = await book(database, clock, providers={"bedrock": {"kind": "bedrock"}})
+    for kind, model, percent in (
+        ("fireworks", "accounts/fireworks/models/kimi-k2p6", 50),
+        ("bedrock", "amazon.nova-lite-v1:0", 50),
+        ("together", "meta-llama/Llama-3.3-70B-Instruct-Turbo", 100),
+    ):
+        usual = prices.price(kind, kind, model, AT)
+        batch = prices.price(kind, kind, model, AT, tier="batch")
+        assert usual is not None, model
+        assert batch is not None
+        assert (batch.input * 100, batch.output * 100) == (usual.input * percent, usual.output * percent)
+        assert (batch.status == "assumed") == (percent == 50)
+    await database.close()
+
+
 async def test_a_contract_ends_on_its_day(database: Database, clock: FrozenClock) -> None:
     """After a limited offer the price before it holds again, and without one the list price does."""
     prices = await book(database, clock)
