@@ -6,7 +6,7 @@ answers are translated (`gateway.upstream.bedrock_*`), prices, retries.
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from urllib.parse import quote
 
 import msgspec
@@ -20,6 +20,7 @@ from gateway.tasks import Tasks
 from gateway.transport import Transport
 from gateway.transport.credential import Credential
 from gateway.upstream.bedrock_answers import Events, body_of, refusal
+from gateway.upstream.bedrock_embeddings import embedded
 from gateway.upstream.bedrock_requests import cannot, translated
 from gateway.upstream.event_frames import FrameParser
 from gateway.upstream.exchanges import Asked, config_of
@@ -43,7 +44,7 @@ class Config(NativeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class BedrockProvider(NativeProvider):
-    """Obeys gateway.providers.Provider; chat only."""
+    """Obeys gateway.providers.Provider; chat and embeddings."""
 
     cannot = staticmethod(cannot)
 
@@ -64,12 +65,25 @@ class BedrockProvider(NativeProvider):
         if self._signer is not None:
             self._headers.pop(credential.header, None)
 
+    async def _whole(self, sending: Sending) -> Chunk:
+        if sending.operation != "embedding":
+            return await super()._whole(sending)
+        deadline = self._monotonic() + sending.timeout  # of all texts together
+
+        async def ask(body: Body) -> tuple[Body, Mapping[str, str]]:
+            left = max(0.001, deadline - self._monotonic())
+            return await self._heard_of(self._to_model(sending, "invoke", body), left)
+
+        return await embedded(sending, ask)
+
     def _asked(self, sending: Sending) -> Asked:
         self._only_chat(sending)
+        return self._to_model(sending, "converse-stream" if sending.stream else "converse", translated(sending))
+
+    def _to_model(self, sending: Sending, method: str, body: Body) -> Asked:
         # Quoted whole: a model's name is a part of the address, and an ARN holds slashes and colons.
-        method = "converse-stream" if sending.stream else "converse"
         url = f"{self._base}/model/{quote(sending.model, safe='')}/{method}"
-        content = _encode(translated(sending))
+        content = _encode(body)
         headers = {**self._headers, **sending.headers}
         if self._signer is not None:
             signed = {"Content-Type": self._headers["Content-Type"]}

@@ -192,11 +192,15 @@ class Upstream(ABC):
 
     async def _said(self, asked: Asked, timeout: float) -> Body:
         """What it answers to a question beside those that `send` asks. Raises GatewayError."""
+        return (await self._heard_of(asked, timeout))[0]
+
+    async def _heard_of(self, asked: Asked, timeout: float) -> tuple[Body, Mapping[str, str]]:
+        """The same with the headers."""
         exchange = await opened(self._transport, self.name, asked, timeout)
         try:
             if exchange.status != 200:
                 raise await self._refused(exchange, self._monotonic() + timeout)
-            return parse(await exchange.whole(LARGEST_BODY, timeout))
+            return parse(await exchange.whole(LARGEST_BODY, timeout)), exchange.headers
         except (TransportError, StreamGarbage) as error:
             raise in_doubt(f"{self.name} did not answer: {error}") from error
         finally:

@@ -277,6 +277,6 @@ _UNSUPPORTED: dict[str, Check] = {
 def cannot(operation: Operation, body: Body, native: Native | None) -> str:  # noqa: ARG001 - every language is asked alike
     """What of a request this language has no word for, as `gateway.providers` says."""
     if operation != "chat":
-        return operation
+        return "" if operation == "embedding" else operation
     found = unsupported(body, _UNSUPPORTED)
     return found[0] if found else ""

@@ -157,6 +157,35 @@ async def test_gemini_embeds_in_openais_shape_for_what_it_counts(tmp_path: Path)
         assert first["cost_nano"] == 500 * 150
 
 
+async def test_bedrock_embeds_in_openais_shape_for_what_it_counts(tmp_path: Path) -> None:
+    """Titan takes one text at a time, Cohere 96; each call counts, and the sum is what is charged."""
+    async with (
+        served(tmp_path, "bedrock") as (gateway, up),
+        AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=gateway.key, max_retries=0) as client,
+    ):
+        texts = [f"text {number}" for number in range(100)]
+        titan: Any = {"model": "bedrock/amazon.titan-embed-text-v2:0", "input": texts, "dimensions": 3}
+        told = await client.embeddings.create(**titan)
+        assert [row.index for row in told.data] == list(range(100))
+        assert told.data[7].embedding == [len(texts[7]) / 8 + place for place in range(3)]
+        assert (told.usage.prompt_tokens, len(up.heard)) == (200, 100)
+        assert all("titan-embed-text-v2%3A0/invoke" in heard.path for heard in up.heard)
+        await gateway.services.prices.set(
+            "bedrock/eu.cohere.embed-v4:0", input_usd="0.12", output_usd="0", actor="test", effective_from=0.0
+        )
+        cohere: Any = {**titan, "model": "bedrock/eu.cohere.embed-v4:0"}
+        told = await client.embeddings.create(**cohere, extra_body={"input_type": "search_query"})
+        assert told.data[99].embedding == [len(texts[99]) / 8 + place for place in range(3)]
+        assert (told.usage.prompt_tokens, [len(heard.body["texts"]) for heard in up.heard[100:]]) == (200, [96, 4])
+        assert up.heard[-1].body["input_type"] == "search_query"
+        chat = await gateway.post("/v1/embeddings", {**titan, "model": f"bedrock/{SERVICES['bedrock'].model}"})
+        assert (chat.status, chat.json["error"]["code"]) == (400, "unsupported_operation")
+        refused = await gateway.post("/v1/embeddings", {**titan, "input": [1, 2]})
+        assert (refused.status, refused.json["error"]["param"]) == (400, "input")
+        rows = {row["model"]: row["cost_nano"] for row in await gateway.rows() if row["status"] == 200}
+        assert rows == {titan["model"]: 200 * 20, cohere["model"]: 200 * 120}
+
+
 async def test_anthropic_counts_the_tokens_of_its_models(tmp_path: Path) -> None:
     """A coding agent refuses files and shortens conversations by this number, so four times too much is a fault."""
     async with served(tmp_path, "anthropic") as (gateway, up):

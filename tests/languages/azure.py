@@ -25,7 +25,7 @@ class Azure:
     `max_tokens` for a model that reasons.
     """
 
-    def __init__(self, deployments: frozenset[str] = frozenset({"m", "e"})) -> None:
+    def __init__(self, deployments: frozenset[str] = frozenset({"m", "cohere.embed-x"})) -> None:
         self.deployments = deployments
         settings = ProviderSettings(kind="scripted")
         self._scripted = load("scripted").build("azure", settings, transport=DirectTransport(), tasks=Tasks())

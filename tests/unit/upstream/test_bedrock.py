@@ -1,5 +1,6 @@
 """Bedrock's language at its edges: signatures, frames, fields it cannot honour, refusals, endings, usage."""
 
+import asyncio
 import calendar
 import zlib
 from contextlib import aclosing
@@ -10,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from gateway.call import Body, Chunk
-from gateway.errors import InvalidRequest, Overloaded, UpstreamFailed, UpstreamRefused
+from gateway.errors import InvalidRequest, Overloaded, UpstreamFailed, UpstreamRefused, in_doubt
 from gateway.providers import Partial, Sending
 from gateway.providers.bedrock import BedrockProvider, build
 from gateway.settings import ProviderSettings
@@ -18,12 +19,15 @@ from gateway.stream import StreamGarbage
 from gateway.tasks import Tasks
 from gateway.transport.direct import DirectTransport
 from gateway.upstream.bedrock_answers import usage_of
+from gateway.upstream.bedrock_embeddings import embedded
 from gateway.upstream.bedrock_requests import translated
 from gateway.upstream.event_frames import FrameParser
 from gateway.upstream.sigv4 import Signer
+from policies.money import Usage
 from tests.languages.bedrock import frame
 from tests.unit.upstream.raw_upstream import Answer, RawUpstream, fixed, raw_upstream, response
 
+TITAN = "amazon.titan-embed-text-v2:0"
 KEY_ID, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 NOON = calendar.timegm((2026, 11, 21, 12, 0, 0))
 ARN = "arn:aws:bedrock:eu-central-1:1:inference-profile/eu.x-v1:0"
@@ -293,3 +297,84 @@ async def test_models_are_those_configured() -> None:
     )
     made = build("up", settings, transport=DirectTransport(), tasks=Tasks())
     assert await made.models() == ["amazon.nova-lite-v1:0"]
+
+
+class Titan:
+    """Fails from the `fails`th text on; `most`: how many were asked at once."""
+
+    def __init__(self, fails: int | None = None) -> None:
+        self.fails = fails
+        self.asked = 0
+        self.running = self.most = 0
+
+    async def __call__(self, body: Body) -> tuple[Body, dict[str, str]]:
+        self.asked += 1
+        number = self.asked
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0.001)
+        self.running -= 1
+        if self.fails is not None and number >= self.fails:
+            raise UpstreamRefused(429, {"message": "slow down"})
+        return {"embedding": [float(str(body["inputText"]))], "inputTextTokenCount": 3}, {}
+
+
+def texts(count: int, **more: Any) -> Sending:
+    body: Body = {"input": [str(number) for number in range(count)], **more}
+    return msgspec.structs.replace(sending(model=TITAN, stream=False), operation="embedding", body=body)
+
+
+async def test_a_text_at_a_time_but_several_at_once() -> None:
+    """Two thousand one after another would take minutes, and all at once would use up a limit in a second."""
+    titan = Titan()
+    told: Any = (await embedded(texts(50), titan)).data
+    assert [row["embedding"] for row in told["data"]] == [[float(number)] for number in range(50)]
+    assert (told["usage"]["prompt_tokens"], titan.most) == (150, 8)
+
+
+async def test_texts_that_were_embedded_before_a_failure_are_owed() -> None:
+    """Another place would be paid for them again; a first failure costs nothing and another may be asked."""
+    with pytest.raises(UpstreamRefused):
+        await embedded(texts(5), Titan(fails=1))
+    with pytest.raises(UpstreamFailed) as failed:
+        await embedded(texts(50), Titan(fails=20))
+    assert in_doubt(failed.value)
+
+
+@pytest.mark.parametrize("vector", [None, [], ["x"], [None], {"a": 1}])
+async def test_a_vector_that_is_none_is_a_failure(vector: object) -> None:
+    """Kept and compared it would be near to everything, or break the search."""
+
+    async def ask(_: Body) -> tuple[Body, dict[str, str]]:
+        return {"embedding": vector, "inputTextTokenCount": 1}, {}
+
+    with pytest.raises(UpstreamFailed):
+        await embedded(texts(1), ask)
+
+
+@pytest.mark.parametrize(
+    ("told", "headers", "count"),
+    [
+        ({}, {"x-amzn-bedrock-input-token-count": "7"}, 7),
+        ({}, {}, None),
+        ({}, {"x-amzn-bedrock-input-token-count": "x"}, None),
+    ],
+)
+async def test_cohere_counts_in_a_header(told: Body, headers: dict[str, str], count: int | None) -> None:
+    """Without it nobody knows: the most that it can be is charged as an estimate, never nothing."""
+
+    async def ask(body: Body) -> tuple[Body, dict[str, str]]:
+        assert body == {"input_type": "search_document", "texts": ["0"], "embedding_types": ["float", "int8"]}
+        return {"embeddings": {"float": [[0.5]], "int8": [[1]]}, **told}, headers
+
+    what = texts(1, embedding_types=["float", "int8"])
+    chunk = await embedded(msgspec.structs.replace(what, model="cohere.embed-english-v3"), ask)
+    assert chunk.usage == (None if count is None else Usage(prompt=count))
+
+
+@pytest.mark.parametrize("model", ["amazon.titan-embed-text-v1", "us.cohere.embed-multilingual-v3"])
+async def test_vectors_of_one_size_cannot_be_shortened(model: str) -> None:
+    """Left out in silence, a client would store vectors that do not fit its index."""
+    with pytest.raises(InvalidRequest) as refusal:
+        await embedded(msgspec.structs.replace(texts(1, dimensions=256), model=model), Titan())
+    assert refusal.value.param == "dimensions"

@@ -77,11 +77,12 @@ async def played(case: Case) -> dict[str, Any]:
     async with raw_upstream(fixed(response(case.status, case.body, *case.headers))) as up:
         settings = ProviderSettings(kind=case.kind, base_url=up.url, **asked.get("settings", {}))
         provider = load(case.kind).build("up", settings, transport=transport, tasks=tasks, **CLOCKS.get(case.kind, {}))
+        model = asked.get("model", "upstream-model")  # some go by the name
         sending = Sending(
             id="a-1",
             operation=asked["operation"],
-            model="upstream-model",
-            body={**asked["body"], "model": "upstream-model", "stream": asked["stream"]},
+            model=model,
+            body={**asked["body"], "model": model, "stream": asked["stream"]},
             stream=asked["stream"],
             tenant="t",
             timeout=30.0,
