@@ -146,7 +146,8 @@ async def _read(reader: asyncio.StreamReader) -> Request:
     line, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (item.partition(":") for item in lines if item)}
     raw = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Request(line, headers, decode(raw) if raw else None)
+    lines_of_json = headers.get("content-type") == "application/jsonl"
+    return Request(line, headers, raw if lines_of_json else decode(raw) if raw else None)
 
 
 def words(prompt: object, count: int) -> list[str]:

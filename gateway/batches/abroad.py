@@ -77,6 +77,7 @@ class Abroad:
                     await self._make(target, groups.pop(target))
                     sizes.pop(target)
         for target, numbers in groups.items():
+            # What is too little for the service is run line by line, as if it had none.
             if len(numbers) >= getattr(self._reach.service(target.provider), "least_rows", 1):
                 await self._make(target, numbers)
 

@@ -102,6 +102,9 @@ class Handing:
         if not rows:
             await self._transact(parts.move, part, "back", remote=None, boot=self._boot)
             return None
+        if len(rows) < getattr(service, "least_rows", 1):  # some were refused: the others are run one by one
+            await self._endings.never_sent(part)
+            return None
         await self._held.take(part, calls[0], plans)
         await self._transact(parts.move, part, "sending", remote=None, boot=self._boot)
         return await self._away(part, await service.hand_in(part.id, rows[0].sending.operation, rows))

@@ -1,7 +1,7 @@
-"""Amazon Bedrock's Converse API, signed.
+"""Amazon Bedrock's Converse and InvokeModel, signed.
 
-Knows: its addresses, its two kinds of credentials, that it names its models elsewhere. Does not know: how requests and
-answers are translated (`gateway.upstream.bedrock_*`), prices, retries.
+Knows: its addresses and those of a batch's files, its two kinds of credentials, that it names its models elsewhere.
+Does not know: how requests and answers are translated (`gateway.upstream.bedrock_*`), prices, retries.
 """
 
 import re
@@ -20,10 +20,11 @@ from gateway.tasks import Tasks
 from gateway.transport import Transport
 from gateway.transport.credential import Credential
 from gateway.upstream.bedrock_answers import Events, body_of, refusal
+from gateway.upstream.bedrock_batches import BedrockBatches, Store, as_json
 from gateway.upstream.bedrock_embeddings import embedded
 from gateway.upstream.bedrock_requests import cannot, translated
 from gateway.upstream.event_frames import FrameParser
-from gateway.upstream.exchanges import Asked, config_of
+from gateway.upstream.exchanges import Asked, check_secrecy, config_of
 from gateway.upstream.native import Answered, Means, NativeConfig, NativeProvider
 from gateway.upstream.sigv4 import Signer
 
@@ -31,6 +32,8 @@ _HOST = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com")
 _REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d")
 # An access key, its secret and, for temporary ones, the session token.
 _ACCESS_KEY = re.compile(r"(A[KS]IA[A-Z0-9]{12,124}):([^:\s]+)(?::(\S+))?")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+", re.ASCII)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -38,9 +41,17 @@ class Config(NativeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True
     """`region`: needed unless `base_url` tells it. `models`: what to list; the real list is kept at another host.
 
     `api_key` is a Bedrock API key, or ACCESS-KEY-ID:SECRET, or ACCESS-KEY-ID:SECRET:SESSION-TOKEN.
+    For `batch: own`: `batch_bucket` (BUCKET or BUCKET/PREFIX) holds its files, `batch_role` is the ARN of the role that
+    Bedrock reads and writes them as, `batch_least` how many requests a job must have. `control_url` and `s3_url`: where
+    jobs and buckets are, if not at AWS's usual addresses.
     """
 
     region: str = ""
+    batch_bucket: str = ""
+    batch_role: str = ""
+    batch_least: int = 100
+    control_url: str = ""
+    s3_url: str = ""
 
 
 class BedrockProvider(NativeProvider):
@@ -64,6 +75,12 @@ class BedrockProvider(NativeProvider):
         super().__init__(name, settings, config, credential, base, means)
         if self._signer is not None:
             self._headers.pop(credential.header, None)
+        self._store = _store(name, config, region) if settings.batch == "own" and keys else None
+        if settings.batch == "own" and self._store is None:
+            raise ValueError(f"providers.{name}: `batch: own` needs an api_key KEY-ID:SECRET; S3 takes no other")
+        if self._store is not None:
+            for url in (self._store.control, self._store.url):
+                check_secrecy(name, url, credential, {}, config.plain_http)
 
     async def _whole(self, sending: Sending) -> Chunk:
         if sending.operation != "embedding":
@@ -90,6 +107,23 @@ class BedrockProvider(NativeProvider):
             headers |= self._signer.sign("POST", url, signed, content, self._now())
         return Asked(url, headers, content)
 
+    def batching(self) -> BedrockBatches | None:
+        store, signer = self._store, self._signer
+        if store is None or signer is None:
+            return None
+        signers = {store.url: msgspec.structs.replace(signer, service="s3"), store.control: signer}
+
+        def sign(method: str, url: str, content: bytes) -> Mapping[str, str]:
+            mine = next(found for base, found in signers.items() if url.startswith(f"{base}/"))
+            return mine.sign(method, url, {}, content, self._now())
+
+        line = msgspec.structs.replace(self._line(), sign=sign)
+        return BedrockBatches(line, store, self._alone)
+
+    def _alone(self, sending: Sending) -> Body:
+        self._only_chat(sending)
+        return translated(sending)
+
     def _framing(self) -> FrameParser:
         return FrameParser()
 
@@ -100,7 +134,28 @@ class BedrockProvider(NativeProvider):
         return body_of(body, self._translator(sending))
 
     def _refusal(self, answered: Answered) -> GatewayError:
-        return refusal(self.name, answered)
+        return refusal(self.name, as_json(answered))
+
+
+def _store(name: str, config: Config, region: str) -> Store:
+    """Raises ValueError for settings that cannot work."""
+    bucket, _, prefix = config.batch_bucket.removeprefix("s3://").strip("/").partition("/")
+    if not _BUCKET.fullmatch(bucket) or not _ROLE.fullmatch(config.batch_role) or config.batch_least < 1:
+        raise ValueError(
+            f"providers.{name}: `batch: own` needs `batch_bucket` (BUCKET or BUCKET/PREFIX) and `batch_role` (an ARN)"
+        )
+    # A name with a dot in it is no part of a host that certificates know.
+    host = f"https://{bucket}.s3.{region}.amazonaws.com"
+    if config.s3_url or "." in bucket:
+        host = f"{(config.s3_url or f'https://s3.{region}.amazonaws.com').rstrip('/')}/{bucket}"
+    return Store(
+        control=(config.control_url or f"https://bedrock.{region}.amazonaws.com").rstrip("/"),
+        url=host,
+        bucket=bucket,
+        prefix=f"{prefix}/" if prefix else "",
+        role=config.batch_role,
+        least=config.batch_least,
+    )
 
 
 def build(

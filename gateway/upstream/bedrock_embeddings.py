@@ -14,7 +14,7 @@ from gateway.call import Body, Chunk
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.providers import Sending
 from gateway.transport.refusal import in_doubt
-from gateway.upstream.fields import mapping, whole_number
+from gateway.upstream.fields import whole_number
 from gateway.upstream.vectors import answer, more_of, texts_of
 
 # Names may begin with a region (`eu.`) or be the end of an ARN.
@@ -92,7 +92,7 @@ async def _cohere(sending: Sending, texts: list[str], ask: Ask) -> tuple[list[ob
             raise
         found = told.get("embeddings")
         # By type where the client asked for one.
-        rows = mapping(found).get("float") if isinstance(found, dict) else found
+        rows = cast("Body", found).get("float") if isinstance(found, dict) else found
         if not isinstance(rows, list) or len(cast("list[object]", rows)) != len(some):
             raise in_doubt(f"sent no embeddings of floats for {len(some)} texts")
         vectors += cast("list[object]", rows)

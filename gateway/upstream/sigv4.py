@@ -34,15 +34,18 @@ class Signer(Struct, frozen=True):
         The host (a port other than the usual one with it), the date and all of `headers` are signed.
         """
         parts = urlsplit(url)
+        digest = hashlib.sha256(content).hexdigest()
         stamp = datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H%M%SZ")
         added = {"X-Amz-Date": stamp, **({"X-Amz-Security-Token": self.token} if self.token else {})}
+        if self.service == "s3":
+            added["X-Amz-Content-Sha256"] = digest
         signed = {name.lower(): " ".join(value.split()) for name, value in {**headers, **added}.items()}
         signed["host"] = parts.netloc
         names = ";".join(sorted(signed))
         lines = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
         # Every service but S3 wants the path, which is encoded already, encoded once more.
-        path = quote(parts.path or "/", safe="/-_.~")
-        request = "\n".join((method, path, _query(parts.query), lines, names, hashlib.sha256(content).hexdigest()))
+        path = (parts.path or "/") if self.service == "s3" else quote(parts.path or "/", safe="/-_.~")
+        request = "\n".join((method, path, _query(parts.query), lines, names, digest))
         scope = f"{stamp[:8]}/{self.region}/{self.service}/aws4_request"
         text = "\n".join((_ALGORITHM, stamp, scope, hashlib.sha256(request.encode()).hexdigest()))
         signature = hmac.new(self._key(stamp[:8]), text.encode(), hashlib.sha256).hexdigest()

@@ -1,8 +1,10 @@
 """Amazon Bedrock's Converse as a fake: frames with real checksums, hashed words, exceptions in its own shape."""
 
+import hashlib
 import struct
 import zlib
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -92,3 +94,95 @@ def answer(blocks: list[dict[str, Any]], size: int) -> list[bytes]:
         told.append(frame("contentBlockStop", {"contentBlockIndex": index}))
     told.append(frame("messageStop", {"stopReason": "end_turn"}))
     return [*told, frame("metadata", {"usage": {"inputTokens": 1, "outputTokens": 3, "totalTokens": 4}})]
+
+
+class Batches(Bedrock):
+    """The same with jobs at `/jobs` and buckets at `/s3`: over when looked at twice; `running` keeps them going.
+
+    `refuses`: jobs of fewer records are; `lose`: the answer to the next job that is made.
+    """
+
+    def __init__(self, refuses: int = 1) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.asked_jobs = 0
+        self.looks = 0
+        self.running = False
+        self.refuses = refuses
+        self.lose = False
+        self.billed: list[dict[str, int]] = []
+
+    async def answer(self, asked: Request) -> Answer:
+        path = unquote(asked.path.partition("?")[0])
+        if path.startswith("/s3/"):
+            return self._object(asked, path.removeprefix("/s3/"))
+        if path.startswith("/jobs/"):
+            assert "Credential=" in asked.headers["authorization"]
+            return await self._job(asked, path.removeprefix("/jobs/model-invocation-job").removeprefix("/"))
+        return await super().answer(asked)
+
+    def _object(self, asked: Request, key: str) -> Answer:
+        content = asked.body or b""
+        told = asked.headers["x-amz-content-sha256"]
+        if "/s3/aws4_request" not in asked.headers["authorization"] or told != hashlib.sha256(content).hexdigest():
+            return Answer(status="403 Forbidden", body=b"<?xml?><Error><Code>AccessDenied</Code></Error>")
+        if asked.line.startswith("PUT "):
+            self.objects[key] = content
+            return Answer()
+        if asked.line.startswith("DELETE "):
+            self.objects.pop(key, None)
+            return Answer(status="204 No Content")
+        if key not in self.objects:
+            missing = b"<?xml?><Error><Code>NoSuchKey</Code><Message>The key does not exist.</Message></Error>"
+            return Answer(status="404 Not Found", body=missing)
+        return Answer(body=self.objects[key])
+
+    async def _job(self, asked: Request, rest: str) -> Answer:
+        if asked.line.startswith("POST ") and not rest:
+            return self._made(asked.body)
+        if rest == "s":  # the list
+            wanted = asked.path.partition("nameContains=")[2]
+            rows = [job for job in self.jobs.values() if wanted in job["jobName"]]
+            return Answer(body=encode({"invocationJobSummaries": rows}))
+        arn, stop = (rest.removesuffix("/stop"), rest.endswith("/stop"))
+        job = self.jobs[arn]
+        if stop:
+            job["status"] = "Stopped"
+            return Answer()
+        self.looks += 1
+        if self.looks > 1 and not self.running and job["status"] == "InProgress":
+            await self._run(job)
+        return Answer(body=encode(job))
+
+    def _made(self, body: dict[str, Any]) -> Answer:
+        for job in self.jobs.values():
+            if job["clientRequestToken"] == body["clientRequestToken"]:
+                return Answer(body=encode({"jobArn": job["jobArn"]}))
+        key = body["inputDataConfig"]["s3InputDataConfig"]["s3Uri"].removeprefix("s3://")
+        if len(self.objects[key].splitlines()) < self.refuses:
+            return error("400 Bad Request", "ValidationException", f"at least {self.refuses} records are wanted")
+        arn = f"arn:aws:bedrock:eu-central-1:123456789012:model-invocation-job/job{len(self.jobs)}"
+        self.jobs[arn] = {**body, "jobArn": arn, "status": "InProgress"}
+        self.asked_jobs += 1
+        if self.lose:
+            self.lose = False
+            return error("504 Gateway Timeout", "", "")
+        return Answer(body=encode({"jobArn": arn}))
+
+    async def _run(self, job: dict[str, Any]) -> None:
+        source = job["inputDataConfig"]["s3InputDataConfig"]["s3Uri"].removeprefix("s3://")
+        told: list[bytes] = []
+        for line in self.objects[source].splitlines():
+            record = msgspec.json.decode(line)
+            if "fail" in str(record["modelInput"]["messages"]):
+                told.append(encode({**record, "error": {"errorCode": 400, "errorMessage": "bad request"}}))
+                continue
+            path = "POST /model/m/converse HTTP/1.1"
+            output = msgspec.json.decode((await super().answer(Request(path, {}, record["modelInput"]))).body)
+            self.billed.append(output["usage"])
+            told.append(encode({**record, "modelOutput": output}))
+        folder = job["outputDataConfig"]["s3OutputDataConfig"]["s3Uri"].removeprefix("s3://")
+        out = f"{folder}{job['jobArn'].rpartition('/')[2]}"
+        self.objects[f"{out}/requests.jsonl.out"] = b"\n".join(reversed(told))
+        self.objects[f"{out}/manifest.json.out"] = b"{}"
+        job["status"] = "PartiallyCompleted" if len(told) > len(self.billed) else "Completed"

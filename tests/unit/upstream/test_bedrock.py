@@ -107,6 +107,36 @@ def test_the_signature_of_the_published_example() -> None:
     assert made["Authorization"].endswith("5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "content", "signature"),
+    [
+        (
+            "GET",
+            "/test.txt",
+            {"Range": "bytes=0-9"},
+            b"",
+            "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41",
+        ),
+        ("GET", "/?lifecycle", {}, b"", "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"),
+        (
+            "PUT",
+            "/test%24file.text",
+            {"Date": "Fri, 24 May 2013 00:00:00 GMT", "x-amz-storage-class": "REDUCED_REDUNDANCY"},
+            b"Welcome to Amazon S3.",
+            "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd",
+        ),
+    ],
+)
+def test_s3_is_signed_as_its_examples_are(
+    method: str, path: str, headers: dict[str, str], content: bytes, signature: str
+) -> None:
+    """It alone wants a path as it stands in the address, and the hash of the content in a header."""
+    at = calendar.timegm((2013, 5, 24, 0, 0, 0))
+    signer = Signer(KEY_ID, SECRET, "", "us-east-1", "s3")
+    made = signer.sign(method, f"https://examplebucket.s3.amazonaws.com{path}", headers, content, at)
+    assert made["Authorization"].endswith(f"Signature={signature}")
+
+
 async def test_an_access_key_signs_and_is_never_sent() -> None:
     """The secret of a key pair must not leave the process; the address must be the one that was signed."""
     _, error, up = await ask(fixed(stream_of(*WHOLE)), sending(ARN), f"{KEY_ID}:{SECRET}:TOKEN")
