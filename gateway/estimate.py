@@ -34,6 +34,9 @@ _ABOUT_TOOLS = 1_024  # tokens a service adds to tell a model of tools and forma
 _RUN_BY_CLIENTS = ("bash_", "text_editor_", "computer", "memory_", "local_shell", "apply_patch")
 _MOST_SEARCHES = 64  # in one answer, where the client sets no limit; the longest that are known make fewer
 _LIMIT_OF_SEARCHES = 10_000  # a client's own limit beyond it is none that anybody would reach
+# Groq's systems that search where they see fit, and its tool: they read what they find, in as many rounds as they like.
+_RESEARCHING = re.compile(r"(?:^|/)compound(?:-beta)?(?:-mini)?$")
+_BROWSING = "browser_search"
 ALWAYS_SEARCHING = re.compile(r"-search-(?:preview|api)")  # OpenAI's models that search for every answer, asked or not
 _SPOKEN_PER_BYTE = 4  # tokens of sound made of a byte of text; at the usual pace it is one and a half
 _SLOWEST = 0.25
@@ -78,7 +81,7 @@ def bound(call: Call, default_output: int, model: str = "", window: Callable[[],
         asked, injected = body.get("max_tokens"), 16  # the legacy endpoint's documented default
     else:
         more, tools = _around(cast("list[object]", body.get("messages") or []), model), _about_tools(call)
-        if more is None or tools is None:
+        if more is None or tools is None or _RESEARCHING.search(model):
             read = window() or _LARGEST_WINDOW
         else:
             read = max(0, read + more) + tools
@@ -178,7 +181,7 @@ def _about_tools(call: Call) -> int | None:
     """Tokens a service adds for tools and formats; None: a tool that runs there (a search) reads what it finds."""
     added = _ABOUT_TOOLS if any(call.body.get(name) for name in ("tools", "functions", "response_format")) else 0
     if call.native is None:
-        return added
+        return None if any(tool.get("type") == _BROWSING for tool in _dicts(call.body.get("tools"))) else added
     if (call.need is not None and call.need.unbounded) or call.native.apart.get("context_management"):
         return None
     kinds = [str(_dict(tool).get("type")) for tool in cast("list[object]", call.native.apart.get("tools") or ())]
@@ -192,7 +195,7 @@ def _searches(call: Call, model: str) -> int:
     if call.native is None:
         kinds = [str(tool.get("type")) for tool in _dicts(call.body.get("tools"))]
         asked = call.body.get("web_search_options") is not None or any(map(_is_search, kinds))
-        return _MOST_SEARCHES if asked or ALWAYS_SEARCHING.search(model) else 0
+        return _MOST_SEARCHES if asked or ALWAYS_SEARCHING.search(model) or _RESEARCHING.search(model) else 0
     body = call.native.body
     uses = [
         _limit(tool.get("max_uses"), _MOST_SEARCHES)

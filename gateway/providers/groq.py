@@ -1,4 +1,5 @@
-"""Groq. What it refuses is in its page on OpenAI compatibility; its reasoning comes as `reasoning`.
+"""Groq. What it refuses is in its page on OpenAI compatibility; its reasoning comes as `reasoning`, and the tools that
+it runs itself (compound models, browser search) as `executed_tools`, which are charged by their number.
 
 Does not know: the language (`gateway.upstream.openai_http`), prices, retries.
 """
@@ -18,5 +19,6 @@ _QUIRKS = Quirks(
     operations=frozenset({"chat", "speech", "transcription", "translation"}),
     message_fields=frozenset({"role", "content", "tool_calls", "tool_call_id"}),
     reasoning="reasoning",
+    runs_tools=True,
 )
 build = Builder(Service(base="https://api.groq.com/openai/v1", manner=Manner(quirks=_QUIRKS, batches=OpenAIBatches)))

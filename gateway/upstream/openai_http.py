@@ -29,6 +29,7 @@ from gateway.upstream.exchanges import Asked
 from gateway.upstream.openai_batches import OpenAIBatches, Places
 from gateway.upstream.passing import answer_of, content_of
 from gateway.upstream.quirks import Quirks
+from gateway.upstream.ran_tools import counting
 from gateway.upstream.reader import EventReader, Waits
 from gateway.upstream.responses_answers import Events, body_of
 from gateway.upstream.responses_requests import answers, is_better, native, translated
@@ -157,6 +158,8 @@ class OpenAISpeaker(Upstream):
         return ChunkReader(rules, exchange, sending, deadline=deadline, monotonic=self._monotonic)
 
     def _rules_of(self, sending: Sending) -> StreamRules:
+        if self.manner.quirks.runs_tools:
+            return msgspec.structs.replace(self._rules, tell=counting(self._rules.tell))
         if sending.body.get("web_search_options") is None and not ALWAYS_SEARCHING.search(sending.model):
             return self._rules
         return msgspec.structs.replace(self._rules, tell=_searched(self._rules.tell))

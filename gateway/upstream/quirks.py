@@ -33,7 +33,8 @@ class Quirks(Struct, frozen=True, kw_only=True):
     `finishes`: finish reasons it calls otherwise; `broken`: those that mean that the answer is none. `reasoning`: the
     field that OpenAI's imitators call `reasoning_content`. `counts_apart`: reasoning is not a part of the completion
     tokens. `parts`: text may come as a list of parts, with thinking among them. `empties`: it sends roles and calls of
-    tools that hold nothing, which clients take for something. `bare_calls`: calls of tools may lack `type`, and
+    tools that hold nothing, which clients take for something. `runs_tools`: it tells those that it ran itself in
+    `executed_tools`. `bare_calls`: calls of tools may lack `type`, and
     `arguments` where there are none or tell them as an object; clients insist on both, and on text.
     """
 
@@ -52,6 +53,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
     parts: bool = False
     empties: bool = False
     bare_calls: bool = False
+    runs_tools: bool = False
 
     @property
     def tells(self) -> bool:

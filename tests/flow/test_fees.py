@@ -63,6 +63,7 @@ async def served(home: Path, language: Language) -> AsyncGenerator[Live]:
             "anthropic": {"kind": "anthropic", "base_url": base},
             "openai": {"kind": "openai", "base_url": f"{base}/v1", "responses": True},
             "google": {"kind": "gemini", "base_url": base},
+            "groq": {"kind": "groq", "base_url": f"{base}/v1"},
         }
         async with live(settings(home, providers=providers)) as gateway:
             yield gateway
@@ -341,3 +342,51 @@ async def test_a_model_that_always_searches_need_not_be_asked_to(tmp_path: Path,
         told = await gateway.chat(model="openai/gpt-4o-search-preview", messages=ASKED["messages"], stream=stream)
         assert (await charged(gateway, told))[1] == "estimated"
         assert decode((await gateway.entries())[0]["classes"])[-3:] == [1, 0, 1]
+
+
+EXECUTED = [
+    {"index": 0, "type": "search", "arguments": "{}"},
+    {"index": 1, "type": "visit", "arguments": "{}"},
+    {"index": 2, "type": "search", "arguments": "{}"},
+]
+
+
+class Compound:
+    """Groq's answer after such tools, streamed where that is asked for: each is told twice then."""
+
+    def __init__(self, tools: list[dict[str, Any]]) -> None:
+        self._tools = tools
+
+    async def answer(self, asked: Request) -> Answer:
+        usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        head = {"id": "stub", "created": 1, "model": "groq/compound"}
+        message = {"role": "assistant", "content": "A won.", "executed_tools": self._tools}
+        if not asked.body.get("stream"):
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            return Answer(body=encode({**head, "object": "chat.completion", "choices": [choice], "usage": usage}))
+        deltas = [{"executed_tools": [tool]} for tool in self._tools for _ in range(2)] + [{"content": "A won."}]
+        choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+        choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
+        told = [{**head, "object": "chat.completion.chunk", "choices": [one]} for one in choices]
+        told.append({**head, "object": "chat.completion.chunk", "choices": [], "usage": usage})
+        sent = [b"data: %b\n\n" % encode(one) for one in told] + [b"data: [DONE]\n\n"]
+        return Answer(headers=("content-type: text/event-stream",), opening=sent[0], events=sent[1:])
+
+    def failure(self) -> Answer:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tools_that_groq_runs_are_charged(tmp_path: Path, stream: bool) -> None:
+    """Its searches have a fee each, which the ledger did not know of; what has no price is said to have none."""
+    asked = {"model": "groq/compound", "stream": stream, **ASKED}
+    for tools, searches, status in ((EXECUTED, 2, "estimated"), (EXECUTED[:1], 1, "exact"), ([], 0, "exact")):
+        home = tmp_path / str(len(tools))
+        home.mkdir()
+        async with served(home, Compound(tools)) as gateway:
+            terms = Terms(input_usd="1", output_usd="2", web_search_usd="0.005")
+            await gateway.services.prices.put("groq/compound", terms, PriceSetting(actor="test", effective_from=0.0))
+            told = await gateway.post("/v1/chat/completions", asked)
+            await gateway.settled()
+            cost, good = await charged(gateway, told)
+            assert (cost, good) == (100 * 1_000 + 10 * 2_000 + searches * 5_000_000, status)
