@@ -59,9 +59,13 @@ class Charging(Struct, frozen=True):
 
         Raises NotPriced where one of those has no price.
         """
-        named = substitutes(call) if self._speaks_messages(target) else []
-        others = [self.priced(call, route, Target(target.provider, model)) for model in named]
+        others = [self.priced(call, route, other) for other in self.in_its_place(call, target)]
         return max(worst(limits, each) for each in (price, *others))
+
+    def in_its_place(self, call: Call, target: Target) -> list[Target]:
+        """The models that the service is to ask where the one that is asked for declines."""
+        named = substitutes(call) if self._speaks_messages(target) else []
+        return [Target(target.provider, model) for model in named]
 
     def told(self, call: Call, plan: AttemptPlan, data: Body, until_now: Price) -> Price:
         """That of the service tier, region and model which answered, where an event or a body names them.

@@ -88,13 +88,13 @@ class Dispatcher:
         """Where it would go, in which order and why, at what cost at worst, out of which budgets; nothing is held."""
         choice = self._router.weigh(call, route, cheapest=self._saving(call, route))
         quotes: list[dict[str, object]] = []
+        charging = self._attempts.charging
         for target in choice.targets:
-            price, limits = (
-                self._attempts.charging.price(call, route, target),
-                self._attempts.limits(call, route, target),
-            )
+            limits = self._attempts.limits(call, route, target)
+            models = (target, *charging.in_its_place(call, target))
+            prices = {one.model: charging.price(call, route, one) for one in models}
             pools = self._ledger.drawn_on(call, target.provider, target.model)
-            quotes.append({"target": str(target), **rehearsal.attempt(call, price, limits, pools)})
+            quotes.append({"target": str(target), **rehearsal.attempt(call, prices, limits, pools)})
         return rehearsal.whole(quotes, choice.told(), both=route.chosen.hedge is not None)
 
     def settle(self, live: Live, usage: Usage | None, ended: Ended, received: Usage, provider_id: str) -> int:

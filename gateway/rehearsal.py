@@ -4,7 +4,7 @@ Knows: how a hold and a rate limit decide, told as numbers, what a route can cos
 on what, how anything is taken. The answer holds for this moment: others draw on the same budgets.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from gateway.call import Call
@@ -18,17 +18,25 @@ from policies.money import Price, nano, usd
 Told = dict[str, object]
 
 
-def attempt(call: Call, price: Price | None, limits: Bound, pools: Sequence[Pool]) -> Told:
-    """What would become of an attempt at that price: its worst cost, its budgets, and `verdict`.
+def attempt(call: Call, prices: Mapping[str, Price | None], limits: Bound, pools: Sequence[Pool]) -> Told:
+    """What would become of an attempt at those prices: its worst cost, its budgets, and `verdict`.
 
-    `verdict`: ok, shorter (with the `max_tokens` that can be paid), or the code of the refusal, with `refused_by`.
+    `prices`: of the model that is asked for first, then of those that the service may ask in its place, any of which
+    may be what is paid for: `models` tells each. `verdict`: ok, shorter (with the `max_tokens` that can be paid), or
+    the code of the refusal, with `refused_by`.
     """
-    if price is None:
-        return {"worst_case_usd": None, "price": None, "budgets": [], "verdict": "model_not_priced"}
-    need = worst(limits, price)
+    costs = {name: None if price is None else worst(limits, price) for name, price in prices.items()}
+    price = next(iter(prices.values()))
+    each: Told = {} if len(prices) < 2 else {"models": [_of(name, prices[name], cost) for name, cost in costs.items()]}
+    known = [cost for cost in costs.values() if cost is not None]
+    if price is None or len(known) < len(costs):
+        told_price = None if price is None else price.id
+        return {"worst_case_usd": None, "price": told_price, **each, "budgets": [], "verdict": "model_not_priced"}
+    need = max(known)
     found: Told = {
         "worst_case_usd": usd(need),
         "price": price.id,
+        **each,
         "budgets": [_budget(pool, need) for pool in pools],
         "verdict": "ok",
     }
@@ -40,6 +48,11 @@ def attempt(call: Call, price: Price | None, limits: Bound, pools: Sequence[Pool
     if (shorter := within(limits, price, tightest.headroom)) is not None:
         return {**found, "verdict": "shorter", "max_tokens": shorter.injected, "limited_by": tightest.budget.scope}
     return {**found, "verdict": "insufficient_quota", "refused_by": tightest.budget.scope}
+
+
+def _of(name: str, price: Price | None, cost: int | None) -> Told:
+    worst_case = None if cost is None else usd(cost)
+    return {"model": name, "worst_case_usd": worst_case, "price": None if price is None else price.id}
 
 
 def whole(attempts: Sequence[Told], routing: Told, *, both: bool = False) -> Told:

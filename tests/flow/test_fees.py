@@ -365,9 +365,9 @@ class Compound:
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             return Answer(body=encode({**head, "object": "chat.completion", "choices": [choice], "usage": usage}))
         deltas = [{"executed_tools": [tool]} for tool in self._tools for _ in range(2)] + [{"content": "A won."}]
-        choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+        choices: list[Any] = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
         choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
-        told = [{**head, "object": "chat.completion.chunk", "choices": [one]} for one in choices]
+        told: list[Any] = [{**head, "object": "chat.completion.chunk", "choices": [one]} for one in choices]
         told.append({**head, "object": "chat.completion.chunk", "choices": [], "usage": usage})
         sent = [b"data: %b\n\n" % encode(one) for one in told] + [b"data: [DONE]\n\n"]
         return Answer(headers=("content-type: text/event-stream",), opening=sent[0], events=sent[1:])
@@ -390,3 +390,29 @@ async def test_tools_that_groq_runs_are_charged(tmp_path: Path, stream: bool) ->
             await gateway.settled()
             cost, good = await charged(gateway, told)
             assert (cost, good) == (100 * 1_000 + 10 * 2_000 + searches * 5_000_000, status)
+
+
+async def test_a_dry_run_quotes_every_model_that_may_be_paid_for(tmp_path: Path) -> None:
+    """The rehearsal told the cost of the model asked for alone, and `ok` where the request itself is refused."""
+    dry = {"x-nearhit-dry-run": "1"}
+    body: dict[str, Any] = {"model": "anthropic/claude-haiku-4-5", **ASKED}
+    dearer = {**body, "fallbacks": [{"model": "claude-opus-4-8"}]}
+    async with served(tmp_path, Says({}, SAID)) as gateway:
+        one, two = [await gateway.post("/v1/messages", asked, headers=dry) for asked in (body, dearer)]
+        (alone,), (place,) = one.json["route"], two.json["route"]
+        assert "models" not in alone
+        assert [each["model"] for each in place["models"]] == ["claude-haiku-4-5", "claude-opus-4-8"]
+        costs = [nano(each["worst_case_usd"]) for each in place["models"]]
+        assert costs[1] > costs[0]
+        assert nano(place["worst_case_usd"]) == costs[1] == nano(two.json["worst_case_usd"])
+        cheap = {"x-nearhit-max-cost-usd": place["models"][0]["worst_case_usd"]}
+        assert (await gateway.post("/v1/messages", body, headers=dry | cheap)).json["would_refuse"] is None
+        told = await gateway.post("/v1/messages", dearer, headers=dry | cheap)
+        assert told.json["would_refuse"]["code"] == "max_cost_exceeded"
+        unknown = {**body, "fallbacks": [{"model": "claude-unheard-of"}]}
+        told = await gateway.post("/v1/messages", unknown, headers=dry)
+        assert told.json["would_refuse"]["code"] == "model_not_priced"
+        assert told.json["route"][0]["models"][1]["price"] is None
+        assert (await gateway.post("/v1/messages", dearer)).status == 200
+        (entry,) = await gateway.entries()
+        assert entry["reserved_nano"] == costs[1], "what is held is what was quoted"
