@@ -146,10 +146,16 @@ def _typed(item: object) -> object:
     return cast("object", item)
 
 
+_INSTEAD = "send the whole conversation as 'input'"
+
+
 def _refuse_state(asked: shapes.Responses, *, kept: bool) -> None:
     for name in ("conversation", "prompt") if kept else ("previous_response_id", "conversation", "prompt"):
         if getattr(asked, name) is not None:
-            message = f"'{name}' needs a state that is not kept here: send the whole conversation as 'input'."
+            instead = _INSTEAD if name != "prompt" else "send its text as 'instructions' and 'input'"
+            if name == "conversation" and kept:
+                instead = f"continue with 'previous_response_id', or {_INSTEAD}"
+            message = f"'{name}' needs a state that is not kept here: {instead}."
             raise InvalidRequest(message, param=name, code="unsupported_parameter")
     if asked.background and not kept:
         raise InvalidRequest(
@@ -158,6 +164,8 @@ def _refuse_state(asked: shapes.Responses, *, kept: bool) -> None:
     if asked.background and (asked.store is False or asked.stream):
         other = "store" if asked.store is False else "stream"
         message = f"'background' cannot be combined with '{other}': {asked.store if other == 'store' else True}."
+        if other == "stream":
+            message += " Send it without 'stream', and ask for /v1/responses/ID until its status is final."
         raise InvalidRequest(message, param="background", code="invalid_value")
 
 

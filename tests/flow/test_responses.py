@@ -194,6 +194,24 @@ async def test_a_refusal_has_openais_shape(tmp_path: Path) -> None:
         assert await gateway.entries() == []
 
 
+@pytest.mark.parametrize(
+    ("change", "way"),
+    [
+        ({"conversation": "conv_1"}, "previous_response_id"),
+        ({"prompt": {"id": "pmpt_1"}}, "'instructions'"),
+        ({"background": True, "stream": True}, "/v1/responses/ID"),
+    ],
+)
+async def test_what_is_not_kept_is_refused_with_a_way_that_works(
+    tmp_path: Path, change: dict[str, Any], way: str
+) -> None:
+    """Whoever moves a client here has to change it: the refusal says into what."""
+    async with live(settings(tmp_path)) as gateway:
+        told = await gateway.post("/v1/responses", {"model": "up/scripted", "input": ASKED, **change})
+        assert told.status == 400
+        assert way in told.json["error"]["message"]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_response_is_kept_and_continued(tmp_path: Path, stream: bool) -> None:
     """Clients that leave the conversation to the server send only what is new; the model must see all of it."""
