@@ -56,7 +56,7 @@ async def _titan(sending: Sending, texts: list[str], ask: Ask) -> tuple[list[obj
     async def one(text: str) -> tuple[object, int | None]:
         nonlocal done
         async with places:
-            told, headers = await ask({"inputText": text, **more})
+            told, headers = await ask({**more, "inputText": text})
             done += 1
         return told.get("embedding"), _count(told.get("inputTextTokenCount"), headers)
 
@@ -85,7 +85,7 @@ async def _cohere(sending: Sending, texts: list[str], ask: Ask) -> tuple[list[ob
     for start in range(0, len(texts), _AT_ONCE):
         some = texts[start : start + _AT_ONCE]
         try:
-            told, headers = await ask({"texts": some, **more})
+            told, headers = await ask({**more, "texts": some})
         except GatewayError as error:
             if start:  # the texts before have been paid for
                 raise in_doubt(f"only {start} of {len(texts)} texts were embedded: {error.message}") from error

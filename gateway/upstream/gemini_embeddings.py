@@ -28,7 +28,7 @@ async def embedded(sending: Sending, model: str, ask: Ask) -> Chunk:
         more["outputDimensionality"] = sending.body["dimensions"]
     rows: list[Body] = []
     for start in range(0, len(texts), _AT_ONCE):
-        asked = [{"model": model, "content": _content(text), **more} for text in texts[start : start + _AT_ONCE]]
+        asked = [{**more, "model": model, "content": _content(text)} for text in texts[start : start + _AT_ONCE]]
         try:
             told = objects((await ask("batchEmbedContents", {"requests": asked})).get("embeddings"))
         except GatewayError as error:

@@ -27,7 +27,7 @@ def texts_of(body: Body) -> list[str]:
 
 
 def more_of(body: Body) -> Body:
-    """What OpenAI does not define: it is the model's own."""
+    """What OpenAI does not define: it is the model's own, but for what says which text is meant."""
     return {name: value for name, value in body.items() if name not in _OPENAIS}
 
 

@@ -402,6 +402,19 @@ async def test_cohere_counts_in_a_header(told: Body, headers: dict[str, str], co
     assert chunk.usage == (None if count is None else Usage(prompt=count))
 
 
+@pytest.mark.parametrize("model", [TITAN, "cohere.embed-v4:0"])
+async def test_a_field_of_the_models_own_is_no_other_text(model: str) -> None:
+    """What is embedded is `input`, by which the answer is kept and found: not what stands beside it in other words."""
+    asked: list[Body] = []
+
+    async def ask(body: Body) -> tuple[Body, dict[str, str]]:
+        asked.append(body)
+        return {"embedding": [0.5], "embeddings": [[0.5]], "inputTextTokenCount": 1}, {}
+
+    await embedded(msgspec.structs.replace(texts(1, inputText="other", texts=["other"]), model=model), ask)
+    assert asked[0]["inputText" if model == TITAN else "texts"] == ("0" if model == TITAN else ["0"])
+
+
 @pytest.mark.parametrize("model", ["amazon.titan-embed-text-v1", "us.cohere.embed-multilingual-v3"])
 async def test_vectors_of_one_size_cannot_be_shortened(model: str) -> None:
     """Left out in silence, a client would store vectors that do not fit its index."""

@@ -318,6 +318,20 @@ async def test_embeddings_that_nobody_counts_are_not_thrown_away() -> None:
     assert (told.data["data"], told.usage) == ([{"object": "embedding", "index": 0, "embedding": [0.5]}], None)
 
 
+async def test_a_field_of_googles_own_is_no_other_text() -> None:
+    """What is embedded is `input`, by which the answer is kept and found, at the model that was asked for."""
+    asked: list[Any] = []
+
+    async def ask(method: str, body: Body) -> Body:
+        asked.append(body)
+        return {"embeddings": [{"values": [0.5]}], "totalTokens": 1}
+
+    other = {"content": {"parts": [{"text": "other"}]}, "taskType": "X"}
+    what = replace(sending(stream=False), operation="embedding", body={"input": "hi", **other})
+    await embedded(what, "models/m", ask)
+    assert asked[0]["requests"] == [{"taskType": "X", "model": "models/m", "content": {"parts": [{"text": "hi"}]}}]
+
+
 async def test_all_questions_for_embeddings_share_one_deadline() -> None:
     """A client that may wait a second must not wait one for each hundred of its texts."""
     transport = DirectTransport()
