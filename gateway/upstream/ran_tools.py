@@ -26,12 +26,12 @@ def counting(tell: Callable[[Body], None] | None) -> Callable[[Body], None]:
                 for place, tool in enumerate(objects(mapping(said).get("executed_tools"))):
                     key = (choice.get("index"), tool.get("index", place))
                     ran[key] = words(tool.get("type")) or ran.get(key, "")
-        usage = body.get("usage")
-        if ran and isinstance(usage, dict):
+        usage = mapping(body.get("usage"))
+        if ran and usage:
             searches = sum(kind in _SEARCHES for kind in ran.values())
             found: Body = {"server_tool_use": {"web_search_requests": searches}} if searches else {}
             if others := len(ran) - searches:
                 found["unpriced_calls"] = others
-            body["usage"] = {**mapping(usage), **found}
+            body["usage"] = {**usage, **found}
 
     return told
