@@ -14,7 +14,7 @@ from engine.blocks import BLOCK, blocks_for
 from engine.cuda.forward import Forward
 from engine.cuda.graphs import CudaRecorder, Recorder, unrecorded
 from engine.cuda.memory import blocks_within, free_bytes, peak_of
-from engine.cuda.runner import SPLIT, CudaRunner
+from engine.cuda.runner import SHORT, CudaRunner
 from engine.cuda.table import BlockTable
 from engine.kernels import Kernels, Parts
 from engine.models.decoder import Decoder
@@ -23,7 +23,7 @@ from engine.scheduler import Work
 from engine.sequence import Sequence
 
 _AT_START = (1, 2, 4, 8)  # sizes recorded before the first request
-_PARTS = 16_384  # partial results set aside: 64 sequences of 64 ranges each; longer ones run unrecorded
+_PARTS = 16_384  # partial results set aside: 64 sequences of 256 ranges each; more of them take turns, unrecorded
 
 
 class CudaOptions(Struct, frozen=True, kw_only=True):
@@ -61,17 +61,19 @@ def build(decoder: Decoder, options: CudaOptions, kernels: Kernels | None = None
         blocks = _measured_blocks(decoder, options, kernels)
     on_gpu = device.type == "cuda"
     recorder: Recorder = CudaRecorder() if on_gpu and options.graphs else unrecorded
-    runner = _runner(decoder, options, kernels, blocks, recorder)
+    runner = assembled(decoder, options, kernels, blocks, recorder)
     if on_gpu:
         runner.prepare(_AT_START if options.graphs else ())
     return runner
 
 
-def _runner(decoder: Decoder, options: CudaOptions, kernels: Kernels, blocks: int, recorder: Recorder) -> CudaRunner:
+def assembled(decoder: Decoder, options: CudaOptions, kernels: Kernels, blocks: int, recorder: Recorder) -> CudaRunner:
+    """A runner with a cache of so many blocks. Nothing is recorded or measured yet."""
     spec, device = decoder.spec, decoder.norm.device
     cache = KVCache(spec.layers, blocks, spec.kv_heads, spec.head, options.kv_dtype, str(device))
     table = BlockTable(options.sequences, blocks_for(spec.context), device)
-    parts = _room(min(_PARTS, options.sequences * -(-spec.context // SPLIT)), spec.heads, spec.head, device)
+    ranges = -(-spec.context // SHORT)  # of the longest row, cut as short as it ever is: a row's ranges stay together
+    parts = _room(max(ranges, min(_PARTS, options.sequences * ranges)), spec.heads, spec.head, device)
     forward = Forward(decoder, cache, kernels, table.blocks, parts, deterministic=options.deterministic)
     return CudaRunner(forward, cache, table, recorder, sequences=options.sequences)
 
@@ -87,7 +89,7 @@ def _measured_blocks(decoder: Decoder, options: CudaOptions, kernels: Kernels) -
     """Run the largest step over a small cache: a prompt as long as a step takes, and a token for every sequence."""
     spec = decoder.spec
     length = min(options.step_tokens, spec.context)
-    small = _runner(decoder, options, kernels, blocks_for(length), unrecorded)
+    small = assembled(decoder, options, kernels, blocks_for(length), unrecorded)
     plan, rows = largest_step(length, options.sequences, spec.vocabulary)
     peak = peak_of(lambda: small.launch(plan, rows).finish())
     block_bytes = BLOCK * KVCache.token_bytes(spec.layers, spec.kv_heads, spec.head, options.kv_dtype)

@@ -24,15 +24,19 @@ _ALIGNED = 4  # words: fields begin at multiples of 16 bytes
 
 
 class Cut(NamedTuple):
-    """How attention is cut into tiles: keys of single rows as in engine.kernels.Tiles, `prompt` rows of a prompt."""
+    """How attention is cut into tiles: keys of single rows as in engine.kernels.Tiles, `prompt` rows of a prompt.
+
+    `room`: partial results that fit beside each other. Rows that need more of them attend in turns.
+    """
 
     split: int = NO_SPLIT
     programs: int = 1
     prompt: int = 16
+    room: int = NO_SPLIT
 
     def parts(self, length: int) -> int:
-        """Partial results of a single row that sees `length` keys."""
-        return -(-length // self.split)
+        """Partial results of a single row that sees `length` keys: none where nothing is split."""
+        return 0 if self.split == NO_SPLIT else -(-length // self.split)
 
 
 class Sizes(NamedTuple):
@@ -89,7 +93,9 @@ class Frame:
         for field, values in zip((ids, positions, slots, wanted), packed, strict=True):
             field[: len(values)] = values
             field[len(values) :] = 0
-        _put(singles, single_tiles(plan, places, self.cut))
+        tiles = single_tiles(plan, places, self.cut)
+        _put(singles, tiles)
+        self._take_turns([at for at, tile in enumerate(tiles) if at and tile[4] == 0 and self.cut.split != NO_SPLIT])
         _put(prompts, prompt_tiles(plan, places, self.cut))
         temperatures = [row.sampling.temperature for row in rows]
         heat.view(np.float32)[: len(rows)] = [t if t >= GREEDY_BELOW else 0.0 for t in temperatures]
@@ -98,6 +104,17 @@ class Frame:
             if row.sampling.temperature >= GREEDY_BELOW:
                 noise.view(np.uint32)[2 * at : 2 * at + 2] = words(row.seed, row.position)
         self._device.copy_(self._host, non_blocking=True)
+
+    def _take_turns(self, starts: list[int]) -> None:
+        """Single rows from each of `starts` on begin with the room for partial results anew: a launch of their own.
+
+        A recorded frame has one launch, and is only filled with what fits into the room at once.
+        """
+        if starts:
+            singles, *prompts = self.inputs.tiles
+            bounds = zip([0, *starts], [*starts, len(singles.table)], strict=True)
+            turns = [singles._replace(table=singles.table[low:high]) for low, high in bounds]
+            self.inputs = self.inputs._replace(tiles=(*turns, *prompts))
 
 
 def pack(plan: Sequence[Work]) -> tuple[list[int], list[int], list[int], list[int]]:
@@ -123,13 +140,18 @@ def sizes_of(plan: Sequence[Work], cut: Cut) -> Sizes:
 
 
 def single_tiles(plan: Sequence[Work], places: Sequence[int], cut: Cut) -> list[list[int]]:
-    """Generated rows attend one by one, also when they are computed again: so a row is the same in every company."""
+    """Generated rows attend one by one, also when they are computed again: so a row is the same in every company.
+
+    Where the room for partial results is full, it begins anew.
+    """
     tiles: list[list[int]] = []
     start = part = 0
     for work, place in zip(plan, places, strict=True):
         for position in range(max(work.begin, work.sequence.prompt), work.end):
+            parts = cut.parts(position + 1)
+            part = 0 if part + parts > cut.room else part
             tiles.append([place, start + position - work.begin, 1, position, part])
-            part += cut.parts(position + 1)
+            part += parts
         start += work.tokens
     return tiles
 

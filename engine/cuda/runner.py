@@ -18,12 +18,12 @@ from engine.cuda.forward import Forward
 from engine.cuda.frame import Cut, Frame, Sizes, sizes_of
 from engine.cuda.graphs import Recorder, bucket
 from engine.cuda.table import BlockTable
-from engine.kernels import NO_SPLIT
 from engine.runner import Reading, Step
 from engine.sampler import Pick, Row, sample
 from engine.scheduler import Work
 
 SPLIT = 256  # keys of a range in deterministic mode: the same for every batch
+SHORT = 128  # keys of a range where there are few rows
 _BUSY = 264  # programs that keep 132 multiprocessors at work
 _TILE = 128  # rows, times the heads of a group, of a prompt's tile
 
@@ -36,7 +36,7 @@ def cut_for(rows: int, heads: int, kv_heads: int, *, deterministic: bool) -> Cut
         return Cut(SPLIT, programs, prompt)
     if programs == 1:
         return Cut(prompt=prompt)
-    return Cut(128 if programs > 8 else SPLIT, programs, prompt)
+    return Cut(SHORT if programs > 8 else SPLIT, programs, prompt)
 
 
 class _Drawn(NamedTuple):
@@ -136,12 +136,13 @@ class CudaRunner:
     def cut(self, rows: int) -> Cut:
         """How a step with so many single rows is cut."""
         spec = self.forward.spec
-        return cut_for(rows, spec.heads, spec.kv_heads, deterministic=self.forward.deterministic)
+        cut = cut_for(rows, spec.heads, spec.kv_heads, deterministic=self.forward.deterministic)
+        return cut._replace(room=self.forward.room)
 
     def _fits(self, plan: list[Work], size: int) -> bool:
         """Whether the room for partial results that graphs know is enough for contexts this long."""
         cut = self.cut(size)
-        return cut.split == NO_SPLIT or sum(cut.parts(work.end) for work in plan) <= self.forward.room
+        return sum(cut.parts(work.end) for work in plan) <= self.forward.room
 
     def _graph(self, size: int) -> tuple[Frame, Callable[[], _Drawn]]:
         if size not in self._recorded:

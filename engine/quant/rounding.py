@@ -12,6 +12,7 @@ from torch import Tensor
 _FP8_LARGEST = 448.0  # of float8 e4m3 (arXiv 2209.05433)
 _SHRINK = (1.0, 0.95, 0.9, 0.85)
 _CACHED = 65_536  # weights
+_AT_ONCE = 2**26  # weights on a GPU, where each piece is some forty launches: small ones take minutes for 8 B of them
 
 
 def round_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -27,7 +28,8 @@ def round_int4(weight: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
     A weight is (integer - 8) * scale + zero. Of a few ranges, each a little narrower than the last, a group gets the
     one that leaves the least squared error: one outlier should not cost its neighbours their precision.
     """
-    rows = max(1, _CACHED // weight.shape[1])  # as many as stay in the processor's cache: several times faster
+    # On a processor as many rows as stay in its cache: several times faster.
+    rows = max(1, (_CACHED if weight.device.type == "cpu" else _AT_ONCE) // weight.shape[1])
     parts = [_round_int4(part.float().view(len(part), -1, group)) for part in weight.split(rows)]
     steps, scales, zeros = (torch.cat(same) for same in zip(*parts, strict=True))
     return (steps + 8).to(torch.int32).view(weight.shape), scales.bfloat16(), zeros.bfloat16()

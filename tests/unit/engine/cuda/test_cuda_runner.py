@@ -11,13 +11,13 @@ from engine.api import EngineFailed, SamplingParams
 from engine.attention import KVCache, pack
 from engine.core import EngineCore
 from engine.cuda import CudaOptions, build, largest_step
-from engine.cuda.frame import Cut
+from engine.cuda.frame import Cut, Frame, single_tiles, sizes_of
 from engine.cuda.graphs import bucket
 from engine.cuda.memory import blocks_within
 from engine.cuda.runner import CudaRunner, cut_for
 from engine.cuda.table import BlockTable
 from engine.frames import Submit
-from engine.kernels import fast
+from engine.kernels import Parts, fast
 from engine.locate import locate
 from engine.models import loader, tiny
 from engine.models.decoder import Decoder
@@ -174,6 +174,60 @@ def test_contexts_beyond_the_room_for_partial_results_run_unrecorded() -> None:
     plain = Row(SamplingParams(max_tokens=1, temperature=0.0), 0, 400)
     assert runner.launch([Work(one, 1)], [plain]).finish()[0].token is not None
     assert (runner.replayed, runner.eager) == (0, 1)
+
+
+def _decoding(key: int, length: int, first: int) -> Work:
+    """The last of `length` tokens, all but ten of which were generated."""
+    one = sequence(key, list(range(200)) * 3, list(range(first, first + 38)), 10)
+    one.tokens = one.tokens[:length]
+    one.computed = length - 1
+    return Work(one, 1)
+
+
+def test_rows_that_need_more_room_than_there_is_take_turns() -> None:
+    """On a GPU their partial results were written past the end of the buffer, over whatever lay there."""
+    cut = Cut(256, 4, 16, room=5)
+    plan = [_decoding(key, length, 1) for key, length in enumerate((600, 256, 257, 400, 12))]
+    tiles = single_tiles(plan, range(5), cut)
+    ends = [tile[4] + cut.parts(tile[3] + 1) for tile in tiles]
+    assert [tile[4] for tile in tiles] == [0, 3, 0, 2, 4]
+    assert max(ends) <= cut.room
+    frame = Frame(sizes_of(plan, cut), torch.device("cpu"), cut)
+    frame.fill(plan, [], range(5))
+    assert [len(some.table) for some in frame.inputs.tiles] == [2, 3]
+    assert torch.equal(torch.cat([some.table[:, :5] for some in frame.inputs.tiles]), torch.tensor(tiles).int())
+
+
+def test_there_is_room_for_one_row_of_the_longest_context() -> None:
+    """Its partial results stay together, so a buffer for fewer would be overrun even by a row that has its turn."""
+    decoder = loader.load(locate("tiny-random:qwen3?seed=3"), "float32")
+    for deterministic in (False, True):
+        options = CudaOptions(sequences=1, step_tokens=64, blocks=8, kv_dtype="float32", deterministic=deterministic)
+        runner = build(decoder, options)
+        assert max(runner.cut(rows).parts(decoder.spec.context) for rows in range(1, 300)) <= runner.forward.room
+
+
+def test_turns_change_nothing_through_the_kernels() -> None:
+    """Two launches that share one buffer, in the interpreter, against one launch with room for all."""
+    decoder = make("qwen3")
+    told: list[torch.Tensor] = []
+    for room in (64, 4):
+        torch.manual_seed(0)
+        options = CudaOptions(sequences=4, step_tokens=64, blocks=40, kv_dtype="float32", deterministic=True)
+        runner = build(decoder, options, fast)
+        for layer in runner.cache.layers:
+            layer.normal_()
+        size = (room, decoder.spec.heads)
+        runner.forward._parts = Parts(torch.empty(*size, decoder.spec.head), torch.empty(*size, 2))
+        plan = [_decoding(key, length, 1 + key) for key, length in enumerate((250, 200))]
+        for work in plan:
+            work.sequence.blocks = work.sequence.blocks[:16]
+        cut = Cut(64, 3, 16, room)
+        frame = Frame(sizes_of(plan, cut), torch.device("cpu"), cut)
+        frame.fill(plan, [], runner.table.update(plan))
+        told.append(runner.forward(frame.inputs))
+        assert len(frame.inputs.tiles) == (1 if room == 64 else 2)
+    assert torch.equal(*told)
 
 
 def _work(key: int, blocks: list[int]) -> Work:
