@@ -24,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TEST_PROCESSES ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev serve pictures test tests lint types imports docs fmt bench bench-money bench-pages bench-cache proof h200-dry containers clean bench-overload bench-slow bench-faults bench-routing soak constraints release bench-engine
+.PHONY: help install install-dev serve pictures test tests lint types imports docs fmt bench bench-money bench-pages bench-cache proof h200-dry h200-keep containers clean bench-overload bench-slow bench-faults bench-routing soak constraints release bench-engine
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -118,8 +118,12 @@ bench-cache: install ## reuse on the labelled data in NEARHIT_BENCH_DATA; about 
 proof: install-dev ## the full-size proofs (long); what they measure is kept under docs/proofs/
 	NEARHIT_PROOF=1 $(BIN)/python -m pytest -q -m proof --timeout 3600
 
-h200-dry: install-dev ## the device benchmark without a device: every stage on tiny shapes, about two minutes
-	$(BIN)/python -m engine.device_bench dry --out $(VENV)/h200-dry
+h200-dry: install-dev ## the device benchmark without a device: every stage on tiny shapes, two to five minutes
+	rm -rf $(VENV)/h200-dry && $(BIN)/python -m engine.device_bench dry --out $(VENV)/h200-dry
+
+h200-keep: install ## what a device run left in the folder FROM becomes pages under docs/benchmarks/
+	@test -n "$(FROM)" || { echo "FROM=folder with right.jsonl or fast.jsonl"; exit 1; }
+	$(BIN)/python -m engine.device_bench keep "$(FROM)"
 
 constraints: ## pin every dependency with its hashes: constraints.txt
 	$(PYTHON) -m venv $(VENV)-release && $(VENV)-release/bin/pip install --quiet --group release

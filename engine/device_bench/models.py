@@ -100,7 +100,8 @@ def spec_of(scale: Scale, model: str) -> Spec:
 
 
 def make_decoder(scale: Scale, model: str, weights: Mapping[str, Tensor] | None = None, quant: str = "none") -> Decoder:
-    """`model` with `weights` or random ones in bfloat16."""
+    """`model` with `weights` or random ones in bfloat16. What was made before and is not held any more is let go."""
+    forget()
     spec = spec_of(scale, model)
     dense = DenseFactory(torch.bfloat16, torch.device(scale.device))
     return loader.build(spec, weights or RandomWeights(spec, scale.device), quantizing(quant, dense))

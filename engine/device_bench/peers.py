@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from engine.device_bench.models import CONFIGS, Scale, make_decoder, spec_of
+from engine.device_bench.models import Scale, make_decoder, spec_of
 from engine.device_bench.roof import Ceilings, batch_seconds, decode_seconds, measured
 from engine.device_bench.rows import Rows
 from engine.device_bench.speed import nano_sizes
@@ -30,35 +30,50 @@ def _model(scale: Scale, model: str) -> Any:
         return made.eval()
 
 
+class _Clock:
+    """When each token came: `generate` hands it to the host first. The prompt comes before the tokens."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def put(self, value: torch.Tensor) -> None:  # noqa: ARG002  (transformers' form)
+        self.times.append(time.perf_counter())
+
+    def end(self) -> None: ...
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second from the first to the last."""
+        _prompt, first, *_, last = self.times
+        return (len(self.times) - 2) / (last - first)
+
+
 def transformers_generate(scale: Scale, rows: Rows, model: str) -> None:
     """`generate`, batch 1, greedy, 128 in: with its default cache, then with a static one and torch.compile."""
     ceilings, made = measured(scale.device), _model(scale, model)
     ids = torch.randint(1, 500, (1, scale.count(128, 8)), device=scale.device)
-    out = scale.count(256, 4)
+    out = scale.count(200, 4)
     ways: list[tuple[str, dict[str, Any], str]] = [("dynamic cache", {}, "no graphs, no compile: its default")]
     if not scale.tiny:
         ways.append(("static cache, compiled", {"cache_implementation": "static"}, "compile time is not counted"))
     for name, options, handicap in ways:
-        times: list[float] = []
-        for _ in range(3):
-            begun = [_timed(made, ids, count, options) for count in (1, out)]
-            times.append((begun[1] - begun[0]) / (out - 1))
-        each = statistics.median(times[1:])
-        floor = decode_seconds(spec_of(scale, model), ceilings, [ids.shape[1] + out // 2])
-        rows.add(
-            f"peer: transformers generate, {name}, {model}, batch 1", tokens_per_s=1 / each, fraction=floor / each,
-            handicap=handicap,
-        )  # fmt: skip
+        told = f"peer: transformers generate, {name}, {model}, batch 1"
+        with rows.apart(told):
+            rates = [_rate(made, ids, out, options) for _ in range(3)][1:]  # the first compiles
+            rate = statistics.median(rates)
+            floor = decode_seconds(spec_of(scale, model), ceilings, [ids.shape[1] + out // 2])
+            rows.add(
+                told, tokens_per_s=rate, least=min(rates), most=max(rates), fraction=rate * floor, handicap=handicap
+            )
 
 
-def _timed(made: Any, ids: torch.Tensor, count: int, options: dict[str, Any]) -> float:
-    if ids.is_cuda:
-        torch.cuda.synchronize()
-    began = time.perf_counter()
-    made.generate(ids, do_sample=False, max_new_tokens=count, min_new_tokens=count, pad_token_id=0, **options)
-    if ids.is_cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
+def _rate(made: Any, ids: torch.Tensor, count: int, options: dict[str, Any]) -> float:
+    clock = _Clock()
+    made.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, min_new_tokens=count,
+        pad_token_id=0, streamer=clock, **options,
+    )  # fmt: skip
+    return clock.rate
 
 
 def transformers_batching(scale: Scale, rows: Rows, model: str) -> None:
@@ -100,7 +115,7 @@ def whole_compile(scale: Scale, rows: Rows, model: str) -> None:
         for at in range(length + out):
             if at == warm:
                 began = _now(scale)
-            token = run(token, positions[at]).clone()
+            token = run(token, positions[at].clone()).clone()  # a clone is aligned as the first was
         seconds = _now(scale) - began  # pyright: ignore[reportPossiblyUnboundVariable]  (`warm` lies in the range)
     rate = (length + out - warm) / seconds
     floor = decode_seconds(spec_of(scale, model), ceilings, [warm + out // 4])
@@ -122,7 +137,7 @@ def mini_sglang(scale: Scale, rows: Rows, model: str) -> None:
         rows.add(f"peer: mini-sglang, {model}", left_out=f"{MINI_SGLANG} was not carried along")
         return
     sys.path.insert(0, str(MINI_SGLANG))
-    folder = _folder_for(CONFIGS[model])
+    folder = _folder_for(scale.config(model))
     from minisgl.core import SamplingParams  # pyright: ignore[reportMissingImports]  (carried, not a dependency)
     from minisgl.llm import LLM  # pyright: ignore[reportMissingImports]  (the same)
 

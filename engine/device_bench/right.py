@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.api import EngineError, SamplingParams
+from engine.api import SamplingParams
 from engine.blocks import blocks_for
 from engine.core import EngineCore
 from engine.cuda import CudaOptions, build
@@ -23,6 +23,9 @@ from engine.scheduler import Work
 from engine.sequence import Sequence
 
 MARGIN = 0.1  # between the two likeliest tokens; below it bfloat16 may choose either
+_DEVIATION = 1.5  # of logits
+_INITIAL = 0.02  # deviation of a fresh head's weights
+_ROUNDING = 2**-9  # of a bfloat16
 
 
 def relative(result: Tensor, truth: Tensor) -> float:
@@ -76,8 +79,9 @@ def against_transformers(scale: Scale, rows: Rows, model: str) -> None:
     config = transformers.AutoConfig.for_model(**scale.config(model))
     with torch.device(scale.device):
         theirs = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-    # Fresh weights give flat logits, all within rounding of each other: an eightfold final norm tells them apart.
-    theirs.model.norm.weight.data.mul_(8)
+    # Logits with a deviation of 1.5: fresh weights give flatter ones, all within rounding of each other, and where they
+    # are larger, neighbours that differ by MARGIN are one number in bfloat16.
+    theirs.model.norm.weight.data.mul_(_DEVIATION / (_INITIAL * config.hidden_size**0.5))
     decoder = make_decoder(scale, model, theirs.state_dict())
     runner = _runner(scale, decoder)
     source = random.Random(0)  # noqa: S311  (a workload)
@@ -88,17 +92,31 @@ def against_transformers(scale: Scale, rows: Rows, model: str) -> None:
         ids = torch.tensor([tokens], device=scale.device)
         other = theirs(ids).logits[0].float()
         truth = theirs.float()(ids).logits[0]
+    rows.add(f"{model}: bf16 logits against transformers", **agreement(ours, other, truth))
+
+
+def agreement(ours: Tensor, other: Tensor, truth: Tensor) -> dict[str, Any]:
+    """Two bfloat16 computations against one in float32 [T, V].
+
+    Wanted: the same likeliest token wherever the margin is clear; at most what the reference itself does not reach.
+    """
     top = truth.topk(2).values
-    clear = top[:, 0] - top[:, 1] > MARGIN
-    agree = ours.argmax(-1) == truth.argmax(-1)
-    rows.add(
-        f"{model}: bf16 logits against transformers",
-        rows=len(tokens), relative_error_ours=relative(ours, truth), relative_error_transformers=relative(other, truth),
-        relative_error_between=relative(ours, other), rows_with_clear_margin=int(clear.sum()),
-        top1_agreement_clear=float(agree[clear].float().mean()) if bool(clear.any()) else None,
-        top1_agreement_all=float(agree.float().mean()),
-        transformers_top1_agreement_all=float((other.argmax(-1) == truth.argmax(-1)).float().mean()),
-    )  # fmt: skip
+    margin = top[:, 0] - top[:, 1]
+    clear = margin > MARGIN
+    mine, theirs = (one.argmax(-1) == truth.argmax(-1) for one in (ours, other))
+    wrong, theirs_wrong = clear & ~mine, int((clear & ~theirs).sum())
+    error, theirs_error = relative(ours, truth), relative(other, truth)
+    kept = int(wrong.sum()) <= theirs_wrong and error < 2 * theirs_error + _ROUNDING
+    return {
+        "ok": kept and bool(ours.isfinite().all()), "rows": len(truth),
+        "relative_error_ours": error, "relative_error_transformers": theirs_error,
+        "relative_error_between": relative(ours, other),
+        "rows_with_clear_margin": int(clear.sum()), "clear_rows_not_agreed": int(wrong.sum()),
+        "clear_rows_not_agreed_transformers": theirs_wrong,
+        "largest_margin_not_agreed": float(margin[wrong].max()) if bool(wrong.any()) else None,
+        "top1_agreement_all": float(mine.float().mean()),
+        "transformers_top1_agreement_all": float(theirs.float().mean()),
+    }  # fmt: skip
 
 
 def _runner(scale: Scale, decoder: Decoder, **options: Any) -> CudaRunner:
@@ -109,7 +127,7 @@ def _runner(scale: Scale, decoder: Decoder, **options: Any) -> CudaRunner:
 def graphs_against_eager(scale: Scale, rows: Rows) -> None:
     """The same requests with recorded steps and without: equal tokens, in every size up to the one recorded."""
     decoder = make_decoder(scale, "Qwen3-0.6B")
-    for size in (1, 3, 17):
+    for size in (1, 3, 17):  # 3 and 17 run as 4 and 24, with and without a graph
         told = {
             graphs: _answers(make_core(scale, decoder, graphs=graphs, blocks=scale.count(2048, 128)), scale, size)
             for graphs in (True, False)
@@ -157,20 +175,21 @@ def submit(tokens: list[int], sampling: SamplingParams, seed: int = 0) -> Submit
     )  # fmt: skip
 
 
-def quantized_logits(scale: Scale, rows: Rows) -> None:
-    """What fewer bits cost: the trained demo model's loss on its own answers, and logits of a real shape."""
+def quantized_quality(scale: Scale, rows: Rows) -> None:
+    """What fewer bits cost: the trained demo model's loss on answers to questions that it was not trained with."""
     from engine.device_bench.quality import demo_loss
 
     base = None
     for quant, kv_dtype in (("none", "bfloat16"), ("int8", "bfloat16"), ("fp8", "bfloat16"), ("int4", "bfloat16"),
                             ("none", "fp8"), ("none", "int8")):  # fmt: skip
-        try:
-            loss = demo_loss(scale, quant, kv_dtype)
-        except (RuntimeError, EngineError) as error:
-            rows.add(f"demo model, weights {quant}, KV {kv_dtype}", fault=str(error)[:200])
-            continue
-        base = loss if base is None else base
-        rows.add(f"demo model, weights {quant}, KV {kv_dtype}", loss_nats=loss, perplexity_change=_change(loss, base))
+        with rows.apart(f"demo model, weights {quant}, KV {kv_dtype}"):
+            if scale.device == "cpu" and quant == "fp8":
+                rows.add(f"demo model, weights {quant}, KV {kv_dtype}", left_out="fp8 weights need a GPU")
+                continue
+            loss, notes = demo_loss(scale, quant, kv_dtype)
+            base = loss if base is None else base
+            told = {"loss_nats": loss, "perplexity_change": _change(loss, base), "notes": notes}
+            rows.add(f"demo model, weights {quant}, KV {kv_dtype}", **told)
 
 
 def _change(loss: float, base: float) -> float:

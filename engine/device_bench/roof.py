@@ -7,12 +7,15 @@ larger of the two times is the floor, and a row's fraction of it is what is repo
 bandwidth counts bytes read and written; a stream that only reads may be a little faster, so fractions err downwards.
 """
 
+import statistics
+import time
 from collections.abc import Callable
 from typing import cast
 
 import torch
 from msgspec import Struct
 
+from engine.cuda.graphs import CudaRecorder
 from engine.models.spec import Spec
 
 _ASSUMED = (4.3e12, 790e12)  # an H200's, as measured once; used where nothing is measured
@@ -37,11 +40,26 @@ def measured(device: str, size: int = 8192) -> Ceilings:
     return Ceilings(2 * source.nbytes / copy_ms * 1e3, 2 * size**3 / product_ms * 1e3)
 
 
-def median_ms(call: Callable[[], object], rep: int = 100) -> float:
-    """Milliseconds of `call` on the GPU; it is repeated for about `rep` of them."""
+def median_ms(call: Callable[[], object], device: str = "cuda", rep: int = 100) -> float:
+    """Milliseconds of `call`; it is repeated for about `rep` of them on a GPU, three times on a processor."""
+    if device != "cuda":
+        return statistics.median(_wall_ms(call) for _ in range(3))
     from triton.testing import do_bench
 
     return cast("float", do_bench(call, return_mode="median", rep=rep, warmup=max(5, rep // 4)))
+
+
+def _wall_ms(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return (time.perf_counter() - began) * 1e3
+
+
+def recorded(call: Callable[[], object], device: str) -> Callable[[], object]:
+    """Without the time that launching takes: as a CUDA graph, where there are such."""
+    if device != "cuda":
+        return call
+    return CudaRecorder()(call)
 
 
 def weight_count(spec: Spec) -> tuple[int, int]:
@@ -68,10 +86,12 @@ def prefill_seconds(spec: Spec, ceilings: Ceilings, tokens: int) -> float:
     return 2 * layers * tokens / ceilings.arithmetic
 
 
-def batch_seconds(spec: Spec, ceilings: Ceilings, sizes: list[tuple[int, int]], weight: float = 2.0) -> float:
+def batch_seconds(
+    spec: Spec, ceilings: Ceilings, sizes: list[tuple[int, int]], weight: float = 2.0, kv: float = 2.0
+) -> float:
     """The floor of a closed batch of (prompt, completion) lengths that starts at once: every step as full as can be."""
     layers, head = weight_count(spec)
     steps = max(completion for _, completion in sizes)
     seen = sum(sum(range(prompt + 1, prompt + completion + 1)) for prompt, completion in sizes)
-    read = steps * (layers * weight + head * 2) + kv_bytes(spec) * seen
+    read = steps * (layers * weight + head * 2) + kv_bytes(spec, kv) * seen
     return read / ceilings.bandwidth + prefill_seconds(spec, ceilings, sum(prompt for prompt, _ in sizes))

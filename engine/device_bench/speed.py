@@ -67,6 +67,7 @@ def batch_one(scale: Scale, rows: Rows, model: str, quant: str = "none", **optio
     rows.add(
         f"batch 1, {model}, weights {quant}{_named(options)}",
         tokens_per_s=rate, least=min(rates), most=max(rates), roofline=1 / floor, fraction=rate * floor, **marks,
+        **({"notes": decoder.notes} if decoder.notes else {}),
     )  # fmt: skip
 
 
@@ -105,7 +106,9 @@ def nano_mix(scale: Scale, rows: Rows, model: str, **options: Any) -> None:
     warm(core, scale)
     core.pool.forget(range(1, core.pool.count + 1))
     seconds, tokens = _closed(core, prompts, outs)
-    floor = batch_seconds(decoder.spec, ceilings, [(len(p), o) for p, o in zip(prompts, outs, strict=True)])
+    sizes = [(len(prompt), out) for prompt, out in zip(prompts, outs, strict=True)]
+    kv = 1.0 if options.get("kv_dtype") in ("fp8", "int8") else 2.0
+    floor = batch_seconds(decoder.spec, ceilings, sizes, kv=kv)
     rows.add(
         f"nano mix, {model}{_named(options)}",
         tokens_per_s=tokens / seconds, seconds=seconds, tokens=tokens, roofline=tokens / floor,
@@ -127,6 +130,7 @@ def guesses(scale: Scale, rows: Rows, model: str) -> None:
     for name, repeated in (("a prompt that repeats", True), ("random ids", False)):
         for speculating in (False, True):
             speculation = Speculation(NGram(always=True), 4) if speculating else None
+            forget()
             core = make_core(scale, decoder, speculation=speculation, blocks=scale.count(1024, 64))
             source = random.Random(1)  # noqa: S311  (a workload)
             phrase = [source.randrange(core.info().vocabulary) for _ in range(24)]
@@ -144,7 +148,7 @@ def guesses(scale: Scale, rows: Rows, model: str) -> None:
                 f"guesses, {name}, n-gram {speculating}",
                 tokens_per_s=rate, acceptance=acceptance, fraction=rate * floor,
             )  # fmt: skip
-            forget()
+            del core
 
 
 def profile(scale: Scale, rows: Rows, model: str) -> None:

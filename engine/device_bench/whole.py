@@ -5,6 +5,7 @@ the compiler alone makes of the same weights when nothing else is asked of it.
 """
 
 import torch
+import torch._dynamo as dynamo
 from torch import Tensor
 from torch.nn import functional
 
@@ -27,6 +28,24 @@ class WholeModel:
         shape = (spec.layers, 2, 1, spec.kv_heads, length, spec.head)
         self._cache = torch.zeros(shape, dtype=torch.bfloat16, device=device)
         self._places = torch.arange(length, device=device)
+        self._settle()
+
+    def tensors(self) -> list[Tensor]:
+        """All that stays where it is from step to step."""
+        decoder = self._decoder
+        linears = [decoder.embed, decoder.head]
+        norms = [decoder.norm]
+        for layer in decoder.layers:
+            linears += [layer.qkv, layer.out, layer.gate_up, layer.down]
+            norms += [layer.norm_attention, layer.norm_mlp]
+            norms += [] if layer.qk_norm is None else [layer.qk_norm]
+        return [*(_weight(linear) for linear in linears), *norms, self._cos, self._sin, self._cache, self._places]
+
+    def _settle(self) -> None:
+        """Tell the compiler, as a module's buffers would: else its graphs copy every weight at each step, and a cache
+        that is written to keeps it from recording any."""
+        for tensor in self.tensors():
+            dynamo.mark_static_address(tensor)
 
     def step(self, token: Tensor, position: Tensor) -> Tensor:
         """The likeliest next token [1]."""

@@ -1,0 +1,62 @@
+"""What the device runs launch, compiled for sm_90 and checked against its limits without one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+pytest.importorskip("triton")
+
+_PROGRAM = """
+import sys, msgspec
+from engine.device_bench import ahead
+sys.stdout.buffer.write(msgspec.json.encode([ahead.compile_task(name) for name in sys.argv[1:]]))
+"""
+_REFUSED = """
+import torch
+from engine.kernels import ahead, fast, Weights
+with ahead.no_device():
+    weights = Weights(torch.empty(64 * 70_000, 64, device="meta", dtype=torch.bfloat16))
+    try:
+        fast.matrix(torch.empty(3, 64, device="meta", dtype=torch.bfloat16), weights)
+    except ahead.GridTooWide:
+        print("too wide")
+"""
+
+
+def _run(program: str, cache: Path, *names: str) -> bytes:
+    """In a process of its own: here Triton interprets."""
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache)}  # noqa: TID251  (of a child)
+    return subprocess.run(
+        [sys.executable, "-c", program, *names], env=environment, capture_output=True, check=True
+    ).stdout
+
+
+def test_a_step_of_a_real_model_is_compiled_without_a_device(tmp_path: Path) -> None:
+    """A kernel that asks for more than a device has fails on its first launch there, and nowhere else."""
+    (told,) = msgspec.json.decode(_run(_PROGRAM, tmp_path, "Qwen3-0.6B"))
+    assert told["fault"] is None
+    assert told["kernels"] >= 10
+    assert told["fresh"] == sum(1 for _ in tmp_path.iterdir())
+    assert 0 < told["shared"] <= 232_448
+    (again,) = msgspec.json.decode(_run(_PROGRAM, tmp_path, "Qwen3-0.6B"))
+    assert again["fresh"] == 0, "what was compiled is found again: it can be carried"
+
+
+def test_a_grid_that_no_device_takes_is_refused(tmp_path: Path) -> None:
+    """65,535 programs in the second and third direction: a launch with more is an error that no interpreter knows."""
+    assert b"too wide" in _run(_REFUSED, tmp_path)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+def test_every_part_of_the_runs_is_compiled(tmp_path: Path) -> None:
+    """Three models, pages of three types, weights of three, with and without the deterministic mode."""
+    names = _run("import sys\nfrom engine.device_bench import ahead\nprint('\\n'.join(ahead._tasks()))", tmp_path)
+    parts = names.decode().splitlines()
+    told = msgspec.json.decode(_run(_PROGRAM, tmp_path, *parts))
+    assert [one["fault"] for one in told] == [None] * len(parts)
+    assert max(one["shared"] for one in told) <= 232_448
