@@ -24,8 +24,8 @@ import uvicorn
 from msgspec import Struct
 
 from gateway.rereading import Rereading
+from gateway.server_limits import Limits
 from gateway.server_listening import Listener
-from gateway.server_protocol import Limits
 from gateway.server_socket import Socket, protocol
 from gateway.settings import Settings, load
 

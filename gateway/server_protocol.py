@@ -8,20 +8,17 @@ with the connection instead of chunks; trailers that never become headers. Does 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from enum import IntEnum
 from operator import itemgetter
 from typing import Any, NoReturn, cast
 from urllib.parse import unquote
 
 import httptools
-from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import GatewayError, InvalidRequest, Overloaded, RequestTimeout
 from gateway.server_cycle import Cycle, HeadersTooLarge, TurnedAway, UriTooLong, fault_of, told
+from gateway.server_limits import Limits, Waiting
 
-LINGER = 2.0  # seconds a refused client has to read its answer before the connection is cut
-DISCARD = 10.0  # seconds a client may go on sending a body that was answered without being read
 SLOWEST_BYTES_PER_SECOND = 65_536
 # In the ASGI scope, which no client can write: only who may open the socket's file (0600) can be at the other end.
 ADMIN_SOCKET = "nearhit.admin_socket"
@@ -30,29 +27,6 @@ LET_IN = "nearhit.let_in"
 # From a request's headers, where it is turned away before anything is made of it: status, header lines and body.
 Door = Callable[[Any], tuple[int, bytes] | None]
 _name_of = itemgetter(0)
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    """What one connection may take. Times in seconds, sizes in bytes."""
-
-    header_timeout: float = 10.0
-    body_timeout: float = 30.0
-    write_timeout: float = 120.0
-    header_bytes: int = 32_768
-    header_count: int = 128
-    uri_bytes: int = 16_384
-    pipelined: int = 64
-    connections: int = 10_000
-
-
-class Waiting(IntEnum):
-    """What the one deadline of a connection is for."""
-
-    NOTHING = 0
-    HEAD = 1
-    BODY = 2
-    LINGER = 3
-    DISCARD = 4
 
 
 class Protocol(HttpToolsProtocol):
@@ -71,6 +45,8 @@ class Protocol(HttpToolsProtocol):
         self._app: Any = self.app  # pyright: ignore[reportUnknownMemberType] - any kind of application
         self._timer: asyncio.TimerHandle | None = None
         self._waiting = Waiting.NOTHING
+        self._thrown_away = 0
+        self._end_began = 0.0
         self._write_timer: asyncio.TimerHandle | None = None
         self._running: RequestResponseCycle | None = None
         self._fault: GatewayError | None = None
@@ -109,6 +85,8 @@ class Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
+        if self._waiting is Waiting.END:
+            self._thrown_away += len(data)
         if self._deaf:
             return
         began_in_head = self._in_head
@@ -252,7 +230,7 @@ class Protocol(HttpToolsProtocol):
         if self._in_body and self._running is self.cycle and not self.transport.is_closing():
             # Answered before its body was read (413, 415, 401): the rest is thrown away, but not for ever.
             self._unset_keepalive_if_required()
-            self._wait_for(Waiting.DISCARD, DISCARD)
+            self._wait_for_the_end()
 
     def shutdown(self) -> None:
         """Begin to drain: an idle connection closes, a busy one after its answer."""
@@ -267,7 +245,7 @@ class Protocol(HttpToolsProtocol):
         if self._in_head:
             wanted = Waiting.HEAD
         elif self._in_body:
-            wanted = Waiting.DISCARD if self.cycle.response_complete else Waiting.BODY
+            wanted = Waiting.END if self.cycle.response_complete else Waiting.BODY
         else:
             idle = self._running is None or self._running.response_complete
             # Empty lines between requests stop the keep-alive timer and begin no request.
@@ -279,8 +257,10 @@ class Protocol(HttpToolsProtocol):
         elif wanted is Waiting.BODY:
             self._body_began = self.loop.time()
             self._wait_for(wanted, self.limits.body_timeout)
+        elif wanted is Waiting.END:
+            self._wait_for_the_end()
         else:
-            self._wait_for(wanted, DISCARD)
+            self._wait_for(wanted)
 
     def _await_next_request(self) -> None:
         self._wait_for(Waiting.NOTHING)
@@ -298,11 +278,15 @@ class Protocol(HttpToolsProtocol):
         if waiting is not Waiting.NOTHING:
             self._timer = self.loop.call_later(seconds, self._too_late)
 
+    def _wait_for_the_end(self) -> None:
+        self._thrown_away, self._end_began = 0, self.loop.time()
+        self._wait_for(Waiting.END, self.limits.linger)
+
     def _too_late(self) -> None:
         self._timer, waiting = None, self._waiting
         self._waiting = Waiting.NOTHING
-        if waiting in (Waiting.LINGER, Waiting.DISCARD):
-            self.transport.abort()
+        if waiting is Waiting.END:
+            self._end_too_late()
         elif self.flow.read_paused:  # it is we who do not read
             self._wait_for(waiting, self.limits.header_timeout)
         elif waiting is Waiting.HEAD:
@@ -324,6 +308,14 @@ class Protocol(HttpToolsProtocol):
             self._wait_for(Waiting.BODY, left)
         else:
             self._refuse(RequestTimeout("The request's body did not arrive in time."))
+
+    def _end_too_late(self) -> None:
+        allowed = self.limits.linger + self._thrown_away / SLOWEST_BYTES_PER_SECOND
+        left = self._end_began + min(allowed, self.limits.discard) - self.loop.time()
+        if left > 0:
+            self._wait_for(Waiting.END, left)
+        else:
+            self.transport.abort()
 
     def _cancel_write_timer(self) -> None:
         if self._write_timer is not None:
@@ -384,7 +376,7 @@ class Protocol(HttpToolsProtocol):
         # Closing with unread input would reset the connection and take the answer back.
         self.transport.write_eof()
         self.flow.resume_reading()
-        self._wait_for(Waiting.LINGER, LINGER)
+        self._wait_for_the_end()
 
 
 _ANSWERED = TurnedAway(asyncio.Event())

@@ -9,7 +9,8 @@ from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from gateway.server_protocol import Door, Limits, Protocol, Waiting
+from gateway.server_limits import Limits, Waiting
+from gateway.server_protocol import Door, Protocol
 
 # Beyond ASGI, from the server to the application: end with the turn that is being answered, then close.
 DRAIN: Any = {"type": "nearhit.drain"}

@@ -18,7 +18,7 @@ from gateway.app import create_app
 from gateway.auth import ADMIN, NewKey
 from gateway.call import Role
 from gateway.rereading import Rereading
-from gateway.server_protocol import Limits
+from gateway.server_limits import Limits
 from gateway.server_socket import Socket, protocol
 from gateway.services import Services
 from gateway.settings import Settings

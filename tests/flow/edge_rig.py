@@ -17,7 +17,8 @@ import uvicorn
 from gateway.body import decode_object, read_body
 from gateway.errors import GatewayError
 from gateway.server import Worker
-from gateway.server_protocol import ADMIN_SOCKET, Limits
+from gateway.server_limits import Limits
+from gateway.server_protocol import ADMIN_SOCKET
 from gateway.server_socket import protocol
 from gateway.settings import Settings
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from gateway.server_protocol import Limits, Protocol
+from gateway.server_limits import Limits
+from gateway.server_protocol import Protocol
 from gateway.server_socket import protocol
 from tests.unit.edge.edge_wire import Wire
 
