@@ -36,7 +36,7 @@ _KEY_AUDITS = ((500, 0.02), (50, 0.05), (0, 0.2))
 
 
 class Alert(Struct, frozen=True, kw_only=True):
-    """Hits of a group are wrong more often than allowed: even the lower bound of what was measured is above."""
+    """What was measured of a group when it turned out to break its budget, or to keep it."""
 
     group: Group
     rate: float
@@ -46,10 +46,15 @@ class Alert(Struct, frozen=True, kw_only=True):
 
 
 class Watch(Struct, frozen=True, kw_only=True):
-    """Whoever wants to know: of every measurement of a group, of alerts, and why a kept record could not be read."""
+    """Whoever wants to know: of every measurement of a group, and why a kept record could not be read.
+
+    `alert`: more hits are wrong than allowed, beyond doubt; once until it ends. `kept`: no more than allowed, as far as
+    can be told; at every measurement.
+    """
 
     measured: Callable[[Group, Trust], None] = lambda _group, _trust: None
     alert: Callable[[Alert], None] = lambda _: None
+    kept: Callable[[Alert], None] = lambda _: None
     unreadable: Callable[[str], None] = lambda _: None
 
 
@@ -279,13 +284,16 @@ class Verifier:
         name = name_of(group)
         found = measured(await self._trust.add(name, told, soon=soon), self._config.max_wrong_hit_rate)
         self._watch.measured(group, found)
+        rate, low, high = found.rate or 0.0, found.low or 0.0, 1.0 if found.high is None else found.high
+        told_of = Alert(group=group, rate=rate, low=low, high=high, budget=found.budget)
         if not broken(found, found.budget):
             self._alarmed.discard(group)
+            if rate <= found.budget:
+                self._watch.kept(told_of)
         elif group not in self._alarmed:
             self._alarmed.add(group)
             await self._trust.add(name, Trust(alerts=1))
-            rate, low, high = found.rate or 0.0, found.low or 0.0, found.high or 1.0
-            self._watch.alert(Alert(group=group, rate=rate, low=low, high=high, budget=found.budget))
+            self._watch.alert(told_of)
 
 
 def ticket(query: Query, hit: Hit) -> str | None:

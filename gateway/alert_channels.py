@@ -1,11 +1,10 @@
 """One alert to one place: an HTTP POST that is signed, or an e-mail.
 
-Knows: how an alert reads, signatures, SMTP. Does not know: what has been sent already, when to try again.
+Knows: signatures, SMTP. Does not know: how an alert reads, what has been sent already, when to try again.
 Nothing goes anywhere but to the address in the configuration: no redirect is followed, no proxy asked, no answer read.
 """
 
 import base64
-import hashlib
 import hmac
 from collections.abc import Callable
 from email.message import EmailMessage
@@ -14,32 +13,14 @@ from typing import Protocol
 import aiohttp
 import aiosmtplib
 import msgspec
-from msgspec import Struct
 
+from gateway.alert_notices import Notice, key_of
 from gateway.alert_settings import AlertSettings, EmailSettings, WebhookSettings
-from policies.budget import parse_window_id, told
-from policies.money import usd
+from policies.budget import told
 
 _PATIENCE = 15.0
 _PREFIX = "whsec_"
 _encode = msgspec.json.Encoder().encode
-
-
-class Alert(Struct, frozen=True, kw_only=True):
-    """A budget that has reached a fraction of its limit. `id` never changes, whoever sends it and how often."""
-
-    id: str
-    window_id: str
-    threshold: float
-    limit_nano: int
-    spent_nano: int
-    mode: str
-    created: float
-
-    @property
-    def key(self) -> str:
-        """The id in a form that any receiver takes."""
-        return "msg_" + hashlib.sha256(self.id.encode()).hexdigest()[:32]
 
 
 class NotSent(Exception):
@@ -49,27 +30,16 @@ class NotSent(Exception):
 class Channel(Protocol):
     """One place. Raises NotSent."""
 
-    async def send(self, alert: Alert) -> None: ...
+    async def send(self, notice: Notice) -> None: ...
 
 
-def body_of(alert: Alert) -> dict[str, object]:
+def body_of(notice: Notice) -> dict[str, object]:
     """What a webhook gets."""
-    scope, window, span = parse_window_id(alert.window_id)
     return {
-        "type": "budget.threshold",
-        "id": alert.key,
-        "created": told(int(alert.created)),
-        "data": {
-            "scope": scope,
-            "window": window,
-            "window_start": told(span.start),
-            "window_end": told(span.end),
-            "mode": alert.mode,
-            "threshold": alert.threshold,
-            "limit_usd": usd(alert.limit_nano),
-            "spent_usd": usd(alert.spent_nano),
-            "remaining_usd": usd(max(0, alert.limit_nano - alert.spent_nano)),
-        },
+        "type": notice.kind(),
+        "id": key_of(notice),
+        "created": told(int(notice.created)),
+        "data": notice.data(),
     }
 
 
@@ -87,14 +57,14 @@ class Webhook:
         self._settings = settings
         self._now = now
 
-    async def send(self, alert: Alert) -> None:
-        body, at = _encode(body_of(alert)), int(self._now())
+    async def send(self, notice: Notice) -> None:
+        key, body, at = key_of(notice), _encode(body_of(notice)), int(self._now())
         headers = {
             "content-type": "application/json",
             "user-agent": "nearhit",
-            "webhook-id": alert.key,
+            "webhook-id": key,
             "webhook-timestamp": str(at),
-            "webhook-signature": signature(self._settings.secret.get_secret_value(), alert.key, at, body),
+            "webhook-signature": signature(self._settings.secret.get_secret_value(), key, at, body),
         }
         timeout = aiohttp.ClientTimeout(total=_PATIENCE)
         try:
@@ -117,11 +87,11 @@ class Email:
     def __init__(self, settings: EmailSettings) -> None:
         self._settings = settings
 
-    async def send(self, alert: Alert) -> None:
+    async def send(self, notice: Notice) -> None:
         chosen = self._settings
         try:
             await aiosmtplib.send(
-                message_of(alert, chosen),
+                message_of(notice, chosen),
                 hostname=chosen.host,
                 port=chosen.port,
                 username=chosen.username,
@@ -136,22 +106,14 @@ class Email:
             raise NotSent(f"the mail server could not be reached: {type(error).__name__}") from None
 
 
-def message_of(alert: Alert, settings: EmailSettings) -> EmailMessage:
-    """The e-mail. A scope is printable text without line ends, so it cannot add headers; the library checks again."""
-    scope, window, span = parse_window_id(alert.window_id)
-    share = f"{alert.threshold * 100:g} %"
-    limit, spent = usd(alert.limit_nano), usd(alert.spent_nano)
+def message_of(notice: Notice, settings: EmailSettings) -> EmailMessage:
+    subject, text = notice.letter()
     message = EmailMessage()
     message["From"] = settings.sender
     message["To"] = ", ".join(settings.to)
-    message["Subject"] = f"Budget {scope}: {share} of {limit} USD per {window} is spent"
-    message["Message-ID"] = f"<{alert.key}@nearhit>"
-    beyond = "Further requests are refused." if alert.mode == "hard" else "Further requests are let through."
-    message.set_content(
-        f"The budget {scope} has spent {spent} USD of {limit} USD per {window}.\n"
-        f"It has reached the threshold of {share} at {told(int(alert.created))} and begins anew at {told(span.end)}.\n"
-        f"{beyond if alert.spent_nano >= alert.limit_nano else ''}\n"
-    )
+    message["Subject"] = subject
+    message["Message-ID"] = f"<{key_of(notice)}@nearhit>"
+    message.set_content(text)
     return message
 
 

@@ -66,7 +66,10 @@ class EmailSettings(_Section):
 
 
 class AlertSettings(_Section):
-    """Who is told when a budget reaches one of its `alerts`. None of it: alerts are shown, and not sent."""
+    """Who is told when a budget reaches one of its `alerts`, and when a cache's hits are wrong too often or no longer.
+
+    None of it: alerts are shown, and not sent.
+    """
 
     webhook: WebhookSettings | None = None
     email: EmailSettings | None = None

@@ -3,20 +3,23 @@
 Knows: the queue in the database, who takes which alert, when to try again and when to give up. Does not know: budgets,
 what an alert says, HTTP, SMTP.
 
-The rows are made by the transaction that posts the spending (`gateway.ledger.alerting`), so no crossing is lost in a
-crash and none is noticed twice. A worker takes a row by counting its attempt up: of several only one succeeds. One that
-dies after sending and before noting it sends once more; receivers tell that by the id. The queue is as long as budgets
-have thresholds, for a day at most: then an alert is given up, and shown as such.
+A budget's rows are made by the transaction that posts the spending (`gateway.ledger.alerting`), so no crossing is lost
+in a crash and none is noticed twice; a cache's by `gateway.cache_alerts`. A worker takes a row by counting its attempt
+up: of several only one succeeds. One that dies after sending and before noting it sends once more; receivers tell that
+by the id. The queue is as long as budgets have thresholds and caches have groups, for a day at most: then an alert is
+given up, and shown as such.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 from sqlalchemy import select, update
 
-from gateway.alert_channels import Alert, Channel, NotSent
-from gateway.db.models import AlertDelivery
+from gateway.alert_channels import Channel, NotSent
+from gateway.alert_notices import BudgetReached, HitsWrong, Notice
+from gateway.db.models import AlertDelivery, CacheDelivery
 from gateway.db.session import UNREACHABLE, Database
 from gateway.ledger.shipper import set_within
 
@@ -27,6 +30,7 @@ _AT_ONCE = 20
 _TAKEN_SECONDS = 60.0  # longer than any attempt takes
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 3_600.0
 _GIVE_UP_SECONDS = 86_400.0
+_Queue = type[AlertDelivery] | type[CacheDelivery]
 
 
 class Courier:
@@ -59,10 +63,13 @@ class Courier:
 
     async def turn(self) -> int:
         """Send what is due; answers how many were delivered. Raises as an unreachable database does."""
+        return await self._send(AlertDelivery, _reached) + await self._send(CacheDelivery, _wrong)
+
+    async def _send(self, queue: _Queue, notice_of: Callable[[Any], Notice]) -> int:
         wanted = (
-            select(AlertDelivery)
-            .where(AlertDelivery.due <= self._now(), AlertDelivery.channel.in_(list(self._channels)))
-            .order_by(AlertDelivery.due)
+            select(queue)
+            .where(queue.due <= self._now(), queue.channel.in_(list(self._channels)))
+            .order_by(queue.due)
             .limit(_AT_ONCE)
         )
         async with self._database.read() as connection:
@@ -71,45 +78,63 @@ class Courier:
         for row in rows:
             if self._stopping.is_set():
                 break
-            if await self._take(row.id, row.attempts):
-                alert = Alert(
-                    id=row.id,
-                    window_id=row.window_id,
-                    threshold=row.threshold,
-                    limit_nano=row.limit_nano,
-                    spent_nano=row.spent_nano,
-                    mode=row.mode,
-                    created=row.created,
-                )
-                delivered += await self._deliver(row.channel, alert, row.attempts + 1)
+            if await self._take(queue, row.id, row.attempts):
+                delivered += await self._deliver(queue, row.channel, notice_of(row), row.attempts + 1)
         return delivered
 
-    async def _take(self, name: str, attempts: int) -> bool:
+    async def _take(self, queue: _Queue, name: str, attempts: int) -> bool:
         mine = (
-            update(AlertDelivery)
-            .where(AlertDelivery.id == name, AlertDelivery.attempts == attempts, AlertDelivery.due.is_not(None))
+            update(queue)
+            .where(queue.id == name, queue.attempts == attempts, queue.due.is_not(None))
             .values(attempts=attempts + 1, due=self._now() + _TAKEN_SECONDS)
         )
         async with self._database.begin() as connection:
             return (await connection.execute(mine)).rowcount == 1
 
-    async def _deliver(self, channel: str, alert: Alert, attempt: int) -> bool:
+    async def _deliver(self, queue: _Queue, channel: str, notice: Notice, attempt: int) -> bool:
         try:
-            await self._channels[channel].send(alert)
+            await self._channels[channel].send(notice)
         except NotSent as problem:
-            await self._postpone(channel, alert, attempt, str(problem))
+            await self._note(queue, notice.id, self._postponed(channel, notice, attempt, str(problem)))
             return False
-        await self._note(alert.id, {"delivered": self._now(), "due": None, "error": None})
-        log.info("alert delivered", channel=channel, alert=alert.id, attempt=attempt)
+        await self._note(queue, notice.id, {"delivered": self._now(), "due": None, "error": None})
+        log.info("alert delivered", channel=channel, alert=notice.id, attempt=attempt)
         return True
 
-    async def _postpone(self, channel: str, alert: Alert, attempt: int, why: str) -> None:
-        over = self._now() - alert.created >= _GIVE_UP_SECONDS
+    def _postponed(self, channel: str, notice: Notice, attempt: int, why: str) -> dict[str, object]:
+        over = self._now() - notice.created >= _GIVE_UP_SECONDS
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(attempt - 1, 30)) * (0.5 + self._random())
-        await self._note(alert.id, {"due": None if over else self._now() + pause, "error": why[:200]})
         tell = log.error if over else log.warning
-        tell("alert given up" if over else "alert not delivered yet", channel=channel, alert=alert.id, error=why)
+        tell("alert given up" if over else "alert not delivered yet", channel=channel, alert=notice.id, error=why)
+        return {"due": None if over else self._now() + pause, "error": why[:200]}
 
-    async def _note(self, name: str, values: dict[str, object]) -> None:
+    async def _note(self, queue: _Queue, name: str, values: dict[str, object]) -> None:
         async with self._database.begin() as connection:
-            await connection.execute(update(AlertDelivery).where(AlertDelivery.id == name).values(values))
+            await connection.execute(update(queue).where(queue.id == name).values(values))
+
+
+def _reached(row: Any) -> BudgetReached:
+    return BudgetReached(
+        id=row.id,
+        window_id=row.window_id,
+        threshold=row.threshold,
+        limit_nano=row.limit_nano,
+        spent_nano=row.spent_nano,
+        mode=row.mode,
+        created=row.created,
+    )
+
+
+def _wrong(row: Any) -> HitsWrong:
+    return HitsWrong(
+        id=row.id,
+        team=row.team,
+        project=row.project,
+        model=row.model,
+        over=row.over,
+        rate=row.rate,
+        low=row.low,
+        high=row.high,
+        allowed=row.allowed,
+        created=row.created,
+    )

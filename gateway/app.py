@@ -26,6 +26,7 @@ from gateway.asking import Asking
 from gateway.audits import Audits, watch_of
 from gateway.auth import Keyring
 from gateway.batches.office import Office
+from gateway.cache_alerts import CacheAlerts
 from gateway.catalog import Catalog
 from gateway.cheaper import Cheaper
 from gateway.clock import steady
@@ -99,6 +100,7 @@ class Worker(Struct, kw_only=True):
     ledger: Ledger
     rates: Rates
     courier: Courier
+    cache_alerts: CacheAlerts
     exports: Scheduler
     prices: PriceBook
     keyring: Keyring
@@ -133,6 +135,7 @@ class Worker(Struct, kw_only=True):
         self.ledger.follow(self.rates.refresh)
         self.ledger.follow(self.rates.tend)
         self.background.spawn(self.courier.run(), "alerts")
+        self.background.spawn(self.cache_alerts.run(), "cache alerts")
         self.background.spawn(self.exports.run(), "exports")
         if self.database.dialect == "postgresql":  # SQLite has one worker, which hears of every change itself
             self.background.spawn(self.key_watch.run(), "keys")
@@ -170,6 +173,7 @@ class Worker(Struct, kw_only=True):
         for watch in self.watches:
             watch.cancel()
         self.courier.stop()
+        self.cache_alerts.stop()
         self.exports.stop()
         self.key_watch.stop()
         await self.answering.finish(self.settings.server.drain_timeout)
@@ -230,6 +234,7 @@ def build(settings: Settings) -> Worker:
     catalog = Catalog(settings.models, offers(settings, providers), aliases(settings))
     telemetry = Telemetry(settings.telemetry, now=time.time, models=catalog.names())
     keyring = Keyring(database, secret, now=time.time, monotonic=time.monotonic, admin_key=AdminKey(settings))
+    cache_alerts = CacheAlerts(database, settings.alerts.channels, now=time.time)
 
     async def ask(model: str, messages: list[dict[str, object]]) -> str:
         assert worker.errands is not None
@@ -242,20 +247,16 @@ def build(settings: Settings) -> Worker:
         database=database,
         ledger=ledger,
         courier=Courier(database, channels(settings.alerts, time.time), now=time.time, random=random.random),
+        cache_alerts=cache_alerts,
         exports=Scheduler(database, settings.exports, statement_file, listed=prices.listed, now=time.time),
         rates=_rates(database, ledger, catalog, background),
         prices=prices,
         keyring=keyring,
         key_watch=KeyWatch(database, keyring),
-        gate=Gate(
-            settings.server.max_in_flight,
-            settings.server.lag_target,
-            random=random.random,
-            turned_away=telemetry.turned_away,
-        ),
+        gate=_gate(settings, telemetry),
         watchdog=Watchdog(),
         encoder=encoder,
-        cache=build_cache(settings, encoder, build_judge(settings, encoder, ask), watch_of(telemetry)),
+        cache=build_cache(settings, encoder, build_judge(settings, encoder, ask), watch_of(telemetry, cache_alerts)),
         engines=engines,
         transport=transport,
         upstreams=Upstreams(providers, settings, lambda: prices.generation),
@@ -269,6 +270,11 @@ def build(settings: Settings) -> Worker:
         responses=Responses(database, ledger.boot, settings.kept, now=time.time),
     )
     return worker
+
+
+def _gate(settings: Settings, telemetry: Telemetry) -> Gate:
+    server = settings.server
+    return Gate(server.max_in_flight, server.lag_target, random=random.random, turned_away=telemetry.turned_away)
 
 
 def _rates(database: Database, ledger: Ledger, catalog: Catalog, tasks: Tasks) -> Rates:

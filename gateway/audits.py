@@ -19,6 +19,7 @@ from cache.semantic import SemanticCache
 from cache.store import StoreDown
 from cache.types import Kept, Query
 from cache.verify import Alert, Compared, Watch
+from gateway.cache_alerts import CacheAlerts
 from gateway.db.session import UNREACHABLE
 from gateway.errands import Errands
 from gateway.errors import BudgetExhausted
@@ -175,11 +176,12 @@ class Audits:
         return {"same": "same", "different": "wrong", "undecided": "undecided"}.get(compared.result, "failed")
 
 
-def watch_of(telemetry: Telemetry) -> Watch:
-    """What the cache measures becomes a metric, an alert a metric and a line in the log."""
+def watch_of(telemetry: Telemetry, alerts: CacheAlerts) -> Watch:
+    """What the cache measures becomes a metric, an alert a metric, a line in the log and a message to people."""
 
     def alert(found: Alert) -> None:
         telemetry.alerted("wrong-hits")
+        alerts.broke(found)
         told = {"team": found.group.team, "project": found.group.project, "model": found.group.model}
         log.error(
             "more hits by meaning are wrong than allowed",
@@ -190,7 +192,7 @@ def watch_of(telemetry: Telemetry) -> Watch:
             allowed=found.budget,
         )
 
-    return Watch(measured=telemetry.measured, alert=alert, unreadable=telemetry.unreadable)
+    return Watch(measured=telemetry.measured, alert=alert, kept=alerts.kept, unreadable=telemetry.unreadable)
 
 
 def _judged(compared: Compared, answer: int | None, kind: str) -> dict[str, object]:

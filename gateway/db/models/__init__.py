@@ -11,7 +11,7 @@ from gateway.db.models.happened import Explain, RequestRow, SavingCorrection
 from gateway.db.models.kept import BatchLine, BatchPart, BatchRow, KeptResponse, OnceAnswer, StoredFile, StoredPiece
 from gateway.db.models.limits import Boot, BudgetAlert, BudgetRow, BudgetVersion, BudgetWindow, Lease
 from gateway.db.models.months import ExportRun, LateEntry, MonthLine, MonthSeal, SharedCost
-from gateway.db.models.pace import AlertDelivery, RateBucket, RateRow
+from gateway.db.models.pace import AlertDelivery, CacheAlert, CacheDelivery, RateBucket, RateRow
 from gateway.db.models.spent import Entry, EntryConflict, PriceOverride, PriceVersion
 from gateway.db.models.sums import UsageDay, UsageHour, UsageWho
 from gateway.db.models.who import ApiKey, Audit, LoginSession, Project, Setting, Team
@@ -29,6 +29,8 @@ __all__ = [
     "BudgetRow",
     "BudgetVersion",
     "BudgetWindow",
+    "CacheAlert",
+    "CacheDelivery",
     "Entry",
     "EntryConflict",
     "Explain",

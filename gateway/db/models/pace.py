@@ -26,22 +26,57 @@ class RateBucket(Base):
     at: Mapped[float]
 
 
-class AlertDelivery(Base):
-    """One alert for one channel. `id` is `window|threshold|channel`, so it exists once whoever notices the crossing.
+class Delivery:
+    """A message for one channel, in whichever table.
 
     `due`: when it is tried next; None once it was delivered or given up (then `delivered` is None).
     """
 
-    __tablename__ = "alert_delivery"
     id: Mapped[str] = mapped_column(primary_key=True)
     channel: Mapped[str]
-    window_id: Mapped[str]
-    threshold: Mapped[float]
-    limit_nano: Mapped[int]
-    spent_nano: Mapped[int]
-    mode: Mapped[str]
     created: Mapped[float]
     attempts: Mapped[int] = mapped_column(server_default="0")
     due: Mapped[float | None] = mapped_column(index=True)
     delivered: Mapped[float | None]
     error: Mapped[str | None]
+
+
+class AlertDelivery(Delivery, Base):
+    """One alert for one channel. `id` is `window|threshold|channel`, so it exists once whoever notices the crossing."""
+
+    __tablename__ = "alert_delivery"
+    window_id: Mapped[str]
+    threshold: Mapped[float]
+    limit_nano: Mapped[int]
+    spent_nano: Mapped[int]
+    mode: Mapped[str]
+
+
+class CacheAlert(Base):
+    """Whether a group's hits by meaning are wrong too often, for all workers. `number` counts how often that began.
+
+    `ended`: since when they are not; None while they are.
+    """
+
+    __tablename__ = "cache_alert"
+    team: Mapped[str] = mapped_column(primary_key=True)
+    project: Mapped[str] = mapped_column(primary_key=True)
+    model: Mapped[str] = mapped_column(primary_key=True)
+    number: Mapped[int]
+    raised: Mapped[float]
+    ended: Mapped[float | None] = mapped_column(index=True)
+
+
+class CacheDelivery(Delivery, Base):
+    """One beginning or end of a `CacheAlert` for one channel: the shares that were measured, never what was asked."""
+
+    __tablename__ = "cache_delivery"
+    team: Mapped[str]
+    project: Mapped[str]
+    model: Mapped[str]
+    number: Mapped[int]
+    over: Mapped[bool]
+    rate: Mapped[float]
+    low: Mapped[float]
+    high: Mapped[float]
+    allowed: Mapped[float]

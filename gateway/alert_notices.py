@@ -1,0 +1,134 @@
+"""What people are told: a budget that has reached a threshold, a cache whose hits are wrong too often or no longer.
+
+Knows: the words and figures of each. Does not know: whom they go to, HTTP, SMTP.
+"""
+
+import hashlib
+from typing import Protocol
+
+from msgspec import Struct
+
+from policies.budget import parse_window_id, told
+from policies.money import usd
+
+_LONGEST_NAME = 120
+
+
+class Notice(Protocol):
+    """One thing to tell. `id` never changes, whoever sends it and how often."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def created(self) -> float: ...
+
+    def kind(self) -> str:
+        """The webhook's `type`."""
+        ...
+
+    def data(self) -> dict[str, object]:
+        """The webhook's `data`."""
+        ...
+
+    def letter(self) -> tuple[str, str]:
+        """Subject and text of an e-mail; the subject is one printable line."""
+        ...
+
+
+def key_of(notice: Notice) -> str:
+    """The id in a form that any receiver takes."""
+    return "msg_" + hashlib.sha256(notice.id.encode()).hexdigest()[:32]
+
+
+class BudgetReached(Struct, frozen=True, kw_only=True):
+    """A budget that has reached a fraction of its limit."""
+
+    id: str
+    window_id: str
+    threshold: float
+    limit_nano: int
+    spent_nano: int
+    mode: str
+    created: float
+
+    def kind(self) -> str:
+        return "budget.threshold"
+
+    def data(self) -> dict[str, object]:
+        scope, window, span = parse_window_id(self.window_id)
+        return {
+            "scope": scope,
+            "window": window,
+            "window_start": told(span.start),
+            "window_end": told(span.end),
+            "mode": self.mode,
+            "threshold": self.threshold,
+            "limit_usd": usd(self.limit_nano),
+            "spent_usd": usd(self.spent_nano),
+            "remaining_usd": usd(max(0, self.limit_nano - self.spent_nano)),
+        }
+
+    def letter(self) -> tuple[str, str]:
+        """A scope is printable text without line ends, so it cannot add headers; the library checks again."""
+        scope, window, span = parse_window_id(self.window_id)
+        share = f"{self.threshold * 100:g} %"
+        limit, spent = usd(self.limit_nano), usd(self.spent_nano)
+        beyond = "Further requests are refused." if self.mode == "hard" else "Further requests are let through."
+        reached, anew = told(int(self.created)), told(span.end)
+        text = (
+            f"The budget {scope} has spent {spent} USD of {limit} USD per {window}.\n"
+            f"It has reached the threshold of {share} at {reached} and begins anew at {anew}.\n"
+            f"{beyond if self.spent_nano >= self.limit_nano else ''}\n"
+        )
+        return f"Budget {scope}: {share} of {limit} USD per {window} is spent", text
+
+
+class HitsWrong(Struct, frozen=True, kw_only=True):
+    """More hits by meaning of one tenant and model are wrong than `allowed`, or (`over`) no longer.
+
+    `rate` and its bounds of 95 %: shares of those hits. Nothing that anybody asked or was answered is in it.
+    """
+
+    id: str
+    team: str
+    project: str
+    model: str
+    over: bool
+    rate: float
+    low: float
+    high: float
+    allowed: float
+    created: float
+
+    def kind(self) -> str:
+        return "cache.wrong_hits.over" if self.over else "cache.wrong_hits"
+
+    def data(self) -> dict[str, object]:
+        return {
+            "team": self.team,
+            "project": self.project,
+            "model": self.model,
+            "wrong_hit_rate": round(self.rate, 6),
+            "low": round(self.low, 6),
+            "high": round(self.high, 6),
+            "max_wrong_hit_rate": self.allowed,
+        }
+
+    def letter(self) -> tuple[str, str]:
+        names = (("team", self.team), ("project", self.project), ("model", self.model))
+        where = ", ".join(f"{kind} {_line(name)}" for kind, name in names if name)
+        rate, allowed = f"{self.rate * 100:.3g} %", f"{self.allowed * 100:g} %"
+        seen = (
+            f"At {told(int(self.created))}, {rate} of the hits by meaning of {where} were measured to be wrong "
+            f"(95 % interval {self.low * 100:.3g} to {self.high * 100:.3g} %); {allowed} are allowed.\n"
+        )
+        if self.over:
+            return f"Cache of {where}: wrong hits are within {allowed} again", seen
+        done = "The boundary is tightened by itself; `nearhit cache stats` and /ui/cache tell more.\n"
+        return f"Cache of {where}: {rate} of its hits are wrong, {allowed} are allowed", seen + done
+
+
+def _line(name: str) -> str:
+    """A name as a part of one line."""
+    return "".join(char if char.isprintable() else "?" for char in name[:_LONGEST_NAME])
