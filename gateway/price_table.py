@@ -37,6 +37,7 @@ _UNCOUNTED = (
     "input_mchars",
 )
 _DATE = re.compile(r"\b(?:verified|checked) on (20\d\d-[01]\d-[0-3]\d)\b")  # other days are of prices that will change
+_DATED = re.compile(r"(.+)[-@]20\d\d(-?)(?:0[1-9]|1[0-2])\2(?:0[1-9]|[12]\d|3[01])")
 _ONE_SERVICE = ("azure", "bedrock")
 _NORMAL = ("default", "auto", "")
 # Percent of every rate where a request is kept in one region. Source: Anthropic's pricing, data residency.
@@ -79,6 +80,13 @@ def find(
     known = _provider(provider, base_url, kind if telling else None)
     found = None if known is None else known.find_model(model, all_providers=load().providers)
     return None if known is None or found is None else (known, found)
+
+
+@lru_cache(maxsize=4_096)
+def undated(model: str) -> str | None:
+    """The alias of a dated name (`gpt-y-2026-01-01`, `claude-x-20260101`, `claude-x@20260101`); None for others."""
+    found = _DATED.fullmatch(model)
+    return None if found is None else found[1]
 
 
 def context_window(provider: str, base_url: str | None, model: str, kind: str | None) -> int | None:

@@ -88,6 +88,7 @@ class PriceBook:
         self._now = now
         self._overrides: dict[tuple[str, str], list[Override]] = {}
         self._cached: dict[tuple[str, str, str, int], Price | None] = {}
+        self._apart: dict[tuple[str, str], bool] = {}
         self._unpriced: dict[str, float] = {}
         self.generation = 0  # another number whenever overrides were read
 
@@ -108,6 +109,7 @@ class PriceBook:
         """Other providers and engines from now on."""
         self._settings = settings
         self._cached.clear()
+        self._apart.clear()
         self.generation += 1
 
     async def refresh(self) -> None:
@@ -155,13 +157,36 @@ class PriceBook:
         return ("flex", True) if sold else ("default", False)
 
     def override(self, provider: str, model: str, at: float) -> Override | None:
-        """The operator's own price in force at that time."""
+        """The operator's own price in force at that time; for a dated name without one that of its alias.
+
+        Not where the bundled table tells the two apart: what it has a row of its own for is not what the alias buys.
+        """
+        if (mine := self._in_force(provider, model, at)) is not None:
+            return mine
+        alias = price_table.undated(model)
+        if alias is None or (mine := self._in_force(provider, alias, at)) is None:
+            return None
+        return None if self._is_apart(provider, model, alias) else mine
+
+    def _in_force(self, provider: str, model: str, at: float) -> Override | None:
         for name in ((provider, model), (ANY, model)):
             if (rows := self._overrides.get(name)) is not None:
                 for row in reversed(rows):
                     if row.holds(at):
                         return row
         return None
+
+    def _is_apart(self, provider: str, model: str, alias: str) -> bool:
+        """Whether the dated name is a model of its own: to the bundled table, or as every name of an engine is."""
+        if provider in self._settings.engines:
+            return True
+        key = provider, model
+        if key not in self._apart:
+            if len(self._apart) >= _MOST_CACHED:
+                self._apart.clear()
+            dated, usual = self._row(provider, model), self._row(provider, alias)
+            self._apart[key] = dated is not None and (usual is None or dated[1].id != usual[1].id)
+        return self._apart[key]
 
     def listed(self, provider: str, model: str, price: str, at: float) -> Price | None:
         """What the bundled table asked at that time for what was charged at `price`, the id of an operator's own.

@@ -134,6 +134,22 @@ async def test_a_substitute_must_have_a_price_and_its_length_is_held(tmp_path: P
         assert entry["reserved_nano"] > 4_000 * 25_000
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_substitute_that_names_its_day_is_charged_at_the_contract(tmp_path: Path, stream: bool) -> None:
+    """The client names the model, the answer a day of it: what the operator pays for the one it pays for the other."""
+    fallen = [FALLEN[0], iteration("fallback_message", "claude-opus-4-8-20260301", 100, 10)]
+    async with served(tmp_path, Says({"iterations": fallen}, SAID)) as gateway:
+        terms = convert({"input_usd": "2", "output_usd": "10"}, Terms)
+        await gateway.services.prices.put(
+            "anthropic/claude-opus-4-8", terms, PriceSetting(actor="test", effective_from=1.0)
+        )
+        body = {**ASKED, "model": "anthropic/claude-haiku-4-5", "stream": stream}
+        told = await gateway.post("/v1/messages", {**body, "fallbacks": [{"model": "claude-opus-4-8"}]})
+        assert await charged(gateway, told) == (PLAIN * 2, "exact")
+        (entry,) = await gateway.entries()
+        assert entry["price"].startswith("set/anthropic/claude-opus-4-8@")
+
+
 async def test_an_operators_fees_are_its_own(tmp_path: Path) -> None:
     """A contract may price searches otherwise, or not at all: then nobody may believe the sum to be exact."""
     searched = {"server_tool_use": {"web_search_requests": 2}}

@@ -76,6 +76,40 @@ async def test_the_operators_price_wins_from_its_date_on(database: Database, clo
 
 
 @pytest.mark.parametrize(
+    ("alias", "dated", "taken"),
+    [
+        ("openai/gpt-5", "gpt-5-2025-08-07", True),  # the table has one row for both
+        ("openai/gpt-99", "gpt-99-2026-01-01", True),  # it knows neither
+        ("anthropic/claude-opus-4-8", "claude-opus-4-8-20291231", True),  # it guesses
+        ("anthropic/claude-opus-4-8", "claude-opus-4-8@20291231", True),
+        ("*/claude-opus-4-8", "claude-opus-4-8-20291231", True),
+        ("openai/gpt-4o", "gpt-4o-2024-05-13", False),  # a row of its own, at twice the price
+        ("openai/gpt-5", "gpt-5-2025-13-07", False),  # no date
+        ("openai/gpt-5", "gpt-5-2025-0807", False),
+        ("openai/gpt-5", "gpt-5-mini-2025-08-07", False),  # another model
+        ("mine/sim", "sim-20260101", False),  # an engine's names are its own
+    ],
+)
+async def test_a_dated_name_is_charged_at_the_operators_price_of_its_alias(
+    database: Database, clock: FrozenClock, alias: str, dated: str, taken: bool
+) -> None:
+    """A contract names the model, and the invoice a day of it: the list's guess stood in the ledger."""
+    prices = await book(database, clock, engines={"mine": {"model": "sim"}})
+    provider = alias.partition("/")[0].replace("*", "anthropic")
+    terms = Terms(input_usd="0.5", output_usd="0.75", service={"batch": 50})
+    await prices.put(alias, terms, PriceSetting(actor="fin", effective_from=AT))
+    before, found = (prices.price(provider, provider, dated, at) for at in (AT - 1, AT))
+    assert (found is not None and found.id.startswith(f"set/{alias}@")) is taken
+    assert before is None or not before.id.startswith("set/")
+    assert prices.background_tier(provider, provider, dated, AT) == (("batch", False) if taken else ("default", False))
+    await prices.put(f"{provider}/{dated}", Terms(input_usd="9", output_usd="9"), PriceSetting(actor="fin"))
+    own = prices.price(provider, provider, dated, clock.now())
+    assert own is not None
+    assert own.input == 9_000_000
+    await database.close()
+
+
+@pytest.mark.parametrize(
     ("name", "amount"),
     [
         ("gpt", "1"),
