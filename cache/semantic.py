@@ -21,6 +21,7 @@ from cache.partitions import Partitions, Saving
 from cache.scopes import Scopes
 from cache.store import Change, Selection, Store, StoreDown
 from cache.tally import Tally
+from cache.tolerance import NONE, borne, doubt_of, tightened
 from cache.types import CacheConfig, Entry, Group, Hit, Kept, Miss, Query, ScopeStats, Tier, Weighed
 from cache.vectors import Vector, from_bytes, to_bytes
 from cache.verify import Compared, Verifier, Watch
@@ -119,7 +120,8 @@ class SemanticCache:
         """An answer for `query`, or why there is none.
 
         `tier="exact"` looks for the very same request only, as where no error at all is `allowed`: then an answer of
-        another wording will not do, however it was judged. `max_age`: in seconds.
+        another wording will not do, however it was judged. Where less is `allowed` than the operator does, only one
+        that was judged to be so surely the same. `max_age`: in seconds.
         `again`: the miss of an earlier look-up for the same request, which then counts once, by how it ends. `hold`: a
         verdict that serves nothing counts in what the scope learns only when `count` is told of the miss.
         """
@@ -128,13 +130,13 @@ class SemanticCache:
             self._tally.again(query, again.reason)
         counts = self._tally.of(query)
         counts.lookups += 1
-        budget = self._budget(allowed)
-        own = tier == "exact" or min(budget.max_error_rate, budget.max_wrong_hit_rate) <= 0.0
+        budget = tightened(self._config, allowed)
+        most = NONE if tier == "exact" else borne(budget, self._config)
         entry = self._front.get(query.exact)
-        if entry is not None and self._config.mode != "off" and self._may_serve(entry, query, max_age, own=own):
+        if entry is not None and self._config.mode != "off" and self._may_serve(entry, query, max_age, most=most):
             found = self._hit(entry, query, started)
         else:
-            found = await self._find_apart(query, tier, max_age, budget, (started, hold, own))
+            found = await self._find_apart(query, tier, max_age, budget, (started, hold, most))
         if isinstance(found, Miss):
             self._tally.miss(query, found.reason)
             return found
@@ -157,7 +159,7 @@ class SemanticCache:
         if self._meaning is None or self._config.mode != "semantic" or query.semantic_bar is not None:
             return False
         try:
-            return await self._meaning.would_serve(query, vector, text, similarity, self._budget(allowed))
+            return await self._meaning.would_serve(query, vector, text, similarity, tightened(self._config, allowed))
         except StoreDown:
             return False
 
@@ -284,11 +286,11 @@ class SemanticCache:
         return [entry for entry in await self._store.recent(limit) if entry.expires > self._now()]
 
     async def _find_apart(
-        self, query: Query, tier: Tier, max_age: float | None, budget: Budget, how: tuple[float, bool, bool]
+        self, query: Query, tier: Tier, max_age: float | None, budget: Budget, how: tuple[float, bool, float]
     ) -> Hit | Miss:
         """What the front does not have: the store's exact entry, else the semantic tier. `how`: since when, whether on
-        hold, whether only the text's own answer will do."""
-        started, hold, own = how
+        hold, how much doubt of a judged key is borne."""
+        started, hold, most = how
         miss = partial(self._miss, started)
         if self._config.mode == "off":
             return miss("off")
@@ -296,7 +298,7 @@ class SemanticCache:
             entry = await self._store.get(query.exact)
         except StoreDown:
             return miss("store-down")
-        if entry is not None and self._may_serve(entry, query, max_age, own=own):
+        if entry is not None and self._may_serve(entry, query, max_age, most=most):
             self._front.put(entry)
             return self._hit(entry, query, started)
         if tier == "exact" or self._config.mode == "exact" or self._meaning is None or query.semantic_bar is not None:
@@ -304,7 +306,7 @@ class SemanticCache:
         found = await self._meaning.find(
             query,
             budget,
-            partial(self._may_serve, query=query, max_age=max_age, exact=False),
+            partial(self._may_serve, query=query, max_age=max_age, exact=False, most=most),
             hold=hold,
         )
         if found.entry is None or self._config.mode == "shadow":
@@ -318,6 +320,7 @@ class SemanticCache:
                 sight=found.sight,
                 uncounted=found.uncounted,
                 embedded=found.embedded,
+                most=most,
             )
         return Hit(
             entry=found.entry,
@@ -329,6 +332,7 @@ class SemanticCache:
             sight=found.sight,
             audit=self._is_audited(found),
             embedded=found.embedded,
+            most=most,
         )
 
     def _hit(self, entry: Entry, query: Query, started: float) -> Hit:
@@ -340,13 +344,6 @@ class SemanticCache:
         took = (self._monotonic() - started) * 1_000
         return Hit(entry=entry, tier="exact", similarity=1.0, confidence=1.0, lookup_ms=took, audit=audit)
 
-    def _budget(self, allowed: Budget) -> Budget:
-        """The operator's, which a client may only tighten."""
-        return Budget(
-            max_error_rate=min(self._config.max_error_rate, allowed.max_error_rate),
-            max_wrong_hit_rate=min(self._config.max_wrong_hit_rate, allowed.max_wrong_hit_rate),
-        )
-
     def _is_audited(self, found: Found) -> bool:
         """The coin: thrown only where something is to be checked at all."""
         share = max(found.audit, self._config.audit_share or 0.0)
@@ -355,17 +352,15 @@ class SemanticCache:
     def _miss(self, started: float, reason: str) -> Miss:
         return Miss(reason=reason, lookup_ms=(self._monotonic() - started) * 1_000)
 
-    def _may_serve(
-        self, entry: Entry, query: Query, max_age: float | None, *, exact: bool = True, own: bool = False
-    ) -> bool:
-        """The last word on every entry: the asker's scope, alive, young enough, not refused, a text's `own` answer."""
+    def _may_serve(self, entry: Entry, query: Query, max_age: float | None, *, exact: bool = True, most: float) -> bool:
+        """The last word on every entry: the asker's scope, alive, young enough, not refused, at `most` so doubtful."""
         now = self._now()
         return (
             hmac.compare_digest(entry.scope, query.scope)
             and (not exact or hmac.compare_digest(entry.exact, query.exact))
             and now < entry.expires
             and (max_age is None or now - entry.created <= max_age)
-            and not (own and entry.answer_id)
+            and (not entry.answer_id or doubt_of(entry, self._config) <= most)
             and entry.id not in self._refused
             and entry.root not in self._refused
         )

@@ -45,7 +45,8 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
 
     `vector`: the embedding of `text` as packed by `cache.vectors`, empty for an exact-only entry; `encoder` names what
     made it. Vectors of two encoders are never compared. `answer_id`: the entry whose answer this is, when this is one
-    more key of it (a paraphrase that was judged to have the same answer); 0: the answer is its own.
+    more key of it (a paraphrase that was judged to have the same answer); 0: the answer is its own. `doubt`: then the
+    chance that the judgement is wrong, as it was reckoned; None: made before that was kept.
     """
 
     id: int
@@ -66,6 +67,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     vector: bytes = b""
     encoder: str = ""
     answer_id: int = 0
+    doubt: float | None = None
 
     @property
     def root(self) -> int:
@@ -134,7 +136,8 @@ class Hit(Struct, frozen=True, kw_only=True):
     """An answer that may be served. `confidence`: estimated probability that it is right; 1.0 for an exact hit.
 
     `audit`: it is to be compared with a fresh answer (the coin has been thrown), also where it is exact but its text
-    was only judged to have this answer. `embedded`: where the encoder was asked.
+    was only judged to have this answer. `embedded`: where the encoder was asked. `most`: the doubt that whoever asked
+    bears of a judged key.
     """
 
     entry: Entry
@@ -146,6 +149,7 @@ class Hit(Struct, frozen=True, kw_only=True):
     sight: Sight | None = None
     audit: bool = False
     embedded: Embedding | None = None
+    most: float = 1.0
 
 
 class Uncounted(NamedTuple):
@@ -160,6 +164,7 @@ class Miss(Struct, frozen=True, kw_only=True):
 
     `explore`: the entry whose answer the fresh one should be compared with, when the policy asks for that; `sight`
     holds all that should be compared. `uncounted`: what `SemanticCache.count` takes, of a look-up that was on hold.
+    `most`: as in a hit.
     """
 
     reason: str
@@ -170,6 +175,7 @@ class Miss(Struct, frozen=True, kw_only=True):
     sight: Sight | None = None
     uncounted: Uncounted | None = None
     embedded: Embedding | None = None
+    most: float = 1.0
 
 
 class CacheConfig(Struct, frozen=True, kw_only=True):

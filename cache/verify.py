@@ -128,7 +128,7 @@ class Verifier:
         kind: Literal["audit", "explore"] = "audit" if isinstance(found, Hit) else "explore"
         result = _result(found, rows)
         await self._learn(query, found, kind, rows, result)
-        key = await self._add_key(rows, make) if self._scopes.policy.aliases else None
+        key = await self._add_key(rows, make, found.most) if self._scopes.policy.aliases else None
         await self._count(query, kind, rows, result, key)
         return Compared(result=result, judgements=tuple(judged), key=key)
 
@@ -241,16 +241,22 @@ class Verifier:
             await self._scopes.learn(key, spot, soon=True)
 
     async def _add_key(
-        self, rows: Sequence[tuple[Weighed, Entry, Judgement]], make: Callable[[Entry, Weighed], Entry | None]
+        self,
+        rows: Sequence[tuple[Weighed, Entry, Judgement]],
+        make: Callable[[Entry, Weighed], Entry | None],
+        most: float,
     ) -> int | None:
         """The text of the request as one more key of the likeliest answer that is the same.
 
-        A key is an exact hit from then on, so the judge's word must be worth as much as the budget asks of hits.
+        A key is an exact hit from then on, so the judge's word must be worth as much as the budget asks of hits, and as
+        `most` of whoever asked: it replaces the answer that was made for them.
         """
-        least = 1.0 - self._config.max_wrong_hit_rate
+        most = min(most, self._config.max_wrong_hit_rate)
         for held, entry, said in sorted(rows, key=lambda row: -row[0].evidence.probability):
-            if said.verdict == "same" and believed(held.evidence, said.flip) >= least:
+            doubt = round(1.0 - believed(held.evidence, said.flip), 9)
+            if said.verdict == "same" and doubt <= most:
                 made = make(entry, held)
+                made = None if made is None else replace(made, doubt=doubt)
                 if made is not None and await self._store.put_key(made, entry.exact, self._config.keys):
                     return entry.root
                 return None

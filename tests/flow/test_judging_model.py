@@ -208,3 +208,28 @@ async def test_a_judged_wording_is_checked_again_and_goes_where_it_was_wrong(tmp
         assert len(speaker.asked) == asked_before + 1
         own = await say(gateway, ASKED, model="lab/cook")
         assert (own.headers["x-nearhit-cache"], own.text) == ("hit-exact", "In the oven at 220 degrees.")
+
+
+async def test_a_stricter_client_is_not_answered_with_a_wording_that_is_too_doubtful_for_it(tmp_path: Path) -> None:
+    """What was judged to be the same for one client is an exact hit for all: it must be good enough for each."""
+    async with judged(tmp_path, policy="learned") as (gateway, _):
+        for text in (ASKED, SIMILAR):
+            await say(gateway, text, model="lab/cook")
+        cache = gateway.services.cache
+        assert cache is not None
+
+        async def doubts() -> list[float]:
+            return [entry.doubt for entry in await cache.entries(10) if entry.doubt is not None]
+
+        async def taken_for_the_same() -> bool:
+            return bool(await doubts())
+
+        await until(taken_for_the_same)
+        (doubt,) = await doubts()
+        assert 0.0 < doubt <= 0.05
+        asked = {"model": "lab/cook", "messages": [{"role": "user", "content": SIMILAR}]}
+        for share, wanted in ((1.01, "hit-exact"), (0.99, "miss"), (0.99, "hit-exact")):
+            header = {"x-nearhit-max-wrong-hit-rate": f"{doubt * share:.8f}"}
+            told = await gateway.post("/v1/chat/completions", asked, headers=header)
+            assert told.status == 200, told.raw
+            assert told.headers["x-nearhit-cache"] == wanted

@@ -2,10 +2,14 @@
 
 import time
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
+from cache.codec import Codec
 from cache.semantic import SemanticCache
-from cache.types import Hit, Miss
+from cache.tolerance import borne, doubt_of
+from cache.types import CacheConfig, Entry, Hit, Miss
 from cache.verify import ticket
 from policies.reuse import Budget, Evidence, believed, learned
 from tests.clock import FrozenClock
@@ -51,6 +55,75 @@ async def test_who_allows_no_error_gets_no_judged_key(clock: FrozenClock) -> Non
         assert isinstance(await cache.find(query(SIMILAR), allowed=nothing), Miss)
         assert isinstance(await cache.find(query(), tier="exact", allowed=none), Hit)
         assert (await hit(cache, SIMILAR)).tier == "exact"
+    await cache.close()
+
+
+async def doubtful(clock: FrozenClock) -> tuple[Rig, SemanticCache, float]:
+    """A cache in which SIMILAR is a judged key, and the doubt that was kept with it."""
+    rig = Rig(clock, learned.Policy(), embed_timeout=5.0)
+    rig.judge.flip = 0.02
+    cache = await rig.open()
+    await put(cache, query(), "in the oven")
+    await cache.compare(query(SIMILAR), kept("in the oven"), await miss(cache, SIMILAR))
+    doubt = (await hit(cache, SIMILAR)).entry.doubt
+    assert doubt is not None
+    assert 0.0 < doubt < 0.01
+    return rig, cache, doubt
+
+
+@pytest.mark.parametrize("which", ["max_wrong_hit_rate", "max_error_rate"])
+async def test_a_judged_key_is_for_those_who_bear_its_doubt(clock: FrozenClock, which: str) -> None:
+    """It was good enough for whoever asked first; a client with a stricter budget got it all the same, as exact."""
+    _, cache, doubt = await doubtful(clock)
+    looser, stricter = Budget(**{which: doubt * 1.01}), Budget(**{which: doubt * 0.99})
+    found = await cache.find(query(SIMILAR), allowed=looser)
+    assert isinstance(found, Hit)
+    assert (found.tier, found.entry.answer_id != 0) == ("exact", True)
+    for _ in range(2):  # by meaning it is not found either
+        assert isinstance(await cache.find(query(SIMILAR), allowed=stricter), Miss)
+    assert isinstance(await cache.find(query(), allowed=stricter), Hit)
+    await cache.close()
+
+
+async def test_an_operator_who_allows_less_than_before_takes_doubtful_keys_back(clock: FrozenClock) -> None:
+    """Keys outlive the setting that they were made under."""
+    rig, cache, doubt = await doubtful(clock)
+    rig.config = replace(rig.config, max_wrong_hit_rate=doubt * 0.99)
+    again = await rig.open()
+    assert (await miss(again, SIMILAR)).reason != "store-down"
+    assert isinstance(await again.find(query()), Hit)
+    await cache.close()
+
+
+async def test_the_strict_keep_the_answer_they_paid_for(clock: FrozenClock) -> None:
+    """Were it replaced by the judged one, their next request would be a miss again, and so every one."""
+    rig, cache, doubt = await doubtful(clock)
+    strict = Budget(max_wrong_hit_rate=doubt * 0.99)
+    rig.judge.flip = 0.1  # good enough for the operator still
+    missed = await cache.find(query(SIMILAR), allowed=strict)
+    assert isinstance(missed, Miss)
+    mine = await put(cache, query(SIMILAR), "in the oven")
+    compared = await cache.compare(query(SIMILAR), kept("in the oven"), missed)
+    assert (compared.result, compared.key) == ("same", None)
+    found = await cache.find(query(SIMILAR), allowed=strict)
+    assert isinstance(found, Hit)
+    assert found.entry.id == mine
+    await cache.close()
+
+
+async def test_a_key_of_an_older_version_is_as_doubtful_as_was_allowed(clock: FrozenClock) -> None:
+    """Its doubt was not kept: only who allows all that the operator does gets it. And the field survives the store."""
+    _, cache, doubt = await doubtful(clock)
+    key = (await hit(cache, SIMILAR)).entry
+    codec, older = Codec(), replace(key, doubt=None)
+    assert codec.decode(codec.encode(key), key.exact) == replace(key, vector=b"")
+    fields = msgspec.to_builtins(older)
+    del fields["doubt"]
+    assert msgspec.convert(fields, Entry).doubt is None
+    config = CacheConfig()
+    assert doubt_of(older, config) <= borne(Budget(), config)
+    assert doubt_of(older, config) > borne(Budget(max_wrong_hit_rate=0.04), config)
+    assert doubt_of(key, config) == doubt
     await cache.close()
 
 
