@@ -5,6 +5,7 @@ Knows sums, Wilson's interval and that a judge errs. Does not know who counts, o
 
 import hashlib
 import math
+from collections.abc import Iterable
 
 import msgspec
 from msgspec.structs import replace
@@ -62,6 +63,14 @@ def measured(trust: Trust, budget: float) -> Trust:
     low, high = wilson(trust.audited_wrong, trust.audited)
     rate, low, high = (max(reported, _corrected(p, flip)) for p in (trust.audited_wrong / trust.audited, low, high))
     return replace(trust, rate=rate, low=low, high=high, budget=budget)
+
+
+def pooled(trusts: Iterable[Trust], budget: float) -> Trust | None:
+    """Several groups as one, measured like each of them; None where there are none."""
+    form, found = TrustForm(), None
+    for trust in trusts:
+        found = trust if found is None else form.fold(found, trust)
+    return None if found is None else measured(found, budget)
 
 
 def broken(trust: Trust, budget: float) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from cache.trust import pooled
 from cache.types import ScopeStats, Trust
 from engine.api import EngineError
 from gateway.auth import within
@@ -160,10 +161,15 @@ async def statistics(services: Services, principal: Principal, days: float = DAY
     worth = await _worth(services, principal, since, names)
     chosen = services.settings.cache
     rows: list[ScopeView] = []
+    trusts: list[Trust] = []
+    told: list[bool] = []
     for group in groups:
         if within(principal, group.team):
             key = (group.team, group.project, group.model)
             rows.append(_scope_view(group, people.get(key, []), worth.get(key, Worth()), chosen.max_wrong_hit_rate))
+            told += people.get(key, [])
+            trusts += [] if group.trust is None else [group.trust]
+    wrong_hits = _measured(pooled(trusts, chosen.max_wrong_hit_rate), told)
     return StatsAnswer(
         mode=chosen.mode,
         policy=chosen.policy,
@@ -171,7 +177,7 @@ async def statistics(services: Services, principal: Principal, days: float = DAY
         max_wrong_hit_rate=chosen.max_wrong_hit_rate,
         since=shapes.moment(since) or "",
         data=rows,
-        total=_total(rows, worth.values(), chosen.max_wrong_hit_rate),
+        total=_total(rows, worth.values(), wrong_hits, chosen.max_wrong_hit_rate),
     )
 
 
@@ -279,7 +285,7 @@ def _money_view(worth: Worth) -> MoneyView:
     )
 
 
-def _total(rows: list[ScopeView], worth: Iterable[Worth], budget: float) -> ScopeView:
+def _total(rows: list[ScopeView], worth: Iterable[Worth], wrong_hits: Measured, budget: float) -> ScopeView:
     """Money of everything the caller may see, also where nothing is kept any more."""
     misses: dict[str, int] = defaultdict(int)
     for row in rows:
@@ -300,7 +306,7 @@ def _total(rows: list[ScopeView], worth: Iterable[Worth], budget: float) -> Scop
         hit_rate=_share(exact + semantic, lookups),
         kept=sum(row.kept for row in rows),
         misses=dict(misses),
-        wrong_hits=interval(sum(row.wrong_hits.wrong for row in rows), sum(row.wrong_hits.judged for row in rows)),
+        wrong_hits=wrong_hits,
         max_wrong_hit_rate=budget,
         braked=any(row.braked for row in rows),
         trust=_trust_total([row.trust for row in rows]),

@@ -9,6 +9,7 @@ import pytest
 
 from cache.semantic import SemanticCache
 from cache.store.memory import MemoryStore
+from cache.trust import measured, pooled
 from cache.types import CacheConfig, Kept, Query, ScopeStats, Trust
 from gateway.auth import ADMIN
 from gateway.routes.cache_page import alarms
@@ -99,6 +100,26 @@ async def test_stats_tell_what_was_measured_and_what_it_is_worth(home: House, cl
     assert zeta["wrong_hits"]["rate"] is None
     assert told["total"]["trust"]["audited"] == 40
     assert told["total"]["money"]["saved_usd"] == "0.000426"
+
+
+async def test_the_total_is_corrected_for_the_judge_as_each_row_is(home: House, clock: FrozenClock) -> None:
+    """The rows said 18.8 %, the line under them and the first figure of the page 20 %."""
+    async with home.client() as admin:
+        told = (await admin.get("/api/v1/cache/stats")).json()["total"]["wrong_hits"]
+    expected = measured(MEASURED, 0.05)
+    assert (told["judged"], told["wrong"]) == (40, 8)
+    assert told["rate"] == pytest.approx((0.2 - 0.02) / 0.96)
+    assert (told["rate"], told["low"], told["high"]) == (expected.rate, expected.low, expected.high)
+
+
+def test_several_groups_are_measured_as_one() -> None:
+    """What each was audited, judged wrongly and told counts; shares are never averaged."""
+    one = Trust(hits=300, audited=30, audited_wrong=6, flips=0.6)
+    both = pooled([one, Trust(hits=100, audited=10, audited_wrong=2, flips=0.2)], 0.05)
+    assert both is not None
+    assert (both.hits, both.audited, both.audited_wrong) == (400, 40, 8)
+    assert both.rate == pytest.approx((0.2 - 0.02) / 0.96)
+    assert pooled([], 0.05) is None
 
 
 async def test_a_team_sees_its_own_figures_only(home: House, clock: FrozenClock) -> None:
