@@ -9,6 +9,7 @@ import pytest
 
 from cache.bench.data import Row
 from cache.bench.figures import counted, figures
+from cache.bench.readings import Readings
 from cache.bench.replay import Step
 from cache.bench.run import Prepared, Setting
 from cache.priors import Unfit
@@ -47,6 +48,7 @@ def test_a_stream_is_run_and_written_line_by_line(tmp_path: Path) -> None:
         seed=0,
         vectors=np.eye(40, dtype=np.float32),
         encoder="minilm",
+        readings=Readings(None),
     )
     base = Setting(budget=Budget(), folder=Path())
     apart = Path("cache/priors")
