@@ -4,6 +4,7 @@ Knows texts, similarities and verdicts. Does not know tenants (only candidates o
 stores, clocks or chance: the same question and neighbours always get the same verdict.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
@@ -146,10 +147,9 @@ def unread(verdict: Verdict) -> tuple[int, ...]:
 
 
 def told(neighbours: Sequence[Neighbour], readings: Mapping[int, float]) -> list[Neighbour]:
-    """The same neighbours, those in `readings` (log odds by entry) read."""
-    return [
-        replace(item, reading=readings[item.entry_id]) if item.entry_id in readings else item for item in neighbours
-    ]
+    """The same neighbours, those in `readings` (log odds by entry) read. What is no number has told nothing."""
+    known = {entry_id: odds for entry_id, odds in readings.items() if not math.isnan(odds)}
+    return [replace(item, reading=known[item.entry_id]) if item.entry_id in known else item for item in neighbours]
 
 
 class ReusePolicy(Protocol):

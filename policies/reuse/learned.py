@@ -134,10 +134,13 @@ class Policy:
             return Explore(
                 entry_id=unread[0], notes=_notes(evidence), reason="unread", evidence=evidence, unread=unread
             )
-        best = min(evidence, key=lambda item: item.risk)
+        at = min(range(len(found)), key=lambda i: evidence[i].risk)
+        best = evidence[at]
         reason = self._objection(state, best, limit, budget)
+        if reason is None and not self._is_read(found[at]):
+            reason = "unread"  # the scope's labels made a text worth more unread than found alike
         audit = self._audit(state)
-        wanted = best.risk <= limit
+        wanted = best.risk <= limit and reason != "unread"
         chance = audit if wanted and reason is None else 1.0
         evidence = tuple(
             replace(item, best=True, wanted=wanted, chance=chance) if item is best else replace(item, chance=chance)
@@ -224,14 +227,18 @@ class Policy:
         if not self._prior.reader:
             return ()
         hoped = [
-            self._weigh(state, if_alike(candidate)) if candidate.readable else seen
+            seen if candidate.read else self._weigh(state, if_alike(candidate))
             for candidate, seen in zip(found, evidence, strict=True)
         ]
         best = min(range(len(hoped)), key=lambda at: hoped[at].risk)
-        if not found[best].readable or self._objection(state, hoped[best], limit, budget) is not None:
+        if found[best].read or self._objection(state, hoped[best], limit, budget) is not None:
             return ()
         unread = zip(found, hoped, strict=True)
-        return tuple(item.entry_id for candidate, item in unread if candidate.readable and item.risk <= limit)
+        return tuple(item.entry_id for candidate, item in unread if not candidate.read and item.risk <= limit)
+
+    def _is_read(self, candidate: Candidate) -> bool:
+        """Whether a model has read both texts, where the prior's bounds ask for one."""
+        return candidate.read or not self._prior.reader
 
     def _objection(self, state: State, best: Evidence, limit: float, budget: Budget) -> str | None:
         """Why `best` is not served, in a word."""

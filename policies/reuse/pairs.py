@@ -76,12 +76,14 @@ _SURE, _RATHER = 4.0, 2.5
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """One answer near the question, with its nearest key. `readable`: nobody has read both texts, and if one did and
-    found them alike no guard would be left that must not be outvoted."""
+    """One answer near the question, with its nearest key. `read`: a model has read both texts, or need not, since they
+    say the very same. `readable`: none has, and if one did and found them alike no guard would be left that must not
+    be outvoted."""
 
     nearest: Neighbour
     features: Vector
     guards: tuple[str, ...]
+    read: bool = False
     readable: bool = False
 
 
@@ -122,9 +124,11 @@ def candidates(text: str, neighbours: Sequence[Neighbour], limit: int) -> list[C
             *_objections(guards),
         ]
         left = HARD.intersection(guards) - {"unexplained"}
-        readable = reading is None and not left
+        read = reading is not None
         vector = np.asarray(features, np.float32)
-        found.append(Candidate(nearest=keys[0], features=vector, guards=guards, readable=readable))
+        found.append(
+            Candidate(nearest=keys[0], features=vector, guards=guards, read=read, readable=not read and not left)
+        )
     return found
 
 

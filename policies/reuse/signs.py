@@ -21,7 +21,7 @@ _LETTER = re.compile(r"(?<![\w'\u2019-])[A-Za-z](?![\w'\u2019])")
 
 
 class Marks(NamedTuple):
-    """`alone`: signs between spaces, sorted. `sums`: arithmetic, ranges and dates in digits. `cased`: letters whose
+    """`alone`: signs between spaces, in order. `sums`: arithmetic, ranges and dates in digits. `cased`: letters whose
     case says something, in order; none in a text that is all in capitals."""
 
     alone: tuple[str, ...] = ()
@@ -35,7 +35,8 @@ def marks(text: str) -> Marks:
 
 
 def other_signs(a: Marks, b: Marks) -> bool:
-    """`#` here and `@` there. Where one has more of them that may be spacing: "Ben & Jerry", "how are you ?"."""
+    """`#` here and `@` there, or from € to £ and back. Where one has more of them that may be spacing: "Ben & Jerry",
+    "how are you ?"."""
     return a.alone != b.alone and len(a.alone) == len(b.alone)
 
 
@@ -62,7 +63,7 @@ def _alone(text: str) -> tuple[str, ...]:
         sign = bare.rstrip(_STOPS) or bare
         if sign and not any(letter.isalnum() for letter in sign):
             found.append(sign)
-    return tuple(sorted(found))
+    return tuple(found)
 
 
 def _sums(text: str) -> tuple[str, ...]:

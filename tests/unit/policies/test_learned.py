@@ -1,10 +1,13 @@
 """The learned boundary as a whole: it serves what is safe, keeps its budgets on hostile traffic, and forgets nothing
 but what it must."""
 
+import math
 import random
 
 import msgspec
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from cache import priors
 from cache.weights import PINNED
@@ -226,6 +229,36 @@ def test_a_guard_that_is_wrong_here_is_excused_by_labels() -> None:
 
     assert veto(policy.fresh()) == veto(taught(same=False)) == "number"
     assert veto(taught(same=True)) is None
+
+
+def test_an_excused_guard_does_not_excuse_from_reading() -> None:
+    """What labels excuse is one guard; whether both texts say the same is for the reader, in every scope."""
+    state = replace(POLICY.fresh(), excused=np.full(3 * len(pairs.GUARD_NAMES), 50.0, "<f4").tobytes())
+    text, kept = "Please tell me: what does order 77 cost?", near("What does order 78 cost?", 0.995, reading=None)
+    loose = Budget(max_error_rate=0.5, max_wrong_hit_rate=0.9)
+    assert isinstance(POLICY.decide(state, text, told([kept], {1: 9.0}), loose), Serve)
+    verdict = POLICY.decide(state, text, [kept], loose)
+    assert isinstance(verdict, Explore)
+    assert (verdict.reason, unread(verdict)) == ("unread", (1,))
+
+
+def test_labels_that_speak_against_reading_do_not_serve_what_is_unread() -> None:
+    """A scope in which texts read as alike were often wrong must not take what nobody has read for better."""
+    assert PRIOR is not None
+    at = pairs.NAMES.index("read")
+    against = replace(PRIOR, mean=tuple(-40.0 if i == at else held for i, held in enumerate(PRIOR.mean)))
+    policy, loose = Policy(prior=against), Budget(max_error_rate=0.5, max_wrong_hit_rate=0.9)
+    kept = near("What is time to first token?", 0.999, reading=None)
+    verdict = policy.judge(REWORDED, [kept], loose)
+    assert isinstance(verdict, Explore)
+    assert (verdict.reason, unread(verdict), verdict.evidence[0].wanted) == ("unread", (), False)
+
+
+def test_a_reading_that_is_no_number_tells_nothing() -> None:
+    """No comparison holds for it, so every limit would let it pass, and it would stay in what the scope has learned."""
+    assert told([UNREAD], {1: math.nan}) == [UNREAD]
+    assert isinstance(POLICY.judge(REWORDED, told([UNREAD], {1: math.inf}), BUDGET), Serve)
+    assert isinstance(POLICY.judge(REWORDED, told([UNREAD], {1: -math.inf}), BUDGET), Explore)
 
 
 def test_a_prior_for_other_features_is_refused() -> None:

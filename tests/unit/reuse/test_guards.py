@@ -7,6 +7,7 @@ import pytest
 from cache.bench.data import read_pairs
 from policies.reuse.facts import Facts, analyse
 from policies.reuse.guards import GUARDS, forbids, injection, language, length
+from policies.reuse.pairs import wording
 from tests.unit.reuse.near_misses import COMPARING, FOREIGN, INJECTED, PADDED, triples
 
 
@@ -61,6 +62,13 @@ def test_signs_that_stand_for_many_letters_do_not_make_a_text_long() -> None:
     """One ligature is 18 letters: 6,000 of them in an answer kept the event loop for nine seconds."""
     assert len(analyse("\ufdfa" * 100).text) == 100
     assert analyse("x\u00b2").text == "x2"
+
+
+@pytest.mark.parametrize("before", ["", "Please tell me: "])
+def test_signs_say_something_by_their_order(before: str) -> None:
+    """An encoder sees the same signs, a reader was sure of them: from € to £ is not from £ to €."""
+    assert "quote" in wording(f"{before}Convert 5 £ to €", "Convert 5 € to £").guards
+    assert "quote" in wording(f"{before}Is a > b if b < a?", "Is a < b if b > a?").guards
 
 
 def test_other_languages_are_left_alone() -> None:
