@@ -6,6 +6,7 @@ Knows batches of texts, vectors and token counts. Does not know torch: that live
 import asyncio
 import contextlib
 import hashlib
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -96,10 +97,14 @@ class Encoder(Protocol):
 
 
 class EncoderClient:
-    """The encoder process, over its Unix socket. Connects by itself, again and again, with back-off; never blocks."""
+    """The encoder process, over its Unix socket. Connects by itself, again and again, with back-off; never blocks.
 
-    def __init__(self, socket: Path, *, monotonic: Callable[[], float]) -> None:
+    `trusted`: digest of the reader whose word counts, the one that the prior was made with; None: any.
+    """
+
+    def __init__(self, socket: Path, *, monotonic: Callable[[], float], trusted: str | None = None) -> None:
         self._socket = socket
+        self._trusted = trusted
         self._monotonic = monotonic
         self._background = Background()
         self._hello: wire.Hello | None = None
@@ -125,7 +130,9 @@ class EncoderClient:
 
     @property
     def reader(self) -> str:
-        return self._hello.reader if self._hello else ""
+        """Empty also where a process of another version is still there, whose word was not measured."""
+        found = self._hello.reader if self._hello else ""
+        return found if self._trusted in {None, found} else ""
 
     async def start(self) -> None:
         """Begin connecting; returns at once. A second call does nothing."""
@@ -174,8 +181,10 @@ class EncoderClient:
 
     async def read(self, pairs: Sequence[tuple[str, str]]) -> Read:
         cut = [(kept[:MAX_CHARS], asked[:MAX_CHARS]) for kept, asked in pairs]
+        if not self.reader:
+            raise EncoderDown("encoder-reads-nothing")
         answer = await self._ask([], vectors=False, pairs=cut)
-        if len(answer.readings) != len(cut):
+        if len(answer.readings) != len(cut) or not all(map(math.isfinite, answer.readings)):
             raise EncoderDown("encoder-failed")
         return Read(answer.readings, answer.seconds)
 

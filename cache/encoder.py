@@ -269,7 +269,7 @@ def _size(ask: wire.Ask) -> int:
 
 
 def _answer(model: Model, asks: list[wire.Ask]) -> list[wire.Answer]:
-    """One pass for all; runs in the model's thread. A model that fails fails these asks, not the process."""
+    """One pass for all; runs in the model's thread. What fails fails its own ask, no process and no other."""
     began = time.perf_counter()
     try:
         readings = _read(model, asks)
@@ -277,8 +277,10 @@ def _answer(model: Model, asks: list[wire.Ask]) -> list[wire.Answer]:
         wanted = [row for ask, rows in zip(asks, ids, strict=True) if ask.vectors for row in rows]
         vectors = model.embed(wanted) if wanted else np.zeros((0, model.dimension), np.float32)
     except (RuntimeError, ValueError, TypeError) as error:
+        if len(asks) > 1:
+            return [_answer(model, [ask])[0] for ask in asks]
         log.error("a pass failed: %s", type(error).__name__)
-        return [wire.Answer(id=ask.id, error="failed") for ask in asks]
+        return [wire.Answer(id=asks[0].id, error="failed")]
     counts = [[len(row) for row in rows] for rows in ids]
     # Told apart by letters, since pairs and texts may share a pass.
     letters = [sum(map(len, ask.texts)) + sum(len(a) + len(b) for a, b in ask.pairs) for ask in asks]

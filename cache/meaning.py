@@ -147,7 +147,7 @@ class Meaning:
             async with asyncio.timeout(self._config.embed_timeout):
                 found = await self._encoder.read(list(pairs.values()))
         except (TimeoutError, EncoderDown):
-            return _Decided(verdict, near)
+            return _Decided(verdict, near, (started, self._monotonic()))
         read = told(near, dict(zip(pairs, found.odds, strict=True)))
         took = (started, self._monotonic())
         return _Decided(policy.decide(scope.state, text, read, budget), read, took, found.seconds)
@@ -186,7 +186,7 @@ class Meaning:
         found.looked = _looked(verdict, neighbours)
         if evidence := evidence_of(verdict):
             found.sight = Sight(
-                encoder=self._encoder.name,
+                encoder=key[1],
                 vector=pack(found.vector),
                 headroom=self._scopes.headroom(scope, budget),
                 weighed=tuple(

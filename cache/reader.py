@@ -18,8 +18,11 @@ from torch.nn.functional import linear
 from cache.bert import Bert
 from cache.priors import digest
 
-# A longer text is read up to here, as many word pieces of each.
-_HALF = 254
+# A longer text is read up to here, as many word pieces of each: all that the encoder's window holds.
+_HALF = 256
+# A pass takes so many pairs, and so many padded tokens.
+_MAX_PAIRS = 32
+_MAX_TOKENS = 4_096
 
 
 class Reader:
@@ -40,8 +43,17 @@ class Reader:
             [*_cut(one), *_cut(other)[1:]] for one, other in zip(first, second, strict=True)
         ]  # the second without its own start: start, kept, end, question, end
         lengths = [min(len(one), _HALF) for one in first]
-        hidden, seen = self._bert.hidden(rows, lengths)
-        return self._judged(hidden.float(), seen, torch.tensor(lengths)).tolist()
+        odds = [0.0] * len(rows)
+        # Longest first, so that a pass pads little.
+        order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
+        while order:
+            most = max(1, min(_MAX_PAIRS, _MAX_TOKENS // len(rows[order[0]])))
+            chosen, order = order[:most], order[most:]
+            held = [lengths[i] for i in chosen]
+            hidden, seen = self._bert.hidden([rows[i] for i in chosen], held)
+            for i, found in zip(chosen, self._judged(hidden.float(), seen, torch.tensor(held)).tolist(), strict=True):
+                odds[i] = found
+        return odds
 
     def _judged(self, x: Tensor, seen: Tensor, lengths: Tensor) -> Tensor:
         """`x`: (pairs, width, dimension). The start's state, and the mean of each text: how far apart, how alike."""

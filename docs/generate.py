@@ -70,7 +70,7 @@ ABOUT: dict[str, str] = {
     "cache.ttl": "How long an answer may be reused.",
     "cache.scope": "Who shares answers. Never wider than an organization.",
     "cache.store": "Where entries live; `auto` is Redis when configured, else SQLite in `home`.",
-    "cache.embed_timeout": "Longest wait for an embedding; then the semantic tier is skipped for this request.",
+    "cache.embed_timeout": "Longest wait for an embedding, and for a reading; then nothing is served by meaning.",
     "cache.max_entries": "Entries kept; the oldest unused go first.",
     "cache.herd_wait": "Longest wait for a near-identical request's answer that is just being made; 0: none.",
     "cache.audit_budget_usd": "What checking hits and a judging model may cost a day in all; `0`: no audits.",

@@ -68,7 +68,8 @@ def build_store(settings: Settings, unreadable: Callable[[str], None] | None = N
 
 
 def build_encoder(settings: Settings) -> EncoderClient:
-    return EncoderClient(socket_of(settings.home, "encoder"), monotonic=time.monotonic)
+    trusted = priors.digest(priors.reader_artefact())
+    return EncoderClient(socket_of(settings.home, "encoder"), monotonic=time.monotonic, trusted=trusted)
 
 
 def socket_of(home: Path, name: str) -> Path:

@@ -7,8 +7,9 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -178,6 +179,46 @@ async def test_an_error_and_a_short_answer_are_failures(client: EncoderClient, t
         for _ in range(2):
             with pytest.raises(EncoderDown, match="encoder-failed"):
                 await client.encode(["x"])
+
+
+async def say(
+    hello: wire.Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, readings: Sequence[float] = ()
+) -> None:
+    """An encoder that finds the same in every pair."""
+    writer.write(wire.frame(hello))
+    while True:
+        ask = wire.decode_ask(await wire.read_frame(reader))
+        writer.write(wire.frame(wire.Answer(id=ask.id, readings=list(readings))))
+
+
+HELLO = wire.Hello(name="t", dimension=4, window=8, reader="r1")
+
+
+@pytest.mark.parametrize("readings", [[], [1.0, 2.0], [float("nan")], [float("inf")]])
+async def test_a_reading_that_is_none_is_a_failure(
+    client: EncoderClient, tmp_path: Path, readings: list[float]
+) -> None:
+    """An encoder of the version before reads nothing, and what is no number passes every limit it is held against."""
+    async with serving(tmp_path / "e.sock", partial(say, HELLO, readings=readings)):
+        await client.start()
+        await until(lambda: client.status() is None)
+        with pytest.raises(EncoderDown, match="encoder-failed"):
+            await client.read([("a", "b")])
+
+
+async def test_only_the_reader_of_the_prior_is_trusted(tmp_path: Path) -> None:
+    """While versions are exchanged an encoder may be of another than its gateway: its limits were not measured here."""
+    path = tmp_path / "e.sock"
+    async with serving(path, partial(say, HELLO)):
+        for trusted, reader in (("r1", "r1"), (None, "r1"), ("r2", "")):
+            client = EncoderClient(path, monotonic=time.monotonic, trusted=trusted)
+            await client.start()
+            await until(lambda client=client: client.status() is None)
+            assert client.reader == reader
+            if not reader:
+                with pytest.raises(EncoderDown, match="encoder-reads-nothing"):
+                    await client.read([("a", "b")])
+            await client.close()
 
 
 async def test_the_queue_is_bounded(client: EncoderClient, tmp_path: Path) -> None:

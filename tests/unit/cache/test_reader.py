@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
-from cache import priors, weights
+from cache import encoder, priors, weights, wire
 from cache.embedder import EncoderDown, HashEncoder, Read
 from cache.encoder import Model
 from cache.reader import Reader, changed
@@ -47,6 +47,31 @@ def test_a_pass_of_many_says_what_passes_of_one_say(reader: Reader) -> None:
     alone = [reader.read([pair])[0] for pair in PAIRS]
     assert np.isfinite(together).all()
     assert np.allclose(together, alone, atol=1e-3)
+
+
+def test_many_pairs_are_several_passes(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of long pairs in one pass would take memory without a limit; each answer stays with its pair."""
+    pairs = [PAIRS[i % len(PAIRS)] for i in range(10)]
+    whole = reader.read(pairs)
+    monkeypatch.setattr("cache.reader._MAX_PAIRS", 3)
+    assert np.allclose(whole, reader.read(pairs), atol=1e-3)
+    assert reader.read([]) == []
+
+
+def test_the_last_word_that_the_encoder_sees_is_read(reader: Reader) -> None:
+    """A text as long as the window can be served, so what only its end says must be seen, too."""
+    start = "how " * 253
+    alike, unlike = reader.read([(start + "cat", start + "cat"), (start + "cat", start + "dog")])
+    assert alike != unlike
+
+
+def test_what_cannot_be_read_fails_nobody_else() -> None:
+    """Look-ups of all tenants share a pass: one ask that a model chokes on must not cost the others their vectors."""
+    model = Model(weights.locate(weights.BUNDLED), "fp32", reads=False)
+    asks = [wire.Ask(id=1, texts=["a question"]), wire.Ask(id=2, pairs=[("a", "b")])]
+    good, bad = encoder._answer(model, asks)
+    assert (good.id, good.error, len(good.tokens)) == (1, None, 1)
+    assert (bad.id, bad.error) == (2, "failed")
 
 
 def test_the_artefact_belongs_to_the_prior_and_is_small() -> None:
@@ -149,13 +174,13 @@ BUDGET = Budget(max_error_rate=0.05, max_wrong_hit_rate=0.2)
 KEPT, ASKED = "how do i reset my password", "tell me how do i reset my password"
 
 
-async def cached(encoder: Reading, clock: FrozenClock) -> SemanticCache:
+async def cached(reads: Reading, clock: FrozenClock) -> SemanticCache:
     policy = learned.Policy(prior=priors.shipped(PINNED["model.safetensors"]))
     config = CacheConfig(
         max_error_rate=BUDGET.max_error_rate, max_wrong_hit_rate=BUDGET.max_wrong_hit_rate, embed_timeout=5.0
     )
     cache = SemanticCache(
-        MemoryStore(), encoder, policy, config=config, now=clock.now, monotonic=clock.monotonic, random=lambda: 1.0
+        MemoryStore(), reads, policy, config=config, now=clock.now, monotonic=clock.monotonic, random=lambda: 1.0
     )
     await cache.start()
     assert await cache.keep(query(KEPT), Kept(answer=b'{"choices":[]}')) is not None
@@ -165,13 +190,13 @@ async def cached(encoder: Reading, clock: FrozenClock) -> SemanticCache:
 @pytest.mark.parametrize(("odds", "hit"), [(9.0, True), (-9.0, False)])
 async def test_its_word_decides(odds: float, hit: bool, clock: FrozenClock) -> None:
     """The same question and the same kept text: served where they were read as alike, and the explanation says so."""
-    encoder = Reading(odds)
-    cache = await cached(encoder, clock)
-    vector, kept = (await encoder.embed([ASKED, KEPT]))[:2]
+    reads = Reading(odds)
+    cache = await cached(reads, clock)
+    vector, kept = (await reads.embed([ASKED, KEPT]))[:2]
     assert await cache.would_serve(query(ASKED), vector, KEPT, float(vector @ kept), BUDGET) == hit
     told = await cache.find(query(ASKED))
     assert isinstance(told, Hit) == hit
-    assert encoder.asked == [(KEPT, ASKED)] * 2
+    assert reads.asked == [(KEPT, ASKED)] * 2
     assert told.looked[0].features["reading"] == odds
     assert told.embedded is not None
     assert told.embedded.read is not None
@@ -182,12 +207,14 @@ async def test_its_word_decides(odds: float, hit: bool, clock: FrozenClock) -> N
 @pytest.mark.parametrize("trouble", [EncoderDown("encoder-down"), TimeoutError()])
 async def test_what_could_not_be_read_is_a_miss(trouble: Exception, clock: FrozenClock) -> None:
     """A reader that is away or late must never make the cache less careful."""
-    encoder = Reading(9.0)
-    encoder.trouble = trouble
-    cache = await cached(encoder, clock)
+    reads = Reading(9.0)
+    reads.trouble = trouble
+    cache = await cached(reads, clock)
     told = await cache.find(query(ASKED))
     assert isinstance(told, Miss)
     assert told.reason == "unread"
+    assert told.embedded is not None
+    assert told.embedded.read is not None, "the wait for it is part of the look-up, and of its trace"
     await cache.close()
 
 
