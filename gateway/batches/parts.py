@@ -92,11 +92,18 @@ def move(connection: Connection, part: Part, state: State, *, remote: str | None
 
 
 def returned(connection: Connection, part: Part, answers: Sequence[Answer], results: Sequence[Result]) -> None:
-    """What came back is run like any line, with its answer given; what has ended otherwise ends here."""
+    """What came back is run like any line, with its answer given; what has ended otherwise ends here.
+
+    Only of those that are still away: a service that tells a line twice neither has it charged twice nor takes its
+    answer back.
+    """
     for answer in answers:
         mine = update(BatchLine).where(_away(part), BatchLine.number == answer.number)
         connection.execute(mine.values(state="waiting", answer=_encode(answer.given)))
-    finish(connection, part.batch_id, results)
+    numbers = [result.number for result in results]
+    still = select(BatchLine.number).where(_away(part), BatchLine.number.in_(numbers))
+    away = set(connection.scalars(still)) if numbers else set[int]()
+    finish(connection, part.batch_id, [result for result in results if result.number in away])
 
 
 def release(connection: Connection, part: Part) -> None:

@@ -100,13 +100,21 @@ def only_chats(name: str, operation: Operation) -> None:
         raise InvalidRequest(message, param="endpoint", code="unsupported_operation")
 
 
+def status_of(response: Body) -> int | None:
+    """The HTTP status of a row, also as digits in a text; 200 where only the body is told, None where neither is."""
+    told = response.get("status_code")
+    status = int(told) if isinstance(told, str) and len(told) == 3 and told.isdecimal() else whole_number(told)
+    if status is not None and 100 <= status < 600:
+        return status
+    return 200 if isinstance(response.get("body"), dict) else None
+
+
 def told_row(row: Body) -> Returned:
     """A line of those who left OpenAI's envelope out: the answer itself under `response`, or an `error` alone."""
     name, response = words(row.get("custom_id")), mapping(row.get("response"))
     error = mapping(row.get("error")) or {"message": words(row.get("error"))}
-    status, body = whole_number(response.get("status_code")), response.get("body")
-    if status or isinstance(body, dict):
-        return Returned(name, status or 200, _encode(body))
+    if status := status_of(response):
+        return Returned(name, status, _encode(response.get("body")))
     if response:
         return Returned(name, 200, _encode(response))
     code = error.get("code")

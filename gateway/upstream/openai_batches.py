@@ -16,7 +16,7 @@ from gateway.call import Body, Operation
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.providers import Sending
 from gateway.transport import ConnectFailed
-from gateway.upstream.batching import Line, Returned, Row, only_chats
+from gateway.upstream.batching import Line, Returned, Row, only_chats, status_of
 from gateway.upstream.fields import mapping, objects, whole_number, words
 from gateway.upstream.passing import form
 
@@ -81,7 +81,7 @@ class OpenAIBatches:
 
     async def look(self, batch: str) -> str | None:
         told = await self._told(batch)
-        if told.get("status") not in _OVER:
+        if words(told.get("status")) not in _OVER:
             return None
         wrong = objects(mapping(told.get("errors")).get("data"))
         return words(wrong[0].get("message")) if wrong else ""
@@ -151,8 +151,7 @@ class OpenAIBatches:
 
 def _returned(row: Body) -> Returned:
     response, error = mapping(row.get("response")), mapping(row.get("error"))
-    status = whole_number(response.get("status_code"))
     name = words(row.get("custom_id"))
-    if status:
+    if status := status_of(response):
         return Returned(name, status, _encode(response.get("body")))
     return Returned(name, code=words(error.get("code")), message=words(error.get("message")))

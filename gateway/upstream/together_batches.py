@@ -21,11 +21,11 @@ class TogetherBatches(OpenAIBatches):
     async def find(self, name: str, since: float) -> str | None:  # noqa: ARG002 - both lists come whole
         """By its file, which is uploaded before and has our name."""
         files = await self._line.ask("GET", self._places.url("files"), limit=LARGEST_ANSWER)
-        mine = {row.get("id") for row in objects(files.get("data")) if row.get("filename") == f"{name}.jsonl"}
+        mine = {words(row.get("id")) for row in objects(files.get("data")) if row.get("filename") == f"{name}.jsonl"}
         if not mine:
             return None
         for row in await self._line.listed(self._places.url(self.path)):
-            if row.get("input_file_id") in mine:
+            if words(row.get("input_file_id")) in mine:
                 return self._id(row)
         return None
 

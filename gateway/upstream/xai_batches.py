@@ -51,17 +51,18 @@ class XAIBatches(OpenAIBatches):
         return "" if whole_number(counts.get("num_requests")) or told.get("cancel_time") else None
 
     async def collect(self, batch: str) -> AsyncGenerator[Returned, None]:
-        token = ""
+        token, seen = "", set[str]()
         while True:
             url = self._places.url(f"{self.path}/{batch}/results?{_page(token)}")
             page = await self._line.ask("GET", url, limit=LARGEST_ANSWER)
             for row in objects(page.get("results")):
                 yield _returned(row)
-            before, token = token, words(page.get("pagination_token"))
+            token = words(page.get("pagination_token"))
             if not token:
                 return
-            if token == before:
+            if token in seen:
                 raise UpstreamFailed(f"{self._line.name} told the same page of a batch twice.")
+            seen.add(token)
 
     async def call_off(self, batch: str) -> None:
         await self._line.ask("POST", self._places.url(f"{self.path}/{batch}:cancel"))

@@ -155,3 +155,36 @@ async def test_half_a_result_is_none(transport: DirectTransport) -> None:
         assert (await anext(rows)).name == "1"
         with pytest.raises(UpstreamFailed):
             await anext(rows)
+
+
+@pytest.mark.parametrize(
+    ("told_response", "status"),
+    [
+        ({"status_code": 200, "body": {"id": "c"}}, 200),
+        ({"status_code": "200", "body": {"id": "c"}}, 200),
+        ({"status_code": "429", "body": {"error": {}}}, 429),
+        ({"body": {"id": "c"}}, 200),
+        ({"status_code": -1, "body": {"id": "c"}}, 200),
+        ({"status_code": None, "body": None}, 0),
+        (None, 0),
+    ],
+)
+async def test_an_answer_without_a_proper_status_is_charged(
+    transport: DirectTransport, told_response: object, status: int
+) -> None:
+    """It was run and is billed: told as a row that was never run it would cost nobody anything."""
+    one = encode({"custom_id": "1", "response": told_response, "error": None})
+
+    async def each(writer: StreamWriter, heard: Heard) -> None:
+        file = "/content" in heard.line
+        await fixed(response("200 OK", one if file else encode({"output_file_id": "f"})))(writer, heard)
+
+    async with raw_upstream(each) as up:
+        (found,) = [row async for row in service(up, transport).collect("b")]
+    assert found.status == status
+
+
+async def test_a_state_that_is_no_word_is_none(transport: DirectTransport) -> None:
+    """A batch must not be given up, with all that is charged for it, over one odd answer to a look."""
+    async with raw_upstream(told({"id": "b", "status": ["completed"]})) as up:
+        assert await service(up, transport).look("b") is None

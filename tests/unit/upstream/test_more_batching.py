@@ -140,6 +140,10 @@ async def test_xai_tells_answers_by_the_page(transport: DirectTransport) -> None
     async with raw_upstream(told({"results": first, "pagination_token": "same"})) as up:
         with pytest.raises(UpstreamFailed, match="twice"):
             [one async for one in service(up, transport, "xai").collect("b")]
+    circle = answering(*(told({"results": [], "pagination_token": token}) for token in "aba"))
+    async with raw_upstream(circle) as up:
+        with pytest.raises(UpstreamFailed, match="twice"):
+            [one async for one in service(up, transport, "xai").collect("b")]
 
 
 async def test_a_job_of_ours_that_is_there_already_is_ours(transport: DirectTransport) -> None:
