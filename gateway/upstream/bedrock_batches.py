@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from urllib.parse import quote
 
 import msgspec
+import structlog
 from msgspec import Struct
 
 from gateway.call import Body, Operation
@@ -30,6 +31,7 @@ _PAGE, _MOST_PAGES = 100, 50
 _IN = "requests.jsonl"
 _XML = re.compile(rb"<(Code|Message)>([^<]*)</\1>")
 _encode = msgspec.json.Encoder().encode
+log = structlog.get_logger("nearhit.batches")
 
 
 class Store(Struct, frozen=True, kw_only=True):
@@ -76,7 +78,10 @@ class BedrockBatches:
         try:
             made = await self._line.ask("POST", f"{self._store.control}/model-invocation-job", _encode(wanted))
         except UpstreamRefused:
-            await self._delete(f"{name}/{_IN}")
+            try:
+                await self._delete(f"{name}/{_IN}")
+            except GatewayError as error:  # the refusal is what has to be told
+                log.warning("a provider keeps a batch's file", provider=self._line.name, error=error.message[:200])
             raise
         except UpstreamFailed as error:  # a proxy's 504 may stand before a job that runs: `find` knows
             error.doubtful = not isinstance(error.__cause__, ConnectFailed)
@@ -101,7 +106,7 @@ class BedrockBatches:
 
     async def look(self, batch: str) -> str | None:
         told = await self._told(batch)
-        return words(told.get("message")) if told.get("status") in _OVER else None
+        return words(told.get("message")) if words(told.get("status")) in _OVER else None
 
     async def collect(self, batch: str) -> AsyncGenerator[Returned, None]:
         told = await self._told(batch)
@@ -110,7 +115,7 @@ class BedrockBatches:
                 yield _returned(record)
         except UpstreamRefused as error:
             # A job that was stopped, or never began, may have written nothing.
-            if error.http_status != 404 or told.get("status") in _ANSWERED:
+            if error.http_status != 404 or words(told.get("status")) in _ANSWERED:
                 raise UpstreamFailed(f"{self._line.name} wrote no answers where they were to be.") from error
 
     async def call_off(self, batch: str) -> None:

@@ -133,6 +133,22 @@ async def test_words_of_s3_are_told(tmp_path: Path) -> None:
         assert "AccessDenied" in failed["a"]["response"]["body"]["error"]["message"]
 
 
+async def test_a_refusal_is_told_where_nothing_may_be_deleted(tmp_path: Path) -> None:
+    """A key that may write and not delete made every refused job look as if S3 had refused it."""
+
+    class Keeping(Batches):
+        def _object(self, asked: Any, key: str) -> Any:
+            if asked.line.startswith("DELETE "):
+                asked.headers["authorization"] = ""
+            return super()._object(asked, key)
+
+    async with playing(tmp_path, Keeping(refuses=9)) as (_, gateway, client):
+        batch = await over(client, await made(client, lines(line("a"))))
+        failed = await told(client, batch.error_file_id)
+        assert "at least 9 records" in failed["a"]["response"]["body"]["error"]["message"]
+        assert await spent(gateway) == 0
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
