@@ -23,6 +23,7 @@ _TITAN_1 = re.compile(r"titan-embed-text-v1|titan-embed-g1-text")
 _COHERE = re.compile(r"(?:^|[./])cohere\.embed")
 _COHERE_3 = re.compile(r"cohere\.embed-[a-z]+-v3")
 _COUNTED = "x-amzn-bedrock-input-token-count"
+_MOST_DIGITS = 12
 _AT_ONCE = 96  # texts in one of Cohere's requests
 _TOGETHER = 8  # of Titan's requests under way
 Ask = Callable[[Body], Awaitable[tuple[Body, Mapping[str, str]]]]  # the model: its answer, and the headers of it
@@ -101,9 +102,11 @@ async def _cohere(sending: Sending, texts: list[str], ask: Ask) -> tuple[list[ob
 
 
 def _count(told: object, headers: Mapping[str, str]) -> int | None:
-    """Tokens by the answer, else by its header."""
+    """Tokens by the answer, else by its header; None for what can be no count."""
     given = headers.get(_COUNTED, "")
-    return count if (count := whole_number(told)) is not None else int(given) if given.isdecimal() else None
+    if (count := whole_number(told)) is None and given.isdecimal() and len(given) <= _MOST_DIGITS:
+        count = int(given)
+    return None if count is None or count < 0 else count
 
 
 def _one_size(model: str) -> InvalidRequest:

@@ -11,8 +11,8 @@ from typing import cast
 from gateway.call import Body, Chunk
 from gateway.errors import InvalidRequest
 from gateway.providers import Sending
+from gateway.stream import read_usage
 from gateway.transport.refusal import in_doubt
-from policies.money import Usage
 
 _OPENAIS = frozenset({"model", "input", "encoding_format", "dimensions", "user", "stream"})
 
@@ -39,9 +39,9 @@ def answer(sending: Sending, vectors: Sequence[object], count: int | None) -> Ch
     in_base64 = sending.body.get("encoding_format") == "base64"
     data = [_row(index, values, in_base64) for index, values in enumerate(vectors)]
     body: Body = {"object": "list", "data": data, "model": sending.model}
-    if count is None:
-        return Chunk(body, final=True)
-    return Chunk({**body, "usage": {"prompt_tokens": count, "total_tokens": count}}, Usage(prompt=count), final=True)
+    told: Body = {**body, "usage": {"prompt_tokens": count, "total_tokens": count}}
+    usage = read_usage(told)  # a count that is none, as one below zero, would be charged as nothing
+    return Chunk(body if usage is None else told, usage, final=True)
 
 
 def _row(index: int, values: object, in_base64: bool) -> Body:

@@ -388,6 +388,7 @@ async def test_a_vector_that_is_none_is_a_failure(vector: object) -> None:
         ({}, {"x-amzn-bedrock-input-token-count": "7"}, 7),
         ({}, {}, None),
         ({}, {"x-amzn-bedrock-input-token-count": "x"}, None),
+        ({}, {"x-amzn-bedrock-input-token-count": "9" * 5_000}, None),  # more digits than Python reads
     ],
 )
 async def test_cohere_counts_in_a_header(told: Body, headers: dict[str, str], count: int | None) -> None:
@@ -400,6 +401,18 @@ async def test_cohere_counts_in_a_header(told: Body, headers: dict[str, str], co
     what = texts(1, embedding_types=["float", "int8"])
     chunk = await embedded(msgspec.structs.replace(what, model="cohere.embed-english-v3"), ask)
     assert chunk.usage == (None if count is None else Usage(prompt=count))
+
+
+@pytest.mark.parametrize("count", [-1, 1 << 62, "7", None, 1.5])
+async def test_a_count_that_can_be_none_is_not_charged(count: object) -> None:
+    """One below zero, added to the others', would take money off the bill; an absurd one would empty every budget."""
+
+    async def ask(_: Body) -> tuple[Body, dict[str, str]]:
+        return {"embedding": [0.5], "inputTextTokenCount": count}, {}
+
+    chunk = await embedded(texts(2), ask)
+    assert chunk.usage is None
+    assert "usage" not in chunk.data
 
 
 @pytest.mark.parametrize("model", [TITAN, "cohere.embed-v4:0"])
