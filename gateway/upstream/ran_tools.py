@@ -8,7 +8,7 @@ Source: console.groq.com/docs/compound, /docs/web-search, /docs/browser-search; 
 from collections.abc import Callable
 
 from gateway.call import Body
-from gateway.upstream.fields import mapping, objects, words
+from gateway.upstream.fields import mapping, objects, whole_number, words
 
 # A page that is opened, code and a browser are billed otherwise, by what no answer tells: their fees are unknown.
 _SEARCHES = frozenset({"search", "web_search", "browser_search", "browser.search"})
@@ -16,15 +16,16 @@ _SEARCHES = frozenset({"search", "web_search", "browser_search", "browser.search
 
 def counting(tell: Callable[[Body], None] | None) -> Callable[[Body], None]:
     """Of one answer: each tool counts once, though a stream tells it when it begins and again with its result."""
-    ran: dict[tuple[object, object], str] = {}
+    ran: dict[tuple[int | None, int], str] = {}
 
     def told(body: Body) -> None:
         if tell is not None:
             tell(body)
         for choice in objects(body.get("choices")):
-            for said in (choice.get("message"), choice.get("delta")):
-                for place, tool in enumerate(objects(mapping(said).get("executed_tools"))):
-                    key = (choice.get("index"), tool.get("index", place))
+            for kind in ("message", "delta"):
+                for place, tool in enumerate(objects(mapping(choice.get(kind)).get("executed_tools"))):
+                    number = whole_number(tool.get("index")) if kind == "delta" else place
+                    key = (whole_number(choice.get("index")), place if number is None else number)
                     ran[key] = words(tool.get("type")) or ran.get(key, "")
         usage = mapping(body.get("usage"))
         if ran and usage:

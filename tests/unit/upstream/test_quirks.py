@@ -12,6 +12,7 @@ from gateway.stream import StreamGarbage
 from gateway.transport.refusal import refused
 from gateway.upstream.compatible import Builder
 from gateway.upstream.quirks import Quirks
+from gateway.upstream.ran_tools import counting
 
 COMPATIBLE = [kind for kind in known() if isinstance(load(kind).build, Builder)]
 
@@ -160,3 +161,24 @@ def test_errors_keep_their_words_in_openais_shape(name: str) -> None:
     assert problem.http_status == status
     assert words in str(problem.detail()["message"])
     assert problem.detail()["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("streamed", "tools", "searches"),
+    [
+        (False, [{"index": [1], "type": "search"}], 1),  # no number is hashed as it came
+        (False, [{"index": 0, "type": "search"}, {"index": 0, "type": "search"}], 2),
+        (False, [{"type": "search"}, {"type": "search"}], 2),
+        (True, [{"index": 0, "type": "search"}, {"index": 0, "type": "search"}], 1),  # begun, and again with its result
+        (True, [{"index": {}, "type": "search"}], 1),
+    ],
+)
+def test_tools_are_counted_whatever_their_numbers_are(streamed: bool, tools: list[Body], searches: int) -> None:
+    """An answer that is paid for must not be lost over an odd number, nor a search be had for nothing."""
+    tell = counting(None)
+    body: Body = {}
+    for each in [[tool] for tool in tools] if streamed else [tools]:
+        said = "delta" if streamed else "message"
+        body = {"choices": [{"index": 0, said: {"executed_tools": each}}], "usage": {"prompt_tokens": 1}}
+        tell(body)
+    assert body["usage"] == {"prompt_tokens": 1, "server_tool_use": {"web_search_requests": searches}}
