@@ -13,6 +13,8 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     A client that is answered while it still sends may look for its answer only when it has sent all: what comes is
     thrown away for `linger`, longer the more of it comes at a fair speed, and never longer than `discard`.
+    The first `surplus` beyond `connections` are told so, and waited for likewise; more of them are hung up on at once:
+    each takes a file, of which the process has few to spare.
     """
 
     header_timeout: float = 10.0
@@ -25,6 +27,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     uri_bytes: int = 16_384
     pipelined: int = 64
     connections: int = 10_000
+    surplus: int = 64
 
 
 class Waiting(IntEnum):

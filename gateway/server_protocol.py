@@ -66,7 +66,9 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
         self._unix = self.server is not None and self.server[1] is None
-        if len(self.connections) > self.limits.connections:
+        if len(self.connections) > self.limits.connections + self.limits.surplus:
+            self.transport.abort()
+        elif len(self.connections) > self.limits.connections:
             self._refuse(Overloaded("Too many open connections.", headers=(("retry-after", "1"),)))
         else:
             self._wait_for(Waiting.HEAD, self.limits.header_timeout)

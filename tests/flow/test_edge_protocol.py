@@ -5,6 +5,7 @@ import gzip
 import logging
 import socket
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -360,6 +361,17 @@ async def test_more_connections_than_allowed_are_turned_away(tmp_path: Path) -> 
     ):
         answer = await third.answer()
         assert (answer.status, answer.code) == (503, "overloaded")
+
+
+async def test_those_turned_away_hold_no_more_than_there_is_to_spare(tmp_path: Path) -> None:
+    """Each is listened to until it has read why, up to a minute: without a bound two a second took every open file."""
+    async with serving(tmp_path, Limits(connections=2, surplus=3)) as server, AsyncExitStack() as held:
+        many = [await held.enter_async_context(connected(server.port)) for _ in range(20)]
+        answers = [(await each.answer()).status for each in many[2:5]]
+        assert answers == [503] * 3
+        await until(lambda: len(server.connections) <= 5)
+        await many[0].send(post())
+        assert (await many[0].answer()).status == 200
 
 
 async def test_an_idle_connection_is_kept_for_a_while_and_then_closed(tmp_path: Path) -> None:
