@@ -6,7 +6,7 @@ Does not know: any service's own protocol, whose requests these are, money, when
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import msgspec
 from msgspec import Struct
@@ -146,12 +146,18 @@ class Line(Struct, frozen=True, kw_only=True):
             raise self._unheard(error) from error
 
     async def listed(self, url: str) -> list[Body]:
-        """A list that stands in no object. Raises GatewayError."""
+        """A list, by itself or as `data`. Raises GatewayError, also for what is none: taken for an empty list it would
+        say that a batch was never handed in, and it would be handed in and billed twice.
+        """
         raw = await self._whole("GET", url, b"", "application/json", LARGEST_ANSWER)
         try:
-            return objects(_decode(raw))
+            told = _decode(raw)
         except (msgspec.DecodeError, RecursionError) as error:
             raise self._unheard(error) from error
+        found: object = told if isinstance(told, list) else mapping(cast("object", told)).get("data")
+        if not isinstance(found, list):
+            raise in_doubt(f"{self.name} told no list of its batches.")
+        return objects(cast("object", found))
 
     async def tell(self, method: str, url: str, content: bytes = b"", kind: str = "application/json") -> None:
         """What is answered with nothing that matters. Raises GatewayError."""

@@ -8,8 +8,8 @@ Source: docs.together.ai/docs/inference/batch, docs.together.ai/reference: uploa
 from collections.abc import AsyncGenerator
 
 from gateway.call import Body
-from gateway.upstream.batching import LARGEST_ANSWER, Returned, told_row
-from gateway.upstream.fields import mapping, objects, words
+from gateway.upstream.batching import Returned, told_row
+from gateway.upstream.fields import mapping, words
 from gateway.upstream.openai_batches import OpenAIBatches
 
 
@@ -20,8 +20,8 @@ class TogetherBatches(OpenAIBatches):
 
     async def find(self, name: str, since: float) -> str | None:  # noqa: ARG002 - both lists come whole
         """By its file, which is uploaded before and has our name."""
-        files = await self._line.ask("GET", self._places.url("files"), limit=LARGEST_ANSWER)
-        mine = {words(row.get("id")) for row in objects(files.get("data")) if row.get("filename") == f"{name}.jsonl"}
+        files = await self._line.listed(self._places.url("files"))
+        mine = {words(row.get("id")) for row in files if row.get("filename") == f"{name}.jsonl"}
         if not mine:
             return None
         for row in await self._line.listed(self._places.url(self.path)):

@@ -60,6 +60,17 @@ async def test_together_finds_a_batch_by_its_file(transport: DirectTransport) ->
         assert await found.find("mine", 0.0) is None, "uploaded, and no more"
 
 
+async def test_what_is_no_list_is_not_taken_for_an_empty_one(transport: DirectTransport) -> None:
+    """Nothing found means that it is handed in once more: it would be run, and billed, twice."""
+    files, batch = {"data": [{"id": "f", "filename": "mine.jsonl"}]}, {"id": "b", "input_file_id": "f"}
+    async with raw_upstream(answering(told(files), told({"data": [batch]}))) as up:
+        assert await service(up, transport, "together").find("mine", 0.0) == "b", "as others tell theirs"
+    for pages in ([{}], [{"data": None}], [files, {}], [files, "none"], [files, {"batches": [batch]}]):
+        async with raw_upstream(answering(*map(told, pages))) as up:
+            with pytest.raises(UpstreamFailed, match="no list"):
+                await service(up, transport, "together").find("mine", 0.0)
+
+
 async def test_together_tells_its_batches_bare_or_wrapped(transport: DirectTransport) -> None:
     """What is created comes under `job`, what is asked for does not; a batch that failed says why."""
     for body in ({"id": "b", "status": "FAILED", "error": "no such model"}, {"id": "b", "status": "COMPLETED"}):
