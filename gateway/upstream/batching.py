@@ -151,10 +151,10 @@ class Line(Struct, frozen=True, kw_only=True):
         """
         raw = await self._whole("GET", url, b"", "application/json", LARGEST_ANSWER)
         try:
-            told = _decode(raw)
+            told: object = _decode(raw)
         except (msgspec.DecodeError, RecursionError) as error:
             raise self._unheard(error) from error
-        found: object = told if isinstance(told, list) else mapping(cast("object", told)).get("data")
+        found = mapping(told).get("data", told)
         if not isinstance(found, list):
             raise in_doubt(f"{self.name} told no list of its batches.")
         return objects(cast("object", found))
