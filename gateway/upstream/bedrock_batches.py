@@ -19,6 +19,7 @@ from gateway.call import Body, Operation
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.providers import Sending
 from gateway.transport import ConnectFailed
+from gateway.transport.refusal import in_doubt
 from gateway.upstream.batching import Line, Returned, Row, only_chats
 from gateway.upstream.fields import mapping, objects, whole_number, words
 from gateway.upstream.native import Answered
@@ -77,7 +78,9 @@ class BedrockBatches:
         }
         try:
             made = await self._line.ask("POST", f"{self._store.control}/model-invocation-job", _encode(wanted))
-        except UpstreamRefused:
+        except UpstreamRefused as refused:
+            if refused.upstream_error.get("type") == "ConflictException":  # nobody but us gives such a name
+                raise in_doubt(f"{self._line.name} has a job of that name: {refused.message}") from refused
             try:
                 await self._delete(f"{name}/{_IN}")
             except GatewayError as error:  # the refusal is what has to be told

@@ -16,10 +16,10 @@ from gateway.serve_home import take_first_key
 from tests.flow.test_batch_killed import ADMIN, begun, content, finished, opened, served
 from tests.flow.test_batches import client_of, line, lines, made, over, told
 from tests.flow.test_own_batch_killed import LINES, PRICE, charged, parts, settled
-from tests.languages.bedrock import Batches
+from tests.languages.bedrock import Batches, error
 from tests.live import Live, live, settings
 from tests.waiting import until
-from tests.wire_upstream import Manner, WireUpstream, wire_upstream
+from tests.wire_upstream import Answer, Manner, WireUpstream, wire_upstream
 
 ROLE = "arn:aws:iam::123456789012:role/batches"
 KEY = "AKIAIOSFODNN7EXAMPLE:wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -101,6 +101,29 @@ async def test_a_job_whose_answer_was_lost_is_looked_for_and_never_made_twice(tm
         batch = await over(client, await made(client, lines(line("a"), line("b"))))
         assert (batch.request_counts.completed, service.asked_jobs) == (2, 1)
         assert await spent(gateway) == costs(service)
+
+
+async def test_a_job_that_is_there_already_is_looked_for(tmp_path: Path) -> None:
+    """A list may lag behind: told as a refusal its rows, which are run and billed, would be charged to nobody."""
+
+    class Lagging(Batches):
+        lists = 0
+
+        async def _job(self, asked: Any, rest: str) -> Any:
+            if rest == "s" and (listed := self.lists) < 1:
+                self.lists = listed + 1
+                return Answer(body=msgspec.json.encode({"invocationJobSummaries": []}))
+            return await super()._job(asked, rest)
+
+        def _made(self, body: dict[str, Any]) -> Any:
+            return error("400 Bad Request", "ConflictException", "exists") if self.jobs else super()._made(body)
+
+    service = Lagging()
+    service.lose = True
+    async with playing(tmp_path, service) as (_, gateway, client):
+        batch = await over(client, await made(client, lines(line("a"), line("b"))))
+        assert (batch.request_counts.completed, service.asked_jobs) == (2, 1)
+        assert await spent(gateway) == costs(service) > 0
 
 
 async def test_cancelling_stops_the_job(tmp_path: Path) -> None:
