@@ -98,7 +98,7 @@ class Meaning:
         try:
             key = (query.scope, self._encoder.name)
             near = await self._partitions.search(key, found.vector, self._config.neighbours, wait=_LOAD_WAIT)
-            verdict = await self._judge(query, budget, found, await self._fetch(key, near, alive))
+            verdict = await self._judge(query, budget, found, await self._fetch(key, near, alive), alive)
             if hold and found.entry is None:
                 found.uncounted = Uncounted(key, verdict)
             else:
@@ -168,7 +168,19 @@ class Meaning:
                 real.append((entry, candidate.similarity))
         return real
 
-    async def _judge(self, query: Query, budget: Budget, found: Found, real: list[tuple[Entry, float]]) -> Verdict:
+    async def _is_there(self, entry: Entry, alive: Callable[[Entry], bool]) -> bool:
+        """Whether the store still has this very entry. Raises StoreDown."""
+        (held,) = await self._store.get_many([entry.exact])
+        return held is not None and held.id == entry.id and held.expires > self._now() and alive(held)
+
+    async def _judge(
+        self,
+        query: Query,
+        budget: Budget,
+        found: Found,
+        real: list[tuple[Entry, float]],
+        alive: Callable[[Entry], bool],
+    ) -> Verdict:
         """Fill `found` with the verdict. Raises StoreDown."""
         assert found.vector is not None
         key = (query.scope, self._encoder.name)
@@ -181,8 +193,14 @@ class Meaning:
         if decided.read is not None and found.embedded is not None:
             spent = found.embedded.computed + decided.computed
             found.embedded = found.embedded._replace(computed=spent, read=decided.read)
-        verdict, neighbours = guarded(decided.verdict, scope, found.vector), decided.neighbours
         entries = {entry.id: (entry, similarity) for entry, similarity in real}
+        if decided.read is not None and isinstance(decided.verdict, Serve):
+            # Reading took a while: what was deleted or shut meanwhile is not served any more.
+            if not await self._is_there(entries[decided.verdict.entry_id][0], alive):
+                found.reason = "gone"
+                return Regenerate(reason="gone")
+            scope = await self._scopes.get(key)
+        verdict, neighbours = guarded(decided.verdict, scope, found.vector), decided.neighbours
         found.looked = _looked(verdict, neighbours)
         if evidence := evidence_of(verdict):
             found.sight = Sight(

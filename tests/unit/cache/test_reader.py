@@ -218,6 +218,23 @@ async def test_what_could_not_be_read_is_a_miss(trouble: Exception, clock: Froze
     await cache.close()
 
 
+async def test_what_is_deleted_while_it_is_read_is_not_served(clock: FrozenClock) -> None:
+    """A deletion that has returned is final, also for a question that was being read just then."""
+    encoder = Reading(9.0)
+    cache = await cached(encoder, clock)
+    read = encoder.read
+
+    async def slowly(pairs: Sequence[tuple[str, str]]) -> Read:
+        await cache.purge(team="acme")
+        return await read(pairs)
+
+    encoder.read = slowly
+    told = await cache.find(query(ASKED))
+    assert isinstance(told, Miss)
+    assert told.reason == "gone"
+    await cache.close()
+
+
 def test_readings_are_kept_by_their_texts(tmp_path: Path) -> None:
     """A benchmark of five orders reads each pair once, and another reader's words are never taken for this one's."""
     from cache.bench.readings import Readings
