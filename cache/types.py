@@ -131,6 +131,12 @@ class Embedding(NamedTuple):
     computed: float
     read: tuple[float, float] | None = None
 
+    def after(self, earlier: "Embedding | None") -> "Embedding":
+        """The same with what an earlier look-up for the request computed and read."""
+        if earlier is None:
+            return self
+        return self._replace(computed=self.computed + earlier.computed, read=self.read or earlier.read)
+
 
 class Hit(Struct, frozen=True, kw_only=True):
     """An answer that may be served. `confidence`: estimated probability that it is right; 1.0 for an exact hit.

@@ -9,7 +9,9 @@ client stand in the files named by the calls. Until the first chunk errors are e
 import asyncio
 from collections.abc import Callable
 
-from cache.types import Hit, Query
+from msgspec.structs import replace
+
+from cache.types import Hit, Miss, Query
 from gateway.auth import may_ask
 from gateway.call import Call
 from gateway.errors import BudgetExhausted, CacheMissed, GatewayError
@@ -106,6 +108,7 @@ class Pipeline:
                 hold=journey.miss is None and self._parts.herds.is_near(query),
             )
             journey.timings.looked_up = self._parts.monotonic()
+            found = with_before(found, journey.miss)
             if isinstance(found, Hit):
                 flight = replayed(found)
                 serve(journey, found, flight)
@@ -138,3 +141,11 @@ class Pipeline:
                 if (kept := await self._turn(journey, less)) is not None:
                     return kept
         return await self._fetching.fetch(journey, watch)
+
+
+def with_before(found: Hit | Miss, earlier: Miss | None) -> Hit | Miss:
+    """A second look-up, after waiting for another's answer, with the encoder's time that the first took."""
+    if earlier is None or earlier.embedded is None:
+        return found
+    both = earlier.embedded if found.embedded is None else found.embedded.after(earlier.embedded)
+    return replace(found, embedded=both)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -15,8 +16,9 @@ from cache.reader import Reader, changed
 from cache.semantic import SemanticCache
 from cache.store.memory import MemoryStore
 from cache.training import reading, reading_form
-from cache.types import CacheConfig, Hit, Kept, Miss
+from cache.types import CacheConfig, Embedding, Entry, Hit, Kept, Miss
 from cache.weights import PINNED
+from gateway.pipeline import with_before
 from policies.reuse import Budget, learned
 from tests.clock import FrozenClock
 from tests.unit.cache.asking import query
@@ -246,3 +248,23 @@ def test_readings_are_kept_by_their_texts(tmp_path: Path) -> None:
     again._compute = lambda pairs: pytest.fail("read again")
     assert again.read([PAIRS[1], PAIRS[0]]) == [said[1], said[0]]
     assert Readings(tmp_path, priors.reader_artefact() + b" ").digest != first.digest
+
+
+@pytest.mark.parametrize("hit", [True, False])
+def test_a_second_look_up_keeps_what_the_first_one_computed(hit: bool) -> None:
+    """Who waited for another's answer in vain has asked the encoder twice, and the row must say what both took."""
+    first = Miss(reason="guard", lookup_ms=1.0, embedded=Embedding(1.0, 1.1, 0.5, (1.1, 1.2)))
+    entry = Entry(
+        id=1, scope=b"", exact=b"", text="", answer=b"", prompt_tokens=0, completion_tokens=0, cost_nano=0,
+        latency_ms=0.0, created=0.0, expires=1.0,
+    )  # fmt: skip
+    again = Embedding(2.0, 2.1, 0.25)
+    second = (
+        Hit(entry=entry, tier="semantic", similarity=0.9, confidence=0.9, lookup_ms=1.0, embedded=again)
+        if hit
+        else Miss(reason="far", lookup_ms=1.0, embedded=again)
+    )
+    both = with_before(second, first)
+    assert both.embedded == Embedding(2.0, 2.1, 0.75, (1.1, 1.2))
+    assert with_before(second, None) is second
+    assert with_before(msgspec.structs.replace(second, embedded=None), first).embedded == first.embedded
