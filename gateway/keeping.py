@@ -8,8 +8,9 @@ from typing import cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from cache.types import Entry, Hit, Kept
+from cache.types import Entry, Hit, Kept, Miss
 from gateway.call import Body, Call
 from gateway.flights import Flight
 from gateway.stream import fold, read_usage
@@ -124,3 +125,11 @@ _decode_told = msgspec.json.Decoder(_Told).decode
 def _took(flight: Flight) -> float:
     step = flight.landing.steps[-1]
     return (step.ended_at - step.sent_at) * 1e3
+
+
+def with_before(found: Hit | Miss, earlier: Miss | None) -> Hit | Miss:
+    """A second look-up, after waiting for another's answer, with the encoder's time that the first took."""
+    if earlier is None or earlier.embedded is None:
+        return found
+    both = earlier.embedded if found.embedded is None else found.embedded.after(earlier.embedded)
+    return replace(found, embedded=both)

@@ -9,15 +9,13 @@ client stand in the files named by the calls. Until the first chunk errors are e
 import asyncio
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
-from cache.types import Hit, Miss, Query
+from cache.types import Hit, Query
 from gateway.auth import may_ask
 from gateway.call import Call
 from gateway.errors import BudgetExhausted, CacheMissed, GatewayError
 from gateway.fetching import Fetching, Parts
 from gateway.journey import UNSAID, Answer, Degraded, Journey, begin, explanation, serve
-from gateway.keeping import replayed
+from gateway.keeping import replayed, with_before
 from gateway.rehearsal import refusal
 
 _TRIES = 3  # flights whose leader may be refused before this request leads one itself
@@ -141,11 +139,3 @@ class Pipeline:
                 if (kept := await self._turn(journey, less)) is not None:
                     return kept
         return await self._fetching.fetch(journey, watch)
-
-
-def with_before(found: Hit | Miss, earlier: Miss | None) -> Hit | Miss:
-    """A second look-up, after waiting for another's answer, with the encoder's time that the first took."""
-    if earlier is None or earlier.embedded is None:
-        return found
-    both = earlier.embedded if found.embedded is None else found.embedded.after(earlier.embedded)
-    return replace(found, embedded=both)

@@ -18,7 +18,7 @@ from cache.store.memory import MemoryStore
 from cache.training import reading, reading_form
 from cache.types import CacheConfig, Embedding, Entry, Hit, Kept, Miss
 from cache.weights import PINNED
-from gateway.pipeline import with_before
+from gateway.keeping import with_before
 from policies.reuse import Budget, learned
 from tests.clock import FrozenClock
 from tests.unit.cache.asking import query
