@@ -5,7 +5,7 @@ transformers: the process starts in two seconds instead of ten and a short text 
 `python -m cache.encoder --check` compares the two. Does not know sockets, batches' origins, or other architectures.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -105,9 +105,7 @@ class Bert:
     @torch.inference_mode()
     def embed(self, rows: Sequence[list[int]]) -> NDArray[np.float32]:
         """`(len(rows), dimension)` float32, normalised. Rows hold at most `window` ids."""
-        x, seen = self.hidden(rows)
-        weight = seen[:, :, None].float()
-        return normalize((x.float() * weight).sum(1) / weight.sum(1), dim=1).numpy()
+        return normalize(mean(*self.hidden(rows)), dim=1).numpy()
 
     def hidden(self, rows: Sequence[list[int]], first: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
         """The last layer's states `(len(rows), width, dimension)`, and which of them are of a token and no padding.
@@ -154,6 +152,22 @@ class Bert:
 
     def _take(self, name: str) -> Tensor:
         return self._weights[name]
+
+
+def mean(x: Tensor, seen: Tensor) -> Tensor:
+    """The mean of the states `(rows, width, dimension)` over the tokens that are `seen`, in float32."""
+    weight = seen[:, :, None].float()
+    return (x.float() * weight).sum(1) / weight.sum(1)
+
+
+def passes(lengths: Sequence[int], most: int, tokens: int) -> Iterator[list[int]]:
+    """The rows of each pass by their place: so many at most, and so many padded tokens. Longest first, so that a pass
+    pads little."""
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    while order:
+        count = max(1, min(most, tokens // max(1, lengths[order[0]])))
+        yield order[:count]
+        order = order[count:]
 
 
 def _read(path: Path, kind: type[T]) -> T:

@@ -134,14 +134,8 @@ class Model:
         """`(n, dimension)` normalised float32; each text is cut to the window, its end token kept."""
         cut = [row if len(row) <= self.window else [*row[: self.window - 1], row[-1]] for row in rows]
         vectors = np.empty((len(cut), self.dimension), np.float32)
-        # Longest first, so that a pass pads little.
-        order = sorted(range(len(cut)), key=lambda i: -len(cut[i]))
-        start = 0
-        while start < len(order):
-            width = len(cut[order[start]])
-            chosen = order[start : start + max(1, min(_MAX_TEXTS, _MAX_TOKENS // max(1, width)))]
+        for chosen in bert.passes([len(row) for row in cut], _MAX_TEXTS, _MAX_TOKENS):
             vectors[chosen] = self._runtime.embed([cut[i] for i in chosen])
-            start += len(chosen)
         return vectors
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load, load_file
 from torch import Tensor
 from torch.nn.functional import linear
 
-from cache.bert import Bert
+from cache.bert import Bert, mean, passes
 from cache.priors import digest
 
 # A longer text is read up to here, as many word pieces of each: all that the encoder's window holds.
@@ -44,11 +44,7 @@ class Reader:
         ]  # the second without its own start: start, kept, end, question, end
         lengths = [min(len(one), _HALF) for one in first]
         odds = [0.0] * len(rows)
-        # Longest first, so that a pass pads little.
-        order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
-        while order:
-            most = max(1, min(_MAX_PAIRS, _MAX_TOKENS // len(rows[order[0]])))
-            chosen, order = order[:most], order[most:]
+        for chosen in passes([len(row) for row in rows], _MAX_PAIRS, _MAX_TOKENS):
             held = [lengths[i] for i in chosen]
             hidden, seen = self._bert.hidden([rows[i] for i in chosen], held)
             for i, found in zip(chosen, self._judged(hidden.float(), seen, torch.tensor(held)).tolist(), strict=True):
@@ -58,7 +54,7 @@ class Reader:
     def _judged(self, x: Tensor, seen: Tensor, lengths: Tensor) -> Tensor:
         """`x`: (pairs, width, dimension). The start's state, and the mean of each text: how far apart, how alike."""
         of_first = torch.arange(x.shape[1])[None, :] < lengths[:, None]
-        one, other = (_mean(x, seen & part) for part in (of_first, ~of_first))
+        one, other = (mean(x, seen & part) for part in (of_first, ~of_first))
         found = torch.cat([x[:, 0], (one - other).abs(), one * other], dim=1)
         hidden, bias, out, shift = self._head
         return linear(torch.tanh(linear(found, hidden, bias)), out, shift).squeeze(1)
@@ -78,8 +74,3 @@ def changed(weights: dict[str, Tensor], changes: dict[str, Tensor]) -> dict[str,
 
 def _cut(ids: list[int]) -> list[int]:
     return ids if len(ids) <= _HALF else [*ids[: _HALF - 1], ids[-1]]
-
-
-def _mean(x: Tensor, seen: Tensor) -> Tensor:
-    weight = seen[:, :, None].float()
-    return (x * weight).sum(1) / weight.sum(1)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu, layer_norm, linear, scaled_dot_product_attention
 
+from cache.bert import mean
+
 DIMENSION, HEADS, LAYERS, HIDDEN = 384, 12, 6, 32
 _EPS = 1e-12
 # What the low-rank changes are multiplied by.
@@ -98,15 +100,10 @@ class Reader(nn.Module):
         x = self.norm(self.get_buffer("words")[ids] + self.get_buffer("places")[:width] + self.types[kinds])
         for layer in self.layers:
             x = layer(x, seen, drop)
-        one, other = (_mean(x.float(), seen & (kinds == kind)) for kind in (0, 1))
+        one, other = (mean(x, seen & (kinds == kind)) for kind in (0, 1))
         with torch.autocast("cpu", enabled=False):
             found = torch.cat([x[:, 0].float(), (one - other).abs(), one * other], dim=1)
             return self.judged(torch.tanh(self.hidden(found))).squeeze(1)
-
-
-def _mean(x: Tensor, seen: Tensor) -> Tensor:
-    weight = seen[:, :, None].float()
-    return (x * weight).sum(1) / weight.sum(1)
 
 
 def artefact(reader: Reader) -> dict[str, Tensor]:

@@ -12,10 +12,9 @@ from openai import AsyncOpenAI
 
 from gateway.price_terms import Terms
 from gateway.prices import PriceSetting
-from gateway.serve_home import take_first_key
-from tests.flow.test_batch_killed import ADMIN, begun, content, finished, opened, served
+from tests.flow.test_batch_killed import content, finished, opened, served
 from tests.flow.test_batches import client_of, line, lines, made, over, told
-from tests.flow.test_own_batch_killed import LINES, PRICE, charged, parts, settled
+from tests.flow.test_own_batch_killed import LINES, charged, killed_with_a_batch_away, parts, settled
 from tests.languages.bedrock import Batches, error
 from tests.live import Live, live, settings
 from tests.waiting import until
@@ -201,15 +200,7 @@ async def test_a_batch_at_bedrock_survives_kill_9(tmp_path: Path) -> None:
             "NEARHIT_PROVIDERS": msgspec.json.encode({"lab": lab(up.port)}).decode(),
             "NEARHIT_KEPT__BATCH_LOOK": "0.1",
         }
-        with served(tmp_path, "", variables) as (process, port):
-            door = await opened(process, port, client)
-            key = take_first_key(tmp_path)
-            assert key is not None
-            await door.ask("PUT", "/api/v1/prices/lab/m", ADMIN, json=PRICE)
-            batch_id = await begun(door, key)
-            await until(lambda: parts(tmp_path) != [] and parts(tmp_path)[0][0] == "away")
-            process.kill()
-            process.wait()
+        key, batch_id = await killed_with_a_batch_away(tmp_path, variables, client)
         service.running = False
         with served(tmp_path, "", variables) as (process, port):
             door = await opened(process, port, client)
