@@ -8,7 +8,7 @@ do not use. Changes of one process's leases never overlap: they take turns on on
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import structlog
 
@@ -93,7 +93,7 @@ class Leases:
 
     async def obtain(self, pools: Sequence[Pool], need: int) -> None:
         """`take`, enlarging leases as needed. Raises BudgetExhausted (final) or Overloaded (database unreachable)."""
-        waited = False
+        waited, before = False, None
         while not self.take(pools, need):
             lacking = [pool for pool in pools if pool.hard and pool.left < need]
             refusing = next((pool for pool in lacking if self._is_known_short(pool, need)), None)
@@ -103,6 +103,10 @@ class Leases:
                     raise refusing.refusal(need)
                 waited = True
                 await asyncio.sleep(_RECLAIM_SECONDS)
+            now = [(pool.id, pool.left, pool.free, pool.releasing) for pool in lacking]
+            if now == before:  # what asking has not changed it would not change again
+                raise Overloaded("A part of the budget is on its way back.", code="budget_unavailable", headers=_LATER)
+            before = now
             for pool in lacking:
                 self._ask(pool, need)
             if self._round is not None and (problem := await asyncio.shield(self._round)) is not None:
@@ -112,18 +116,20 @@ class Leases:
         """Hand back what is idle, ended or wanted elsewhere. Raises what an unreachable database raises."""
         wanted = await self._wanted_elsewhere()
         async with self._turn:
-            back: list[Return] = []
             for pool in self._pools.all.values():
                 pool.paced(self._monotonic())
                 if not pool.releasing and pool.left > 0 and self._is_idle(pool, wanted):
                     pool.releasing = pool.left
-                if pool.releasing:
-                    back.append(Return(window=pool.id, granted=pool.granted, amount=pool.releasing))
-            if back and await self._settled_for_good():
-                for standing in await self._book.release(self._boot, back):
-                    self._released(standing)
+            await self._hand_back(self._pools.all.values())
         self._pools.drop_ended(self._instant())
         self._forget_refusals()
+
+    async def _hand_back(self, pools: Iterable[Pool]) -> None:
+        """Return what these pools no longer want; a repeat is harmless. Raises what an unreachable database raises."""
+        back = [Return(window=pool.id, granted=pool.granted, amount=pool.releasing) for pool in pools if pool.releasing]
+        if back and await self._settled_for_good():
+            for standing in await self._book.release(self._boot, back):
+                self._released(standing)
 
     async def _settled_for_good(self) -> bool:
         """Once every end so far would survive a power cut; False: nobody can tell any more.
@@ -210,10 +216,12 @@ class Leases:
 
     async def _grant(self, demands: list[_Demand]) -> GatewayError | None:
         async with self._turn:
-            asks = [ask for demand in demands if (ask := _ask_for(demand, self._monotonic())) is not None]
-            if not asks:
-                return None
             try:
+                # The reply to a hand-back was lost: only once it is known where that part is can it be had again.
+                await self._hand_back(demand.pool for demand in demands)
+                asks = [ask for demand in demands if (ask := _ask_for(demand, self._monotonic())) is not None]
+                if not asks:
+                    return None
                 standings = await self._grant_twice(asks)
             except BootClosed:
                 log.error("this process's leases were taken over by a recovery; it must be restarted")

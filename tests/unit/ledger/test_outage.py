@@ -1,15 +1,18 @@
 """A database that is away for a minute, and a clock that somebody sets: neither is heard of by those who ask."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from gateway.errors import Overloaded
 from gateway.ledger import Ledger
+from gateway.ledger.journal import JournalFailed
 from gateway.ledger.pools import Pool
 from tests.clock import FrozenClock
-from tests.unit.ledger.rig import Rig, budget, running
+from tests.unit.ledger.rig import Rig, budget, call, plan, running
 from tests.unit.ledger.world import FaultyDatabase
 from tests.waiting import until
 
@@ -116,3 +119,41 @@ async def test_setting_the_hosts_clock_moves_no_spending_to_another_day(rig: Rig
         await rig.charge(ledger)
     await ledger.flush()
     assert (await rig.window("org"))["spent"] == 9  # of the one window there is
+
+
+async def test_a_request_does_not_ask_for_ever_for_what_is_on_its_way_back(rig: Rig) -> None:
+    """What an outage kept from being handed back is neither this process's nor free: asking changes nothing."""
+    ledger = await rig.ledger()
+    await ledger.set_budget(budget("org", 100), "test")
+    await rig.charge(ledger, 10, most=10)
+    await ledger._shipper.ship_all()
+    await settled_down(ledger)
+    cast("FaultyDatabase", rig.database).down = True
+    rig.clock.advance(60.0)
+    await ledger._tender.turn()
+    cast("FaultyDatabase", rig.database).down = False
+    pool = pool_of(ledger)
+    assert pool.left == 0 < pool.releasing
+    asked = call()
+    await asyncio.wait_for(ledger.hold(asked, plan(asked, most=90)), timeout=30.0)
+    assert (pool.releasing, pool.free) == (0, 0)
+
+
+async def test_what_cannot_be_handed_back_is_said_not_asked_for_again_and_again(rig: Rig) -> None:
+    """With a journal that cannot be trusted nothing goes back: the request is told to come later, at once."""
+    ledger = await rig.ledger()
+    await ledger.set_budget(budget("org", 100), "test")
+    await rig.charge(ledger, 10, most=10)
+    await ledger._shipper.ship_all()
+    await settled_down(ledger)
+
+    def failed() -> None:
+        raise JournalFailed("the disk is full")
+
+    ledger._leases.durable = failed
+    rig.clock.advance(60.0)
+    await ledger._leases.tend()
+    pool = pool_of(ledger)
+    assert pool.left == 0 < pool.releasing
+    with pytest.raises(Overloaded, match="on its way back"):
+        await asyncio.wait_for(ledger._leases.obtain([pool], 90), timeout=30.0)
