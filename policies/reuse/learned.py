@@ -137,10 +137,8 @@ class Policy:
         at = min(range(len(found)), key=lambda i: evidence[i].risk)
         best = evidence[at]
         reason = self._objection(state, best, limit, budget)
-        if reason is None and not self._is_read(found[at]):
-            reason = "unread"  # the scope's labels made a text worth more unread than found alike
         audit = self._audit(state)
-        wanted = best.risk <= limit and reason != "unread"
+        wanted = best.risk <= limit
         chance = audit if wanted and reason is None else 1.0
         evidence = tuple(
             replace(item, best=True, wanted=wanted, chance=chance) if item is best else replace(item, chance=chance)
@@ -223,11 +221,14 @@ class Policy:
     def _unread(
         self, state: State, found: Sequence[Candidate], evidence: Sequence[Evidence], limit: float, budget: Budget
     ) -> tuple[int, ...]:
-        """The entries to read with the question: where one would be served if it were found alike, all that may be."""
+        """The entries to read with the question: where one would be served found alike, or as it is, all that would be.
+
+        Labels may have made a text look better than one read as alike: only readings teach how much they are worth.
+        """
         if not self._prior.reader:
             return ()
         hoped = [
-            seen if candidate.read else self._weigh(state, if_alike(candidate))
+            seen if candidate.read else min(seen, self._weigh(state, if_alike(candidate)), key=lambda item: item.risk)
             for candidate, seen in zip(found, evidence, strict=True)
         ]
         best = min(range(len(hoped)), key=lambda at: hoped[at].risk)
@@ -235,10 +236,6 @@ class Policy:
             return ()
         unread = zip(found, hoped, strict=True)
         return tuple(item.entry_id for candidate, item in unread if not candidate.read and item.risk <= limit)
-
-    def _is_read(self, candidate: Candidate) -> bool:
-        """Whether a model has read both texts, where the prior's bounds ask for one."""
-        return candidate.read or not self._prior.reader
 
     def _objection(self, state: State, best: Evidence, limit: float, budget: Budget) -> str | None:
         """Why `best` is not served, in a word."""

@@ -7,6 +7,8 @@ import random
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from cache import priors
@@ -242,8 +244,9 @@ def test_an_excused_guard_does_not_excuse_from_reading() -> None:
     assert (verdict.reason, unread(verdict)) == ("unread", (1,))
 
 
-def test_labels_that_speak_against_reading_do_not_serve_what_is_unread() -> None:
-    """A scope in which texts read as alike were often wrong must not take what nobody has read for better."""
+def test_labels_that_speak_against_reading_have_more_read_not_less() -> None:
+    """A scope in which texts read as alike were often wrong must neither take what nobody has read for better, nor stop
+    reading: without readings it would never learn that it is mistaken."""
     assert PRIOR is not None
     at = pairs.NAMES.index("read")
     against = replace(PRIOR, mean=tuple(-40.0 if i == at else held for i, held in enumerate(PRIOR.mean)))
@@ -251,7 +254,34 @@ def test_labels_that_speak_against_reading_do_not_serve_what_is_unread() -> None
     kept = near("What is time to first token?", 0.999, reading=None)
     verdict = policy.judge(REWORDED, [kept], loose)
     assert isinstance(verdict, Explore)
-    assert (verdict.reason, unread(verdict), verdict.evidence[0].wanted) == ("unread", (), False)
+    assert (verdict.reason, unread(verdict), verdict.evidence[0].wanted) == ("unread", (1,), False)
+    read = policy.judge(REWORDED, told([kept], {1: 9.0}), loose)
+    assert isinstance(read, Explore)
+    assert (read.reason, unread(read)) == ("unsure", ())
+
+
+@given(
+    at=st.floats(-40.0, 40.0),
+    heard=st.lists(st.sampled_from([None, -5.0, 2.0, 3.0, 9.0]), min_size=1, max_size=4),
+    error=st.sampled_from([0.01, 0.2, 0.5]),
+)
+def test_whatever_a_scope_has_learned_nothing_unread_is_served(
+    at: float, heard: list[float | None], error: float
+) -> None:
+    """The bounds that a scope starts from were measured on texts that were read; no label may get round that."""
+    assert PRIOR is not None
+    moved = (at if name == "read" else held for name, held in zip(pairs.NAMES, PRIOR.mean, strict=False))
+    policy = Policy(prior=replace(PRIOR, mean=(*moved, *PRIOR.mean[len(pairs.NAMES) :])))
+    texts = [
+        "What is time to first token?",
+        "Tell me what time to first token is",
+        "What is the time to first token",
+        "Explain time to first token",
+    ]
+    kept = [near(texts[i], 0.99 - i / 50, entry_id=i + 1, reading=odds) for i, odds in enumerate(heard)]
+    verdict = policy.judge(REWORDED, kept, Budget(max_error_rate=error, max_wrong_hit_rate=0.9))
+    if isinstance(verdict, Serve):
+        assert heard[verdict.entry_id - 1] is not None
 
 
 def test_a_reading_that_is_no_number_tells_nothing() -> None:
