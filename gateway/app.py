@@ -127,7 +127,7 @@ class Worker(Struct, kw_only=True):
     async def start(self) -> None:
         """Durable things first, then what may take its time: engines and encoder load while requests are answered."""
         self.gate.start()
-        await self.database.start()
+        await self.database.start(apart=True)
         await self.prices.load()
         await self.ledger.start()
         self.ledger.follow(self.prices.refresh)

@@ -1,9 +1,11 @@
 """Schema versions: which one the code needs, which one the database has, and the way from one to the other.
 
 Knows: Alembic and the `migrations` folder. Does not know: what any migration does.
-The check that everything is current costs one SELECT and does not import Alembic.
+The check that everything is current costs one SELECT and does not import Alembic. A worker never does: what it has
+to migrate, a process of its own migrates.
 """
 
+import asyncio
 from pathlib import Path
 
 from sqlalchemy import text
@@ -13,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 import migrations
 from gateway.db.session import Database
+from gateway.serve_child import module_command
 
 _FOLDER = Path(migrations.__file__).parent
 _LOCK = 7_236_583_491  # any fixed number: PostgreSQL's advisory lock, so that workers that start together take turns
@@ -60,9 +63,11 @@ async def current_of(database: Database) -> str | None:
         return await _revision(connection)
 
 
-async def upgrade_database(database: Database) -> None:
-    if await current_of(database) != head():
-        await _move(database, "head")
+async def upgrade_database(database: Database, *, apart: bool = False) -> None:
+    """`apart`: by a process of its own, for one that goes on running: what is loaded for it is 10 MB."""
+    if await current_of(database) == head():
+        return
+    await (_move_apart(database) if apart and database.is_lasting else _move(database, "head"))
 
 
 async def require_current(database: Database) -> None:
@@ -92,8 +97,25 @@ async def _move(database: Database, revision: str, *, down: bool = False) -> Non
         raise StaleSchema(f"the schema could not be moved to {revision}: {error.orig}") from error
 
 
+async def _move_apart(database: Database) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *module_command("gateway.db.migrate_apart"),
+        stdin=asyncio.subprocess.PIPE,  # its arguments could be read by others, and a URL holds a password
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        _, said = await process.communicate(database.url.render_as_string(hide_password=False).encode())
+    finally:
+        if process.returncode is None:  # nobody waits for it any more: what it began is rolled back
+            process.terminate()
+    if process.returncode:
+        words = said.decode("utf-8", "replace").strip().splitlines()
+        raise StaleSchema(words[-1] if words else f"the process that migrates ended with {process.returncode}")
+
+
 def _run(connection: Connection, revision: str, down: bool) -> None:
-    from alembic import command  # a third of a second that a start with a current schema never pays
+    from alembic import command  # time and memory that a start with a current schema never takes
     from alembic.config import Config
 
     config = Config()

@@ -87,13 +87,21 @@ class Database:
         self._writer = self._engine_for_writes()
         self._reader = self._engine_for_reads()
 
-    async def start(self, *, upgrade: bool = True) -> None:
-        """Connect and bring the schema up to date. Raises StaleSchema when it is not and `upgrade` is False."""
+    @property
+    def is_lasting(self) -> bool:
+        """Whether other processes can open it: SQLite in memory they cannot."""
+        return self.dialect == "postgresql" or self.url.database not in (None, "", ":memory:")
+
+    async def start(self, *, upgrade: bool = True, apart: bool = False) -> None:
+        """Connect and bring the schema up to date. Raises StaleSchema when it is not and `upgrade` is False.
+
+        `apart`: another process does that, if it is to be done.
+        """
         from gateway.db import migrate  # the one cycle: migrations need a Database to run on
 
         if self.dialect == "sqlite":
             _private_file(self.url)
-        await (migrate.upgrade_database(self) if upgrade else migrate.require_current(self))
+        await (migrate.upgrade_database(self, apart=apart) if upgrade else migrate.require_current(self))
 
     async def close(self) -> None:
         self._blocking = None
@@ -170,7 +178,7 @@ class Database:
         return engine
 
     def _engine_for_reads(self) -> AsyncEngine:
-        if self.dialect == "postgresql" or self.url.database in (None, "", ":memory:"):
+        if self.dialect == "postgresql" or not self.is_lasting:
             return self._writer
         path = quote(str(Path(self.url.database or "").resolve()))
         engine = _sqlite(self.url.set(database=f"file:{path}", query={"mode": "ro", "uri": "true"}), _READERS)
@@ -213,7 +221,10 @@ def _dumps(value: object) -> str:
 
 
 def _writer_pragmas(connection: Any, _record: object) -> None:
-    """synchronous=FULL: a committed balance survives a power cut. Transactions are begun by us, not by the driver."""
+    """synchronous=FULL: a committed balance survives a power cut. Transactions are begun by us, not by the driver.
+
+    Pages in memory stay at SQLite's own 2 MB: rows go to the end of their tables, so more would only be held.
+    """
     connection.isolation_level = None
     _run(
         connection,
@@ -222,7 +233,6 @@ def _writer_pragmas(connection: Any, _record: object) -> None:
         "PRAGMA busy_timeout=5000",
         "PRAGMA foreign_keys=ON",
         "PRAGMA wal_autocheckpoint=4000",
-        "PRAGMA cache_size=-8192",
     )
 
 
