@@ -7,13 +7,13 @@ from typing import Any, cast
 
 from msgspec import Struct
 from sqlalchemy import insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway import keyform
 from gateway.call import Role
 from gateway.db.models import ApiKey, Project, Team
-from gateway.db.session import Also, Database, nothing
+from gateway.db.session import Also, Database, Dialect, nothing
+from gateway.ledger.balances import insert_once
 
 
 class KeyRow(Struct, frozen=True, kw_only=True):
@@ -114,12 +114,12 @@ class KeyRows:
 
 async def _ensure_owner(connection: AsyncConnection, row: KeyRow) -> None:
     """The team and the project of a new key, unless they are there; two makers at once do not disturb each other."""
-    add = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    dialect = cast("Dialect", connection.dialect.name)
     team = {"id": row.team, "name": row.team, "created": row.created}
-    await connection.execute(add(Team).values(team).on_conflict_do_nothing())
+    await connection.execute(insert_once(dialect, Team).values(team))
     if row.project:
         project = {"id": f"{row.team}/{row.project}", "team": row.team, "name": row.project, "created": row.created}
-        await connection.execute(add(Project).values(project).on_conflict_do_nothing())
+        await connection.execute(insert_once(dialect, Project).values(project))
 
 
 _WANTED = select(

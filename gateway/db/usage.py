@@ -32,7 +32,6 @@ from sqlalchemy import (
     union_all,
 )
 from sqlalchemy import cast as sql_cast
-from sqlalchemy.dialects.postgresql import JSONB
 
 from gateway.db.clean import clean
 from gateway.db.models import Base, RequestRow, SavingCorrection, UsageDay, UsageHour, UsageWho
@@ -380,6 +379,8 @@ def _spans(dialect: Dialect, those: Sequence[Range], kind: str) -> FromClause:
         each = func.json_each(sent).table_valued("value")
         fields = [func.json_extract(each.c.value, f"$[{i}]") for i in range(3)]
     else:
+        from sqlalchemy.dialects.postgresql import JSONB  # who is on SQLite does without the other dialect's 2.5 MB
+
         each = func.jsonb_array_elements(sql_cast(sent, JSONB)).table_valued("value")
         kinds = (BigInteger, *((Double, Double) if kind == "float8" else (BigInteger, BigInteger)))
         texts = [func.jsonb_extract_path_text(each.c.value, str(i)) for i in range(3)]
