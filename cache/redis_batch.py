@@ -3,7 +3,8 @@
 Keys, below a prefix: `generation`, `generations`, `cut` and `cuts` (see `cache.redis_era`), `feed` the change stream,
 `s:<name>` a state: eight bytes of version, then the value. Below prefix and generation: `e:<exact>` the entry, after
 eight bytes of the cut it was written at, `i:<id>` its digest, `p:<scope>:<encoder>` a partition's vectors, `meta` what
-removal needs, `used` entries by rank, `expires` by expiry, `groups` counts, `a:<id>` the digests of an answer's keys.
+removal needs, `used` entries by rank, `expires` by expiry, `groups` counts, `a:<id>` the digests of an answer's keys,
+`l:<exact>` who makes the answer now (see `cache.redis_lease`).
 Does not know budgets, breakers or listeners.
 """
 
@@ -68,6 +69,9 @@ class Keys:
     def entry(self, exact: bytes) -> bytes:
         return self._prefix + b"e:" + exact
 
+    def lease(self, exact: bytes) -> bytes:
+        return self._prefix + b"l:" + exact
+
     def pointer(self, entry_id: int) -> bytes:
         return self._prefix + b"i:" + entry_id.to_bytes(8, "big")
 
@@ -112,6 +116,7 @@ class Batch:
         body = stamp.to_bytes(_STAMP, "big") + self._codec.encode(entry)
         worth = eviction.worth(entry.cost_nano, entry.latency_ms, len(body) + len(entry.vector) + _OVERHEAD)
         pipe.set(keys.entry(entry.exact), body, px=life)
+        pipe.delete(keys.lease(entry.exact))  # there is nothing to wait for any more, whoever made it
         pipe.set(keys.pointer(entry.id), entry.exact, px=life)
         meta = _encode(Meta(entry.id, entry.scope, entry.encoder, group, entry.root, worth))
         pipe.sadd(keys.answer(entry.root), entry.exact)

@@ -15,6 +15,7 @@ from cache.embedder import Encoder, EncoderDown
 from cache.front import Front
 from cache.index import load as load_index
 from cache.judging import Judge
+from cache.leases import Leases, Turn
 from cache.making import Maker
 from cache.meaning import Clock, Found, Meaning
 from cache.partitions import Partitions, Saving
@@ -29,6 +30,7 @@ from policies.reuse import Budget, ReusePolicy
 
 # Entries taken back while the store was away; they are refused here and taken out as soon as it answers.
 _MAX_REFUSED = 10_000
+_How = tuple[float, bool, float, Turn | None]  # since when, on hold, how much doubt is borne, whose turn it is
 # A client that asks for nothing stricter.
 _ANY = Budget(max_error_rate=1.0, max_wrong_hit_rate=1.0)
 
@@ -59,6 +61,7 @@ class SemanticCache:
         saving: Saving | None = None,
     ) -> None:
         self._store = store
+        self.leases = Leases(store.leasing, monotonic=monotonic)
         self._encoder = encoder
         self._config = config
         self._now = now
@@ -100,6 +103,7 @@ class SemanticCache:
         await self._partitions.close()
         await self._scopes.close()
         await self._verifier.close()
+        await self.leases.close()
         await self._store.close()
 
     def status(self) -> dict[str, str]:
@@ -107,7 +111,7 @@ class SemanticCache:
         parts = {"store": self._store.status(), "encoder": self._encoder.status() if self._encoder else None}
         return {part: trouble for part, trouble in parts.items() if trouble is not None}
 
-    async def find(
+    async def find(  # noqa: PLR0913 - what one look-up may ask for
         self,
         query: Query,
         *,
@@ -116,6 +120,7 @@ class SemanticCache:
         allowed: Budget = _ANY,
         again: Miss | None = None,
         hold: bool = False,
+        turn: Turn | None = None,
     ) -> Hit | Miss:
         """An answer for `query`, or why there is none.
 
@@ -123,7 +128,8 @@ class SemanticCache:
         another wording will not do, however it was judged. Where less is `allowed` than the operator does, only one
         that was judged to be so surely the same. `max_age`: in seconds.
         `again`: the miss of an earlier look-up for the same request, which then counts once, by how it ends. `hold`: a
-        verdict that serves nothing counts in what the scope learns only when `count` is told of the miss.
+        verdict that serves nothing counts in what the scope learns only when `count` is told of the miss. `turn`: finds
+        out who makes the answer, where there is none.
         """
         started = self._monotonic()
         if again is not None:
@@ -136,7 +142,7 @@ class SemanticCache:
         if entry is not None and self._config.mode != "off" and self._may_serve(entry, query, max_age, most=most):
             found = self._hit(entry, query, started)
         else:
-            found = await self._find_apart(query, tier, max_age, budget, (started, hold, most))
+            found = await self._find_apart(query, tier, max_age, budget, (started, hold, most, turn))
         if isinstance(found, Miss):
             self._tally.miss(query, found.reason)
             return found
@@ -286,16 +292,15 @@ class SemanticCache:
         return [entry for entry in await self._store.recent(limit) if entry.expires > self._now()]
 
     async def _find_apart(
-        self, query: Query, tier: Tier, max_age: float | None, budget: Budget, how: tuple[float, bool, float]
+        self, query: Query, tier: Tier, max_age: float | None, budget: Budget, how: _How
     ) -> Hit | Miss:
-        """What the front does not have: the store's exact entry, else the semantic tier. `how`: since when, whether on
-        hold, how much doubt of a judged key is borne."""
-        started, hold, most = how
+        """What the front does not have: the store's exact entry, else the semantic tier."""
+        started, hold, most, turn = how
         miss = partial(self._miss, started)
         if self._config.mode == "off":
             return miss("off")
         try:
-            entry = await self._store.get(query.exact)
+            entry = await (self._store.get(query.exact) if turn is None else turn.look())
         except StoreDown:
             return miss("store-down")
         if entry is not None and self._may_serve(entry, query, max_age, most=most):
@@ -310,9 +315,8 @@ class SemanticCache:
             hold=hold,
         )
         if found.entry is None or self._config.mode == "shadow":
-            reason = found.reason if found.entry is None else "shadow"
             return Miss(
-                reason=reason,
+                reason=found.reason if found.entry is None else "shadow",
                 lookup_ms=(self._monotonic() - started) * 1_000,
                 vector=None if found.vector is None else to_bytes(found.vector),
                 looked=found.looked,
@@ -385,6 +389,7 @@ class SemanticCache:
 
     def _changed(self, change: Change) -> None:
         """The store tells of every change, made here or in another process."""
+        self.leases.heard(change)
         if change.kind == "reset":
             self._front.clear()
         elif change.kind == "drop":

@@ -73,6 +73,8 @@ ABOUT: dict[str, str] = {
     "cache.embed_timeout": "Longest wait for an embedding, and for a reading; then nothing is served by meaning.",
     "cache.max_entries": "Entries kept; the oldest unused go first.",
     "cache.herd_wait": "Longest wait for a near-identical request's answer that is just being made; 0: none.",
+    "cache.wait_for_others": "Longest wait for an answer that another worker on the same Redis is making; 0: none.",
+    "cache.wait_beyond_first": "How long a stream goes on waiting once the other worker has its first token.",
     "cache.audit_budget_usd": "What checking hits and a judging model may cost a day in all; `0`: no audits.",
     "cache.encoder_hour_usd": "An hour of what the encoder computes on; its time comes off what the cache saved.",
     "cache.audit_charge": "Whether audits also draw on the budgets of the tenant whose hit they check.",

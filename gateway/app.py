@@ -37,6 +37,7 @@ from gateway.db.session import Database
 from gateway.deployments import Deployments
 from gateway.distilling import FOLDER as DISTILLED
 from gateway.distilling import Distilling, tell_consent
+from gateway.elsewhere import Elsewhere
 from gateway.engine_figures import Watched
 from gateway.errands import Errands
 from gateway.errands import Means as ErrandMeans
@@ -316,18 +317,28 @@ def pipeline_of(worker: Worker) -> Pipeline:
     worker.errands = Errands(errand_means, worker.settings.cache)
     worker.audits = Audits(worker.errands, worker.cache, worker.answering)
     judge = OfflineJudge(worker.encoder)
+    asking, flights = Asking(worker.settings.cache, installation_secret(worker.settings)), Flights()
     worker.shadows = Shadows(worker.errands, worker.catalog, judge, worker.answering, random=random.random)
     return Pipeline(
         Parts(
             catalog=worker.catalog,
-            asking=Asking(worker.settings.cache, installation_secret(worker.settings)),
+            asking=asking,
             cache=worker.cache,
-            flights=Flights(),
+            flights=flights,
             pumps=pumps,
             recorder=recorder,
             rates=worker.rates,
             cheaper=Cheaper(worker.ledger, worker.catalog),
             herds=Herds(worker.cache, wait=worker.settings.cache.herd_wait),
+            elsewhere=Elsewhere(
+                worker.cache.leases,
+                asking,
+                flights,
+                worker.telemetry,
+                monotonic=time.monotonic,
+                wait=worker.settings.cache.wait_for_others,
+                beyond=worker.settings.cache.wait_beyond_first,
+            ),
             audits=worker.audits,
             shadows=worker.shadows,
             telemetry=worker.telemetry,

@@ -114,7 +114,7 @@ class Audits:
         call, vector = journey.call, journey.miss.vector if journey.miss else None
         if not self._cache.keep_soon(journey.query, kept, vector=vector, ttl=call.directives.ttl):
             keep = self._cache.keep(journey.query, kept, vector=vector, ttl=call.directives.ttl)
-            self._tasks.spawn(keep, f"keep {call.id}")
+            flight.keeping = self._tasks.spawn(keep, f"keep {call.id}")
         if journey.miss is not None and journey.miss.sight is not None and not self._misses.put(_Miss(journey, kept)):
             self._errands.telemetry.compared("dropped")
 

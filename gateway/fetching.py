@@ -13,6 +13,7 @@ from gateway.asking import Asking
 from gateway.audits import Audits
 from gateway.catalog import Catalog
 from gateway.cheaper import Cheaper
+from gateway.elsewhere import Elsewhere
 from gateway.flights import Flight, Flights
 from gateway.herds import Herds
 from gateway.journey import Answer, Journey, Recorder
@@ -35,6 +36,7 @@ class Parts(Struct, frozen=True, kw_only=True):
     rates: Rates
     cheaper: Cheaper
     herds: Herds
+    elsewhere: Elsewhere
     audits: Audits
     shadows: Shadows
     telemetry: Telemetry
@@ -65,12 +67,14 @@ class Fetching:
             flight.at_end(lambda: self._consider(journey, flight))
         else:
             journey.outcome.cache = "shared"
+        self._parts.elsewhere.fly(journey, flight)
         watch()
         try:
             await flight.begun()
         except BaseException:
             flight.leave()
             raise
+        self._parts.elsewhere.begun(journey, flight)
         return self.answer(journey, flight)
 
     def answer(self, journey: Journey, flight: Flight) -> Answer:

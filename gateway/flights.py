@@ -79,6 +79,7 @@ class Landing(Struct, kw_only=True):
 class Flight:
     """One answer. `streamed`: it arrives as events, else as one whole body; `kept`: it is a kept one, as JSON.
 
+    `keeping`: writes it down, once it has ended; None where nothing is kept, or that is done.
     `abandoned` is called when the last reader has left an unfinished flight; `land` closes it to newcomers.
     """
 
@@ -90,6 +91,7 @@ class Flight:
         self.landing = Landing()
         self.error: GatewayError | None = None
         self.done = False
+        self.keeping: asyncio.Task[int | None] | None = None
         self.readers = 0
         self.abandoned: Callable[[], None] | None = None
         self._furthest = 0
@@ -216,6 +218,9 @@ class Flights:
 
     def __len__(self) -> int:
         return len(self._flying)
+
+    def flies(self, key: Key | None) -> bool:
+        return key in self._flying
 
     def join(self, key: Key | None, *, streamed: bool) -> tuple[Flight, bool]:
         """The flight to read and whether the caller leads it (and must see to its pump). The caller has joined it."""

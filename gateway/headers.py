@@ -5,6 +5,7 @@ Knows the names clients read (OpenAI's, RFC 9211, ours). Does not know: bodies, 
 
 from cache.types import Query
 from gateway.journey import Answer, Journey
+from gateway.steps import looked, waited
 from policies.money import usd
 
 Pairs = list[tuple[bytes, bytes]]
@@ -105,10 +106,12 @@ def _server_timing(journey: Journey, now: float) -> str:
     admitted, received = timings.admitted, timings.received
     told = f"auth;dur={(admitted - received) * 1e3:.1f}, "
     if timings.looked_up:
-        told += f"cache;dur={(timings.looked_up - admitted) * 1e3:.1f}, "
+        told += f"cache;dur={looked(timings) * 1e3:.1f}, "
+    if timings.waited is not None:
+        told += f"wait;dur={waited(timings) * 1e3:.1f}, "
     upstream = 0.0
     if journey.hit is None and journey.flight is not None and journey.flight.landing.steps:
         step = journey.flight.landing.answered or journey.flight.landing.steps[-1]
         upstream = (step.ended_at or step.first_chunk_at or now) - (step.sent_at or step.ended_at)
         told += f"upstream;dur={upstream * 1e3:.1f}, "
-    return f"{told}overhead;dur={max(0.0, now - received - upstream) * 1e3:.1f}"
+    return f"{told}overhead;dur={max(0.0, now - received - upstream - waited(timings)) * 1e3:.1f}"

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from cache.leases import Turn
 from cache.types import Hit, Looked, Miss, Query, Uncacheable
 from cache.verify import ticket
 from gateway.call import Call, Computed, Outcome
@@ -43,7 +44,8 @@ class Journey(Struct, kw_only=True):
     """`query`: as the cache sees the request. `flight`: the answer it reads, once it has joined one.
 
     `degraded`: another model is asked than the client named. `told`: what else its explanation says.
-    `spent`: an attempt for the model that was asked first may have cost something.
+    `spent`: an attempt for the model that was asked first may have cost something. `turn`: what it knows of an answer
+    being made elsewhere.
     """
 
     call: Call
@@ -58,6 +60,7 @@ class Journey(Struct, kw_only=True):
     degraded: Degraded | None = None
     told: dict[str, object] = msgspec.field(default_factory=dict[str, object])
     spent: bool = False
+    turn: Turn | None = None
 
 
 class Answer(Struct, kw_only=True):
@@ -252,6 +255,8 @@ def _marks(journey: Journey) -> dict[str, float]:
         marks["looked_up"] = (timings.looked_up - started) * 1e3
     if timings.embedded is not None:
         marks["embed_start"], marks["embed_end"] = ((mark - started) * 1e3 for mark in timings.embedded)
+    if timings.waited is not None:
+        marks["wait_start"], marks["wait_end"] = ((mark - started) * 1e3 for mark in timings.waited)
     if timings.read is not None:
         marks["read_start"], marks["read_end"] = ((mark - started) * 1e3 for mark in timings.read)
     if timings.first_chunk:

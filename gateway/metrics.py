@@ -14,7 +14,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.values import MutexValue, ValueClass
 
 from gateway.call import Outcome
-from gateway.steps import Timings
+from gateway.steps import Timings, looked, waited
 from gateway.tallies import Add, Tallies
 from gateway.traces import OPERATION_NAMES
 
@@ -131,6 +131,12 @@ class Metrics:
         self.reloads = Counter(
             "nearhit_config_reloads", "Times the configuration was to be read again.", ("result",), registry=registry
         )
+        self.waits = Counter(
+            "nearhit_cache_waits",
+            "Waits for another worker's answer, by their end.",
+            ("result",),
+            registry=registry,
+        )
         self.audits = Counter("nearhit_cache_audits", "Hits that were to be checked.", ("result",), registry=registry)
         self.compared = Counter(
             "nearhit_cache_compared", "Misses that were compared with kept answers.", ("result",), registry=registry
@@ -223,7 +229,8 @@ class Metrics:
         inc = self._requests_bound.get(asked)
         (inc or self._bind_request(asked))(1)
         if outcome.source != "shared":  # what a follower waits for is its leader's upstream time, not overhead
-            self._overhead(max(outcome.total_ms - outcome.upstream_ms, 0.0) / 1_000)
+            own = outcome.total_ms - outcome.upstream_ms - waited(timings) * 1_000
+            self._overhead(max(own, 0.0) / 1_000)
         if outcome.client_gone:
             self._gone(1)
         if timings.looked_up:
@@ -263,7 +270,7 @@ class Metrics:
         asked = (outcome.cache, tier)
         inc, observe = self._lookups_bound.get(asked) or self._bind_lookup(asked)
         inc(1)
-        observe(max(timings.looked_up - (timings.admitted or timings.received), 0.0))
+        observe(looked(timings))
         if source in self._saved_bound:
             self._saved_bound[source](max(outcome.saved_nano, 0) / 1e9)
             self._tokens_saved(outcome.usage.total)

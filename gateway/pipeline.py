@@ -45,7 +45,7 @@ class Pipeline:
             if kept is None and call.given is None and (less := self._parts.cheaper.due(journey)) is not None:
                 kept = await self._turn(journey, less)
             if kept is None:
-                return await self._fetch_or_degrade(journey, watch)
+                kept = await self._fetch_or_degrade(journey, watch)
             if journey.hit is not None and journey.hit.audit:
                 self._parts.audits.check(journey)
             return kept
@@ -58,6 +58,8 @@ class Pipeline:
             journey.outcome.client_gone = True
             self._parts.recorder.record(journey)
             raise
+        finally:
+            self._parts.elsewhere.leave(journey)
 
     def repeated(self, call: Call, status: int) -> None:
         """Note that `call` was told an answer made before under its idempotency key: it costs and saves nothing."""
@@ -104,6 +106,7 @@ class Pipeline:
                 allowed=call.directives.allowed,
                 again=journey.miss,
                 hold=journey.miss is None and self._parts.herds.is_near(query),
+                turn=self._parts.elsewhere.turn(journey),
             )
             journey.timings.looked_up = self._parts.monotonic()
             found = with_before(found, journey.miss)
@@ -120,6 +123,7 @@ class Pipeline:
 
     async def _turn(self, journey: Journey, less: Degraded) -> Answer | None:
         """Go on as a request for a cheaper model; a kept answer of that one, if there is any."""
+        self._parts.elsewhere.leave(journey)
         self._parts.cheaper.turn(journey, less)
         journey.query = self._parts.asking.query(journey.call, journey.route)
         return await self._find(journey)
@@ -127,6 +131,8 @@ class Pipeline:
     async def _fetch_or_degrade(self, journey: Journey, watch: Callable[[], None]) -> Answer:
         """A fresh answer, by a cheaper model where the budget wants that instead of a refusal."""
         for _ in range(_TRIES):
+            if await self._parts.elsewhere.wait(journey, watch) and (kept := await self._find(journey)) is not None:
+                return kept
             try:
                 return await self._fetching.fetch(journey, watch)
             except BudgetExhausted as refusal:

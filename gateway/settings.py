@@ -138,6 +138,8 @@ class CacheSettings(Section):
     max_entries: int = Field(default=100_000, ge=1)
     encoder: str = "minilm"
     herd_wait: Seconds = 2.0
+    wait_for_others: Seconds = 30.0
+    wait_beyond_first: Seconds = 0.25
     audit_budget_usd: Annotated[str, BeforeValidator(str)] = "0.10"
     audit_charge: bool = False
     encoder_hour_usd: Annotated[str, BeforeValidator(str)] = "0.05"

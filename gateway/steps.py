@@ -32,8 +32,8 @@ class Timings(Struct, kw_only=True):
     """When each step of a request was done, in monotonic seconds; 0.0 means that the step was not reached.
 
     `admitted`: rate limits passed. `looked_up`: the cache has answered. `embedded`: from when to when the encoder was
-    asked for a vector, `read`: to read two texts together. `dispatched`: handed to a provider. `first_chunk`: the
-    first chunk of the answer in hand. `ended`: the last chunk given to the client.
+    asked for a vector, `read`: to read two texts together. `waited`: for another worker's answer. `dispatched`: handed
+    to a provider. `first_chunk`: the first chunk of the answer in hand. `ended`: the last chunk given to the client.
     """
 
     received: float
@@ -41,10 +41,23 @@ class Timings(Struct, kw_only=True):
     looked_up: float = 0.0
     embedded: tuple[float, float] | None = None
     read: tuple[float, float] | None = None
+    waited: tuple[float, float] | None = None
     dispatched: float = 0.0
     first_chunk: float = 0.0
     ended: float = 0.0
     attempts: list[Attempt] = []
+
+
+def waited(timings: Timings) -> float:
+    """Seconds in which another worker's answer was waited for: neither a look-up's time nor the gateway's own."""
+    return 0.0 if timings.waited is None else timings.waited[1] - timings.waited[0]
+
+
+def looked(timings: Timings) -> float:
+    """Seconds that it took to look for a kept answer, without a wait that lay between two looks."""
+    took = timings.looked_up - (timings.admitted or timings.received)
+    between = timings.waited is not None and timings.waited[1] <= timings.looked_up
+    return max(took - waited(timings) if between else took, 0.0)
 
 
 class Part(NamedTuple):
@@ -68,8 +81,11 @@ def parts(timings: Timings, attempts: list[Attempt], ended: float) -> Iterator[P
             yield Part("encoder.embed", 2, *timings.embedded)
         if timings.read is not None:
             yield Part("encoder.read", 2, *timings.read)
+    if timings.waited is not None:
+        yield Part("elsewhere.wait", 2 if timings.waited[1] <= timings.looked_up else 1, *timings.waited)
+        begun = timings.waited[1]
     if timings.dispatched:
-        yield Part("dispatch", 1, timings.looked_up or timings.admitted or begun, ended)
+        yield Part("dispatch", 1, max(timings.looked_up or timings.admitted, begun), ended)
         for attempt in attempts:
             yield from _attempt(attempt, ended)
 

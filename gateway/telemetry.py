@@ -129,6 +129,10 @@ class Telemetry:
         """Count a miss whose answer was held beside kept ones."""
         self._metrics.compared.labels(result).inc()
 
+    def waited(self, result: str) -> None:
+        """Count a wait for another worker's answer, by how it ended."""
+        self._metrics.waits.labels(result).inc()
+
     def measured(self, group: tuple[str, str, str], trust: Trust) -> None:
         """Show how far hits are to be trusted."""
         found = {"low": trust.low, "measured": trust.rate, "high": trust.high}

@@ -44,6 +44,50 @@ class Stored(NamedTuple):
     blob: bytes
 
 
+class Claimed(NamedTuple):
+    """What a look-up found that also asked to be the one who makes the answer.
+
+    `holder`: the token of whoever does, one's own where nobody did; empty where nobody is to be waited for.
+    `begun`: for how many seconds the holder's answer has been coming; None while it has not begun.
+    """
+
+    entry: Entry | None
+    holder: bytes = b""
+    begun: float | None = None
+
+
+class Leasing(Protocol):
+    """Who makes the answer to a digest, among processes that share a store. Every coroutine may raise StoreDown.
+
+    A lease that is not renewed ends after `life` seconds; it also ends when an entry is kept under its digest. A token
+    has 16 bytes, of which no two leases have the same.
+    """
+
+    life: float
+
+    @property
+    def is_down(self) -> bool:
+        """Whether nothing is sent for now."""
+        ...
+
+    async def claim(self, exact: bytes, token: bytes) -> Claimed:
+        """The entry, as `Store.get`, in one round trip with taking the lease where there is neither entry nor lease."""
+        ...
+
+    async def begin(self, exact: bytes, token: bytes, ago: float) -> None:
+        """Tell others that the first token of the answer came `ago` seconds before."""
+        ...
+
+    async def renew(self, held: Sequence[tuple[bytes, bytes]]) -> None:
+        """Hold leases, by digest and token, for another life; those that were lost stay lost."""
+        ...
+
+    async def release(self, held: Sequence[tuple[bytes, bytes, bool]]) -> None:
+        """Give leases back that are still held. True beside one: its answer is whole and not kept, so that waiting for
+        the next one would be in vain too."""
+        ...
+
+
 class Selection(Struct, frozen=True, kw_only=True):
     """Entries to purge: all that match every field given; `contains` is looked for in the prompt, ignoring case."""
 
@@ -122,6 +166,11 @@ class Store(Protocol):
 
     async def put_state(self, name: bytes, blob: bytes, *, seen: int) -> bool:
         """Write a value whose version is still `seen` (0: there is none). False when another was faster."""
+        ...
+
+    @property
+    def leasing(self) -> Leasing | None:
+        """None where nobody else is to be waited for."""
         ...
 
     @property

@@ -24,6 +24,8 @@ class MemoryStore:
     `now`: wall clock, for use times and expiry; without one an entry's own time of making is the latest known.
     """
 
+    leasing = None  # no other process has this memory
+
     def __init__(
         self, *, max_entries: int = 100_000, max_bytes: int = 256 << 20, now: Callable[[], float] | None = None
     ) -> None:

@@ -1,4 +1,4 @@
-"""Entries in Redis, shared by all gateway workers; plain keys, no modules, no scripts, never money.
+"""Entries in Redis, shared by all gateway workers; plain keys, no modules, scripts for leases only, never money.
 
 A look-up is one round trip, which also says whether all or some of what was kept has been taken back. Writes also go
 to a change stream, so other workers learn of entries and evictions. Under memory pressure Redis may lose any key: then
@@ -27,6 +27,7 @@ from cache.redis_batch import (
     read_state,
 )
 from cache.redis_era import Era
+from cache.redis_lease import RedisLeases
 from cache.redis_link import Link, StoreFull
 from cache.redis_reading import PAGE, Reader, as_bytes, as_count, as_list
 from cache.store import Change, Selection, Stored, StoreDown, VectorRow
@@ -67,6 +68,7 @@ class RedisStore:
         self._slow = self._link.slow
         self._era = Era(self._link, prefix, self._lost)
         self._read = Reader(self._link, self._era, self._codec)
+        self.leasing = RedisLeases(self._link, self._era, self._codec)
         self._background = Background()
         self._worker = secrets.token_hex(8)
         self._listen: Callable[[Change], None] = _ignore

@@ -32,6 +32,8 @@ _MOST_GATHERED = 1_024
 class SqliteStore:
     """Implements `cache.store.Store`. `now`: wall clock, for use times and expiry; `codec`: how entries are written."""
 
+    leasing = None  # exactly one process opens the file
+
     def __init__(
         self,
         path: Path,

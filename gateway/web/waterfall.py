@@ -13,6 +13,7 @@ _WORDS = {
     "cache.find": "looking for a kept answer",
     "encoder.embed": "the question as a vector",
     "encoder.read": "the question read together with kept ones",
+    "elsewhere.wait": "waiting for another worker's answer to the same request",
     "dispatch": "a fresh answer",
     "ledger.hold": "budget held, attempt journalled",
     "provider.first_chunk": "waiting for the first piece",
@@ -50,6 +51,7 @@ def waterfall(told: Mapping[str, Any], total_ms: float) -> list[Bar]:
         looked_up=marks.get("looked_up", 0.0),
         embedded=_span(marks, "embed"),
         read=_span(marks, "read"),
+        waited=_span(marks, "wait"),
         dispatched=attempts[0].started if attempts else 0.0,
     )
     ended = max(total_ms, marks.get("ended", 0.0))
