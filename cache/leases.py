@@ -18,15 +18,11 @@ import itertools
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal
 
 from cache.background import Background
 from cache.store import Change, Claimed, Leasing, StoreDown
 from cache.types import Entry
-
-# Why a wait has ended: the answer is kept; this process is to make it; nobody makes one that would be kept; the time is
-# over, or that which may pass after the first token; the store is away; too many are waited for here already.
-Waited = Literal["kept", "took-over", "not-kept", "late", "begun", "store-down", "crowded"]
+from cache.waiting import Lease, Waited, Watch
 
 _WORKER = 8
 _FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.05, 0.25, 1.5
@@ -34,31 +30,6 @@ _MOST_WATCHED = 256
 _MOST_ENDING = 1_024
 # An answer that is whole sooner is kept before anybody would have read this.
 _TOLD_AFTER = 0.1
-
-
-class Lease:
-    """Held by this process. `users`: requests and flights that count on it; the last one to leave gives it back."""
-
-    __slots__ = ("_leases", "exact", "flying", "in_vain", "kept", "token", "told", "users")
-
-    def __init__(self, leases: "Leases", exact: bytes, token: bytes) -> None:
-        self._leases = leases
-        self.exact = exact
-        self.token = token
-        self.users = 0
-        self.flying = self.told = self.kept = self.in_vain = False
-
-    def begun(self) -> None:
-        """The first token of the answer is here; others are told in a moment, unless it has ended by then."""
-        if not self.told:
-            self.told = True
-            self._leases.tell_later(self)
-
-    def landed(self, *, in_vain: bool = False) -> None:
-        """The flight's counterpart of `Turn.fly`. `in_vain`: its answer was whole and is not kept."""
-        self.flying = self.told = False
-        self.in_vain = in_vain
-        self._leases.leave(self)
 
 
 class Turn:
@@ -120,45 +91,6 @@ class Turn:
             self._leases.leave(lease)
 
 
-class _Watch:
-    """Everyone here who waits for one answer that is made elsewhere."""
-
-    def __init__(self) -> None:
-        self.waiting: dict[asyncio.Future[Waited], float | None] = {}
-        self.nudged = asyncio.Event()
-        self.begun_at: float | None = None
-        self.entry: Entry | None = None
-        self.lease: Lease | None = None
-        self.task: asyncio.Task[None] | None = None
-
-    def join(self, beyond: float | None) -> asyncio.Future[Waited]:
-        future: asyncio.Future[Waited] = asyncio.get_running_loop().create_future()
-        self.waiting[future] = beyond
-        self._hurry(future, beyond)
-        return future
-
-    def begun(self, ago: float | None) -> None:
-        """The holder's first token came so many seconds before; None: not yet, or another one holds it now."""
-        if ago is None:
-            self.begun_at = None
-        elif self.begun_at is None:
-            self.begun_at = asyncio.get_running_loop().time() - ago
-            for future, beyond in self.waiting.items():
-                self._hurry(future, beyond)
-
-    def end(self, result: Waited) -> None:
-        for future in self.waiting:
-            _tell(future, result)
-
-    def _hurry(self, future: asyncio.Future[Waited], beyond: float | None) -> None:
-        if beyond is not None and self.begun_at is not None:
-            asyncio.get_running_loop().call_at(self.begun_at + beyond, self._hurried, future, self.begun_at)
-
-    def _hurried(self, future: asyncio.Future[Waited], begun_at: float) -> None:
-        if self.begun_at == begun_at:  # else that answer has come to nothing, and another one is made
-            _tell(future, "begun")
-
-
 class Leases:
     """One per process. `leasing`: None where the store has none; then every request makes its own answer."""
 
@@ -169,7 +101,8 @@ class Leases:
         self._numbers = itertools.count(1)
         self._background = Background()
         self._held: dict[bytes, Lease] = {}
-        self._watched: dict[bytes, _Watch] = {}
+        self._watched: dict[bytes, Watch] = {}
+        self._asked: dict[bytes, list[asyncio.Future[Claimed | StoreDown | None]]] = {}
         self._ending: list[tuple[bytes, bytes, bool]] = []
         self._renewing = self._releasing = False
 
@@ -211,7 +144,31 @@ class Leases:
         return exact in self._watched
 
     async def claim(self, exact: bytes) -> Claimed:
-        """Raises StoreDown. A lease that was given to somebody who did not hear of it is given back."""
+        """Raises StoreDown. In a herd one asks for all, but each by itself for what is there: it may be taken back."""
+        while (asked := self._asked.get(exact)) is not None:
+            mine: asyncio.Future[Claimed | StoreDown | None] = asyncio.get_running_loop().create_future()
+            asked.append(mine)
+            found = await mine
+            if isinstance(found, StoreDown):
+                raise StoreDown(str(found))
+            if found is not None:
+                return found if found.entry is None else await self._claim(exact)
+        asked = self._asked[exact] = []
+        told: Claimed | StoreDown | None = None  # where the one who asks is gone, another one asks
+        try:
+            told = found = await self._claim(exact)
+        except StoreDown as error:
+            told = error
+            raise
+        finally:
+            del self._asked[exact]
+            for future in asked:
+                if not future.done():
+                    future.set_result(told)
+        return found
+
+    async def _claim(self, exact: bytes) -> Claimed:
+        """A lease that was given to somebody who did not hear of it is given back."""
         assert self._leasing is not None
         token = self._worker + next(self._numbers).to_bytes(8, "big")
         try:
@@ -275,18 +232,18 @@ class Leases:
 
     # -- behind the scenes -------------------------------------------------------------------------------------
 
-    def _watch(self, turn: Turn) -> _Watch | None:
+    def _watch(self, turn: Turn) -> Watch | None:
         watch = self._watched.get(turn.exact)
         if watch is None:
             if len(self._watched) >= _MOST_WATCHED:
                 return None
-            watch = self._watched[turn.exact] = _Watch()
+            watch = self._watched[turn.exact] = Watch()
             watch.task = self._background.spawn(self._ask(turn.exact, watch), "wait for another process's answer")
         if turn.begun is not None:
             watch.begun(turn.begun)
         return watch
 
-    def _unwatch(self, exact: bytes, watch: _Watch) -> None:
+    def _unwatch(self, exact: bytes, watch: Watch) -> None:
         if self._watched.get(exact) is watch:
             del self._watched[exact]
         if watch.task is not None:
@@ -294,7 +251,7 @@ class Leases:
         if watch.lease is not None:
             self.leave(watch.lease)
 
-    async def _ask(self, exact: bytes, watch: _Watch) -> None:
+    async def _ask(self, exact: bytes, watch: Watch) -> None:
         """Ask for one answer, again and again, until all who wait for it are told how that ended."""
         pause, failed = _FIRST_PAUSE, False
         while watch.waiting:
@@ -324,7 +281,7 @@ class Leases:
             watch.begun(found.begun)
         return None
 
-    def _end(self, exact: bytes, watch: _Watch, result: Waited) -> None:
+    def _end(self, exact: bytes, watch: Watch, result: Waited) -> None:
         """Whoever comes from now on has a look-up of their own that says how things are."""
         if self._watched.get(exact) is watch:
             del self._watched[exact]
@@ -368,8 +325,3 @@ class Leases:
                     await self._leasing.release(ending)
         finally:
             self._releasing = False
-
-
-def _tell(future: asyncio.Future[Waited], result: Waited) -> None:
-    if not future.done():
-        future.set_result(result)

@@ -8,7 +8,8 @@ another's answer, or makes none that is kept for others, does neither. Does not 
 import asyncio
 from collections.abc import Callable
 
-from cache.leases import Lease, Leases, Turn
+from cache.leases import Leases, Turn
+from cache.waiting import Lease
 from gateway.asking import Asking
 from gateway.flights import Flight, Flights
 from gateway.journey import Journey

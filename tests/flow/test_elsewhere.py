@@ -1,4 +1,4 @@
-"""Identical requests at several workers: one upstream call among all, and nobody worse off when that comes to nothing."""
+"""Identical requests at several workers: one upstream call among all, and nobody worse off where it comes to nothing."""
 
 import asyncio
 from pathlib import Path
@@ -120,7 +120,7 @@ async def test_the_wait_is_bounded(tmp_path: Path, redis_url: str) -> None:
 
 
 async def test_a_stream_waits_a_moment_beyond_the_first_token(tmp_path: Path, redis_url: str) -> None:
-    """A client that reads along would see nothing before the whole is kept; one that wants the whole goes on waiting."""
+    """A client that reads along would see nothing before the whole is kept; one that wants the whole waits on."""
     story = {"ttft_ms": 100, "tpot_ms": 100, "tokens": 20}
     async with gateways(tmp_path, redis_url, story, {}, {}) as found:
         first = later(found[0], stream=True)
