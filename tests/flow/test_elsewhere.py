@@ -1,4 +1,4 @@
-"""Identical requests at several workers: one upstream call among all, and nobody worse off where it comes to nothing."""
+"""Identical requests at several workers: one upstream call among all, and nobody worse off if it comes to nothing."""
 
 import asyncio
 from pathlib import Path
