@@ -279,7 +279,13 @@ async def test_a_claim_that_is_given_up_leaves_no_lease(pair: tuple[Worker, Work
 async def test_who_is_asked_along_asks_again_where_the_first_is_gone(pair: tuple[Worker, Worker]) -> None:
     """One look-up serves a herd; its asker's leaving must not strand the others."""
     one, _ = pair
-    (await one.turn(b"w" * 32)).leave()  # a client of Redis that is cancelled while it connects may keep that to itself
+    real = one.leasing.claim
+
+    async def slowly(exact: bytes, token: bytes) -> Claimed:
+        await asyncio.sleep(0.05)
+        return await real(exact, token)
+
+    one.leasing.claim = slowly
     first, *others = [asyncio.get_running_loop().create_task(one.turn()) for _ in range(6)]
     await asyncio.sleep(0)
     assert first.cancel()
