@@ -62,13 +62,26 @@ class Process:
 
     def kill(self) -> None:
         """SIGKILL to the process and every child it started: a power cut as far as they can tell."""
+        # Workers have sessions of their own: left alone they would be asked to end, and finish their answers first.
+        children = _children(self.process.pid)
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         self.process.wait(60)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another `nearhit` command against the same home."""
         return nearhit(self.home, *arguments)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        told = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
+    except OSError:
+        return []
+    return [found for child in map(int, told) for found in (child, *_children(child))]
 
 
 def nearhit(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
