@@ -102,6 +102,7 @@ def _await_all(found: Hosts) -> None:
 def test_500_identical_requests_at_three_hosts_make_one_upstream_call(tmp_path: Path, postgres_url: str) -> None:
     """The proof the product promises, with as many processes as there are: streams and whole answers mixed."""
     with hosts(tmp_path, postgres_url, 3, "--ttft-ms", "2500") as found:
+        marks, before = set[str](), 0
         for turn in range(5):
             before = found.calls()
             told = asyncio.run(found.herd(f"what do {HERD} ask at once, turn {turn}?", HERD))

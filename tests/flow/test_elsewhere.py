@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from redis.asyncio import Redis
 
@@ -13,7 +14,7 @@ from tests.waiting import until
 SLOW = {"ttft_ms": 400, "tokens": 12}
 
 
-def later(gateway: Live, **body: object) -> "asyncio.Task[Told]":
+def later(gateway: Live, **body: Any) -> "asyncio.Task[Told]":
     return asyncio.get_running_loop().create_task(gateway.chat(**body))
 
 
@@ -168,7 +169,7 @@ async def test_when_the_first_fails_one_of_the_others_goes_on(tmp_path: Path, re
 async def test_an_answer_that_is_not_kept_is_waited_for_once(tmp_path: Path, redis_url: str) -> None:
     """One after the other would wait for what the next one will not keep either."""
     async with gateways(tmp_path, redis_url, SLOW, SLOW, SLOW) as found:
-        cut = {"max_tokens": 3}  # it ends for want of room
+        cut: dict[str, Any] = {"max_tokens": 3}  # it ends for want of room
         first = later(found[0], **cut)
         await asyncio.sleep(0.1)
         told = await asyncio.gather(*(found[1 + n % 2].chat(**cut) for n in range(8)))

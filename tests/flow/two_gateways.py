@@ -31,7 +31,9 @@ class Gateways(list[Live]):
         """How waits for another worker's answer have ended."""
         found: dict[str, int] = {}
         for gateway in self:
-            metrics: Metrics = gateway.services.telemetry._metrics  # pyright: ignore[reportPrivateUsage]
+            telemetry = gateway.services.telemetry
+            assert telemetry is not None
+            metrics: Metrics = telemetry._metrics
             for sample in next(iter(metrics.waits.collect())).samples:
                 if sample.name.endswith("_total"):
                     result = sample.labels["result"]
@@ -73,9 +75,9 @@ async def gateways(home: Path, redis_url: str, *upstreams: dict[str, Any], **cac
             upstream(gateway).billing = "stops-on-close"  # a test that is over waits for no answer
             found.append(gateway)
         for gateway in found:
-            store = cache_of(gateway)._store  # pyright: ignore[reportPrivateUsage]
+            store = cache_of(gateway)._store
             assert isinstance(store, RedisStore)
             # How fast this machine is just now is not what is tested here.
-            store._link.fast, store._link.lookup = store._link.slow, 10.0  # pyright: ignore[reportPrivateUsage]
-            await until(lambda store=store: store._follower._last is not None)  # pyright: ignore[reportPrivateUsage]
+            store._link.fast, store._link.lookup = store._link.slow, 10.0
+            await until(lambda store=store: store._follower._last is not None)
         yield found
