@@ -160,7 +160,7 @@ async def test_when_the_first_fails_one_of_the_others_goes_on(tmp_path: Path, re
         told = await asyncio.gather(*(found[1 + n % 3].chat() for n in range(12)))
         assert (await first).status >= 429
         assert {one.status for one in told} == {200}
-        assert [upstream(gateway).calls for gateway in found[1:]] == [1, 0, 0]
+        assert sorted(upstream(gateway).calls for gateway in found[1:]) == [0, 0, 1]
         waits = found.waits()
         assert waits["took-over"] == 4
         assert waits["kept"] == 8
