@@ -6,6 +6,7 @@ A flight is written by one pump and read by any number of readers, each from its
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Literal
 
 from msgspec import Struct
@@ -129,12 +130,13 @@ class Flight:
         self.done = True
         self.land()
         self._wake()
-        for act in self._at_end:
-            act()
-        self._at_end.clear()
+        acts, self._at_end = self._at_end, []
         # These refer back to the flight: without them its memory is given back at once, not at some collection.
         self.abandoned = None
         self.land = _nothing
+        with ExitStack() as stack:  # one that fails is told of when all have run: others hold a row, a lease, a wait
+            for act in reversed(acts):
+                stack.callback(act)
 
     # -- the readers' side -------------------------------------------------------------------------------------
 

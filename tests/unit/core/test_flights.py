@@ -177,3 +177,15 @@ async def test_who_follows_has_read_what_came_before() -> None:
         await writing
     flight.push(Chunk({"n": 300}))
     assert told == [300]
+
+
+async def test_one_that_fails_at_the_end_keeps_nobody_from_theirs() -> None:
+    """At a flight's end rows are written and leases given back: a lease that stayed would be renewed for ever."""
+    flight, called = Flight(None, streamed=True), list[str]()
+    flight.at_end(lambda: called.append("first"))
+    flight.at_end(lambda: 1 // 0)
+    flight.at_end(lambda: called.append("last"))
+    with pytest.raises(ZeroDivisionError):
+        flight.end()
+    assert called == ["first", "last"]
+    assert flight.done
