@@ -53,7 +53,9 @@ class Elsewhere:
     async def wait(self, journey: Journey, watch: Callable[[], None]) -> bool:
         """True when an answer has been kept meanwhile, so that looking again is worth it."""
         turn, call = journey.turn, journey.call
-        if turn is None or not turn.elsewhere or self._flights.flies(self._asking.shared_key(call, journey.query)):
+        if turn is None or not turn.elsewhere or call.directives.max_age == 0:
+            return False  # what is kept by then is older than that
+        if self._flights.flies(self._asking.shared_key(call, journey.query)):
             return False  # an answer that is on its way here already is nearer
         watch()
         started = self._monotonic()
@@ -92,4 +94,9 @@ def _landed(flight: Flight, lease: Lease) -> None:
     if keeping is None:
         lease.landed(in_vain=flight.landing.ended == "complete")
     else:
-        keeping.add_done_callback(lambda _: lease.landed())
+        keeping.add_done_callback(lambda kept: lease.landed(in_vain=_was_in_vain(kept)))
+
+
+def _was_in_vain(keeping: "asyncio.Task[int | None]") -> bool:
+    """Whole, and not kept all the same: it has no time to live, or the store has no room."""
+    return not keeping.cancelled() and keeping.exception() is None and keeping.result() is None

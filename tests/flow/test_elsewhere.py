@@ -182,6 +182,28 @@ async def test_an_answer_that_is_not_kept_is_waited_for_once(tmp_path: Path, red
         assert found.waits() == {"not-kept": 8}, "whoever comes after need not learn it anew"
 
 
+async def test_an_answer_without_a_life_is_waited_for_once(tmp_path: Path, redis_url: str) -> None:
+    """It is whole and could be kept but for its time: waiting for the next one is in vain all the same."""
+    async with gateways(tmp_path, redis_url, {"ttft_ms": 600}, {"ttft_ms": 600}, {"ttft_ms": 600}) as found:
+        brief = {"x-nearhit-cache-ttl": "0"}
+        first = later(found[0], headers=brief)
+        await asyncio.sleep(0.1)
+        told = await asyncio.gather(*(gateway.chat(headers=brief) for gateway in found[1:]))
+        assert {one.status for one in (await first, *told)} == {200}
+        assert found.waits() == {"not-kept": 2}
+
+
+async def test_who_takes_nothing_that_was_kept_waits_for_nothing(tmp_path: Path, redis_url: str) -> None:
+    """`max-age=0` is what a reload says: at the end of a wait everything would be too old for it."""
+    async with gateways(tmp_path, redis_url, {"ttft_ms": 2_000}, {}) as found:
+        first = later(found[0])
+        await asyncio.sleep(0.1)
+        told = await found[1].chat(headers={"cache-control": "max-age=0"})
+        assert told.headers["x-nearhit-cache"] == "miss"
+        assert not found.waits()
+        first.cancel()
+
+
 async def test_a_client_that_leaves_frees_the_others(tmp_path: Path, redis_url: str) -> None:
     """The first one's leaving ends its call, and somebody else's turn comes at once; leaving a wait leaves nothing."""
     async with gateways(tmp_path, redis_url, {"ttft_ms": 60_000}, {}) as found:
