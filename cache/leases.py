@@ -184,6 +184,8 @@ class Leases:
         lease = self._held.get(exact)
         if lease is None:
             lease = self._held[exact] = Lease(self, exact, token)
+            # Whoever asked for all may have left before the others here heard what was found.
+            self._ending = [ending for ending in self._ending if ending[1] != token]
             if not self._renewing:
                 self._renewing = True
                 self._background.spawn(self._renew(), "renew leases")
@@ -252,6 +254,14 @@ class Leases:
             self.leave(watch.lease)
 
     async def _ask(self, exact: bytes, watch: Watch) -> None:
+        """Whatever goes wrong here, nobody waits for a task that has ended."""
+        try:
+            await self._ask_on(exact, watch)
+        except Exception:
+            self._end(exact, watch, "store-down")
+            raise
+
+    async def _ask_on(self, exact: bytes, watch: Watch) -> None:
         """Ask for one answer, again and again, until all who wait for it are told how that ended."""
         pause, failed = _FIRST_PAUSE, False
         while watch.waiting:

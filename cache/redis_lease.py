@@ -80,7 +80,8 @@ _RELEASE = _script("""
 for i, key in ipairs(KEYS) do
   local held, token, vain = redis.pcall('GET', key), ARGV[2 * i], ARGV[2 * i + 1]
   if type(held) == 'string' and string.sub(held, 1, #token) == token then
-    if vain == '1' then redis.call('SET', key, 'U', 'PX', ARGV[1]) else redis.call('DEL', key) end
+    local told = vain == '1' and redis.pcall('SET', key, 'U', 'PX', ARGV[1])
+    if not told or told.err then redis.call('DEL', key) end
   end
 end
 return 0
@@ -118,14 +119,14 @@ class RedisLeases:
     async def begin(self, exact: bytes, token: bytes, ago: float) -> None:
         keys = await self._era.begin()
         told = (token, round(ago * 1e3), _milliseconds(LIFE))
-        await self._link.ask(lambda: _run(self._link.slow, _BEGIN, [keys.lease(exact)], told))
+        await self._run_slowly(_BEGIN, [keys.lease(exact)], told)
 
     async def renew(self, held: Sequence[tuple[bytes, bytes]]) -> None:
         for some in _portions(held):
             keys = await self._era.begin()
             names = [keys.lease(exact) for exact, _ in some]
             told = (_milliseconds(LIFE), *(token for _, token in some))
-            await self._link.ask(lambda names=names, told=told: _run(self._link.slow, _RENEW, names, told))
+            await self._run_slowly(_RENEW, names, told)
 
     async def release(self, held: Sequence[tuple[bytes, bytes, bool]]) -> None:
         for some in _portions(held):
@@ -133,7 +134,11 @@ class RedisLeases:
             names = [keys.lease(exact) for exact, _, _ in some]
             pairs = (part for _, token, vain in some for part in (token, b"1" if vain else b"0"))
             told = (_milliseconds(_VAIN_LIFE), *pairs)
-            await self._link.ask(lambda names=names, told=told: _run(self._link.slow, _RELEASE, names, told))
+            await self._run_slowly(_RELEASE, names, told)
+
+    async def _run_slowly(self, script: _Script, names: Sequence[bytes], told: Sequence[bytes | int]) -> None:
+        """Off the path of a reply. Else a Redis that is too slow for look-ups would be asked by every one of them."""
+        await self._link.ask(lambda: _run(self._link.slow, script, names, told), heals=False)
 
     async def _look(self, keys: Keys, exact: bytes, token: bytes) -> tuple[_Raw, _Raw, _Raw, _Raw, int | None]:
         """The words of the present, the entry, who makes it, and since how many milliseconds that has been coming."""

@@ -54,8 +54,11 @@ class Link:
     def is_down(self) -> bool:
         return self._breaker.is_open
 
-    async def ask(self, work: Callable[[], Awaitable[T]], budget: float = WRITE_BUDGET) -> T:
-        """`work` within `budget` seconds. Whatever goes wrong is StoreDown, and the breaker learns of it."""
+    async def ask(self, work: Callable[[], Awaitable[T]], budget: float = WRITE_BUDGET, *, heals: bool = True) -> T:
+        """`work` within `budget` seconds. Whatever goes wrong is StoreDown, and the breaker learns of it.
+
+        `heals`: that it went well says that Redis does; not of what follows look-ups and has more time than they.
+        """
         if not self._breaker.allows():
             raise StoreDown("redis: circuit open")
         try:
@@ -72,7 +75,8 @@ class Link:
         except RedisError as error:
             # It answered, if only to refuse (a read-only replica): no reason to stop asking.
             raise StoreDown(f"redis: {type(error).__name__}") from error
-        self._breaker.succeed()
+        if heals:
+            self._breaker.succeed()
         return found
 
     async def close(self) -> None:

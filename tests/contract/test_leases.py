@@ -319,5 +319,63 @@ async def test_a_redis_that_hangs_costs_who_waits_two_look_ups(redis_url: str, m
     await store.close()
 
 
+async def test_a_redis_that_is_too_slow_is_not_asked_by_every_request(redis_url: str) -> None:
+    """What follows a look-up has forty times its time: were its success a sign of health, each miss would wait anew."""
+    link = Link(redis_url, monotonic=FrozenClock().monotonic, lookup=0.05)
+    store = RedisStore(link, now=time.time, prefix=f"{uuid.uuid4()}:")
+    leases = Leases(store.leasing, monotonic=time.monotonic)
+    await store._read.look()
+    run = link.fast.evalsha
+
+    async def slowly(*told: object) -> object:
+        await asyncio.sleep(1)
+        return await run(*told)  # pyright: ignore[reportArgumentType]
+
+    link.fast.evalsha = slowly  # pyright: ignore[reportAttributeAccessIssue]
+    for _ in range(2):
+        turn = leases.turn(EXACT)
+        assert turn is not None
+        with pytest.raises(StoreDown, match="timeout"):
+            await turn.look()
+        await until(lambda: not leases._releasing)
+    assert link.is_down
+    await leases.close()
+    await store.close()
+
+
+async def test_an_error_nobody_thought_of_ends_the_wait(pair: tuple[Worker, Worker]) -> None:
+    """A question that dies is one that is never answered; who waits must not sit out the operator's bound."""
+    one, other = pair
+    await one.leasing.claim(EXACT, token())
+    turn = await other.turn()
+
+    async def broken(*_: object) -> Claimed:
+        raise ValueError
+
+    other.leasing.claim = broken
+    began = time.monotonic()
+    assert await turn.wait(60, None) == "store-down"
+    assert time.monotonic() - began < 20
+    assert not len(other.leases)
+
+
+async def test_who_was_asked_along_keeps_what_the_first_gives_back(pair: tuple[Worker, Worker]) -> None:
+    """One herd, one look-up: its asker is refused at once, and another one of the herd makes the answer."""
+    one, _ = pair
+
+    async def refused() -> None:
+        (await one.turn()).leave()
+
+    leaving = asyncio.get_running_loop().create_task(refused())
+    await asyncio.sleep(0)
+    turn = await one.turn()
+    await leaving
+    assert turn.lease is not None
+    await until(lambda: not one.leases._releasing)
+    assert await value(one) == turn.lease.token
+    turn.leave()
+    await until(lambda: _is_free(one))
+
+
 async def _is_free(worker: Worker) -> bool:
     return await value(worker) is None and not len(worker.leases)
