@@ -103,8 +103,9 @@ class Leases:
                     raise refusing.refusal(need)
                 waited = True
                 await asyncio.sleep(_RECLAIM_SECONDS)
-            now = [(pool.id, pool.left, pool.free, pool.releasing) for pool in lacking]
-            if now == before:  # what asking has not changed it would not change again
+            # What cannot be handed back cannot be had again; all else moves, or turns out to be too little.
+            now = [(pool.id, pool.left, pool.free, pool.releasing) for pool in lacking if pool.releasing]
+            if now and now == before:
                 raise Overloaded("A part of the budget is on its way back.", code="budget_unavailable", headers=_LATER)
             before = now
             for pool in lacking:

@@ -343,7 +343,9 @@ async def test_a_redis_that_is_too_slow_is_not_asked_by_every_request(redis_url:
     await store.close()
 
 
-async def test_an_error_nobody_thought_of_ends_the_wait(pair: tuple[Worker, Worker]) -> None:
+async def test_an_error_nobody_thought_of_ends_the_wait(
+    pair: tuple[Worker, Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A question that dies is one that is never answered; who waits must not sit out the operator's bound."""
     one, other = pair
     await one.leasing.claim(EXACT, token())
@@ -352,7 +354,7 @@ async def test_an_error_nobody_thought_of_ends_the_wait(pair: tuple[Worker, Work
     async def broken(*_: object) -> Claimed:
         raise ValueError
 
-    other.leasing.claim = broken
+    monkeypatch.setattr(other.leasing, "claim", broken)
     began = time.monotonic()
     assert await turn.wait(60, None) == "store-down"
     assert time.monotonic() - began < 20
