@@ -43,7 +43,8 @@ def _script(text: str) -> _Script:
     return _Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-# Where Redis has no memory left, or only reads, the look-up goes on without a lease: hence pcall.
+# Where Redis has no memory left, or only reads, the look-up goes on without a lease: hence pcall. Where it tells us no
+# time, as rights of reading and writing alone do not include that, an answer has begun when somebody first hears of it.
 _CLAIM = _script("""
 local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3], KEYS[4])
 if found[3] then return found end
@@ -52,17 +53,16 @@ if not held then
   local made = redis.pcall('SET', KEYS[4], ARGV[1], 'NX', 'PX', ARGV[2])
   if type(made) == 'table' and made.ok then found[4] = ARGV[1] end
 elseif #held > #ARGV[1] then
-  local begun = tonumber(string.sub(held, #ARGV[1] + 2))
-  local now = redis.call('TIME')
-  if begun then found[5] = math.floor(now[1] * 1000 + now[2] / 1000 - begun) end
+  local begun, now = tonumber(string.sub(held, #ARGV[1] + 2)), redis.pcall('TIME')
+  if begun then found[5] = (now.err or begun == 0) and 0 or math.floor(now[1] * 1000 + now[2] / 1000 - begun) end
 end
 return found
 """)
 _BEGIN = _script("""
 local held = redis.pcall('GET', KEYS[1])
 if type(held) ~= 'string' or string.sub(held, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
-local now = redis.call('TIME')
-local begun = string.format('%.0f', now[1] * 1000 + now[2] / 1000 - ARGV[2])
+local now = redis.pcall('TIME')
+local begun = now.err and '0' or string.format('%.0f', now[1] * 1000 + now[2] / 1000 - ARGV[2])
 redis.call('SET', KEYS[1], ARGV[1] .. 'B' .. begun, 'PX', ARGV[3])
 return 1
 """)

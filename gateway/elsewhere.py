@@ -13,6 +13,7 @@ from cache.waiting import Lease
 from gateway.asking import Asking
 from gateway.flights import Flight, Flights
 from gateway.journey import Journey
+from gateway.steps import waited
 from gateway.telemetry import Telemetry
 
 # Of the time that a request has left: the rest is for an answer of its own.
@@ -57,9 +58,12 @@ class Elsewhere:
             return False  # what is kept by then is older than that
         if self._flights.flies(self._asking.shared_key(call, journey.query)):
             return False  # an answer that is on its way here already is nearer
+        left = self._wait - waited(journey.timings)  # it may have waited before, for a model that it cannot pay
+        if left <= 0:
+            return False
         watch()
         started = self._monotonic()
-        within = min(self._wait, (call.deadline - started) * _MOST_OF_DEADLINE)
+        within = min(left, (call.deadline - started) * _MOST_OF_DEADLINE)
         result = "left"
         try:
             result = await turn.wait(max(within, 0.0), self._beyond if call.stream else None)

@@ -177,6 +177,26 @@ async def test_what_stands_there_by_mistake_stops_no_look_up(pair: tuple[Worker,
     assert (await one.leasing.claim(EXACT, token())).entry is not None
 
 
+async def test_a_redis_that_tells_no_time_still_says_that_an_answer_has_begun() -> None:
+    """Rights to read, write and run scripts leave TIME out; streams at other workers would wait for the whole."""
+    with redis_server() as url:
+        raw = Redis.from_url(url)
+        await raw.execute_command("ACL", "SETUSER", "plain", "on", ">secret", "~*", "&*", "+@all", "-time")
+        plain = Worker(url.replace("redis://", "redis://plain:secret@"), "t:")
+        timed, mine = Worker(url, "t:"), token()
+        assert await plain.leasing.claim(EXACT, mine) == Claimed(None, mine)
+        await plain.leasing.begin(EXACT, mine, 0.2)
+        assert await plain.leasing.claim(EXACT, token()) == Claimed(None, mine, 0.0)
+        assert await timed.leasing.claim(EXACT, token()) == Claimed(None, mine, 0.0)
+        await timed.leasing.begin(EXACT, mine, 0.2)
+        assert await plain.leasing.claim(EXACT, token()) == Claimed(None, mine, 0.0)
+        await plain.leasing.release([(EXACT, mine, False)])
+        assert await value(plain) is None
+        await plain.close()
+        await timed.close()
+        await raw.aclose()
+
+
 async def test_a_redis_that_is_full_or_forbids_scripts_still_finds() -> None:
     """A lease is a favour; the look-up that it rides on is not."""
     with redis_server() as url:

@@ -6,6 +6,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from policies.budget import Budget
 from tests.flow.two_gateways import behave, cache_of, gateways, upstream
 from tests.live import Live, Told
 from tests.services import redis_server
@@ -118,6 +119,27 @@ async def test_the_wait_is_bounded(tmp_path: Path, redis_url: str) -> None:
         assert told.status == 200
         assert found.waits() == {"late": 1}
         first.cancel()
+
+
+async def test_a_cheaper_model_is_not_waited_for_anew(tmp_path: Path, redis_url: str) -> None:
+    """What the operator allows is allowed a request, whichever model it ends with."""
+    models = {"smart": {"route": ["up/a"]}, "small": {"route": ["up/b"]}}
+    slow, more = {"ttft_ms": 5_000}, {"models": models}
+    async with gateways(tmp_path, redis_url, slow, {}, wait_for_others="400ms", more=more) as found:
+        for gateway in found:
+            for name, price in (("up/a", "1.00"), ("up/b", "0.001")):
+                terms: dict[str, Any] = {"input_usd": price, "output_usd": price, "actor": "test"}
+                terms["effective_from"] = 0.0
+                await gateway.services.prices.set(name, **terms)
+        budget = Budget(scope="team:acme", limit_nano=50_000, degrade_to="small", degrade_at=1.0)
+        await found[1].services.ledger.set_budget(budget, "test")
+        firsts = [later(found[0], model=name, max_tokens=100) for name in models]
+        await asyncio.sleep(0.1)
+        told = await found[1].chat(model="smart", max_tokens=100)
+        assert told.json["model"] == "small"
+        assert found.waits() == {"late": 1}
+        for first in firsts:
+            first.cancel()
 
 
 async def test_a_stream_waits_a_moment_beyond_the_first_token(tmp_path: Path, redis_url: str) -> None:

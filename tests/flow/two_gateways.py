@@ -58,8 +58,10 @@ def cache_of(gateway: Live) -> SemanticCache:
 
 
 @asynccontextmanager
-async def gateways(home: Path, redis_url: str, *upstreams: dict[str, Any], **cache: Any) -> AsyncGenerator[Gateways]:
-    """One for each upstream, which behaves as it says; all of them follow Redis's changes."""
+async def gateways(
+    home: Path, redis_url: str, *upstreams: dict[str, Any], more: dict[str, Any] | None = None, **cache: Any
+) -> AsyncGenerator[Gateways]:
+    """One for each upstream, which behaves as it says; all of them follow Redis's changes. `more`: settings of all."""
     secret = f"{uuid.uuid4().hex}{uuid.uuid4().hex}"
     async with AsyncExitStack() as stack:
         found = Gateways()
@@ -70,6 +72,7 @@ async def gateways(home: Path, redis_url: str, *upstreams: dict[str, Any], **cac
                 secret=secret,
                 redis=redis_url,
                 cache={"store": "redis", "mode": "exact", **cache},
+                **(more or {}),
             )
             gateway = await stack.enter_async_context(live(chosen))
             upstream(gateway).billing = "stops-on-close"  # a test that is over waits for no answer
