@@ -6,6 +6,7 @@ Knows: HTTP/1.1 by httptools, OpenAI's paths. Does not know: what is answered (`
 
 import asyncio
 import os
+import re
 import signal
 from collections import deque
 from collections.abc import Callable
@@ -28,6 +29,8 @@ _OPERATIONS: dict[bytes, Operation] = {
     b"/v1/embeddings": "embedding",
     b"/embeddings": "embedding",
 }
+# What has batches of its own there answers single requests under the same address.
+_SERVICE = re.compile(rb"^/(?:together|xai|fireworks/inference)(?=/v1/)")
 _LARGEST_BODY = 64 << 20
 _LARGEST_HEAD = 64 << 10
 _MOST_WAITING = 16
@@ -137,7 +140,7 @@ class _Connection(asyncio.Protocol):
     def _serve(self, ready: _Ready) -> None:
         self._busy = True
         self._keep = ready.keep
-        operation = _OPERATIONS.get(ready.path)
+        operation = _OPERATIONS.get(_SERVICE.sub(b"", ready.path))
         if operation is not None:
             self._call = OngoingCall(self._books, self._wire, operation, ready.attempt)
             self._call.start(ready.body)

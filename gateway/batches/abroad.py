@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from gateway.batches import parts
+from gateway.batches.asking import operation_of
 from gateway.batches.endings import Endings, unrun
 from gateway.batches.handing import Handing
 from gateway.batches.held import Held
@@ -55,7 +56,7 @@ class Abroad:
 
     async def part(self) -> None:
         """Every line whose model lies at such a service joins a part; the others stay where they are, and so do those
-        that are too few for it.
+        that are too few for it, or ask for what it has no batches of.
         """
         if not self._reach.is_any:
             return
@@ -66,7 +67,7 @@ class Abroad:
             after = rows[-1].number
             for row in rows:
                 target = self._reach.where(str(_model(row.request).get("model")))
-                if target is None:
+                if target is None or not self._takes(target):
                     continue
                 numbers = groups.setdefault(target, [])
                 numbers.append(row.number)
@@ -80,6 +81,10 @@ class Abroad:
             # What is too little for the service is run line by line, as if it had none.
             if len(numbers) >= getattr(self._reach.service(target.provider), "least_rows", 1):
                 await self._make(target, numbers)
+
+    def _takes(self, target: Target) -> bool:
+        chats_alone: bool = getattr(self._reach.service(target.provider), "chats_alone", False)
+        return operation_of(self._batch) == "chat" or not chats_alone
 
     async def _make(self, target: Target, numbers: list[int]) -> None:
         await self._transact(parts.make, self._batch.id, target.provider, target.model, numbers)

@@ -11,7 +11,7 @@ import structlog
 from msgspec import Struct
 
 from gateway.batches.shapes import Batch, Line
-from gateway.call import Body, Call, Directives, Principal
+from gateway.call import Body, Call, Directives, Operation, Principal
 from gateway.dialects import Dialect
 from gateway.dialects.plain import Plain
 from gateway.dialects.responses import Responses
@@ -31,6 +31,11 @@ _DIALECTS: dict[str, Dialect] = {
     "/v1/embeddings": Plain("embedding"),
     "/v1/responses": Responses(),
 }
+
+
+def operation_of(batch: Batch) -> Operation:
+    """What its lines ask for."""
+    return _DIALECTS[batch.endpoint].operation
 
 
 class Told(Struct, frozen=True, kw_only=True):

@@ -30,6 +30,8 @@ _encode = msgspec.json.Encoder().encode
 class AnthropicBatches:
     """Obeys gateway.upstream.batching.Batching. `base`: the address of its batches; `body`: a request in its words."""
 
+    chats_alone = True
+
     def __init__(self, line: Line, base: str, body: Callable[[Sending], Body]) -> None:
         self._line = line
         self._base = base

@@ -51,8 +51,8 @@ class Returned(Struct, frozen=True):
 class Batching(Protocol):
     """All of it raises GatewayError; UpstreamFailed that is `doubtful` where it may have been done all the same.
 
-    Where a service takes less at once than others it says so: `most_rows`, `most_bytes` of requests; where it takes no
-    fewer, `least_rows`: what is left of a batch is run request by request.
+    Where a service takes less at once than others it says so: `most_rows`, `most_bytes` of requests. What it does not
+    take is run request by request: fewer than `least_rows`, and anything but chats where it has `chats_alone`.
     """
 
     async def hand_in(self, name: str, operation: Operation, rows: Sequence[Row]) -> str:

@@ -51,6 +51,8 @@ class Store(Struct, frozen=True, kw_only=True):
 class BedrockBatches:
     """Obeys gateway.upstream.batching.Batching. `body`: a request in Converse's words."""
 
+    chats_alone = True
+
     def __init__(self, line: Line, store: Store, body: Callable[[Sending], Body]) -> None:
         self._line = line
         self._store = store

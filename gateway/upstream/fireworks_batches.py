@@ -37,6 +37,8 @@ class FireworksBatches:
     billed by then.
     """
 
+    chats_alone = True
+
     def __init__(self, line: Line, account: str, body: Callable[[Sending], Body]) -> None:
         self._line = line
         self._account = account

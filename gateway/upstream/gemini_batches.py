@@ -27,6 +27,7 @@ _encode = msgspec.json.Encoder().encode
 class GeminiBatches:
     """Obeys gateway.upstream.batching.Batching. `base`: of all addresses; `body`: a request in Google's words."""
 
+    chats_alone = True
     most_rows, most_bytes = 1_000, 16 << 20  # what fits into one body of 20 MB, and the answers into one as well
 
     def __init__(self, line: Line, base: str, path: Callable[[Sending], str], body: Callable[[Sending], Body]) -> None:

@@ -308,14 +308,17 @@ async def test_what_cannot_be_stopped_is_waited_for_and_charged(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", SERVICES)
-async def test_what_has_batches_of_chats_alone_says_so(tmp_path: Path, kind: str) -> None:
-    """An embedding in a batch of chats would be refused there in words that nobody understands."""
+async def test_what_a_service_has_no_batches_of_is_asked_one_by_one(tmp_path: Path, kind: str) -> None:
+    """Its batches hold chats alone, and an embedding is to be had there all the same."""
     row = {"custom_id": "x", "method": "POST", "url": "/v1/embeddings", "body": {"model": "lab/m", "input": "a text"}}
-    async with playing(tmp_path, kind) as (server, _, client):
+    async with playing(tmp_path, kind) as (server, gateway, client):
         batch = await over(client, await made(client, msgspec.json.encode(row), "/v1/embeddings"))
-        failed = await told(client, batch.error_file_id)
-        assert failed["x"]["response"]["body"]["error"]["param"] == "endpoint"
+        assert (batch.status, batch.request_counts.completed) == ("completed", 1)
+        answers = await told(client, batch.output_file_id)
+        assert len(answers["x"]["response"]["body"]["data"][0]["embedding"]) > 8
         assert server.batches.known == 0
+        assert [entry["source"] for entry in await charged(gateway)] == ["provider"]
+        assert await gateway.services.ledger.verify() == []
 
 
 @pytest.mark.parametrize(
