@@ -1,7 +1,8 @@
 """`python -m tests.compatibility --suites FOLDER --suites-home FOLDER [--only NAME …] [--write]`.
 
 Runs other people's clients against nearhit, first in front of a scripted reference server that all of them pass, then
-against the bundled engine alone; `--write` puts the results into docs/compatibility.md.
+against the bundled engine alone; `--write` puts the results into docs/compatibility.md. LiteLLM's SDK does not declare
+the `mcp` that its Responses import: its environment needs that package, or the test fails before anything is sent.
 """
 
 import argparse

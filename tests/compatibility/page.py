@@ -33,6 +33,8 @@ _BEYOND_THE_ENGINE = (
     (re.compile(r"anthropic: tool|pydantic_ai: \S+ tools"), _BY_ITSELF),
     (re.compile(r"node_clients: (ai-sdk/\S+ (tool loop|stream tool)|anthropic-ts tool stream)"), _BY_ITSELF),
     (re.compile(r"langchain_standard: \S+::test_agent_loop\S*"), _BY_ITSELF),
+    # They want an age that is not 0.
+    (re.compile(r"openai: (parse pydantic|stream parse helper|responses parse)"), _VALUES),
     (re.compile(r"pydantic_ai: \S+ typed output"), _VALUES),
     (
         re.compile(r"langchain_standard: \S+::test_(tool_calling(_async)?(\[\w+\])?|unicode_tool_call_integration)"),
