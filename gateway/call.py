@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 import msgspec
 from msgspec import Struct
 
+from gateway.errors import InvalidRequest
 from policies.money import Usage
 from policies.reuse import Budget
 
@@ -94,6 +95,11 @@ class Need(Struct, frozen=True, kw_only=True):
     message: str
     code: str = "unsupported_value"
     unbounded: bool = False
+
+    def refusal(self) -> InvalidRequest:
+        found = InvalidRequest(self.message, param=self.param, code=self.code)
+        found.as_asked = True
+        return found
 
 
 class Given(Struct, frozen=True, kw_only=True):

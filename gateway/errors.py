@@ -77,9 +77,12 @@ class GatewayError(Exception):
 
 
 class InvalidRequest(GatewayError):
+    """`as_asked`: the places in its `param` are those of the client's own request, not of what became of it."""
+
     status = 400
     type = "invalid_request_error"
     level = "info"
+    as_asked: bool = False
 
 
 class Unauthorized(InvalidRequest):

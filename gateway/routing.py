@@ -291,7 +291,7 @@ def _speaking(ranking: Ranking, call: Call, plan: _Plan, need: Need) -> Ranking:
     dialect = call.native.dialect if call.native is not None else None
     able = [place for place, speaks in zip(plan.places, plan.speaks, strict=True) if speaks == dialect]
     if not able:
-        raise InvalidRequest(need.message, param=need.param, code=need.code)
+        raise need.refusal()
     kept, why = {place.number for place in able}, f"refuses {need.param}"
     ranking = _without(ranking, {id(place): why for place in plan.places if place.number not in kept})
     left_out = [(place, told if place.number in kept else why) for place, told in ranking.left_out]

@@ -45,7 +45,7 @@ class Reach(Struct, frozen=True, kw_only=True):
     def quote(self, call: Call, target: Target) -> tuple[AttemptPlan, Sending]:
         """The most it can cost in a batch, and the request. Raises GatewayError for what cannot be sent."""
         if call.need is not None:
-            raise InvalidRequest(call.need.message, param=call.need.param, code=call.need.code)
+            raise call.need.refusal()
         plan, sending = self.attempts.apart(call, self.catalog.resolve(call.model), target)
         cannot = getattr(self.upstreams.of(target), "cannot", None)
         if cannot is not None and (what := cannot(call.operation, call.body, call.native)):

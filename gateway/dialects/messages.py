@@ -4,6 +4,7 @@ from gateway.call import Body, Operation
 from gateway.dialects import Asked
 from gateway.dialects.messages_answer import MessagesVoice, refusal
 from gateway.dialects.messages_request import translate
+from gateway.dialects.named import as_asked
 from gateway.errors import GatewayError
 
 
@@ -18,7 +19,7 @@ class Messages:
         self._counting = counting
 
     def read(self, body: Body) -> Asked:
-        inner = translate(body, counting=self._counting)
+        inner = as_asked(lambda: translate(body, counting=self._counting))
         return Asked(
             body=inner.body,
             stream=inner.body.get("stream") is True,

@@ -5,6 +5,7 @@ from typing import cast
 
 from gateway.call import Body, Operation
 from gateway.dialects import Asked
+from gateway.dialects.named import as_asked
 from gateway.dialects.responses_answer import CompactedVoice, NoteVoice, ResponsesVoice, refusal
 from gateway.dialects.responses_compaction import TRIGGER
 from gateway.dialects.responses_request import Inner, items_of, translate
@@ -20,7 +21,7 @@ class Responses:
 
     def read(self, body: Body, earlier: Sequence[Body] | None = None) -> Asked:
         """`earlier`: the items of the responses that this one continues; None where no state is kept."""
-        inner = translate(body, earlier)
+        inner = as_asked(lambda: translate(body, earlier))
         return _asked(inner, NoteVoice(inner) if inner.compacts else ResponsesVoice(inner))
 
     def refusal(self, error: GatewayError, request_id: str) -> tuple[int, bytes]:  # noqa: ARG002 - stands in a header
@@ -44,7 +45,7 @@ class Compacting(Responses):
         if given is None or isinstance(given, str | list):
             given = [*items_of(cast("object", given)), TRIGGER]
         made = {"input": given, "store": False, "stream": False, "background": False, "max_output_tokens": None}
-        inner = translate({**body, **made}, earlier)
+        inner = as_asked(lambda: translate({**body, **made}, earlier))
         return _asked(inner, CompactedVoice(inner, [*(earlier or ()), *inner.items]))
 
 
