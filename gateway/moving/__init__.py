@@ -4,6 +4,7 @@ Knows: what both have in common once it is read: upstreams, names, what was left
 gateway's format (a file each), where anything is written.
 """
 
+import itertools
 import re
 from typing import Any, cast
 
@@ -45,10 +46,25 @@ _HEADER = re.compile(r"""^\s*(?:-H\s+)?["']?([A-Za-z0-9-]+)["']?\s*:\s*(.*?)\s*\
 
 
 class Moved(Struct):
-    """`config`: what nearhit.yaml is to hold. `left`: what was not moved, a sentence each."""
+    """`config`: what nearhit.yaml is to hold. `left`: what was not moved, a sentence each.
+
+    `taken`: names in the environment that mean something already; `secrets`: the name of each key in plain text.
+    """
 
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     left: list[str] = field(default_factory=list[str])
+    taken: set[str] = field(default_factory=set[str])
+    secrets: dict[str, str] = field(default_factory=dict[str, str])
+
+    def secret(self, value: str, usual: str) -> str:
+        """A name in the environment for what stands there in plain text: the `usual` one, numbered where there are
+        several.
+        """
+        if value not in self.secrets:
+            names = (usual if number == 1 else f"{usual}_{number}" for number in itertools.count(1))
+            self.secrets[value] = name = next(name for name in names if name not in self.taken)
+            self.taken.add(name)
+        return self.secrets[value]
 
     def provider(self, kind: str, **settings: Any) -> str:
         """The name of an upstream of that kind with these settings; one that is there already is used again."""
@@ -91,7 +107,11 @@ def headers_of(text: str) -> dict[str, str]:
 
 def key_of(kind: str) -> str:
     """The environment's usual name for a key of that kind, as a reference."""
-    return "${" + _KEYS.get(kind, f"{kind.upper()}_API_KEY") + "}"
+    return "${" + usual_name(kind) + "}"
+
+
+def usual_name(kind: str) -> str:
+    return _KEYS.get(kind, f"{kind.upper()}_API_KEY")
 
 
 def window_of(duration: str) -> str | None:

@@ -8,8 +8,10 @@ import re
 from decimal import Decimal
 from typing import Any, cast
 
-from gateway.moving import KINDS, LOCAL, Moved, key_of, window_of
+from gateway.moving import KINDS, LOCAL, Moved, key_of, usual_name, window_of
 
+_NAMED = re.compile(r"os\.environ/([A-Za-z_][A-Za-z0-9_]*)")
+_NO_SECRET = frozenset({"", "none", "empty", "dummy"})
 _REFERENCE = re.compile(r"^os\.environ/([A-Za-z_][A-Za-z0-9_]*)$")
 _STRATEGIES = {
     "simple-shuffle": "weighted",
@@ -19,6 +21,7 @@ _STRATEGIES = {
     "usage-based-routing": "least_busy",
     "usage-based-routing-v2": "least_busy",
 }
+_TIME = "set providers.<name>.first_chunk_timeout, or send x-nearhit-timeout"
 _NOT_NEEDED = {  # router_settings that are always on here, or settled otherwise
     "num_retries": "retries are bounded by a budget of a fifth of all requests",
     "allowed_fails": "circuits open after five failures in a row",
@@ -29,11 +32,14 @@ _NOT_NEEDED = {  # router_settings that are always on here, or settled otherwise
     "redis_port": "see `redis` at the top level",
     "redis_password": "see `redis` at the top level",
     "redis_url": "see `redis` at the top level",
+    "timeout": _TIME,
+    "stream_timeout": _TIME,
+    "request_timeout": _TIME,
 }
 _DONE = frozenset(
     {
         *("routing_strategy", "fallbacks", "context_window_fallbacks", "content_policy_fallbacks"),
-        *("default_fallbacks", "model_group_alias", "timeout"),
+        *("default_fallbacks", "model_group_alias"),
     }
 )
 Part = dict[str, Any]
@@ -41,7 +47,7 @@ Part = dict[str, Any]
 
 def moved(config: Part) -> Moved:
     """Raises ValueError for what is no such file."""
-    found = Moved()
+    found = Moved(taken=set(_NAMED.findall(str(config))))
     models = config.get("model_list")
     if not isinstance(models, list):
         raise ValueError("there is no model_list in it: is this a configuration of the LiteLLM proxy?")
@@ -69,6 +75,18 @@ def reference(value: Any) -> Any:
     """`os.environ/NAME` as `${NAME}`; everything else as it is."""
     read = _REFERENCE.match(value) if isinstance(value, str) else None
     return "${" + read[1] + "}" if read else value
+
+
+def _secret(found: Moved, given: Part, field: str, usual: str) -> Any:
+    """A reference, also for what stands there in plain text."""
+    value = given.get(field)
+    if not isinstance(value, str) or value.lower() in _NO_SECRET or _REFERENCE.match(value):
+        return reference(value)
+    name = found.secret(value, usual)
+    sentence = f"{field} of {given.get('model')!r}: it stands there in plain text and is expected as ${{{name}}}"
+    if sentence not in found.left:
+        found.left.append(sentence)
+    return "${" + name + "}"
 
 
 def _groups(found: Moved, models: list[Part]) -> dict[str, list[Any]]:
@@ -104,6 +122,8 @@ def _entry(found: Moved, name: str, given: Part, base: str) -> Any:
         unknown = [field for field in unknown if not field.endswith("put_cost_per_token")]
         read, made = (_millions(given[f"{way}put_cost_per_token"]) for way in ("in", "out"))
         found.left.append(f"model_list {name!r}: its price; set it with: nearhit prices set {target} {read} {made}")
+    if not _TIMES.isdisjoint(given):
+        found.left.append(f"model_list {name!r}: its timeouts; {_TIME.replace('<name>', provider)}")
     if unknown:
         found.left.append(f"model_list {name!r}: litellm_params {', '.join(unknown)}")
     weight = given.get("weight")
@@ -133,6 +153,8 @@ _WAYS = {
     "openai": ("responses", "chat"),
     "azure": ("responses", "chat"),
 }
+_TIMES = frozenset({"timeout", "stream_timeout"})
+_TIMED = _TIMES | {"request_timeout"}
 _PARAMS = frozenset(
     {
         *("model", "api_key", "api_base", "base_url", "api_version", "organization", "custom_llm_provider", "weight"),
@@ -150,12 +172,12 @@ _PARAMS = frozenset(
 
 def _provider(found: Moved, kind: str, given: Part) -> str:
     base = reference(given.get("api_base") or given.get("base_url"))
-    key = reference(given.get("api_key"))
+    key = _secret(found, given, "api_key", usual_name(kind))
     if kind == "ollama" and isinstance(base, str) and not base.rstrip("/").endswith("/v1"):
         base = base.rstrip("/") + "/v1"
     if kind == "bedrock":
         names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-        parts = [str(reference(given[name])) for name in names if given.get(name)]
+        parts = [str(_secret(found, given, name, name.upper())) for name in names if given.get(name)]
         key = ":".join(parts) or key
     if key is None:
         key = "none" if kind in LOCAL or base is not None else key_of(kind)
@@ -292,9 +314,10 @@ def _general(found: Moved, general: Part) -> None:
 def _rest(found: Moved, config: Part, router: Part, library: Part) -> None:
     for name in sorted(set(router) - _DONE):
         found.left.append(f"router_settings.{name}: {_NOT_NEEDED.get(name, 'no counterpart')}")
-    known = {"cache", "cache_params", "max_budget", "budget_duration", *_DONE, *_NOT_NEEDED}
+    known = {"cache", "cache_params", "max_budget", "budget_duration", *_DONE, *(set(_NOT_NEEDED) - _TIMED)}
     for name in sorted(set(library) - known):
         why = "metrics and traces are built in (telemetry.otlp)" if "callback" in name else "no counterpart"
+        why = _TIME if name in _TIMED else why
         found.left.append(f"litellm_settings.{name}: {why}")
     parts = {"model_list", "router_settings", "litellm_settings", "general_settings"}
     for name in sorted(set(config) - parts):

@@ -101,6 +101,35 @@ def test_what_cannot_be_moved_is_named_in_the_file_and_on_the_screen(
         assert "${" + secret + "}" in path.read_text()
 
 
+def test_a_litellm_key_in_plain_text_is_referred_to_and_never_copied() -> None:
+    """A file that is meant to be committed would hold it; two accounts stay two."""
+    rows: list[dict[str, Any]] = [
+        {"model": "openai/a", "api_key": "sk-very-secret-1"},
+        {"model": "openai/b", "api_key": "sk-very-secret-2", "timeout": 5},
+        {"model": "openai/c", "api_key": "os.environ/OPENAI_API_KEY_2"},
+        {"model": "openai/d", "api_key": "sk-very-secret-1"},
+        {"model": "hosted_vllm/e", "api_base": "http://h/v1", "api_key": "none"},
+        {"model": "bedrock/f", "aws_access_key_id": "AKIASECRET", "aws_secret_access_key": "very-secret"},
+    ]
+    config = {"model_list": [{"model_name": row["model"][-1], "litellm_params": row} for row in rows]}
+    found = litellm.moved({**config, "litellm_settings": {"request_timeout": 9}})
+    written = found.written("config.yaml")
+    assert not any(secret in written for secret in ("very-secret", "AKIASECRET"))
+    keys = {name: one["api_key"] for name, one in found.config["providers"].items()}
+    assert keys == {
+        "openai": "${OPENAI_API_KEY}",
+        "openai-2": "${OPENAI_API_KEY_3}",
+        "openai-3": "${OPENAI_API_KEY_2}",
+        "vllm": "none",
+        "bedrock": "${AWS_ACCESS_KEY_ID}:${AWS_SECRET_ACCESS_KEY}",
+    }
+    assert found.config["models"]["d"]["route"] == ["openai/d"]
+    told = "\n".join(found.left)
+    assert "api_key of 'openai/b': it stands there in plain text and is expected as ${OPENAI_API_KEY_3}" in told
+    assert "model_list 'b': its timeouts; set providers.openai-2.first_chunk_timeout" in told
+    assert "litellm_settings.request_timeout: set providers.<name>.first_chunk_timeout" in told
+
+
 @pytest.mark.parametrize(
     ("model", "target", "region"),
     [
