@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from gateway.errors import GatewayError, InvalidRequest, Overloaded, RequestTimeout
 from gateway.server_cycle import Cycle, HeadersTooLarge, TurnedAway, UriTooLong, fault_of, told
 from gateway.server_limits import Limits, Waiting
+from gateway.server_offers import has_body, reading_on
 
 SLOWEST_BYTES_PER_SECOND = 65_536
 # In the ASGI scope, which no client can write: only who may open the socket's file (0600) can be at the other end.
@@ -94,12 +95,7 @@ class Protocol(HttpToolsProtocol):
         began_in_head = self._in_head
         # What is smaller than the bound cannot exceed it: header by header is counted only in the rare other case.
         self._counting = began_in_head or len(data) > self.limits.header_bytes
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._upgrade()
-        except httptools.HttpParserError as error:
-            self._refuse(self._fault or fault_of(error))
+        self._feed(data)
         if self._deaf:
             return
         if self._in_head and began_in_head:
@@ -109,11 +105,24 @@ class Protocol(HttpToolsProtocol):
                 return
         self._await_more()
 
+    def _feed(self, data: bytes) -> None:
+        while not self._deaf:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                data = data[offer.args[0] :]
+                self._upgrade()
+            except httptools.HttpParserError as error:
+                self._refuse(self._fault or fault_of(error))
+
     def _upgrade(self) -> None:
-        """No other protocol is spoken here: the request is answered as it is, what follows it cannot be read."""
-        self._deaf = True
-        if self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison] - None until the first request
+        """No other protocol is spoken here: the request is answered as it is. What follows a CONNECT cannot be read."""
+        if self.scope["method"] == "CONNECT":
+            self._deaf = True
             self.cycle.keep_alive = False
+        else:
+            self.parser = self._parser = reading_on(self, self.headers)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -211,6 +220,8 @@ class Protocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._parser.should_upgrade() and self.scope["method"] != "CONNECT" and has_body(self.headers):
+            return  # it comes yet
         self._in_body = False
         if self.cycle.response_complete:
             if not self.cycle.keep_alive:  # all has come that was thrown away

@@ -326,10 +326,18 @@ async def test_half_open_connections_do_not_hinder_others(server: Server) -> Non
 
 
 async def test_an_upgrade_is_answered_as_the_request_it_is(server: Server) -> None:
-    """Some clients offer h2c or websockets first; nothing after it can be understood."""
+    """Some clients offer h2c or websockets first, Java's with the body of its first request; then they go on."""
+    offer = ("connection: upgrade, http2-settings", "upgrade: h2c", "http2-settings: AAMAAABkAAQBAAAAAAIAAAAA")
     async with connected(server.port) as client:
         await client.send(b"GET / HTTP/1.1\r\nhost: t\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
         assert (await client.answer()).status == 200
+        for _ in range(2):
+            await client.send(post(b'{"a": 1}', *offer))
+            answer = await client.answer()
+            assert (answer.status, decode(answer.body)["body"]) == (200, {"a": 1})
+    async with connected(server.port) as client:
+        await client.send(b"CONNECT t:1 HTTP/1.1\r\nhost: t\r\n\r\nnobody reads this")
+        assert (await client.answer()).status >= 400
         assert await client.closed() == b""
 
 

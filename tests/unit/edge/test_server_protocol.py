@@ -21,6 +21,8 @@ _ID = re.compile(rb"x-request-id: [0-9a-f-]{36}")
 LENGTH = b"POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = b"POST /b HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nx-t: 1\r\n\r\n"
 PLAIN = b"GET /c?d=%20e HTTP/1.1\r\nhost: t\r\naccept: */*\r\n\r\n"
+_OFFER = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQBAAAAAAIAAAAA\r\n"
+OFFERED = [request.replace(b"\r\n", b"\r\n" + _OFFER, 1) for request in (LENGTH, CHUNKED, PLAIN)]
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
@@ -64,7 +66,9 @@ async def fed(*pieces: bytes, limits: Limits | None = None) -> bytes:
     return _ID.sub(b"x-request-id: -", wire.written)
 
 
-@pytest.mark.parametrize("request_bytes", [LENGTH, CHUNKED, PLAIN, LENGTH + CHUNKED + PLAIN])
+@pytest.mark.parametrize(
+    "request_bytes", [LENGTH, CHUNKED, PLAIN, LENGTH + CHUNKED + PLAIN, *OFFERED, b"".join([*OFFERED, LENGTH])]
+)
 async def test_a_request_is_the_same_however_it_is_cut(request_bytes: bytes) -> None:
     """Packets end anywhere: within a name, a number, a line end."""
     whole = await fed(request_bytes)
@@ -80,6 +84,15 @@ async def test_what_is_read_is_what_was_sent() -> None:
     assert b"POST /a  2 hello" in told
     assert b"POST /b  2 abc" in told
     assert b"GET /c d=%20e 2 " in told
+
+
+async def test_an_offer_of_another_protocol_loses_nothing() -> None:
+    """Java's client offers h2c with the body of its first request; it was told that it had sent none."""
+    told = await fed(b"".join([*OFFERED, LENGTH]))
+    assert b"POST /a  5 hello" in told
+    assert b"POST /b  5 abc" in told
+    assert b"GET /c d=%20e 5 " in told
+    assert b"POST /a  2 hello" in told
 
 
 @pytest.mark.parametrize("cut", [1, 10, 16, 40, 1_000])
@@ -112,6 +125,7 @@ hostile = st.lists(
             b"\r\n\r\n",
             b"ffffffffffffffff\r\n",
             b"connection: upgrade\r\nupgrade: h2c\r\n",
+            *OFFERED,
             b"CONNECT a:1 HTTP/1.1\r\nhost: t\r\n\r\n",
             b"OPTIONS * HTTP/1.1\r\nhost: t\r\n\r\n",
             b"expect: 100-continue\r\n",
