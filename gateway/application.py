@@ -11,13 +11,14 @@ from typing import Any
 from litestar import Litestar
 
 from gateway.control_plane import ControlPlane
+from gateway.routes.openai import DEPLOYMENT
 from gateway.server_protocol import Door
 from gateway.start_trouble import StartTrouble
 
 # What clients of Groq, Azure, Google and Fireworks put before a path of OpenAI's, whatever their base URL is. A
-# deployment's name, which the body tells too, may be `provider/model`; what is of none stands right below `/openai`.
+# deployment's name may be `provider/model`; what is of none stands right below `/openai`.
 _THEIRS = re.compile(
-    r"/(?:openai/deployments/.+?(?=/(?:chat/completions|completions|embeddings|audio/|images/))"
+    r"/(?:openai/deployments/(?P<deployment>.+?)(?=/(?:chat/completions|completions|embeddings|audio/|images/))"
     r"|openai(?:/v1)?(?=/)|v1beta/openai(?=/)|inference/v1(?=/))"
 )
 _ELSEWHERE = ("/openai/", "/v1beta/", "/inference/")
@@ -42,6 +43,7 @@ class App(Litestar):
         """ASGI."""
         path: str = scope.get("path", "")  # a lifespan has none
         if path.startswith(_ELSEWHERE):
+            scope[DEPLOYMENT] = deployment_of(path)
             path = scope["path"] = as_openais(path)
         if scope["type"] == "websocket":
             await self.sockets[path](scope, receive, send)  # the server lets no other in
@@ -57,3 +59,9 @@ def as_openais(path: str) -> str:
     """The path of OpenAI's that is meant; the same where it is none of another service's."""
     theirs = _THEIRS.match(path)  # where it begins: to look for it anywhere takes the square of a path's length
     return path if theirs is None else "/v1" + path[theirs.end() :]
+
+
+def deployment_of(path: str) -> str | None:
+    """What Azure's clients ask for by the path; those that are not OpenAI's own leave it out of the body."""
+    theirs = _THEIRS.match(path)
+    return None if theirs is None else theirs["deployment"]

@@ -42,6 +42,8 @@ from gateway.stream import DONE, in_band_error
 from gateway.tasks import Tasks
 from gateway.ticking import Ticking
 
+# In the ASGI scope: the model by the path, for a body that names none.
+DEPLOYMENT = "nearhit.deployment"
 log = structlog.get_logger("nearhit.http")
 _encode = msgspec.json.Encoder().encode
 _REFUSED = (
@@ -199,12 +201,17 @@ class Endpoint:
                 arrived=whole,
             )
         directed = directives(headers)
+        deployed = cast("dict[str, str | None]", scope).get(DEPLOYMENT)
         known = directed is NONE and self._dialect.repeats
         repeat = self._repeats.get((self._operation, principal.key_id, raw)) if known else None
         if repeat is not None:
             return self._again(request_id, principal, repeat, received, len(raw))
-        connection.raw = raw
-        return await self._made(request_id, principal, scope, Read(decode_object(raw), directed, received, len(raw)))
+        body = decode_object(raw)
+        if deployed is None:
+            connection.raw = raw
+        elif body.get("model") is None:
+            body = {**body, "model": deployed}
+        return await self._made(request_id, principal, scope, Read(body, directed, received, len(raw)))
 
     async def _principal(self, scope: HTTPScope) -> Principal:
         """Who asks. Raises MethodNotAllowed, Unauthorized, NotAllowed."""

@@ -41,6 +41,27 @@ async def test_azures_client_names_a_deployment_in_the_path(tmp_path: Path) -> N
         assert (await client.models.list()).data
 
 
+async def test_a_deployment_in_the_path_is_the_model_of_a_body_without_one(tmp_path: Path) -> None:
+    """Azure's own description asks so. What was read of one deployment's request answers no other's."""
+    models = {"a": {"route": ["up/a"], "free": True}, "b": {"route": ["up/b"], "free": True}}
+    async with live(settings(tmp_path, models=models)) as gateway:
+        body = {"messages": [{"role": "user", "content": "Hi."}]}
+        for name in ("a", "b", "a", "b", "a"):
+            told = await gateway.post(f"/openai/deployments/{name}/chat/completions?api-version=2024-10-21", body)
+            assert (told.status, told.json["model"]) == (200, name)
+        told = await gateway.post("/openai/deployments/a/chat/completions", {**body, "model": "b"})
+        assert told.json["model"] == "b"
+        keyed = {"idempotency-key": "k"}
+        told = await gateway.post("/openai/deployments/a/chat/completions", body, headers=keyed)
+        assert told.status == 200
+        told = await gateway.post("/openai/deployments/b/chat/completions", body, headers=keyed)
+        assert (told.status, told.json["error"]["code"]) == (409, "idempotency_key_reused")
+        told = await gateway.post("/openai/chat/completions", body)
+        assert (told.status, told.json["error"]["param"]) == (400, "model")
+        told = await gateway.post("/openai/deployments/no/such/chat/completions", body)
+        assert (told.status, told.json["error"]["code"]) == (404, "model_not_found")
+
+
 @pytest.mark.parametrize("path", ["/inference/x/openai/v1/models", "/v1beta/models/openai/deployments/x/embeddings"])
 def test_a_path_is_looked_at_where_it_begins(path: str) -> None:
     """Looked for anywhere, 16 KB of repetitions held a worker for 200 ms, and another path was asked for than came."""
