@@ -100,8 +100,11 @@ class Reader:
         try:
             for event in self._parser.parse(chunk) if chunk else ():
                 await self._take(event)
-        except ParserLimitReached:
-            raise _too_large(self._limit) from None
+        except ParserLimitReached as error:
+            told = str(error)
+            if "Content-Length" in told or "segment size" in told:
+                raise _too_large(self._limit) from None
+            raise TooLarge(f"The form has more than {_MOST_FIELDS} parts, or one with too long a head.") from None
         except (MultipartError, UnicodeDecodeError) as error:
             raise InvalidRequest(f"The form cannot be read: {str(error)[:200]}.", code="invalid_form") from None
 

@@ -232,6 +232,11 @@ async def test_files_come_back_as_they_were_sent(tmp_path: Path) -> None:
         with pytest.raises(openai.APIStatusError) as large:
             await client.files.create(file=("x", b"x" * (1 << 20) + b"y"), purpose="batch")
         assert large.value.status_code == 413
+        assert "The file is larger than" in large.value.message
+        many = {f"p{number}": "x" for number in range(80)}
+        with pytest.raises(openai.APIStatusError) as crowded:
+            await client.files.create(file=("x", b"x"), purpose="batch", extra_body=many)
+        assert (crowded.value.status_code, "64 parts" in crowded.value.message) == (413, True)
         for purpose, sent in (("nonsense", b"x"), ("batch", b"")):
             with pytest.raises(openai.BadRequestError):
                 await client.files.create(file=("x", sent), purpose=purpose)  # pyright: ignore[reportArgumentType] - wrong on purpose
