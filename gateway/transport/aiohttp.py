@@ -14,6 +14,7 @@ from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from gateway.transport import BrokenOff, ConnectFailed, TimedOut, TransportError
+from gateway.transport.trouble import words
 
 # DNS, TCP and TLS together.
 CONNECT_TIMEOUT = 5.0
@@ -61,10 +62,10 @@ class AiohttpTransport:
             if isinstance(error, aiohttp.ConnectionTimeoutError):
                 raise ConnectFailed(f"no connection within {CONNECT_TIMEOUT:g} s") from error
             raise TimedOut(f"no answer within {timeout:g} s") from error
+        except (aiohttp.ClientError, aiohttp.http.HttpProcessingError, OSError) as error:
+            raise _translated(error) from error  # a certificate's are of ValueError, too
         except ValueError as error:
             raise ConnectFailed("an address or a header that cannot be sent") from error
-        except (aiohttp.ClientError, aiohttp.http.HttpProcessingError, OSError) as error:
-            raise _translated(error) from error
         return AiohttpExchange(response)
 
     async def close(self) -> None:
@@ -96,7 +97,7 @@ class AiohttpExchange:
         except TimeoutError as error:
             raise TimedOut(f"nothing came for {timeout:g} s") from error
         except (aiohttp.ClientError, aiohttp.http.HttpProcessingError, OSError) as error:
-            raise BrokenOff(_words(error)) from error
+            raise BrokenOff(words(error)) from error
 
     async def whole(self, limit: int, timeout: float) -> bytes:
         pieces: list[bytes] = []
@@ -111,7 +112,7 @@ class AiohttpExchange:
         except TimeoutError as error:
             raise TimedOut(f"the answer was not whole within {timeout:g} s") from error
         except (aiohttp.ClientError, aiohttp.http.HttpProcessingError, OSError) as error:
-            raise BrokenOff(_words(error)) from error
+            raise BrokenOff(words(error)) from error
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:
@@ -133,12 +134,5 @@ def _payload(content: bytes) -> bytes | io.BytesIO | None:
 
 def _translated(error: Exception) -> TransportError:
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL):
-        return ConnectFailed(_words(error))
-    return BrokenOff(_words(error))
-
-
-def _words(error: Exception) -> str:
-    """What broke, without the peer's own bytes: those are not for logs."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{type(error).__name__}: {error.strerror}"
-    return type(error).__name__
+        return ConnectFailed(words(error))
+    return BrokenOff(words(error))

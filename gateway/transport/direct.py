@@ -18,6 +18,7 @@ from aiohappyeyeballs import AddrInfoType, start_connection  # pyright: ignore[r
 from msgspec import Struct
 
 from gateway.transport import ConnectFailed
+from gateway.transport.trouble import words
 from gateway.transport.wire import Connection, Exchange
 
 # DNS, TCP and TLS together.
@@ -135,7 +136,7 @@ class DirectTransport:
         except TimeoutError as error:
             raise ConnectFailed(f"no connection within {patience:.3g} s") from error
         except (OSError, ssl.SSLError, UnicodeError) as error:
-            raise ConnectFailed(_words(error)) from error
+            raise ConnectFailed(words(error)) from error
 
     async def _connected(self, origin: Origin, loop: asyncio.AbstractEventLoop) -> Connection:
         scheme, host, port = origin
@@ -183,12 +184,3 @@ def _request(lines: bytes, headers: Mapping[str, str], content: bytes) -> bytes:
     except UnicodeEncodeError as error:
         raise ConnectFailed("a header has characters that no header can carry") from error
     return b"%b%bContent-Length: %d\r\n\r\n%b" % (lines, raw, len(content), content)
-
-
-def _words(error: Exception) -> str:
-    """What broke, without the peer's own bytes: those are not for logs."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}"
-    if isinstance(error, OSError) and error.strerror:
-        return f"{type(error).__name__}: {error.strerror}"
-    return type(error).__name__

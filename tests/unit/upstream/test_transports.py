@@ -248,8 +248,16 @@ async def test_nothing_listens_there(transport: Transport) -> None:
     """Nothing was sent, and whoever pays must be able to tell."""
     async with raw_upstream(fixed(b"")) as up:
         url = up.url
-    with pytest.raises(ConnectFailed):
+    with pytest.raises(ConnectFailed, match="refused") as told:
         await get(transport, url)
+    assert "127.0.0.1" not in str(told.value), "clients read this, and the address is the operator's"
+
+
+async def test_a_name_nobody_has(transport: Transport) -> None:
+    """The reason is told, the name is not."""
+    with pytest.raises(ConnectFailed) as told:
+        await get(transport, "http://inside.invalid/v1")
+    assert "inside" not in str(told.value)
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "http:///v1", "http://127.0.0.1:99999/", "nonsense"])
@@ -326,8 +334,9 @@ async def test_tls_is_checked(kind: type[AiohttpTransport] | type[DirectTranspor
                     assert await fetch(transport, url) == (200, b"secret")
                     assert await fetch(transport, url) == (200, b"secret")
                 else:
-                    with pytest.raises(ConnectFailed):
+                    with pytest.raises(ConnectFailed, match="certificate is not trusted") as told:
                         await get(transport, url)
+                    assert host not in str(told.value)
             finally:
                 await transport.close()
         assert {heard.connection for heard in up.heard} == {up.heard[0].connection}
