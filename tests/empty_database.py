@@ -7,6 +7,7 @@ in a schema.
 import asyncio
 import os
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from gateway.db.session import Database
 from gateway.ids import uuid7
 
 really_upgrade = migrate.upgrade_database
+_ONE_AT_A_TIME = threading.Lock()
 
 
 async def upgrade_database(database: Database, *, apart: bool = False) -> None:
@@ -38,8 +40,13 @@ def _fill(path: Path) -> None:
         put(path)
 
 
-@cache
 def _migrated() -> bytes:
+    with _ONE_AT_A_TIME:  # Alembic's context is the process's: two threads that migrate at once wait for ever
+        return _made()
+
+
+@cache
+def _made() -> bytes:
     with tempfile.TemporaryDirectory(prefix="nearhit-empty-") as folder, ThreadPoolExecutor(1) as thread:
         path = Path(folder) / "nearhit.db"
         thread.submit(asyncio.run, _migrate(path)).result()  # the test that asks first may be in a loop of its own

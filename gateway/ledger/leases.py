@@ -103,8 +103,9 @@ class Leases:
                     raise refusing.refusal(need)
                 waited = True
                 await asyncio.sleep(_RECLAIM_SECONDS)
-            # What cannot be handed back cannot be had again; all else moves, or turns out to be too little.
-            now = [(pool.id, pool.left, pool.free, pool.releasing) for pool in lacking if pool.releasing]
+            # What cannot be handed back cannot be had again; all else moves, or turns out to be too little. Beside
+            # processes that want the same part it may come back, be given out and go again, and look as it did.
+            now = [(p.id, p.left, p.free, p.releasing, p.returned) for p in lacking if p.releasing]
             if now and now == before:
                 raise Overloaded("A part of the budget is on its way back.", code="budget_unavailable", headers=_LATER)
             before = now
@@ -252,6 +253,7 @@ class Leases:
         lease = standing.lease
         if pool.releasing and lease.granted == pool.granted - pool.releasing:
             pool.releasing = 0  # an earlier hand-back had reached the database after all
+            pool.returned += 1
         more = lease.granted - pool.granted
         pool.granted = lease.granted
         pool.balance(*standing.balance, self._monotonic())
@@ -262,6 +264,7 @@ class Leases:
         pool = self._pools.all.get(standing.window)
         if pool is not None:
             pool.granted, pool.releasing = standing.lease.granted, 0
+            pool.returned += 1
             pool.balance(*standing.balance, self._monotonic())
 
 

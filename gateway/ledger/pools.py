@@ -44,7 +44,8 @@ class Pool:
     `granted` and `consumed` mirror the lease row; `outstanding` is reserved by requests that run; `unshipped` is
     settled but not yet in the database. `spent`, `held`, `limit`: the window's balance when it was last read, at
     `contact` (monotonic seconds). `size`, `enlarged`: how large the last addition was, and when; `passed` is what had
-    gone through this pool by then. Where less than `low` is left, more is fetched ahead, but not before `again`.
+    gone through this pool by then; `returned`: how often the database had what was `releasing`. Where less than `low`
+    is left, more is fetched ahead, but not before `again`.
     """
 
     __slots__ = (
@@ -63,6 +64,7 @@ class Pool:
         "outstanding",
         "passed",
         "releasing",
+        "returned",
         "size",
         "spent",
         "starts",
@@ -81,6 +83,7 @@ class Pool:
         self.granted = 0
         self.consumed = 0
         self.releasing = 0
+        self.returned = 0
         self.outstanding = 0
         self.unshipped = 0
         self.last_used = 0.0

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -157,3 +157,22 @@ async def test_what_cannot_be_handed_back_is_said_not_asked_for_again_and_again(
     assert pool.left == 0 < pool.releasing
     with pytest.raises(Overloaded, match="on its way back"):
         await asyncio.wait_for(ledger._leases.obtain([pool], 90), timeout=30.0)
+
+
+async def test_what_goes_back_and_forth_is_asked_for_until_it_stays(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes that want the last part of a budget hand it to and fro: it looks the same each time."""
+    ledger = await rig.ledger()
+    await ledger.set_budget(budget("org", 100), "test")
+    await rig.charge(ledger, 10, most=10)
+    pool, leases, wanted_elsewhere = pool_of(ledger), ledger._leases, iter([True, True, True, False])
+    granted = leases._grant
+
+    async def handed_on(demands: Any) -> Any:
+        found = await granted(demands)
+        if next(wanted_elsewhere):
+            pool.releasing = pool.left
+        return found
+
+    monkeypatch.setattr(leases, "_grant", handed_on)
+    await asyncio.wait_for(leases.obtain([pool], 90), timeout=30.0)
+    assert pool.returned == 3
