@@ -27,7 +27,7 @@ def line(id: str, **changes: Any) -> str:
 
 
 def records(path: Path) -> dict[str, Any]:
-    return {one["custom_id"]: one for one in map(msgspec.json.decode, path.read_text().splitlines())}
+    return {one["custom_id"]: one for one in map(msgspec.json.decode, path.read_bytes().splitlines())}
 
 
 async def sim(**settings: Any) -> SimEngine:
