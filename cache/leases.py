@@ -109,8 +109,13 @@ class Leases:
     def __len__(self) -> int:
         return len(self._held) + len(self._watched)
 
+    @property
+    def shared(self) -> bool:
+        """Whether there are other processes to agree with."""
+        return self._leasing is not None
+
     def turn(self, exact: bytes) -> Turn | None:
-        return None if self._leasing is None else Turn(self, exact)
+        return Turn(self, exact) if self.shared else None
 
     def heard(self, change: Change) -> None:
         """The store tells of a change: whoever waits for that entry looks at once."""
@@ -306,9 +311,7 @@ class Leases:
                 await asyncio.sleep(self._leasing.life / 3)
                 held = [(lease.exact, lease.token) for lease in self._held.values() if not lease.kept]
                 if held:
-                    with suppress(
-                        StoreDown
-                    ):  # it is tried again, and a lease that ends meanwhile is only one call more
+                    with suppress(StoreDown):  # it is tried again; a lease that ends meanwhile is one call more
                         await self._leasing.renew(held)
         finally:
             self._renewing = False

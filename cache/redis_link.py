@@ -43,9 +43,8 @@ class Link:
 
     def __init__(self, url: str, *, monotonic: Callable[[], float], lookup: float = LOOKUP_BUDGET) -> None:
         self.lookup = lookup
-        self.fast = _client(
-            url, max(lookup, _SLOW_TIMEOUT)
-        )  # the budget of `ask` ends it, which knows our own lateness
+        # The budget of `ask` ends it, which knows our own lateness.
+        self.fast = _client(url, max(lookup, _SLOW_TIMEOUT))
         self.slow = _client(url, _SLOW_TIMEOUT)
         self._places = asyncio.Semaphore(_CONNECTIONS)
         self._breaker = Breaker(monotonic=monotonic)

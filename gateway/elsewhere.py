@@ -39,7 +39,7 @@ class Elsewhere:
         self._flights = flights
         self._telemetry = telemetry
         self._monotonic = monotonic
-        self._wait = wait
+        self._wait = wait if leases.shared else 0.0
         self._beyond = beyond
 
     def turn(self, journey: Journey) -> Turn | None:

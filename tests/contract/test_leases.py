@@ -349,9 +349,9 @@ async def test_a_redis_that_is_too_slow_is_not_asked_by_every_request(redis_url:
 
     async def slowly(*told: object) -> object:
         await asyncio.sleep(1)
-        return await run(*told)  # pyright: ignore[reportArgumentType]
+        return await run(*told)  # pyright: ignore[reportArgumentType] - handed through as it came
 
-    link.fast.evalsha = slowly  # pyright: ignore[reportAttributeAccessIssue]
+    link.fast.evalsha = slowly  # pyright: ignore[reportAttributeAccessIssue] - of one client, not of its class
     for _ in range(2):
         turn = leases.turn(EXACT)
         assert turn is not None

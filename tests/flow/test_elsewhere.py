@@ -19,6 +19,14 @@ def later(gateway: Live, **body: Any) -> "asyncio.Task[Told]":
     return asyncio.get_running_loop().create_task(gateway.chat(**body))
 
 
+async def begun(gateway: Live, **body: Any) -> "asyncio.Task[Told]":
+    """Asked, and so far that this gateway makes the answer or waits for it."""
+    leases = cache_of(gateway).leases
+    before, asked = len(leases), later(gateway, **body)
+    await until(lambda: len(leases) > before)
+    return asked
+
+
 async def test_workers_together_make_one_upstream_call(tmp_path: Path, redis_url: str) -> None:
     """The promise of one worker must be the promise of all of them: both forms mixed, at three gateways."""
     async with gateways(tmp_path, redis_url, SLOW, SLOW, SLOW) as found:
@@ -36,8 +44,7 @@ async def test_workers_together_make_one_upstream_call(tmp_path: Path, redis_url
 async def test_who_waited_is_told_a_hit_and_where_its_time_went(tmp_path: Path, redis_url: str) -> None:
     """It is an exact hit like any other; the wait is nobody's overhead."""
     async with gateways(tmp_path, redis_url, {"ttft_ms": 1_000}, {}) as found:
-        first = later(found[0])
-        await asyncio.sleep(0.1)
+        first = await begun(found[0])
         second = await found[1].chat()
         assert (await first).headers["x-nearhit-cache"] == "miss"
         assert second.headers["x-nearhit-cache"] == "hit-exact"
@@ -74,8 +81,7 @@ async def test_who_forbids_reuse_neither_waits_nor_is_waited_for(tmp_path: Path,
             await asyncio.sleep(0.1)
             assert not len(cache_of(found[0]).leases), headers
             await one
-        first = later(found[0])
-        await asyncio.sleep(0.1)
+        first = await begun(found[0])
         assert (await found[1].chat(headers={"cache-control": "only-if-cached"})).status == 504
         for headers in ({"cache-control": "no-store"}, {"cache-control": "no-cache"}, {"x-nearhit-cache": "off"}):
             assert (await found[1].chat(headers=headers)).status == 200
@@ -86,10 +92,8 @@ async def test_who_forbids_reuse_neither_waits_nor_is_waited_for(tmp_path: Path,
 async def test_a_refresh_ends_everybodys_wait(tmp_path: Path, redis_url: str) -> None:
     """An answer that is kept is the answer, whoever made it."""
     async with gateways(tmp_path, redis_url, {"ttft_ms": 5_000}, {}) as found:
-        first = later(found[0])
-        await asyncio.sleep(0.1)
-        second = later(found[1])
-        await asyncio.sleep(0.1)
+        first = await begun(found[0])
+        second = await begun(found[1])
         await found[1].chat(headers={"cache-control": "no-cache"})
         assert (await second).headers["x-nearhit-cache"] == "hit-exact"
         first.cancel()
@@ -106,15 +110,13 @@ async def test_it_can_be_switched_off(tmp_path: Path, redis_url: str) -> None:
 async def test_the_wait_is_bounded(tmp_path: Path, redis_url: str) -> None:
     """By the operator, and by half of what the request's own time allows: then it is answered here."""
     async with gateways(tmp_path, redis_url, {"ttft_ms": 3_000}, {}, wait_for_others="300ms") as found:
-        first = later(found[0])
-        await asyncio.sleep(0.1)
+        first = await begun(found[0])
         told = await found[1].chat()
         assert told.headers["x-nearhit-cache"] == "miss"
         assert found.waits() == {"late": 1}
         assert (await first).status == 200
     async with gateways(tmp_path / "deadline", redis_url, {"ttft_ms": 3_000}, {}) as found:
-        first = later(found[0])
-        await asyncio.sleep(0.1)
+        first = await begun(found[0])
         told = await found[1].chat(headers={"x-nearhit-timeout": "600ms"})
         assert told.status == 200
         assert found.waits() == {"late": 1}
@@ -133,8 +135,7 @@ async def test_a_cheaper_model_is_not_waited_for_anew(tmp_path: Path, redis_url:
                 await gateway.services.prices.set(name, **terms)
         budget = Budget(scope="team:acme", limit_nano=50_000, degrade_to="small", degrade_at=1.0)
         await found[1].services.ledger.set_budget(budget, "test")
-        firsts = [later(found[0], model=name, max_tokens=100) for name in models]
-        await asyncio.sleep(0.1)
+        firsts = [await begun(found[0], model=name, max_tokens=100) for name in models]
         told = await found[1].chat(model="smart", max_tokens=100)
         assert told.json["model"] == "small"
         assert found.waits() == {"late": 1}
@@ -146,8 +147,7 @@ async def test_a_stream_waits_a_moment_beyond_the_first_token(tmp_path: Path, re
     """A client that reads along would see nothing before the whole is kept; one that wants the whole waits on."""
     story = {"ttft_ms": 100, "tpot_ms": 100, "tokens": 20}
     async with gateways(tmp_path, redis_url, story, {}, {}) as found:
-        first = later(found[0], stream=True)
-        await asyncio.sleep(0.05)
+        first = await begun(found[0], stream=True)
         whole = later(found[2])
         told = await found[1].chat(stream=True)
         assert told.headers["x-nearhit-cache"] == "miss"
@@ -161,8 +161,7 @@ async def test_a_stream_waits_a_moment_beyond_the_first_token(tmp_path: Path, re
 async def test_a_short_stream_is_waited_for(tmp_path: Path, redis_url: str) -> None:
     """What is whole within the moment is replayed."""
     async with gateways(tmp_path, redis_url, {"ttft_ms": 300, "tpot_ms": 5, "tokens": 10}, {}) as found:
-        first = later(found[0], stream=True)
-        await asyncio.sleep(0.1)
+        first = await begun(found[0], stream=True)
         told = await found[1].chat(stream=True)
         assert told.headers["x-nearhit-cache"] == "hit-exact"
         assert told.events[-1] == "[DONE]"
@@ -174,8 +173,7 @@ async def test_when_the_first_fails_one_of_the_others_goes_on(tmp_path: Path, re
     """A failure elsewhere is no failure here, and no reason for all to call at once."""
     failing = {"ttft_ms": 300, "fail_rate": 1.0, "seed": 3}
     async with gateways(tmp_path, redis_url, failing, SLOW, SLOW, SLOW) as found:
-        first = later(found[0])
-        await asyncio.sleep(0.1)
+        first = await begun(found[0])
         told = await asyncio.gather(*(found[1 + n % 3].chat() for n in range(12)))
         assert (await first).status >= 429
         assert {one.status for one in told} == {200}
@@ -189,8 +187,7 @@ async def test_an_answer_that_is_not_kept_is_waited_for_once(tmp_path: Path, red
     """One after the other would wait for what the next one will not keep either."""
     async with gateways(tmp_path, redis_url, SLOW, SLOW, SLOW) as found:
         cut: dict[str, Any] = {"max_tokens": 3}  # it ends for want of room
-        first = later(found[0], **cut)
-        await asyncio.sleep(0.1)
+        first = await begun(found[0], **cut)
         told = await asyncio.gather(*(found[1 + n % 2].chat(**cut) for n in range(8)))
         assert {one.status for one in told} == {200}
         assert (await first).json["choices"][0]["finish_reason"] == "length"
@@ -205,8 +202,7 @@ async def test_an_answer_without_a_life_is_waited_for_once(tmp_path: Path, redis
     """It is whole and could be kept but for its time: waiting for the next one is in vain all the same."""
     async with gateways(tmp_path, redis_url, {"ttft_ms": 600}, {"ttft_ms": 600}, {"ttft_ms": 600}) as found:
         brief = {"x-nearhit-cache-ttl": "0"}
-        first = later(found[0], headers=brief)
-        await asyncio.sleep(0.1)
+        first = await begun(found[0], headers=brief)
         told = await asyncio.gather(*(gateway.chat(headers=brief) for gateway in found[1:]))
         assert {one.status for one in (await first, *told)} == {200}
         assert found.waits() == {"not-kept": 2}
@@ -215,8 +211,7 @@ async def test_an_answer_without_a_life_is_waited_for_once(tmp_path: Path, redis
 async def test_who_takes_nothing_that_was_kept_waits_for_nothing(tmp_path: Path, redis_url: str) -> None:
     """`max-age=0` is what a reload says: at the end of a wait everything would be too old for it."""
     async with gateways(tmp_path, redis_url, {"ttft_ms": 2_000}, {}) as found:
-        first = later(found[0])
-        await asyncio.sleep(0.1)
+        first = await begun(found[0])
         told = await found[1].chat(headers={"cache-control": "max-age=0"})
         assert told.headers["x-nearhit-cache"] == "miss"
         assert not found.waits()
@@ -226,8 +221,7 @@ async def test_who_takes_nothing_that_was_kept_waits_for_nothing(tmp_path: Path,
 async def test_a_client_that_leaves_frees_the_others(tmp_path: Path, redis_url: str) -> None:
     """The first one's leaving ends its call, and somebody else's turn comes at once; leaving a wait leaves nothing."""
     async with gateways(tmp_path, redis_url, {"ttft_ms": 60_000}, {}) as found:
-        first = later(found[0])
-        await asyncio.sleep(0.1)
+        first = await begun(found[0])
         waiting = later(found[1])
         await until(lambda: len(cache_of(found[1]).leases) == 1)
         waiting.cancel()
@@ -246,8 +240,7 @@ async def test_redis_that_goes_away_ends_the_wait(tmp_path: Path) -> None:
     with redis_server() as url:
         opened = gateways(tmp_path, url, {"ttft_ms": 60_000}, {}, {})
         found = await opened.__aenter__()
-        first = later(found[0])
-        await asyncio.sleep(0.1)
+        first = await begun(found[0])
         waiting = [later(gateway) for gateway in found[1:]]
         await until(lambda: all(len(cache_of(gateway).leases) == 1 for gateway in found[1:]))
     told = await asyncio.wait_for(asyncio.gather(*waiting), 10)
