@@ -14,6 +14,7 @@ from msgspec import Struct
 from gateway.bench.asks import TOPICS, Target, chat, cycle, fresh, question, wordings
 from gateway.bench.load import Ask, Connection, Sample, drive
 from gateway.bench.processes import BenchError, cpu_seconds
+from gateway.bench.stage import Stage
 
 WARM_UP = 0.5
 # Clients know nothing of each other: 32 streams that begin in the same moment would queue behind one another, at the
@@ -25,7 +26,7 @@ TRIED_ON = 3
 class Case(Struct, frozen=True, kw_only=True):
     """`ask` makes the requests for a target. At least `purity` of the gateway's answers must carry `mark`.
 
-    `exact`: asked of the gateway without a semantic tier. `direct`: also asked of the upstream itself and of peers.
+    `gateway`: which of the stage's is asked. `direct`: also asked of the upstream itself and of peers.
     `rate`: requests per second, evenly spread, instead of each connection asking again at once.
     """
 
@@ -36,7 +37,7 @@ class Case(Struct, frozen=True, kw_only=True):
     ask: Callable[[Target], Ask]
     stream: bool = False
     direct: bool = True
-    exact: bool = True
+    gateway: str = "exact"
     purity: float = 0.98
     rate: float = 0.0
 
@@ -65,7 +66,7 @@ def _same(target: Target) -> Ask:
 
 
 def cases() -> list[Case]:
-    """In the order in which they are measured and printed; `hit_semantic` joins once its wordings are known."""
+    """In the order in which they are measured and printed; hits by meaning join once their wordings are known."""
     return [
         Case(name="miss", about="exact tier only", mark="miss", connections=16, ask=_unique(seed=1)),
         Case(name="hit_exact", about="the same again", mark="hit-exact", connections=16, ask=_same, direct=False),
@@ -75,7 +76,7 @@ def cases() -> list[Case]:
             mark="miss",
             connections=4,
             ask=_unique(seed=2),
-            exact=False,
+            gateway="semantic",
         ),
         Case(
             name="stream",
@@ -97,7 +98,16 @@ def cases() -> list[Case]:
     ]
 
 
-async def hit_semantic(target: Target) -> Case:
+async def hit_semantic(stage: Stage) -> list[Case]:
+    """Hits by meaning that a list of guards lets through, and such that are read before they are served."""
+    guarded, learned = stage.semantic.plain, stage.learned.plain
+    return [
+        _hits("semantic", guarded, await _served(guarded), how="served unread"),
+        _hits("learned", learned, await _served(learned), how="both texts read first"),
+    ]
+
+
+async def _served(target: Target) -> list[str]:
     """Each topic is asked once; other wordings, tried on a few topics, are then used on the rest, each text once.
 
     Raises BenchError when no wording is a semantic hit on all of the first few.
@@ -115,17 +125,22 @@ async def hit_semantic(target: Target) -> Case:
         connection.close()
     if not served:
         raise BenchError(f"none of {len(wordings())} wordings is a semantic hit on all of {TOPICS[:TRIED_ON]}")
+    return served
+
+
+def _hits(gateway: str, target: Target, served: list[str], *, how: str) -> Case:
+    """Each text once for all rounds: asked again it would be its own key."""
     texts = [wording.format(topic) for wording, topic in itertools.product(served, TOPICS[TRIED_ON:])]
     random.Random(4).shuffle(texts)  # noqa: S311 - the same order in every run
-    ask = cycle([chat(target, text) for text in texts])
+    ask, topics = cycle([chat(target, text) for text in texts]), len(TOPICS) - TRIED_ON
     return Case(
-        name="hit_semantic",
-        about=f"one connection, {len(texts)} other wordings of {len(TOPICS) - TRIED_ON} questions",
+        name="hit_semantic" if gateway == "semantic" else "hit_read",
+        about=f"one connection, {len(texts)} other wordings of {topics} questions, {how}",
         mark="hit-semantic",
         connections=1,
         ask=lambda _: ask,
         direct=False,
-        exact=False,
+        gateway=gateway,
         purity=0.9,
     )
 

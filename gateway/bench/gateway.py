@@ -56,7 +56,7 @@ def run(peers: list[str], *, seconds: float = 3.0, rounds: int = ROUNDS, save: P
 
 async def _measure_all(stage: Stage, peers: list[Target], seconds: float, rounds: int, folder: Path) -> Result:
     plan = cases()
-    plan.insert(2, await hit_semantic(stage.semantic.plain))
+    plan[2:2] = await hit_semantic(stage)
     taken: dict[str, dict[str, list[Figures]]] = {case.name: {} for case in plan}
     for _ in range(rounds):
         for case in plan:
@@ -73,6 +73,7 @@ async def _measure_all(stage: Stage, peers: list[Target], seconds: float, rounds
             "exact_end": round(memory_mb(stage.exact.pids[0]), 1),
             "semantic_start": stage.semantic.rss_start_mb,
             "semantic_end": round(memory_mb(stage.semantic.pids[0]), 1),
+            "learned_end": round(memory_mb(stage.learned.pids[0]), 1),
         },
         disk_sync_ms=disk_sync_ms(folder),
         start_s={
@@ -90,7 +91,7 @@ async def _slice(
 ) -> None:
     """One round of one case: direct, gateway, peers, one after the other."""
     upstream = stage.paced if case.stream else stage.direct
-    gateway = stage.exact if case.exact else stage.semantic
+    gateway = stage.gateway(case.gateway)
     if case.direct:
         pids = (upstream.pid,) if upstream.pid else ()
         direct = await measure(case, upstream, seconds=seconds, rate=case.rate, pids=pids, checked=False)

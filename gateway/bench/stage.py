@@ -21,6 +21,7 @@ ADMIN_KEY = "sk-nh-admin-0123456789abcdef0123456789abcdef"
 MODEL = "openai/gpt-4o-mini"
 AT_ONCE = ("--tokens", "16")
 PACED = ("--tokens", "51", "--ttft-ms", "20", "--tpot-ms", "5")
+SAYING = ("--say", "So it was, is and will be, whatever anybody asks, on every day of every year.")
 
 
 class Gateway(Struct, kw_only=True):
@@ -35,7 +36,7 @@ class Gateway(Struct, kw_only=True):
 
 
 class Stage(Struct, kw_only=True):
-    """The processes of a run. `exact` has no semantic tier, `semantic` has everything.
+    """The processes of a run. `exact` has no semantic tier, `semantic` has everything but a reader, `learned` that too.
 
     `floor` does nothing at all; `hop` syncs a record and asks the upstream (`gateway.bench.floor`).
     """
@@ -46,6 +47,11 @@ class Stage(Struct, kw_only=True):
     hop: Target
     exact: Gateway
     semantic: Gateway
+    learned: Gateway
+
+    def gateway(self, name: str) -> Gateway:
+        """By its field's name."""
+        return {"exact": self.exact, "semantic": self.semantic, "learned": self.learned}[name]
 
 
 def peer(url: str) -> Target:
@@ -69,15 +75,18 @@ def start(stack: ExitStack, folder: Path) -> Stage:
     """Both upstreams and both gateways. Raises BenchError when one does not come up."""
     ours, theirs, plain = _apart()
     direct = [_upstream(stack, folder, core=theirs, environment=plain, pace=pace) for pace in (AT_ONCE, PACED)]
-    modes = ("exact", "semantic")
-    exact, semantic = [
-        _gateway(stack, folder, mode, _config(mode, direct), core=ours, environment=plain) for mode in modes
+    saying = _upstream(stack, folder, core=theirs, environment=plain, pace=SAYING)
+    exact, semantic, learned = [
+        _gateway(stack, folder, mode, _config(mode, upstreams), core=ours, environment=plain)
+        for mode, upstreams in (("exact", direct), ("semantic", direct), ("learned", [saying, direct[1]]))
     ]
     floor, hop = [
         _floor(stack, folder, name, core=ours, environment=plain, more=more)
         for name, more in (("floor", ()), ("hop", ("--hop", str(direct[0].port), str(folder / "hop"))))
     ]
-    return Stage(direct=direct[0], paced=direct[1], floor=floor, hop=hop, exact=exact, semantic=semantic)
+    return Stage(
+        direct=direct[0], paced=direct[1], floor=floor, hop=hop, exact=exact, semantic=semantic, learned=learned
+    )
 
 
 def alone(stack: ExitStack, folder: Path, pace: tuple[str, ...], *, entries: int | None = None) -> Gateway:
@@ -166,9 +175,12 @@ def _gateway(
 def _config(mode: str, upstreams: list[Target]) -> str:
     """The upstream as the provider `openai`, so that the bundled price list applies; no engine.
 
-    The policy is `guarded`: scripted answers would teach one that learns that nothing may be reused. What its decision
-    takes more is measured by `nearhit bench cache`.
+    `exact` and `semantic` run the policy `guarded`: scripted answers would teach one that learns that nothing may be
+    reused. `learned` is the default policy without audits before an upstream that always says the same, as one does
+    whose answers may be reused: it decides and reads as in a scope without labels and serves what it has read.
     """
+    wide = "max_error_rate: 0.5, max_wrong_hit_rate: 0.9, audit_budget_usd: '0', "
+    cache = f"mode: semantic, policy: learned, {wide}" if mode == "learned" else f"mode: {mode}, policy: guarded, "
     return f"""
 providers:
   openai: {{kind: openai, base_url: "http://{HOST}:{upstreams[0].port}/v1", api_key: none}}
@@ -176,7 +188,7 @@ providers:
 models:
   paced: {{route: [paced/gpt-4o-mini]}}
 engines: {{}}
-cache: {{mode: {mode}, policy: guarded, embed_timeout: 2s}}
+cache: {{{cache}embed_timeout: 2s}}
 """
 
 
