@@ -29,7 +29,7 @@ from gateway.bench.traffic import Shape, rows
 from gateway.db.queries import Queries
 from gateway.db.session import Database
 from gateway.db.sums import DAY, Row, day_starts
-from gateway.ledger import sums
+from gateway.ledger import sum_blocks, sum_proof, sums
 from gateway.ledger.request_rows import RequestRows
 from gateway.routes.spend_view import read_view, spending
 from gateway.web.reads import first_piece, series
@@ -37,6 +37,7 @@ from gateway.web.reads import first_piece, series
 _BATCH = 100
 _ROUNDS = 5
 _LIMIT_MS = 300.0
+_SUMS = ("usage_hour", "usage_day", "usage_days8", "usage_days64")
 
 
 class Report(Struct, kw_only=True):
@@ -163,6 +164,7 @@ async def measure(url: str, shape: Shape) -> Report:
     written = None if there else round(await fill(database, shape), 1)
     began = time.perf_counter()
     await sums.make_days(database, _now(shape))
+    await sum_blocks.make_blocks(database)
     made = time.perf_counter() - began
     await database.transact(_analyze)
     queries = Queries(database)
@@ -170,7 +172,7 @@ async def measure(url: str, shape: Shape) -> Report:
     for name, case in cases(queries, shape).items():
         found[name] = await timed(case)
     began = time.perf_counter()
-    wrong = await sums.differences(database)
+    wrong = await sum_proof.differences(database)
     verified = time.perf_counter() - began
     assert not wrong, wrong[0]
     before, began, exported = _memory_mb(), time.perf_counter(), 0
@@ -207,9 +209,7 @@ async def _bytes(database: Database, requests: int) -> dict[str, float] | None:
         for name, of in (("row", "pg_table_size"), ("row and indexes", "pg_total_relation_size")):
             size = await connection.scalar(text(f"SELECT {of}('request')"))
             found[name] = round(size / requests, 1)
-        size = await connection.scalar(
-            text("SELECT pg_total_relation_size('usage_hour') + pg_total_relation_size('usage_day')")
-        )
+        size = await connection.scalar(text(" + ".join(f"pg_total_relation_size('{name}')" for name in _SUMS)))
         found["sums"] = round(size / requests, 1)
     return found
 
@@ -218,7 +218,7 @@ async def _sizes(database: Database) -> dict[str, int]:
     async with database.begin() as connection:
         return {
             name: await connection.scalar(text(f"SELECT COUNT(*) FROM {name}")) or 0  # noqa: S608 - names of our own
-            for name in ("usage_who", "usage_hour", "usage_day")
+            for name in ("usage_who", *_SUMS)
         }
 
 

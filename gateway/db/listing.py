@@ -14,7 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.db.models import RequestRow, Setting, UsageDay, UsageHour
 from gateway.db.session import Dialect
 from gateway.db.sums import DAY, DAYS_TO, HOUR, ROWS_FROM, TAG, USER
-from gateway.db.usage import LABELLED_BY, conditions, matching
+from gateway.db.usage import conditions, matching
+from gateway.db.usage_cut import LABELLED_BY
 
 PAGE = 500
 """Rows read at once: few enough that other requests need not wait for them."""

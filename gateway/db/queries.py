@@ -17,11 +17,34 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.listing import PAGE, Wanted, newest, page
-from gateway.db.models import BudgetAlert, BudgetRow, BudgetWindow, Entry, Explain, PriceVersion, RequestRow, Setting
+from gateway.db.models import (
+    BudgetAlert,
+    BudgetRow,
+    BudgetWindow,
+    Entry,
+    Explain,
+    PriceVersion,
+    RequestRow,
+    Setting,
+    UsageHour,
+)
 from gateway.db.rows import BudgetState, EntryLine, Overview, PriceLine, RequestDetail, RequestLine, UsageRow
 from gateway.db.session import Database
-from gateway.db.sums import BUCKETS, DAYS_TO, HOUR, HOURS_FROM, MEASURES, ROWS_FROM, percentile
-from gateway.db.usage import DIMENSIONS, SPANS, Asked, cut, facet_of, statement
+from gateway.db.sums import (
+    BLOCKS_FROM,
+    BLOCKS_TO,
+    BUCKETS,
+    COSTS_FROM,
+    DAYS_TO,
+    HOUR,
+    HOURS_FROM,
+    LABELS_TO,
+    MEASURES,
+    ROWS_FROM,
+    percentile,
+)
+from gateway.db.usage import DIMENSIONS, SPANS, statement
+from gateway.db.usage_cut import COST, Asked, Reach, cut, facet_of
 from gateway.errors import InvalidRequest
 from policies.budget import Budget, Mode, Period, WindowKind, period, runs_out, window_id
 
@@ -34,7 +57,7 @@ _MOST_BUCKETS = 400
 _MOST_ROWS = 1_000
 _SHORT = 2 * 86_400
 _PATIENCE = 30.0
-_COST = ("cost_nano",)
+_REACH = (DAYS_TO, LABELS_TO, BLOCKS_TO, HOURS_FROM, ROWS_FROM, BLOCKS_FROM, COSTS_FROM)
 _NOTHING = dict.fromkeys(MEASURES, 0)
 _strings = msgspec.json.Decoder(list[str]).decode
 
@@ -111,7 +134,7 @@ class Queries:
             buckets=buckets,
             where=where or {},
             durations=False,
-            measures=_COST,
+            measures=COST,
             among=None if among is None else tuple(among),
         )
         async with self._database.read(patience=_PATIENCE) as connection:
@@ -232,17 +255,18 @@ def _buckets(bounds: Sequence[float]) -> list[tuple[float, float]]:
 
 async def _placed(connection: AsyncConnection, asked: Asked) -> Asked:
     """With how far the sums reach. Raises Pruned when what the answer rests on is not there any more."""
-    wanted = select(Setting.name, Setting.value).where(Setting.name.in_((ROWS_FROM, HOURS_FROM, DAYS_TO)))
-    known = {row[0]: int(row[1]) for row in await connection.execute(wanted)}
-    rows, hours = known.get(ROWS_FROM, 0), known.get(HOURS_FROM, 0)
-    asked = replace(asked, days_to=known.get(DAYS_TO, 0), hours_from=hours, rows_from=rows)
+    wanted = select(Setting.name, Setting.value).where(Setting.name.in_(_REACH))
+    reach = Reach(**{row[0]: int(row[1]) for row in await connection.execute(wanted)})
+    if reach.labels_to < reach.days_to * 24:
+        reach = replace(reach, labels_to=reach.days_to * 24)
+    asked, rows, hours = replace(asked, reach=reach), reach.rows_from, reach.hours_from
     found = cut(asked, facet_of(asked))
     if any(part.start < rows for part in found.rows):
         raise Pruned(
             f"Single requests are kept since {_day(rows)}. Before that, ask for whole hours in UTC, "
             "for whole days by user or by one tag, and not by minute."
         )
-    if any(part.start * HOUR < hours for part in found.hours):
+    if any(part.start * HOUR < hours for part in found.stored.get(UsageHour, ())):
         raise Pruned(f"Hours are kept since {_day(hours)}. Before that, ask for whole days in UTC, and not by hour.")
     return asked
 

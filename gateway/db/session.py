@@ -135,9 +135,13 @@ class Database:
 
     @asynccontextmanager
     async def read(self, *, patience: float | None = None) -> AsyncGenerator[AsyncConnection, None]:
-        """A read-only view; on SQLite a connection that cannot write. `patience`: seconds a report may take."""
+        """A read-only view; on SQLite a connection that cannot write. `patience`: seconds a report may take.
+
+        All statements of a report see the same moment.
+        """
         async with self._reader.connect() as connection:
             if patience is not None and self.dialect == "postgresql":
+                await connection.execution_options(isolation_level="REPEATABLE READ")
                 await connection.exec_driver_sql(_AS_A_REPORT, (str(int(patience * 1_000)),))
             yield connection
 

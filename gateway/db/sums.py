@@ -7,9 +7,13 @@ Pure: the same code counts a batch when it is written, proves the stored sums an
     facet "first"       time to the first piece of answered requests, by hour and by day, under team and model
     facet "user"        by day, under team, project, key, model and the user, for requests that name one
     facet "tag:<name>"  the same, by the tag's value
+    facet "any:<facet>" what all users (all values of a tag) have together, by day, under team, project, key and model
+    facet "owner"       every request, by day, under team, project, key and model: what most pages ask for
 
 Hours are counted with every request. Days are made of them once they are over, up to the day that `DAYS_TO` names;
-what arrives for such a day afterwards is counted in it at once.
+those by user, by tag and by owner grow with every hour that is over, up to the hour that `LABELS_TO` names. What
+arrives for such a day or hour afterwards is counted there at once. Eight days that are made become one sum
+(`usage_days8`), and eight of those another (`usage_days64`), so that a year is read in some twenty pieces.
 """
 
 from bisect import bisect_right
@@ -34,9 +38,16 @@ Neighbours differ by a factor of 2 up to 64 ms and of the square root of 2 from 
 percentile can be off at most: a percentile is placed inside its bucket as if durations were spread evenly in it.
 """
 FIRST, USER, TAG = "first", "user", "tag:"
+OWNER, ANY = "owner", "any:"
 ROWS_FROM, HOURS_FROM, DAYS_TO, NAMES_GONE = "rows_from", "hours_from", "days_to", "names_gone"
 """Names of settings: the instants from which on rows and sums of hours are kept, older ones were pruned; the first day
 (days since the epoch) whose sums are not made yet; how often combinations were pruned that no sum has any more."""
+LABELS_TO, COSTS_FROM = "labels_to", "costs_from"
+"""The first hour (since the epoch) that is not in the sums by owner, user and tag; the first day that knows its `COSTS`
+by user and tag: it was made from rows."""
+BLOCKS_TO, BLOCKS_FROM, LATE = "blocks_to", "blocks_from", "late"
+"""The first day that is in no sum of eight; the instant from which on days in them are kept; how often something was
+added to a day that was made."""
 MEASURES = (
     "requests",
     "hits",
@@ -59,11 +70,15 @@ MEASURES = (
 )
 BUCKETS = tuple(f"h{i:02}" for i in range(len(EDGES) + 1))
 SUMMED = (*MEASURES, *BUCKETS)
+COSTS = tuple(f"c{i:02}" for i in range(24))
 HOURS = "hours"
 HITS = ("exact", "semantic", "shared")
 _N = len(MEASURES)
 _CORRECTED = MEASURES.index("corrected_nano")
+_COST_NANO = MEASURES.index("cost_nano")
 _ZEROS = [0] * (len(SUMMED) + 1)
+_DAY_ZEROS = [0] * (len(SUMMED) + len(COSTS) + 1)
+_C = len(SUMMED)
 _NO_LABEL = ("",)
 _NOT_KEPT = ("", "", "", "", "", 0)  # provider to status
 _encode = msgspec.json.Encoder().encode
@@ -90,12 +105,12 @@ Row = tuple[Any, ...]
 Key = tuple[str, int, tuple[Any, ...]]
 """Facet, whole hours or days since the epoch, and the dimensions as `Who` names them."""
 Sums = dict[Key, list[int]]
-"""The numbers of `SUMMED` by key, and last a bit for each hour of the day that they are of."""
+"""The numbers of `SUMMED` by key, of days `COSTS` too, and last a bit for each hour of the day that they are of."""
 
 COLUMNS = tuple(column.name for column in cast("Table", RequestRow.__table__).columns)
 _AT = {name: place for place, name in enumerate(COLUMNS)}
 _SUMS_COLUMNS = tuple(column.name for column in cast("Table", UsageDay.__table__).columns)
-assert ("facet", "starts", "who", *SUMMED, HOURS) == _SUMS_COLUMNS, "the tables of sums follow MEASURES and EDGES"
+assert ("facet", "starts", "who", *SUMMED, *COSTS, HOURS) == _SUMS_COLUMNS, "tables follow MEASURES, EDGES"
 _ID, _TIME, _USER, _SOURCE, _CACHE, _TAGS = (_AT[name] for name in ("id", "at", "user", "source", "cache", "tags"))
 _STATUS, _PROMPT, _COST, _COST_STATUS = (_AT[name] for name in ("status", "prompt", "cost_nano", "cost_status"))
 _SAVED, _DISCOUNT = (_AT[name] for name in ("saved_nano", "discount_nano"))
@@ -131,9 +146,13 @@ def by_label(rows: Iterable[Row], corrected: Mapping[str, int] | None = None) ->
     """What `rows` add to the sums of days by user and by tag."""
     sums: Sums = {}
     for row in rows:
-        day, own = int(row[_TIME]) // DAY, row[_CACHE] == "audit"
+        hour, own = int(row[_TIME]) // HOUR, row[_CACHE] == "audit"
         for facet, label in _labels(row):
-            held = _add(sums, (facet, day, (*_owner(row), *_NOT_KEPT, label)), row, own)
+            key = (facet, hour // 24, (*_owner(row), *_NOT_KEPT, label))
+            if key not in sums:
+                sums[key] = _DAY_ZEROS.copy()
+            held = _add(sums, key, row, own)
+            held[_C + hour % 24] += row[_COST]
             if corrected and row[_ID] in corrected:
                 held[_CORRECTED] += corrected[row[_ID]]
     return sums
@@ -143,8 +162,46 @@ def by_day(hours: Sums) -> Sums:
     """Sums of hours, added up by day."""
     days: Sums = {}
     for (facet, hour, who), sums in hours.items():
-        merge(days, {(facet, hour // 24, who): sums})
+        merge(days, {(facet, hour // 24, who): _of_a_day(hour, sums)})
     return days
+
+
+def made(hours: Sums, labels: Sums, days_to: int, labels_to: int) -> Sums:
+    """All that hours and labels add to days, as far as those are made. `labels`: of hours before `labels_to` only."""
+    days = by_day({key: sums for key, sums in hours.items() if key[1] < days_to * 24})
+    for (facet, hour, who), sums in hours.items():
+        if facet == "" and hour < labels_to:
+            merge(days, {(OWNER, hour // 24, (*who[:4], *_NOT_KEPT, "")): _of_a_day(hour, sums)})
+    for (facet, day, who), sums in labels.items():
+        merge(days, {(ANY + facet, day, (*who[:-1], "")): sums})
+    return days | labels
+
+
+def gathered(days: Sums) -> Sums:
+    """What the sums by owner and of all users and values say, of the other sums of a day."""
+    found: Sums = {}
+    for (facet, day, who), sums in days.items():
+        if facet == "":
+            merge(found, {(OWNER, day, (*who[:4], *_NOT_KEPT, "")): sums})
+        elif facet == USER or facet.startswith(TAG):
+            merge(found, {(ANY + facet, day, (*who[:-1], "")): sums})
+    return found
+
+
+def blocks(days: Sums, size: int, to: int) -> Sums:
+    """What sums of days add to those of `size` days, of which those are made that end at or before the day `to`."""
+    found: Sums = {}
+    for (facet, day, who), sums in days.items():
+        if (day // size + 1) * size <= to:
+            merge(found, {(facet, day // size, who): sums})
+    return found
+
+
+def _of_a_day(hour: int, sums: list[int]) -> list[int]:
+    """The same numbers as of a day."""
+    costs = [0] * len(COSTS)
+    costs[hour % 24] = sums[_COST_NANO]
+    return [*sums[:-1], *costs, sums[-1]]
 
 
 def correction(row: Row, amount: int) -> tuple[Sums, Sums]:
@@ -153,7 +210,8 @@ def correction(row: Row, amount: int) -> tuple[Sums, Sums]:
     sums = _ZEROS.copy()
     sums[_CORRECTED] = amount
     sums[-1] = 1 << hour % 24
-    labels: Sums = {(facet, hour // 24, (*_owner(row), *_NOT_KEPT, label)): sums for facet, label in _labels(row)}
+    whole = _of_a_day(hour, sums)
+    labels: Sums = {(facet, hour // 24, (*_owner(row), *_NOT_KEPT, label)): whole for facet, label in _labels(row)}
     return {("", hour, _who(row) + _NO_LABEL): sums}, labels
 
 

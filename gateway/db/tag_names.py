@@ -10,7 +10,7 @@ from gateway.db.session import Database
 from gateway.db.sums import TAG
 
 _MOST = 50
-_FACETS = _MOST + 8  # there are few that are no tags
+_FACETS = 2 * _MOST + 8  # each tag has two, and there are few that are no tags
 _NEWEST = 200
 
 

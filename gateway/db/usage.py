@@ -1,18 +1,16 @@
 """The SQL of usage: totals per group over any span, from sums as far as they reach, from rows where they do not.
 
-Knows: which of the tables can answer what, and how their parts are put together without counting anything twice.
-Does not know: who may see what, connections, what the totals are called outside.
+Knows: the statement that adds up what `gateway.db.usage_cut` says is to be read. Does not know: who may see what,
+connections, what the totals are called outside.
 
-A span is cut into whole days (`usage_day`), whole hours before and after them (`usage_hour`) and what is left at both
-ends (`request`). All parts have the same columns and are added up by one statement, so they are of one moment.
+All parts have the same columns and are added up by one statement, so they are of one moment. What two buckets share,
+one of them adding and the other taking it away, is read once.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import msgspec
-from msgspec import Struct
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
@@ -29,6 +27,7 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    true,
     union_all,
 )
 from sqlalchemy import cast as sql_cast
@@ -36,7 +35,8 @@ from sqlalchemy import cast as sql_cast
 from gateway.db.clean import clean
 from gateway.db.models import Base, RequestRow, SavingCorrection, UsageDay, UsageHour, UsageWho
 from gateway.db.session import Dialect
-from gateway.db.sums import BUCKETS, DAY, EDGES, FIRST, HITS, HOUR, MEASURES, TAG, USER
+from gateway.db.sums import ANY, BUCKETS, COSTS, DAY, EDGES, HITS, HOUR, OWNER, TAG
+from gateway.db.usage_cut import Asked, Cut, Range, Stored, cut, facet_of
 
 _COLUMNS: dict[str, Any] = {
     "team": RequestRow.team,
@@ -54,105 +54,13 @@ _COLUMNS: dict[str, Any] = {
 SPANS = {"minute": 60, "hour": HOUR, "day": DAY}
 DIMENSIONS = (*_COLUMNS, *SPANS, "month", "tag:<name>")
 MOST_GROUPS = 10_000
-_SUMMED_BY = ("team", "project", "key", "model", "model_used", "provider", "operation", "source", "cache", "status")
+_MOST_EACH = 2_000
 _WHO = {"key": "key_id"}
-LABELLED_BY = ("team", "project", "key", "model")
-_FIRST_BY = ("team", "model")
 _encode = msgspec.json.Encoder().encode
-
-
-class Range(NamedTuple):
-    """`[start, end)` of one bucket: in days, hours or seconds since the epoch. `less`: it is taken away, not added."""
-
-    bucket: int
-    start: float
-    end: float
-    less: bool = False
-
-
-class Asked(Struct, frozen=True, kw_only=True):
-    """What is wanted: totals per `group_by` in each `[start, end)` of `buckets`.
-
-    `durations`: with their histogram; `first`: of the time to the first piece, and nothing else. `measures`: of
-    `MEASURES` those that are wanted, for each costs time. `among`: values of the first of `group_by`, no others count.
-    `days_to`: the first day whose sums are not made yet; `hours_from`, `rows_from`: the instants from which on hours
-    and rows are kept.
-    """
-
-    group_by: tuple[str, ...]
-    buckets: Sequence[tuple[float, float]]
-    where: Mapping[str, str]
-    durations: bool = True
-    first: bool = False
-    measures: tuple[str, ...] = MEASURES
-    among: tuple[str, ...] | None = None
-    days_to: int = 0
-    hours_from: int = 0
-    rows_from: int = 0
-
-    @property
-    def label(self) -> str | None:
-        """The one user or tag that is asked for, if it is one."""
-        names = {name for name in (*self.group_by, *self.where) if name == USER or name.startswith(TAG)}
-        return names.pop() if len(names) == 1 else None
-
-
-class Cut(Struct, frozen=True, kw_only=True):
-    """Where each part of the buckets is read: whole days, whole hours, and seconds of rows."""
-
-    days: list[Range]
-    hours: list[Range]
-    rows: list[Range]
 
 
 def table(model: type[Base]) -> Table:
     return cast("Table", model.__table__)
-
-
-def facet_of(asked: Asked) -> str | None:
-    """The sums that know every dimension that is asked for; None when only rows do."""
-    names = {*asked.group_by, *asked.where} - {"day", "month"}
-    if asked.first:
-        return FIRST if names <= {*_FIRST_BY, "hour"} else None
-    if names <= {*_SUMMED_BY, "hour"}:
-        return ""
-    return asked.label if asked.label is not None and names <= {*LABELLED_BY, asked.label} else None
-
-
-def cut(asked: Asked, facet: str | None) -> Cut:
-    """Parts that add up to the buckets: what one of them has too much another one takes away again."""
-    days: list[Range] = []
-    hours: list[Range] = []
-    rest = [Range(i, start, end) for i, (start, end) in enumerate(asked.buckets) if start < end]
-    floors = (asked.hours_from if facet in ("", FIRST) else asked.rows_from, asked.rows_from)
-    if facet is not None and "hour" not in (*asked.group_by, *asked.where):
-        days, rest = _split(rest, DAY, floors[0], asked.days_to)
-    if facet in ("", FIRST):
-        hours, rest = _split(rest, HOUR, floors[1])
-    return Cut(days=days, hours=hours, rows=rest)
-
-
-def _split(
-    ranges: Sequence[Range], width: int, floor: float, most: float = math.inf
-) -> tuple[list[Range], list[Range]]:
-    """The whole widths nearest to each range, up to the `most`-th, in numbers of them; and in seconds what that leaves
-    over and takes too much at both ends, which is half a width at most.
-
-    Before `floor` nothing finer is kept that could be taken away: there the widths lie inside.
-    """
-    whole: list[Range] = []
-    rest: list[Range] = []
-    for bucket, start, end, less in ranges:
-        first = math.ceil(start / width) if start - width < floor else round(start / width)
-        last = min(math.floor(end / width) if end - width < floor else round(end / width), most)
-        if first >= last:
-            rest.append(Range(bucket, start, end, less))
-            continue
-        whole.append(Range(bucket, first, last, less))
-        for a, b in ((start, first * width), (last * width, end)):
-            if a != b:
-                rest.append(Range(bucket, min(a, b), max(a, b), less if a < b else not less))
-    return whole, rest
 
 
 def statement(dialect: Dialect, asked: Asked) -> Select[Any]:
@@ -160,19 +68,8 @@ def statement(dialect: Dialect, asked: Asked) -> Select[Any]:
 
     Raises ValueError for an unknown dimension.
     """
-    facet = facet_of(asked)
     parts = _Parts(dialect, asked)
-    found = cut(asked, facet)
-    chosen: list[Select[Any]] = []
-    if found.days:
-        chosen += parts.days(facet or "", found.days)
-    for less in (False, True):
-        hours, rows = ([one for one in some if one.less is less] for some in (found.hours, found.rows))
-        if hours:
-            chosen.append(parts.sums(UsageHour, facet or "", hours))
-        if rows or not (chosen or less):
-            chosen += parts.rows(rows)
-    together = union_all(*chosen).subquery()
+    together = union_all(*parts.all()).subquery()
     keys = [together.c[name] for name in ("bucket", *parts.names)]
     sums = {name: func.coalesce(_total(together.c[name]), 0).label(name) for name in parts.summed}
     wanted = (
@@ -187,56 +84,78 @@ def statement(dialect: Dialect, asked: Asked) -> Select[Any]:
     return wanted.order_by(sums["cost_nano"].desc(), *keys[1:]).limit(MOST_GROUPS)
 
 
+class _Part(NamedTuple):
+    """Stored sums of one facet in some ranges; `times` -1 where they are taken off."""
+
+    of: Stored
+    facet: str
+    ranges: Sequence[Range]
+    times: int = 1
+
+
 class _Parts:
     """The parts of one statement; all have the same columns."""
 
     def __init__(self, dialect: Dialect, asked: Asked) -> None:
         self._dialect: Dialect = dialect
         self._asked = asked
+        self._facet = facet_of(asked)
+        self._cut: Cut = cut(asked, self._facet)
         self.bucketed = len(asked.buckets) > 1
         self.names = [f"g{i}" for i in range(len(asked.group_by))]
         self.summed = (*asked.measures, *BUCKETS) if asked.durations else asked.measures
 
-    def days(self, facet: str, ranges: Sequence[Range]) -> list[Select[Any]]:
+    def all(self) -> list[Select[Any]]:
+        """At least one, should there be nothing to read."""
+        found: list[Select[Any]] = []
+        for of, ranges in self._cut.stored.items():
+            for part in self._facets(of, ranges):
+                found += self._sums(part, {name: getattr(of, name) for name in self.summed})
+        for (start, end), ranges in self._cut.costs.items():
+            hours = [getattr(UsageDay, name) for name in COSTS[start:end]]
+            for part in self._facets(UsageDay, ranges):
+                found += self._sums(part, {"cost_nano": sum(hours[1:], hours[0])})
+        return found + self._rows(self._cut.rows) if self._cut.rows or not found else found
+
+    def _facets(self, of: Stored, ranges: Sequence[Range]) -> list[_Part]:
         """Requests without a label are all but those with one: only what has one is kept by it."""
-        label = self._asked.label
-        with_label = self.sums(UsageDay, facet, ranges)
-        if label is None or self._asked.where.get(label):
+        facet, label, among = self._facet or "", self._asked.label, self._asked.among
+        if label is None:
+            return [_Part(of, "" if of is UsageHour and facet == OWNER else facet, ranges)]
+        with_label, rest = _Part(of, label, ranges), [_Part(of, OWNER, ranges), _Part(of, ANY + label, ranges, -1)]
+        if self._asked.where.get(label):
             return [with_label]
-        labelled = with_label.cte("labelled")
-        keys = [
-            literal("", Text).label(name) if of == label else labelled.c[name]
-            for name, of in zip(self.names, self._asked.group_by, strict=True)
-        ]
-        less = select(labelled.c.bucket, *keys, *((-labelled.c[name]).label(name) for name in self.summed))
-        without = [self.sums(UsageDay, "", ranges), less]
-        return without if label in self._asked.where else [select(labelled), *without]
+        if label in self._asked.where:
+            return rest
+        if among is not None and self._asked.group_by[0] == label and "" not in among:
+            return [with_label]
+        return [with_label, *rest]
 
-    def sums(self, of: type[UsageHour] | type[UsageDay], facet: str, ranges: Sequence[Range]) -> Select[Any]:
+    def _sums(self, part: _Part, values: Mapping[str, Any]) -> list[Select[Any]]:
         """Of stored sums, added up per group."""
+        of, label, where = part.of, self._asked.label, self._asked.where
         day = of.starts if of is UsageDay else of.starts // 24
-        keys = [self._of_sums(of, facet, name, day).label(key) for key, name in self._named()]
-        sums = [_summed(getattr(of, name), ranges).label(name) for name in self.summed]
-        whole = table(of).join(table(UsageWho), UsageWho.id == of.who)
-        within = [of.facet == facet]
-        for name, value in self._asked.where.items():
-            if value or name != self._asked.label:
-                within.append(_equals(self._of_sums(of, facet, name, day), name, value))
-        if self._narrowed(facet):
-            within.append(self._of_sums(of, facet, self._asked.group_by[0], day).in_(self._asked.among or ()))
-        return self._grouped(whole, of.starts, ranges, keys, sums).where(*within)
-
-    def _narrowed(self, facet: str) -> bool:
-        """Whether only sums `among` those wanted are read: not where others are taken off a whole afterwards."""
+        keys = [self._of_sums(part, name, day).label(key) for key, name in self._named()]
+        sums = {name: _total(value) * part.times if part.times < 0 else _total(value) for name, value in values.items()}
+        within = [of.facet == part.facet]
+        for name, value in where.items():
+            if name != label or part.facet == label:
+                within.append(_equals(self._of_sums(part, name, day), name, value))
         among = self._asked.among
-        return among is not None and (self._asked.group_by[0] != self._asked.label or (facet != "" and "" not in among))
+        if among is not None and (self._asked.group_by[0] != label or part.facet == label):
+            within.append(self._of_sums(part, self._asked.group_by[0], day).in_(among))
+        whole = table(of).join(table(UsageWho), UsageWho.id == of.who)
+        few = part.facet == label and (
+            bool(where.get(label)) or (among is not None and self._asked.group_by[0] == label)
+        )
+        return self._grouped(_Read(whole, of.starts, within, few), part.ranges, keys, sums)
 
-    def rows(self, ranges: Sequence[Range]) -> list[Select[Any]]:
+    def _rows(self, ranges: Sequence[Range]) -> list[Select[Any]]:
         """Of rows: the numbers, and apart from them the histogram, which groups by bucket before it spreads them."""
-        numbers = [] if self._asked.first else [self._numbers(ranges)]
+        numbers = [] if self._asked.first else self._numbers(ranges)
         return [*numbers, self._histogram(ranges)] if self._asked.durations else numbers
 
-    def _numbers(self, ranges: Sequence[Range]) -> Select[Any]:
+    def _numbers(self, ranges: Sequence[Range]) -> list[Select[Any]]:
         row, counted = RequestRow, RequestRow.cache != "audit"
         taken_back = (
             select(SavingCorrection.request_id, func.sum(SavingCorrection.amount_nano).label("amount"))
@@ -255,45 +174,84 @@ class _Parts:
             "corrected_nano": func.coalesce(taken_back.c.amount, 0),
         }
         wanted = self._asked.measures
-        sums = [_summed(measures.get(name, getattr(row, name, None)), ranges).label(name) for name in wanted]
-        zeros = [literal(0).label(name) for name in self.summed[len(wanted) :]]
+        sums: dict[str, Any] = {name: _total(measures.get(name, getattr(row, name, None))) for name in wanted}
+        sums |= {name: literal(0) for name in self.summed[len(wanted) :]}
         whole: FromClause = table(row)
         if "corrected_nano" in wanted:
             whole = whole.outerjoin(taken_back, taken_back.c.request_id == row.id)
-        return self._grouped(whole, row.at, ranges, self._row_keys(), [*sums, *zeros]).where(*self._row_conditions())
+        return self._grouped(_Read(whole, row.at, self._row_conditions()), ranges, self._row_keys(), sums)
 
     def _histogram(self, ranges: Sequence[Range]) -> Select[Any]:
         timed = RequestRow.ttft_ms if self._asked.first else RequestRow.total_ms
         place = case(*((timed < edge, i) for i, edge in enumerate(EDGES)), else_=len(EDGES)).label("place")
-        keys = [*self._row_keys(), place]
-        wanted = self._grouped(table(RequestRow), RequestRow.at, ranges, keys, [func.count().label("members")])
-        wanted = wanted.where(RequestRow.cache != "audit", *self._row_conditions())
+        within = [RequestRow.cache != "audit", *self._row_conditions()]
         if self._asked.first:
-            wanted = wanted.where(RequestRow.ttft_ms.is_not(None), RequestRow.status < 400)
-        found = wanted.subquery()
+            within += [RequestRow.ttft_ms.is_not(None), RequestRow.status < 400]
+        read, keys = _Read(table(RequestRow), RequestRow.at, within), [*self._row_keys(), place]
+        found = union_all(*self._grouped(read, ranges, keys, {"members": func.count()})).subquery()
         again = [found.c.bucket, *(found.c[name] for name in self.names)]
         spread = [
-            _summed(case((found.c.place == i, found.c.members), else_=0), ranges).label(name)
-            for i, name in enumerate(BUCKETS)
+            _total(case((found.c.place == i, found.c.members), else_=0)).label(name) for i, name in enumerate(BUCKETS)
         ]
         return select(*again, *(literal(0).label(name) for name in self._asked.measures), *spread).group_by(*again)
 
     def _grouped(
-        self,
-        whole: FromClause,
-        column: Any,
-        ranges: Sequence[Range],
-        keys: Sequence[ColumnElement[Any]],
-        sums: Sequence[ColumnElement[Any]],
-    ) -> Select[Any]:
+        self, read: "_Read", ranges: Sequence[Range], keys: Sequence[ColumnElement[Any]], sums: Mapping[str, Any]
+    ) -> list[Select[Any]]:
         """`sums` of what lies in the ranges, per bucket and key. Many buckets are joined as a table of their own."""
-        if not self.bucketed:
-            inside = or_(false(), *(and_(column >= one.start, column < one.end) for one in ranges))
-            found = select(literal(0).label("bucket"), *keys, *sums).select_from(whole).where(inside)
-            return found.group_by(*keys) if keys else found
-        spans = _spans(self._dialect, ranges, "float8" if column is RequestRow.at else "int8")
-        found = select(spans.c.bucket, *keys, *sums).select_from(spans).select_from(whole)
-        return found.where(column >= spans.c.lo, column < spans.c.hi).group_by(spans.c.bucket, *keys)
+        if self.bucketed:
+            return [self._bucketed(read, ranges, keys, sums)]
+        found: list[Select[Any]] = []
+        for less in (False, True):
+            those = [one for one in ranges if one.less is less]
+            if those or (not ranges and not less):
+                numbers: list[Any] = [(-value if less else value).label(name) for name, value in sums.items()]
+                inside = or_(false(), *(and_(read.time >= one.start, read.time < one.end) for one in those))
+                some = select(literal(0).label("bucket"), *keys, *numbers).select_from(read.whole)
+                some = some.where(inside, *read.within)
+                found.append(some.group_by(*keys) if keys else some)
+        return found
+
+    def _bucketed(
+        self, read: "_Read", ranges: Sequence[Range], keys: Sequence[ColumnElement[Any]], sums: Mapping[str, Any]
+    ) -> Select[Any]:
+        pieces: dict[tuple[float, float], int] = {}
+        # SQLite would go through all combinations for each of them, unless they are few.
+        each = read.time is not RequestRow.at and (read.few or self._dialect != "sqlite")
+        each = each and sum(one.end - one.start for one in ranges) <= _MOST_EACH
+        uses = [
+            (pieces.setdefault(span, len(pieces)), one.bucket, -1 if one.less else 1)
+            for one in ranges
+            for span in (_each(one) if each else [(one.start, one.end)])
+        ]
+        shared = len(pieces) < len(uses) or any(times < 0 for _, _, times in uses)
+        names = range(len(pieces)) if shared else [bucket for _, bucket, _ in uses]
+        spans = _spans(self._dialect, list(zip(names, *zip(*pieces, strict=True), strict=True)), read.kind)
+        inside = [read.time == spans.c.lo] if each else [read.time >= spans.c.lo, read.time < spans.c.hi]
+        numbers = [value.label(name) for name, value in sums.items()]
+        found = self._per_span(spans, read._replace(within=[*inside, *read.within]), keys, numbers)
+        if not shared:
+            return found
+        used = _spans(self._dialect, uses, "int8")
+        once = found.cte().prefix_with("MATERIALIZED", dialect="postgresql")
+        told: list[Any] = [used.c.lo.label("bucket"), *(once.c[key.name] for key in keys)]
+        told += [(once.c[name] * used.c.hi).label(name) for name in sums]
+        return select(*told).where(once.c.bucket == used.c.bucket)
+
+    def _per_span(
+        self, spans: FromClause, read: "_Read", keys: Sequence[ColumnElement[Any]], numbers: Sequence[Any]
+    ) -> Select[Any]:
+        """What is summed in each span. PostgreSQL is told to look span by span: it knows neither how many there are nor
+        how little lies in one, and would compare each row of the table with each span.
+        """
+        if self._dialect == "sqlite":
+            wanted: list[Any] = [spans.c.bucket, *keys, *numbers]
+            found = select(*wanted).select_from(spans).select_from(read.whole)
+            return found.where(*read.within).group_by(spans.c.bucket, *keys)
+        one = select(*keys, *numbers).select_from(read.whole).where(*read.within)
+        each = (one.group_by(*keys) if keys else one).lateral()
+        told: list[Any] = [spans.c.bucket, *each.c]
+        return select(*told).select_from(spans.join(each, true()))
 
     def _named(self) -> list[tuple[str, str]]:
         return list(zip(self.names, self._asked.group_by, strict=True))
@@ -307,20 +265,32 @@ class _Parts:
             found.append(_of_rows(self._dialect, self._asked.group_by[0]).in_(self._asked.among))
         return found
 
-    def _of_sums(self, of: type[UsageHour] | type[UsageDay], facet: str, name: str, day: Any) -> ColumnElement[Any]:
+    def _of_sums(self, part: _Part, name: str, day: Any) -> ColumnElement[Any]:
         if name in ("hour", "day"):
-            return cast("ColumnElement[Any]", of.starts if name == "hour" else day)
+            return cast("ColumnElement[Any]", part.of.starts if name == "hour" else day)
         if name == "month":
             return _month(self._dialect, day * DAY)
         if name == self._asked.label:
-            return cast("ColumnElement[Any]", UsageWho.label if facet else literal("", Text))
+            return cast("ColumnElement[Any]", UsageWho.label if part.facet == name else literal("", Text))
         return cast("ColumnElement[Any]", getattr(UsageWho, _WHO.get(name, name)))
 
 
-def _summed(value: Any, ranges: Sequence[Range]) -> ColumnElement[Any]:
-    """All of `ranges` are added, or all are taken away."""
-    found = _total(value)
-    return -found if ranges and ranges[0].less else found
+class _Read(NamedTuple):
+    """What rows or sums are read of, which column ranges are of, and what must hold. `few`: combinations are named."""
+
+    whole: FromClause
+    time: Any
+    within: Sequence[ColumnElement[bool]]
+    few: bool = False
+
+    @property
+    def kind(self) -> str:
+        return "float8" if self.time is RequestRow.at else "int8"
+
+
+def _each(one: Range) -> list[tuple[float, float]]:
+    """The whole hours, days or blocks of a range, one by one: each is a step in the key, and not a search."""
+    return [(number, number + 1) for number in range(int(one.start), int(one.end))]
 
 
 def _total(value: Any) -> ColumnElement[Any]:
@@ -372,7 +342,7 @@ def _month(dialect: Dialect, second: Any) -> ColumnElement[str]:
     return func.to_char(func.timezone("UTC", func.to_timestamp(second)), "YYYY-MM")
 
 
-def _spans(dialect: Dialect, those: Sequence[Range], kind: str) -> FromClause:
+def _spans(dialect: Dialect, those: Sequence[tuple[float, ...]], kind: str) -> FromClause:
     """Buckets as a table that both databases can join; one parameter, however many there are."""
     sent = bindparam(f"ranges_{kind}_{len(those)}", _encode(those).decode(), Text, unique=True)
     if dialect == "sqlite":

@@ -26,7 +26,7 @@ from gateway.db.clean import clean
 from gateway.db.session import UNREACHABLE, Also, Database, nothing
 from gateway.errors import InvalidRequest, Overloaded
 from gateway.ids import uuid7
-from gateway.ledger import checks, seals, sums
+from gateway.ledger import checks, seals, sum_proof, sums
 from gateway.ledger.adjust import Correction, Told, adjust
 from gateway.ledger.alerting import Alerting
 from gateway.ledger.balances import Windows
@@ -304,7 +304,7 @@ class Ledger:
     async def verify(self) -> list[str]:
         """Balances, closed months and charges from the entries, sums from the rows; each difference in a sentence."""
         found = [*await checks.verify(self._database), *await seals.verify(self._database)]
-        return [*found, *await sums.differences(self._database)]
+        return [*found, *await sum_proof.differences(self._database)]
 
     async def rebuild_sums(self) -> int:
         """Make the sums of usage anew from the rows, as far back as rows are kept; answers how many days."""

@@ -1,35 +1,50 @@
 """Rows of requests and their sums, in one transaction: what is counted is what was really inserted.
 
-Knows: SQL of both dialects and the order of locks: rows of requests, combinations, hours, days, keys, each in order of
-its key; so writers that count the same hour at once wait for each other and never in a circle.
+Knows: SQL of both dialects and the order of locks: rows of requests, combinations, hours, days, eights and more of
+days, keys, each in order of its key; so writers that count the same hour at once wait for each other and never in a
+circle.
 Does not know: when anything is written, how requests add up (`gateway.db.sums`), who reads.
 
 Everything here is blocking code that runs inside `Database.transact`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
 from sqlalchemy import bindparam, delete, func, insert, select, update
 from sqlalchemy.engine import Connection
 
-from gateway.db.models import ApiKey, RequestRow, SavingCorrection, UsageDay, UsageHour, UsageWho
+from gateway.db.models import (
+    ApiKey,
+    RequestRow,
+    SavingCorrection,
+    UsageDay,
+    UsageDays8,
+    UsageDays64,
+    UsageHour,
+    UsageWho,
+)
 from gateway.db.session import Dialect
 from gateway.db.sums import (
+    BLOCKS_TO,
     COLUMNS,
-    DAY,
+    COSTS,
     DAYS_TO,
+    HOUR,
     HOURS,
+    LABELS_TO,
+    LATE,
     NAMES_GONE,
     ROWS_FROM,
     SUMMED,
     Row,
     Sums,
-    by_day,
+    blocks,
     by_hour,
     by_label,
+    made,
     who_id,
 )
 from gateway.db.sums import correction as corrected
@@ -45,7 +60,8 @@ _KEY = COLUMNS.index("key_id")
 _THERE = "SELECT id FROM request WHERE id IN (SELECT value FROM json_each(?))"
 _NAMED = select(*table(UsageWho).columns).where(UsageWho.id.in_(parameters("names")))
 _FLOOR = f"SELECT value FROM setting WHERE name = '{ROWS_FROM}'"  # noqa: S608 - a name of our own
-_MADE = f"SELECT value FROM setting WHERE name = '{DAYS_TO}'"  # noqa: S608 - the same
+_MADE = f"SELECT name, value FROM setting WHERE name IN ('{DAYS_TO}', '{LABELS_TO}', '{BLOCKS_TO}')"  # noqa: S608 - the same
+_AGAIN = f"UPDATE setting SET value = CAST(CAST(value AS bigint) + 1 AS text) WHERE name = '{LATE}'"  # noqa: S608 - the same
 _USE = (
     update(ApiKey)
     .where(ApiKey.id == bindparam("key"), func.coalesce(ApiKey.last_used, 0.0) < bindparam("used"))
@@ -53,6 +69,19 @@ _USE = (
 )
 _GONE = f"SELECT value FROM setting WHERE name = '{NAMES_GONE}'"  # noqa: S608 - the same
 _encode = msgspec.json.Encoder().encode
+
+
+Summed = type[UsageHour] | type[UsageDay] | type[UsageDays8] | type[UsageDays64]
+
+
+class Made(NamedTuple):
+    """How far sums are made: the first day, the first hour by owner and label, the first day of no sum of eight, that
+    are not. `days * 24 <= labels`, and `blocks <= days`.
+    """
+
+    days: int
+    labels: int
+    blocks: int
 
 
 class RequestRows:
@@ -67,8 +96,10 @@ class RequestRows:
         self._just_used: dict[str, float] = {}
         self._requests = Inserts(self._dialect, RequestRow)
         self._combinations = Inserts(self._dialect, UsageWho)
-        self._hours = Inserts(self._dialect, UsageHour, SUMMED)
-        self._days = Inserts(self._dialect, UsageDay, SUMMED, (HOURS,))
+        self._sums: dict[Summed, Inserts] = {
+            of: Inserts(self._dialect, of, SUMMED) for of in (UsageHour, UsageDays8, UsageDays64)
+        }
+        self._sums[UsageDay] = Inserts(self._dialect, UsageDay, (*SUMMED, *COSTS), (HOURS,))
 
     def add(self, connection: Connection, rows: Sequence[Row], *, new: bool = False) -> int:
         """Insert the rows that are not there yet and count exactly those; answers how many. At most 500 at once.
@@ -84,7 +115,7 @@ class RequestRows:
         names = self._insert_new(connection, by_id, new) if by_id else set[str]()
         kept = self._kept(connection, [row for name, row in by_id.items() if name in names])
         if kept:
-            self._count(connection, by_hour(kept), lambda day: by_label(row for row in kept if row[1] < day * DAY))
+            self._count(connection, by_hour(kept), lambda hour: by_label(row for row in kept if row[1] < hour * HOUR))
             self._use(connection, kept)
         return len(kept)
 
@@ -98,35 +129,39 @@ class RequestRows:
             raise LookupError(request_id)
         connection.execute(insert(table(SavingCorrection)).values(correction))
         hours, labels = corrected(plain(found), correction["amount_nano"])
-        self._count(connection, hours, lambda _: labels)
+        self._count(connection, hours, lambda hour: labels if found.at < hour * HOUR else {})
 
     def _count(self, connection: Connection, hours: Sums, labels: Callable[[int], Sums]) -> None:
-        """Add to the hours, and to the days that are made already.
+        """Add to the hours, and to the days and blocks of days that are made already.
 
         The hours come first: whoever makes a day locks them for its last look, so that every request is either seen
         there or finds the day made here.
         """
         self.put(connection, UsageHour, hours)
-        made = days_to(connection)
-        late = {key: sums for key, sums in hours.items() if key[1] < made * 24}
-        if late:
-            found = {key: sums for key, sums in labels(made).items() if key[1] < made}
-            self.put(connection, UsageDay, by_day(late) | found)
+        so_far = made_so_far(connection)
+        if min(hour for _, hour, _ in hours) >= so_far.labels:
+            return
+        late = made(hours, labels(so_far.labels), so_far.days, so_far.labels)
+        self.put(connection, UsageDay, late)
+        if any(day < so_far.days for _, day, _ in late):
+            self.put(connection, UsageDays8, blocks(late, 8, so_far.blocks))
+            self.put(connection, UsageDays64, blocks(late, 64, so_far.blocks))
+            connection.exec_driver_sql(_AGAIN)
 
-    def put(self, connection: Connection, of: type[UsageHour] | type[UsageDay], sums: Sums) -> None:
+    def put(self, connection: Connection, of: Summed, sums: Sums) -> None:
         """Add to the stored sums, in order of their keys."""
+        if not sums:
+            return
         if self._gone is None:
             self._gone = _names_gone(connection)
-        known, by_hour = self._known, of is UsageHour
+        known = self._known
         missing = {key[2] for key in sums if key[2] not in known}
-        made = self._made(connection, missing) if missing else {}
-        named = {key[2]: known[key[2]] if key[2] in known else made[key[2]] for key in sums}
-        lines = [
-            (facet, starts, named[who], *(numbers[:-1] if by_hour else numbers))
-            for (facet, starts, who), numbers in sums.items()
-        ]
+        found = self._made(connection, missing) if missing else {}
+        named = {key[2]: known[key[2]] if key[2] in known else found[key[2]] for key in sums}
+        width = None if of is UsageDay else len(SUMMED)
+        lines = [(facet, starts, named[who], *numbers[:width]) for (facet, starts, who), numbers in sums.items()]
         lines.sort()
-        (self._hours if by_hour else self._days).put(connection, lines)
+        self._sums[of].put(connection, lines)
         if (gone := _names_gone(connection)) != self._gone:
             self._gone = gone
             self._name_again(connection, named)
@@ -207,9 +242,11 @@ def rows_from(connection: Connection) -> float:
     return float(connection.exec_driver_sql(_FLOOR).scalar() or 0)
 
 
-def days_to(connection: Connection) -> int:
-    """The first day, in days since the epoch, whose sums are not made yet."""
-    return int(connection.exec_driver_sql(_MADE).scalar() or 0)
+def made_so_far(connection: Connection) -> Made:
+    """Looked at anew: another process may have made more."""
+    found = {str(name): int(value) for name, value in connection.exec_driver_sql(_MADE)}
+    days = found.get(DAYS_TO, 0)
+    return Made(days, max(found.get(LABELS_TO, 0), days * 24), found.get(BLOCKS_TO, 0))
 
 
 def plain(found: Iterable[Any]) -> Row:

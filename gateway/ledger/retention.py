@@ -15,12 +15,13 @@ from msgspec import Struct
 from sqlalchemy import ColumnElement, Delete, Table, delete, func, select, text, tuple_, union, update
 from sqlalchemy.engine import Connection
 
-from gateway.db.models import Explain, RequestRow, Setting, UsageDay, UsageHour, UsageWho
+from gateway.db.models import Explain, RequestRow, Setting, UsageDay, UsageDays8, UsageDays64, UsageHour, UsageWho
 from gateway.db.session import UNREACHABLE, Database
-from gateway.db.sums import DAY, HOUR, HOURS_FROM, NAMES_GONE, ROWS_FROM
+from gateway.db.sums import BLOCKS_FROM, DAY, HOUR, HOURS_FROM, NAMES_GONE, ROWS_FROM
 from gateway.ledger.balances import insert_once, table
-from gateway.ledger.request_rows import days_to
+from gateway.ledger.request_rows import made_so_far
 from gateway.ledger.shipper import set_within
+from gateway.ledger.sum_blocks import make_blocks
 from gateway.ledger.sums import make_days
 
 if TYPE_CHECKING:  # settings bring pydantic, which nothing here needs at run time
@@ -29,7 +30,7 @@ if TYPE_CHECKING:  # settings bring pydantic, which nothing here needs at run ti
 log = structlog.get_logger("nearhit.ledger")
 
 _FIRST_SECONDS = 60.0
-_EVERY_SECONDS = 3_600.0
+_EVERY_SECONDS = 600.0  # what an hour that is over adds to a user is read from rows until then
 _BATCH = 1_000
 _LOCKED_MS = 60_000
 _used = union(select(UsageHour.who), select(UsageDay.who)).subquery()
@@ -56,12 +57,13 @@ class Retention:
         self._add_setting = insert_once(database.dialect, Setting)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Make days that are over, and prune, every hour; a failure is logged and tried again."""
+        """Make what is over, and prune, every ten minutes; a failure is logged and tried again."""
         pause = _FIRST_SECONDS
         while not await set_within(stopping, pause):
             pause = _EVERY_SECONDS
             try:
                 await make_days(self._database, self._now())
+                await make_blocks(self._database)
                 await self.prune()
             except UNREACHABLE as error:
                 log.warning("pruning waits for the database", error=repr(error)[:300])
@@ -71,7 +73,7 @@ class Retention:
         oldest = self._now() - self._kept.explanations * DAY
         gone = await self._delete(table(Explain), Explain.at < oldest, "request_id")
         async with self._database.read() as connection:
-            made = await connection.run_sync(days_to) * DAY  # rows and hours go once their day is made
+            made = (await connection.run_sync(made_so_far)).days * DAY  # rows and hours go once their day is made
         if self._kept.requests:
             floor = await self._raise(ROWS_FROM, min(made, self._first_day(self._kept.requests)))
             gone += await self._delete(table(RequestRow), RequestRow.at < floor, "id")
@@ -79,7 +81,9 @@ class Retention:
             floor = await self._raise(HOURS_FROM, min(made, self._first_day(self._kept.hours)))
             gone += await self._prune_sums(table(UsageHour), floor // HOUR)
         if self._kept.days:
-            gone += await self._prune_sums(table(UsageDay), self._first_day(self._kept.days) // DAY)
+            floor = await self._raise(BLOCKS_FROM, self._first_day(self._kept.days))
+            for of, size in ((UsageDays64, 64), (UsageDays8, 8), (UsageDay, 1)):  # what only whole days make goes first
+                gone += await self._prune_sums(table(of), -(-floor // (size * DAY)))
         return gone + await self._prune_names()
 
     def _first_day(self, days: int) -> int:

@@ -15,7 +15,7 @@ from gateway.db import usage
 from gateway.db.queries import Pruned, Queries
 from gateway.db.session import Database
 from gateway.db.sums import COLUMNS, DAY, Row, day_starts
-from gateway.ledger import sums
+from gateway.ledger import sum_proof, sums
 from gateway.ledger.request_rows import RequestRows
 from gateway.ledger.retention import Kept, Retention
 from gateway.routes import spend_view
@@ -68,7 +68,7 @@ async def test_writers_that_count_the_same_hours_at_once(database: Database) -> 
         *(write(database, some, writer) for some, writer in zip(shares, handles, strict=True))
     )
     assert sum(written) == len(TRAFFIC)
-    assert await sums.differences(database) == []
+    assert await sum_proof.differences(database) == []
     await same(database, ((), BEGAN, SHAPE.end, {}), (("team", "model"), BEGAN, SHAPE.end, {}))
 
 
@@ -79,7 +79,7 @@ async def test_days_are_made_while_others_write(database: Database) -> None:
     await asyncio.gather(later, sums.make_days(database, SHAPE.end), sums.make_days(database, SHAPE.end))
     for _ in range(2):
         await sums.make_days(database, SHAPE.end)
-    assert await sums.differences(database) == []
+    assert await sum_proof.differences(database) == []
     middle = BEGAN + DAY * 1.5
     await same(
         database,
@@ -104,9 +104,9 @@ async def test_a_wrong_sum_is_found_and_mended(database: Database) -> None:
     ):
         async with database.begin() as connection:
             await connection.execute(text(change))
-        assert await sums.differences(database) != [], change
+        assert await sum_proof.differences(database) != [], change
         assert await sums.rebuild(database) == SHAPE.days
-        assert await sums.differences(database) == []
+        assert await sum_proof.differences(database) == []
 
 
 async def test_series_of_a_zone(database: Database) -> None:
@@ -217,7 +217,7 @@ async def test_pruning_keeps_what_was_summed(database: Database) -> None:
     assert [
         await queries.usage((name,), BEGAN, SHAPE.end) for name in ("day", "user", "tag:customer", "status")
     ] == before
-    assert await sums.differences(database) == []
+    assert await sum_proof.differences(database) == []
     assert len([row async for page in queries.export(0.0, SHAPE.end) for row in page]) < len(TRAFFIC)
     with pytest.raises(Pruned, match="whole hours"):
         await queries.usage((), BEGAN + 1.5 * DAY + 7, SHAPE.end)
@@ -248,7 +248,7 @@ async def test_a_name_that_was_pruned_is_put_back_by_who_remembers_it(database: 
             assert await forgetting.prune() > 0
     audits = sum(row[COLUMNS.index("cache")] == "audit" for row in TRAFFIC[:50])
     assert (await Queries(database).usage())[0].requests == 50 - audits
-    assert await sums.differences(database) == []
+    assert await sum_proof.differences(database) == []
 
 
 async def test_requests_of_before_the_sums_are_added_up_at_the_first_start(
@@ -267,7 +267,7 @@ async def test_requests_of_before_the_sums_are_added_up_at_the_first_start(
         await migrate.upgrade(url)
         await rig.ledger()
         assert (await Queries(rig.database).usage())[0].cost_nano == 15
-        assert await sums.differences(rig.database) == []
+        assert await sum_proof.differences(rig.database) == []
 
 
 async def test_a_reply_that_was_lost_counts_once(tmp_path: Path, url: str, clock: FrozenClock) -> None:

@@ -13,7 +13,7 @@ from gateway.db.models.limits import Boot, BudgetAlert, BudgetRow, BudgetVersion
 from gateway.db.models.months import ExportRun, LateEntry, MonthLine, MonthSeal, SharedCost
 from gateway.db.models.pace import AlertDelivery, CacheAlert, CacheDelivery, RateBucket, RateRow
 from gateway.db.models.spent import Entry, EntryConflict, PriceOverride, PriceVersion
-from gateway.db.models.sums import UsageDay, UsageHour, UsageWho
+from gateway.db.models.sums import UsageDay, UsageDays8, UsageDays64, UsageHour, UsageWho
 from gateway.db.models.who import ApiKey, Audit, LoginSession, Project, Setting, Team
 
 __all__ = [
@@ -55,6 +55,8 @@ __all__ = [
     "StoredPiece",
     "Team",
     "UsageDay",
+    "UsageDays8",
+    "UsageDays64",
     "UsageHour",
     "UsageWho",
 ]

@@ -1,4 +1,4 @@
-"""Sums of requests by hour and by day, so that pages need not read every row.
+"""Sums of requests by hour, by day and by 8 and 64 days, so that pages need not read every row.
 
 Does not know: how requests add up (`gateway.db.sums`), who writes here (`gateway.ledger.request_rows`).
 """
@@ -31,12 +31,12 @@ class UsageWho(Base):
     source: Mapped[str]
     cache: Mapped[str]
     status: Mapped[int] = mapped_column(Integer)
-    label: Mapped[str]
+    label: Mapped[str] = mapped_column(index=True)
 
 
 class _Sums:
     """Sums of one combination in one period. `facet`: "" of all requests; "first": only the time to the first piece;
-    "user" and "tag:<name>": of the requests that have one.
+    "user" and "tag:<name>": of the requests that have one; "any:<facet>": the same, whatever it is; "owner": of all.
 
     The gateway's own requests (audits) count in no column but `audits` and the tokens and amounts. `estimated`:
     requests whose cost rests on an estimate. `discount_nano`: what providers' own prompt caches took off the cost,
@@ -109,7 +109,44 @@ class UsageHour(_Sums, Base):
 class UsageDay(_Sums, Base):
     """`starts`: whole days since the epoch, UTC. `hours`: a bit for each hour of it that may have any (all of them in
     days of before this was noted), so that rows of a user or tag are found though hours are not kept by them.
+    `c00` … `c23`: what each hour of it cost, so that days of any zone are read without rows of whole hours.
     """
 
     __tablename__ = "usage_day"
-    hours: Mapped[int] = mapped_column(Integer, server_default=str(EVERY_HOUR), sort_order=1)
+    c00: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c01: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c02: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c03: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c04: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c05: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c06: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c07: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c08: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c09: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c10: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c11: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c12: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c13: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c14: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c15: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c16: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c17: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c18: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c19: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c20: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c21: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c22: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    c23: Mapped[int] = mapped_column(server_default="0", sort_order=1)
+    hours: Mapped[int] = mapped_column(Integer, server_default=str(EVERY_HOUR), sort_order=2)
+
+
+class UsageDays8(_Sums, Base):
+    """`starts`: whole eights of days since the epoch, UTC. As many are kept as days are."""
+
+    __tablename__ = "usage_days8"
+
+
+class UsageDays64(_Sums, Base):
+    """`starts`: whole sixty-fours of days since the epoch, UTC. As many are kept as days are."""
+
+    __tablename__ = "usage_days64"

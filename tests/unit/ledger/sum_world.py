@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.db.rows import UsageRow
 from gateway.db.sums import COLUMNS, Row
 
-START = 1_790_035_200 - 86_400  # a midnight in UTC
+START = 20_733 * 86_400  # a midnight in UTC, three days before eight and sixty-four days are full
 HITS = ("exact", "semantic", "shared")
 Told = dict[str, Any]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.db.queries import DIMENSIONS, Queries
 from gateway.db.session import Database
 from gateway.db.sums import BUCKETS, EDGES, day_starts, percentile
-from gateway.ledger import sums
+from gateway.ledger import sum_blocks, sum_proof, sums
 from gateway.ledger.inserts import Repeated
 from gateway.ledger.request_rows import RequestRows
 from tests import empty_database
@@ -23,6 +23,7 @@ _some = st.sampled_from
 STEP = st.one_of(
     st.tuples(st.just("write"), st.lists(st.integers(0, 59), min_size=1, max_size=20)),
     st.tuples(st.just("correct"), st.tuples(st.integers(0, 59), _some([-5, -1, 5]))),
+    st.tuples(st.just("make"), st.floats(0.3, 5)),
     st.tuples(st.just("make"), st.integers(1, 5)),
     st.tuples(st.just("rebuild"), st.none()),
 )
@@ -30,6 +31,7 @@ INSTANT = st.one_of(
     st.integers(-1, 5 * 24).map(lambda hour: START + hour * 3_600.0),
     st.integers(-1, 5).map(lambda day: START + day * float(DAY)),
     st.floats(START - 10, START + 5 * DAY),
+    _some([0.0, START - 61.0 * DAY, START - 3.0 * DAY, START + 40.0 * DAY]),  # more than the days that have anything
 )
 CONDITION = st.fixed_dictionaries(
     {},
@@ -47,6 +49,9 @@ CUTTING: list[Any] = [  # spans nearer to the next whole day or hour than to the
     (["team"], START + 0.4 * DAY, START + 2.8 * DAY, {}),
     (["user", "model"], START + 1.3 * DAY, START + 3.7 * DAY, {}),
     ([], START + 1.6 * DAY + 1_000.5, START + 1.9 * DAY + 3_000.25, {}),
+    (["provider"], START - 61.0 * DAY, START + 2.7 * DAY, {}),  # sixty-four days, less what they have too much
+    (["user"], START - 3.0 * DAY, START + 3.7 * DAY, {"team": "a"}),
+    (["tag:app", "key"], 0.0, START + 2.2 * DAY, {}),
 ]
 
 
@@ -67,6 +72,7 @@ class World:
             await self._write([self.requests[i % len(self.requests)] for i in value])
         elif kind == "make":
             await sums.make_days(self.database, START + value * DAY)
+            await sum_blocks.make_blocks(self.database)
         elif kind == "rebuild":
             await sums.rebuild(self.database)
         elif (one := self.requests[value[0] % len(self.requests)])["id"] in self.written:
@@ -91,7 +97,7 @@ class World:
         self.corrections[one["id"]] = self.corrections.get(one["id"], 0) + amount
 
     async def check(self, asked: list[tuple[list[str], float, float, dict[str, str]]]) -> None:
-        assert await sums.differences(self.database) == []
+        assert await sum_proof.differences(self.database) == []
         for group_by, start, end, where in asked:
             rows = await Queries(self.database).usage(group_by, start, end, where)
             wanted = counted(self.written.values(), self.corrections, (group_by, start, end, where))
@@ -99,6 +105,21 @@ class World:
                 assert rows[0].requests == 0
                 continue
             assert numbers(rows) == {group: of for group, of in wanted.items() if any(of.values())}
+        for group_by, start, end, where in asked:
+            await self._check_days(group_by[:1], min(start, end), where)
+
+    async def _check_days(self, group_by: list[str], start: float, where: dict[str, str]) -> None:
+        """Local days of a zone that is half an hour off, and what they cost: read another way than one span is."""
+        bounds = day_starts("Asia/Kolkata", max(start, START - DAY), START + 5 * DAY)
+        queries, told = Queries(self.database), self.written.values()
+        found = zip(
+            await queries.series(bounds, group_by, where), await queries.costs(bounds, group_by, where), strict=True
+        )
+        for (a, b), (rows, costs) in zip(pairwise(bounds), found, strict=True):
+            wanted = counted(told, self.corrections, (group_by, a, b, where))
+            assert numbers(rows) == {group: of for group, of in wanted.items() if any(of.values())}
+            spent = {group: of["cost_nano"] for group, of in wanted.items() if of["cost_nano"]}
+            assert {group: cost for group, cost in costs.items() if cost} == spent
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -121,6 +142,7 @@ def test_sums_equal_a_plain_count(tmp_path: Path, drawn: list[Any], steps: list[
             await world.do(step)
         await world.check(asked)
         await sums.make_days(database, START + 5 * DAY)
+        await sum_blocks.make_blocks(database)
         await world.check(CUTTING)
         await database.close()
 
@@ -144,8 +166,9 @@ def test_a_percentile_is_within_its_bucket(durations: list[float], share: int) -
 
 def test_days_of_a_zone_follow_each_other() -> None:
     """A day of 23 or 25 hours is one bucket, and the first one holds the start."""
-    starts = day_starts("Europe/Berlin", START + 30 * DAY, START + 36 * DAY)
-    assert starts[0] <= START + 30 * DAY
-    assert starts[-1] >= START + 36 * DAY
+    began = 1_792_540_800.0  # the clocks go back within the week that follows
+    starts = day_starts("Europe/Berlin", began, began + 6 * DAY)
+    assert starts[0] <= began
+    assert starts[-1] >= began + 6 * DAY
     lengths = {b - a for a, b in pairwise(starts)}
     assert lengths == {DAY, DAY + 3_600}

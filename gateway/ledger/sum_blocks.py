@@ -1,0 +1,93 @@
+"""Sums of eight days, and of eight such eights: made of the days once those are made, so that long spans are short.
+
+Knows: that a block follows from its days, and how it is noticed that one of them was added to meanwhile. Does not know:
+how requests add up, when it is time.
+"""
+
+import structlog
+from sqlalchemy import BigInteger, ColumnElement, cast, func, insert, literal, select
+from sqlalchemy.engine import Connection
+
+from gateway.db.models import Setting, UsageDay, UsageDays8, UsageDays64
+from gateway.db.session import Database
+from gateway.db.sums import BLOCKS_TO, LATE, SUMMED
+from gateway.ledger.request_rows import Made, Summed, made_so_far
+from gateway.ledger.sum_rows import Changed, be_patient, facets_of, forget, keep, lock, turn
+
+log = structlog.get_logger("nearhit.ledger")
+
+EIGHT = 8
+_MOST = 64
+_TRIES = 3
+_PATIENCE = 30.0
+
+
+async def make_blocks(database: Database) -> int:
+    """Every block whose days are made, in order; answers how many. Days of before there were blocks are taken up."""
+    count = 0
+    while (first := await _first_to_make(database)) is not None:
+        for _ in range(_TRIES):
+            try:
+                await database.transact(_put_block, first)
+                break
+            except Changed:
+                log.info("days are added up again: something was counted in them meanwhile", first=first)
+        else:
+            return count  # busy with what came late: the next turn
+        count += 1
+    return count
+
+
+async def _first_to_make(database: Database) -> int | None:
+    """The first day of it; None when its days are not all made."""
+    async with database.read(patience=_PATIENCE) as connection:
+        so_far = await connection.run_sync(made_so_far)
+        first: int | None = so_far.blocks
+        if not first:
+            first = await connection.scalar(select(func.min(UsageDay.starts)).where(UsageDay.facet == ""))
+    if first is None:
+        return None
+    first = first // EIGHT * EIGHT
+    return first if first + EIGHT <= so_far.days else None
+
+
+def _put_block(connection: Connection, first: int) -> None:
+    """Raises Changed, and leaves nothing behind, when something was added to a day that is made."""
+    be_patient(connection)
+    if turn(connection, BLOCKS_TO) > first:
+        return  # another process has made it
+    late = _late(connection)
+    put_blocks_of(connection, first, Made(first + EIGHT, 0, first + EIGHT))
+    lock(connection)
+    if _late(connection) != late:
+        raise Changed
+    keep(connection, BLOCKS_TO, first + EIGHT)
+
+
+def _late(connection: Connection) -> str:
+    return connection.execute(select(Setting.value).where(Setting.name == LATE)).scalar() or ""
+
+
+def put_blocks_of(connection: Connection, day: int, so_far: Made) -> None:
+    """Write the blocks that the day is in anew, as far as they are made. Of a longer one the last eight makes it."""
+    if _end(day, EIGHT) <= so_far.blocks:
+        _sum_up(connection, UsageDay, UsageDays8, day // EIGHT)
+    if _end(day, _MOST) <= so_far.blocks:
+        _sum_up(connection, UsageDays8, UsageDays64, day // _MOST)
+
+
+def _end(day: int, size: int) -> int:
+    return (day // size + 1) * size
+
+
+def _sum_up(connection: Connection, of: Summed, into: Summed, block: int) -> None:
+    """Of eight sums one."""
+    forget(connection, into, range(block, block + 1))
+    sums = [_whole(func.sum(getattr(of, name))) for name in SUMMED]
+    inside = (of.facet.in_(facets_of(connection, of)), of.starts >= block * EIGHT, of.starts < (block + 1) * EIGHT)
+    chosen = select(of.facet, literal(block), of.who, *sums).where(*inside).group_by(of.facet, of.who)
+    connection.execute(insert(into).from_select(("facet", "starts", "who", *SUMMED), chosen))
+
+
+def _whole(value: ColumnElement[int]) -> ColumnElement[int]:
+    return cast(value, BigInteger)

@@ -1,0 +1,185 @@
+"""Sums of eight and sixty-four days, of a day that is not over, and the upgrade that brings them; on both databases."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from itertools import pairwise
+
+import pytest
+from sqlalchemy import text
+
+from gateway.bench.traffic import Shape, rows
+from gateway.db import migrate
+from gateway.db.queries import Queries
+from gateway.db.session import Database
+from gateway.db.sums import BLOCKS_TO, DAY, DAYS_TO, LABELS_TO, Row, day_starts
+from gateway.ledger import sum_blocks, sum_proof, sums
+from gateway.ledger.request_rows import RequestRows
+from gateway.ledger.retention import Kept, Retention
+from tests.contract.test_sums import as_told
+from tests.unit.ledger.sum_world import counted, numbers
+
+END = 20_736 * DAY + 5 * DAY  # five days after sixty-four are full
+SHAPE = Shape(requests=1_500, days=70, keys=4, users=40, customers=12, end=float(END))
+TRAFFIC = [row for some in rows(SHAPE) for row in some]
+BEGAN = END - SHAPE.days * DAY
+NOW = END - 5_400.5  # in the middle of an hour of a day that is not over
+ZONES = ("Asia/Kolkata", "America/New_York", "Pacific/Chatham")
+Question = tuple[tuple[str, ...], float, float, dict[str, str]]
+ASKED: list[Question] = [
+    ((), BEGAN, END, {}),
+    (("user",), BEGAN, END, {}),
+    (("user", "model"), BEGAN + 2.6 * DAY, NOW, {"team": "search"}),
+    (("tag:customer", "team"), 0.0, END, {}),
+    (("team", "source"), BEGAN + 5.4 * DAY, END, {}),
+    (("model",), BEGAN, NOW, {"user": ""}),
+    (("month", "user"), BEGAN, END, {}),
+    (("key",), BEGAN + 17.25, END - 7 * 3_600, {"tag:feature": "faq"}),
+]
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncGenerator[Database, None]:
+    made = Database(url)
+    await made.start()
+    yield made
+    await made.close()
+
+
+async def write(database: Database, some: list[Row]) -> None:
+    writer = RequestRows(database.dialect)
+    for i in range(0, len(some), 100):
+        await database.transact(writer.add, some[i : i + 100])
+        writer.committed()
+
+
+async def made(database: Database, now: float = NOW) -> None:
+    await sums.make_days(database, now)
+    await sum_blocks.make_blocks(database)
+
+
+async def same(database: Database, those: list[Row], asked: list[Question] = ASKED) -> None:
+    told = [as_told(row) for row in those]
+    for question in asked:
+        found = await Queries(database).usage(*question)
+        assert numbers(found) == counted(told, {}, question), question
+
+
+async def setting(database: Database, name: str) -> int:
+    async with database.read() as connection:
+        found = await connection.scalar(text("SELECT value FROM setting WHERE name = :name"), {"name": name})
+    return int(found or 0)
+
+
+async def stored(database: Database, name: str, facet: str) -> int:
+    async with database.read() as connection:
+        wanted = text(f"SELECT count(*) FROM {name} WHERE facet = :facet")
+        return await connection.scalar(wanted, {"facet": facet}) or 0
+
+
+async def test_long_spans_are_read_of_few_sums_and_say_the_same(database: Database) -> None:
+    """A year by user must not read every day's users, and may not differ by a request from a plain count."""
+    await write(database, TRAFFIC)
+    await made(database)
+    assert await setting(database, BLOCKS_TO) == 20_736
+    assert await setting(database, DAYS_TO) == END // DAY - 1
+    assert await setting(database, LABELS_TO) == int(NOW) // 3_600
+    assert 0 < await stored(database, "usage_days64", "user") < await stored(database, "usage_days8", "user")
+    assert await sum_proof.differences(database) == []
+    await same(database, TRAFFIC)
+
+
+async def test_what_comes_late_is_in_every_sum_that_is_made(database: Database) -> None:
+    """A request of last month that is written today belongs to its day, its eight days and its sixty-four."""
+    late = TRAFFIC[::7]
+    await write(database, [row for i, row in enumerate(TRAFFIC) if i % 7])
+    await made(database)
+    await asyncio.gather(write(database, late[::2]), write(database, late[1::2]))
+    assert await sum_proof.differences(database) == []
+    await same(database, TRAFFIC)
+
+
+async def test_blocks_are_made_while_others_write(database: Database) -> None:
+    """Whoever adds to a day while its block is made is counted in the block once: by the maker or by its writer."""
+    await write(database, TRAFFIC[::2])
+    await sums.make_days(database, NOW)
+    await asyncio.gather(
+        write(database, TRAFFIC[1::2]), sum_blocks.make_blocks(database), sum_blocks.make_blocks(database)
+    )
+    await made(database)
+    assert await setting(database, BLOCKS_TO) == 20_736
+    assert await sum_proof.differences(database) == []
+    await same(database, TRAFFIC)
+
+
+@pytest.mark.parametrize("by", ["team", "provider", "user", "tag:customer"])
+async def test_days_of_zones_are_those_of_the_rows(database: Database, by: str) -> None:
+    """What hours of a day cost is read off the day: also where a zone is a half or three quarters of an hour off."""
+    await write(database, TRAFFIC)
+    await made(database)
+    told = [as_told(row) for row in TRAFFIC]
+    for zone in ZONES:
+        bounds = day_starts(zone, END - 40 * DAY, NOW)
+        for (start, end), costs in zip(pairwise(bounds), await Queries(database).costs(bounds, (by,)), strict=True):
+            wanted = {group: of["cost_nano"] for group, of in counted(told, {}, ((by,), start, end, {})).items()}
+            assert {group: cost for group, cost in costs.items() if cost} == {g: c for g, c in wanted.items() if c}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE usage_days8 SET requests = requests + 1 WHERE facet = 'user'",
+        "DELETE FROM usage_days64 WHERE facet = 'any:user'",
+        "UPDATE usage_day SET c07 = c07 + 1 WHERE facet = 'owner'",
+        "DELETE FROM usage_day WHERE facet = 'any:tag:customer'",
+    ],
+)
+async def test_a_wrong_sum_is_found_and_mended(database: Database, change: str) -> None:
+    """A proof that cannot fail is none."""
+    await write(database, TRAFFIC[::3])
+    await made(database)
+    async with database.begin() as connection:
+        await connection.execute(text(change))
+    assert await sum_proof.differences(database) != []
+    await sums.rebuild(database)
+    assert await sum_proof.differences(database) == []
+
+
+async def test_pruning_within_a_block_keeps_the_days_of_it(database: Database) -> None:
+    """The days that are kept say what they said, though a block of theirs had days that are gone."""
+    await write(database, TRAFFIC)
+    await made(database)
+    first = END - 20 * DAY
+    kept: list[Question] = [(("user",), first, END, {}), (("team",), 0.0, END, {}), (("tag:feature",), first, NOW, {})]
+    keeping = Retention(database, Kept(requests=2, hours=3, days=20, explanations=1), now=lambda: float(END))
+    before = [
+        await Queries(database).usage(group_by, max(start, first), NOW, where) for group_by, start, _, where in kept
+    ]
+    await keeping.prune()
+    after = [await Queries(database).usage(group_by, start, NOW, where) for group_by, start, _, where in kept]
+    assert after == before
+    assert await sum_proof.differences(database) == []
+    assert await stored(database, "usage_days64", "owner") == 0
+
+
+async def test_a_database_of_the_version_before_is_taken_along(url: str) -> None:
+    """Days that were made by it, also those whose rows and hours were pruned, must be in what the new pages read."""
+    database = Database(url)
+    await database.start()
+    await write(database, TRAFFIC)
+    await sums.make_days(database, NOW)
+    before = [await Queries(database).usage(("user",), BEGAN, END - DAY), await Queries(database).usage((), BEGAN, END)]
+    keeping = Retention(database, Kept(requests=20, hours=30, days=100), now=lambda: float(END))
+    await keeping.prune()
+    await database.close()
+    await migrate.downgrade(url, "0013")
+    await migrate.upgrade(url)
+    database = Database(url)
+    await sums.ensure(database)
+    await made(database)
+    assert await sum_proof.differences(database) == []
+    after = [await Queries(database).usage(("user",), BEGAN, END - DAY), await Queries(database).usage((), BEGAN, END)]
+    assert after == before
+    bounds = [BEGAN + i * DAY for i in range(SHAPE.days)]
+    whole, teams = await Queries(database).costs(bounds), await Queries(database).costs(bounds, ("team",))
+    assert [sum(one.values()) for one in whole] == [sum(one.values()) for one in teams]
+    await database.close()
