@@ -37,6 +37,11 @@ from gateway.web.reads import first_piece, series
 _BATCH = 100
 _ROUNDS = 5
 _LIMIT_MS = 300.0
+_SPEND_PAGES = (
+    *(("team", "UTC"), ("user", "UTC"), ("tag:customer", "UTC"), ("team", "Asia/Kolkata")),
+    *(("user", "Asia/Kolkata"), ("tag:customer", "Asia/Kolkata"), ("user", "America/New_York")),
+    ("provider", "America/New_York"),
+)
 _SUMS = ("usage_hour", "usage_day", "usage_days8", "usage_days64")
 
 
@@ -120,7 +125,7 @@ def cases(queries: Queries, shape: Shape) -> dict[str, Callable[[], Awaitable[ob
         "cache: audits of a month by day": lambda: usage(("day",), start, now, {"cache": "audit"}, latencies=False),
         "requests: of a model nobody asked for": lambda: recent(50, where={"model": "none"}),
     }
-    for by, zone_name in (("team", "UTC"), ("user", "UTC"), ("tag:customer", "UTC"), ("team", "Asia/Kolkata")):
+    for by, zone_name in _SPEND_PAGES:
         asked = {"by": by, "zone": zone_name, "from": _date(start), "to": _date(now)}
         found[f"spend page: {by}, {zone_name}"] = lambda asked=asked: spending(queries, read_view(asked, now), {})
     for name in ("team", "project", "key", "model", "model_used", "provider", "operation", "source", "cache", "status"):

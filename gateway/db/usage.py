@@ -207,7 +207,7 @@ class _Parts:
             if those or (not ranges and not less):
                 numbers: list[Any] = [(-value if less else value).label(name) for name, value in sums.items()]
                 inside = or_(false(), *(and_(read.time >= one.start, read.time < one.end) for one in those))
-                some = select(literal(0).label("bucket"), *keys, *numbers).select_from(read.whole)
+                some = _select([literal(0).label("bucket"), *keys, *numbers]).select_from(read.whole)
                 some = some.where(inside, *read.within)
                 found.append(some.group_by(*keys) if keys else some)
         return found
@@ -236,7 +236,7 @@ class _Parts:
         once = found.cte().prefix_with("MATERIALIZED", dialect="postgresql")
         told: list[Any] = [used.c.lo.label("bucket"), *(once.c[key.name] for key in keys)]
         told += [(once.c[name] * used.c.hi).label(name) for name in sums]
-        return select(*told).where(once.c.bucket == used.c.bucket)
+        return _select(told).where(once.c.bucket == used.c.bucket)
 
     def _per_span(
         self, spans: FromClause, read: "_Read", keys: Sequence[ColumnElement[Any]], numbers: Sequence[Any]
@@ -246,12 +246,12 @@ class _Parts:
         """
         if self._dialect == "sqlite":
             wanted: list[Any] = [spans.c.bucket, *keys, *numbers]
-            found = select(*wanted).select_from(spans).select_from(read.whole)
+            found = _select(wanted).select_from(spans).select_from(read.whole)
             return found.where(*read.within).group_by(spans.c.bucket, *keys)
         one = select(*keys, *numbers).select_from(read.whole).where(*read.within)
         each = (one.group_by(*keys) if keys else one).lateral()
         told: list[Any] = [spans.c.bucket, *each.c]
-        return select(*told).select_from(spans.join(each, true()))
+        return _select(told).select_from(spans.join(each, true()))
 
     def _named(self) -> list[tuple[str, str]]:
         return list(zip(self.names, self._asked.group_by, strict=True))
@@ -286,6 +286,11 @@ class _Read(NamedTuple):
     @property
     def kind(self) -> str:
         return "float8" if self.time is RequestRow.at else "int8"
+
+
+def _select(columns: Sequence[Any]) -> Select[Any]:
+    """Of any number of columns: the library's types are of ten at most."""
+    return cast("Select[Any]", select(*columns))
 
 
 def _each(one: Range) -> list[tuple[float, float]]:
