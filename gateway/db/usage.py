@@ -145,9 +145,8 @@ class _Parts:
         if among is not None and (self._asked.group_by[0] != label or part.facet == label):
             within.append(self._of_sums(part, self._asked.group_by[0], day).in_(among))
         whole = table(of).join(table(UsageWho), UsageWho.id == of.who)
-        few = part.facet == label and (
-            bool(where.get(label)) or (among is not None and self._asked.group_by[0] == label)
-        )
+        first = self._asked.group_by[:1] if among is not None else ()
+        few = label is not None and part.facet == label and (bool(where.get(label)) or label in first)
         return self._grouped(_Read(whole, of.starts, within, few), part.ranges, keys, sums)
 
     def _rows(self, ranges: Sequence[Range]) -> list[Select[Any]]:
