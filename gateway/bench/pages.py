@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 from sqlalchemy.engine import Connection
 
 from gateway.bench.report import machine
@@ -214,8 +214,8 @@ async def _bytes(database: Database, requests: int) -> dict[str, float] | None:
         for name, of in (("row", "pg_table_size"), ("row and indexes", "pg_total_relation_size")):
             size = await connection.scalar(text(f"SELECT {of}('request')"))
             found[name] = round(size / requests, 1)
-        size = await connection.scalar(text(" + ".join(f"pg_total_relation_size('{name}')" for name in _SUMS)))
-        found["sums"] = round(size / requests, 1)
+        sizes = [await connection.scalar(select(func.pg_total_relation_size(name))) or 0 for name in _SUMS]
+        found["sums"] = round(sum(sizes) / requests, 1)
     return found
 
 

@@ -22,7 +22,7 @@ NUMBERS_AND_OWN_NAMES = {  # what is put in there is a number or a constant of o
     "gateway/ledger/inserts.py": 1,
     "gateway/ledger/openings.py": 1,
     "gateway/ledger/request_rows.py": 1,
-    "gateway/ledger/sums.py": 2,
+    "gateway/ledger/sum_rows.py": 1,
 }
 PTH = ("distutils-precedence.pth", "a1_coverage.pth", "_nearhit.pth", "_editable_impl_nearhit.pth", "nearhit.pth")
 
