@@ -146,7 +146,7 @@ class RequestRows:
         if any(day < so_far.days for _, day, _ in late):
             self.put(connection, UsageDays8, blocks(late, 8, so_far.blocks))
             self.put(connection, UsageDays64, blocks(late, 64, so_far.blocks))
-            connection.exec_driver_sql(_AGAIN)
+            note_late(connection)
 
     def put(self, connection: Connection, of: Summed, sums: Sums) -> None:
         """Add to the stored sums, in order of their keys."""
@@ -235,6 +235,11 @@ class RequestRows:
 def _names_gone(connection: Connection) -> str:
     """Changes whenever combinations were pruned."""
     return str(connection.exec_driver_sql(_GONE).scalar() or "")
+
+
+def note_late(connection: Connection) -> None:
+    """Something was changed in a day that is made: whoever makes a block of it right now begins again."""
+    connection.exec_driver_sql(_AGAIN)
 
 
 def rows_from(connection: Connection) -> float:

@@ -41,10 +41,13 @@ async def make_blocks(database: Database) -> int:
 async def _first_to_make(database: Database) -> int | None:
     """The first day of it; None when its days are not all made."""
     async with database.read(patience=_PATIENCE) as connection:
-        so_far = await connection.run_sync(made_so_far)
-        first: int | None = so_far.blocks
-        if not first:
-            first = await connection.scalar(select(func.min(UsageDay.starts)).where(UsageDay.facet == ""))
+        return await connection.run_sync(_next)
+
+
+def _next(connection: Connection) -> int | None:
+    so_far = made_so_far(connection)
+    earliest = select(func.min(UsageDay.starts)).where(UsageDay.facet == "")
+    first: int | None = so_far.blocks or connection.execute(earliest).scalar()
     if first is None:
         return None
     first = first // EIGHT * EIGHT
@@ -54,9 +57,10 @@ async def _first_to_make(database: Database) -> int | None:
 def _put_block(connection: Connection, first: int) -> None:
     """Raises Changed, and leaves nothing behind, when something was added to a day that is made."""
     be_patient(connection)
-    if turn(connection, BLOCKS_TO) > first:
-        return  # another process has made it
+    turn(connection, BLOCKS_TO)
     late = _late(connection)
+    if _next(connection) != first:
+        return  # another process has made it, or the first of all is an earlier one since something came late
     put_blocks_of(connection, first, Made(first + EIGHT, 0, first + EIGHT))
     lock(connection)
     if _late(connection) != late:

@@ -25,6 +25,7 @@ from gateway.db.sums import (
     HOURS,
     LABELS_TO,
     OWNER,
+    ROWS_FROM,
     SUMMED,
     Sums,
     by_hour,
@@ -34,7 +35,7 @@ from gateway.db.sums import (
     merge,
 )
 from gateway.ledger.balances import table
-from gateway.ledger.request_rows import RequestRows, Summed, made_so_far, rows_from
+from gateway.ledger.request_rows import RequestRows, Summed, made_so_far, note_late, rows_from
 from gateway.ledger.sum_blocks import put_blocks_of
 from gateway.ledger.sum_rows import (
     After,
@@ -79,13 +80,15 @@ async def make_days(database: Database, now: float) -> int:
     Each is made once, in order, and then kept up. Rows are read and added up aside; the transaction that writes looks
     at its end whether anything was counted in those hours meanwhile, and only for that look lets nobody else count.
     """
-    at, days = await _first_to_make(database, now), 0
-    while (until := min((at // 24 + 1) * 24, int(now) // HOUR)) > at:
+    days = 0
+    while await database.transact(_take_up):
+        pass
+    # Looked at anew each time: another process may have made less of a day than this one was about to.
+    while (until := min(((at := await _first_to_make(database, now)) // 24 + 1) * 24, int(now) // HOUR)) > at:
         if not await _tried(database, range(at, until)):
             log.error("a day's sums do not follow from its rows: nearhit ledger verify", day=at // 24)
             break
         days += until % 24 == 0
-        at = until
     return days
 
 
@@ -130,8 +133,8 @@ def _put_hours(connection: Connection, span: range, hours: Sums, labels: Sums) -
     """Raises Changed, and leaves nothing behind, when the stored hours are not those that the rows had."""
     be_patient(connection)
     day, closing = span.start // 24, span.stop % 24 == 0
-    if max(turn(connection, LABELS_TO), made_so_far(connection).labels) > span.start:
-        return  # another process has made it
+    if (so_far := max(turn(connection, LABELS_TO), made_so_far(connection).labels)) and so_far != span.start:
+        return  # another process has made it, or some of it
     if span.start % 24 == 0:
         forget(connection, UsageDay, range(day, day + 1))
     RequestRows(connection.dialect.name).put(connection, UsageDay, made(hours, labels, 0, span.stop))
@@ -148,6 +151,28 @@ def _put_hours(connection: Connection, span: range, hours: Sums, labels: Sums) -
             raise Changed
         keep(connection, DAYS_TO, day + 1)
     keep(connection, LABELS_TO, span.stop)
+    if closing:
+        _agree(connection, day)
+
+
+def _agree(connection: Connection, day: int) -> None:
+    """A process of a version before adds what comes late to the hours only; whoever closes the day finds that."""
+    own = range(day, day + 1)
+    if _total(connection, UsageDay, own) != _total(connection, UsageDay, own, OWNER):
+        log.warning("a day is added up anew: a process of an older version has added to it", day=day)
+        _rebuild_day(connection, day)
+
+
+def _take_up(connection: Connection) -> bool:
+    """Make a day anew that a process of a version before has made; whether there was one. It knew of no owners."""
+    be_patient(connection)
+    labels, so_far = turn(connection, LABELS_TO), made_so_far(connection)
+    if not 0 < labels < so_far.days * 24:
+        return False
+    log.warning("a day is added up anew: a process of an older version has made it", day=labels // 24)
+    _rebuild_day(connection, labels // 24)
+    keep(connection, LABELS_TO, (labels // 24 + 1) * 24)
+    return True
 
 
 def _put_day(connection: Connection, day: int) -> None:
@@ -168,10 +193,10 @@ def _whole(value: ColumnElement[Any]) -> ColumnElement[int]:
     return cast(value, BigInteger)
 
 
-def _total(connection: Connection, of: Summed, span: range) -> list[int]:
+def _total(connection: Connection, of: Summed, span: range, facet: str = "") -> list[int]:
     """Of all requests."""
     sums = [func.coalesce(func.sum(table(of).c[name]), 0) for name in SUMMED]
-    inside = (of.facet == "", of.starts >= span.start, of.starts < span.stop)
+    inside = (of.facet == facet, of.starts >= span.start, of.starts < span.stop)
     return [int(value) for value in connection.execute(select(*sums).where(*inside)).one()]
 
 
@@ -204,6 +229,8 @@ def _rebuild_day(connection: Connection, day: int) -> None:
     is waited for by the lock, so its rows are seen below; whoever has not yet is not seen and counts its rows later.
     """
     be_patient(connection)
+    if day * DAY < turn(connection, ROWS_FROM):
+        return  # pruned meanwhile; until the end of this transaction nobody prunes more
     lock(connection)
     rows, so_far = RequestRows(connection.dialect.name), made_so_far(connection)
     hours, labels = folded(connection, day, so_far.labels)
@@ -213,6 +240,7 @@ def _rebuild_day(connection: Connection, day: int) -> None:
         forget(connection, UsageDay, range(day, day + 1))
         rows.put(connection, UsageDay, made(hours, labels, so_far.days, so_far.labels))
     put_blocks_of(connection, day, so_far)
+    note_late(connection)
 
 
 def _gather_day(connection: Connection, day: int) -> None:
@@ -222,6 +250,7 @@ def _gather_day(connection: Connection, day: int) -> None:
     day_alone, mine = range(day, day + 1), [name for name in facets_of(connection, UsageDay) if _is_gathered(name)]
     forget(connection, UsageDay, day_alone, mine)
     RequestRows(connection.dialect.name).put(connection, UsageDay, gathered(stored(connection, UsageDay, day_alone)))
+    note_late(connection)
 
 
 def _is_gathered(facet: str) -> bool:

@@ -1,0 +1,126 @@
+"""Sums of days and blocks that several processes make at once, also of the version before; on both databases."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+
+from gateway.db.queries import Queries
+from gateway.db.session import Database
+from gateway.db.sums import BLOCKS_TO, DAY, DAYS_TO, LABELS_TO
+from gateway.ledger import request_rows, sum_blocks, sum_proof, sums
+from gateway.ledger.request_rows import Made
+from gateway.ledger.retention import Kept, Retention
+from gateway.ledger.sum_rows import Changed
+from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, made, same, setting, write
+
+LAST = END // DAY - 1
+CLOSED = [row for row in TRAFFIC if row[1] < LAST * DAY]
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncGenerator[Database, None]:
+    made = Database(url)
+    await made.start()
+    yield made
+    await made.close()
+
+
+async def test_no_hour_is_left_out_when_another_process_makes_less_of_a_day(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process whose clock is behind makes some hours of the day that this one is adding up to its end."""
+    await write(database, TRAFFIC)
+    await sums.make_days(database, LAST * DAY)
+    really, turns = sums._added_up, []
+
+    async def slowly(among: Database, span: range) -> Any:
+        if not turns:
+            turns.append(span)
+            await sums.make_days(among, LAST * DAY + 20 * 3_600)
+        return await really(among, span)
+
+    monkeypatch.setattr(sums, "_added_up", slowly)
+    await sums.make_days(database, END + 2 * 3_600)
+    assert turns == [range(LAST * 24, LAST * 24 + 24)]
+    assert await setting(database, DAYS_TO) == END // DAY
+    assert await sum_proof.differences(database) == []
+    await same(database, TRAFFIC, [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {}), ((), BEGAN, END, {})])
+
+
+async def test_a_day_that_an_older_process_added_to_is_right_once_it_is_over(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an update one by one the version before writes beside this one: it adds to hours, and to no owner's day."""
+    await write(database, TRAFFIC[::2])
+    await sums.make_days(database, LAST * DAY + 20 * 3_600)
+    today = [row for row in TRAFFIC[1::2] if row[1] >= LAST * DAY]
+    with monkeypatch.context() as patch:
+        patch.setattr(request_rows, "made_so_far", lambda _: Made(0, 0, 0))
+        await write(database, today)
+    assert await sum_proof.differences(database) != []
+    await made(database, END)
+    assert await sum_proof.differences(database) == []
+
+
+async def test_a_day_that_an_older_process_made_is_made_anew(database: Database) -> None:
+    """It replaces all sums of the day, knows of no owner and says nothing of labels."""
+    await write(database, TRAFFIC)
+    await sums.make_days(database, LAST * DAY + 20 * 3_600)
+    labels = await setting(database, LABELS_TO)
+    await sums.make_days(database, END)
+    async with database.begin() as connection:
+        unknown = text("DELETE FROM usage_day WHERE starts = :day AND (facet = 'owner' OR facet LIKE 'any:%')")
+        await connection.execute(unknown, {"day": LAST})
+        back = text("UPDATE setting SET value = :value WHERE name = 'labels_to'")
+        await connection.execute(back, {"value": str(labels)})
+    await made(database, END + 3_600)
+    assert await setting(database, LABELS_TO) == END // 3_600 + 1
+    assert await sum_proof.differences(database) == []
+    await same(database, TRAFFIC, [(("team",), BEGAN, END, {})])
+
+
+async def test_a_block_is_not_made_of_days_that_are_being_mended(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever mends a day while its block is added up would leave the block wrong for ever."""
+    await write(database, CLOSED)
+    await sums.make_days(database, LAST * DAY)
+    first = BEGAN // DAY // 8 * 8
+    really = sum_blocks.put_blocks_of
+
+    def and_mend(connection: Connection, day: int, so_far: Made) -> None:
+        really(connection, day, so_far)
+        sums._rebuild_day(connection, BEGAN // DAY)
+
+    monkeypatch.setattr(sum_blocks, "put_blocks_of", and_mend)
+    with pytest.raises(Changed):
+        await database.transact(sum_blocks._put_block, first)
+    assert await setting(database, BLOCKS_TO) == 0
+
+
+async def test_the_first_block_of_all_is_that_of_the_first_day(database: Database) -> None:
+    """What comes late may be older than all that was there when somebody looked which block is the first."""
+    later = [row for row in CLOSED if row[1] >= BEGAN + 16 * DAY]
+    await write(database, later)
+    await sums.make_days(database, LAST * DAY)
+    first = await sum_blocks._first_to_make(database)
+    assert first is not None
+    await write(database, CLOSED)
+    await database.transact(sum_blocks._put_block, first)
+    await sum_blocks.make_blocks(database)
+    assert await sum_proof.differences(database) == []
+    await same(database, CLOSED, [((), 0.0, LAST * DAY, {})])
+
+
+async def test_a_day_that_is_pruned_meanwhile_keeps_its_sums(database: Database) -> None:
+    """Mending goes day by day for minutes: of rows that went meanwhile no sums can be made."""
+    await write(database, CLOSED)
+    await made(database, LAST * DAY)
+    before = await Queries(database).usage(("user",), BEGAN, LAST * DAY)
+    keeping = Retention(database, Kept(requests=20, hours=30, days=100), now=lambda: float(END))
+    await keeping.prune()
+    await database.transact(sums._rebuild_day, BEGAN // DAY + 1)
+    assert await Queries(database).usage(("user",), BEGAN, LAST * DAY) == before
