@@ -229,9 +229,10 @@ def _rebuild_day(connection: Connection, day: int) -> None:
     is waited for by the lock, so its rows are seen below; whoever has not yet is not seen and counts its rows later.
     """
     be_patient(connection)
+    turn(connection, LABELS_TO)  # whoever makes this day has changed it before it asks for the lock
+    lock(connection)
     if day * DAY < turn(connection, ROWS_FROM):
         return  # pruned meanwhile; until the end of this transaction nobody prunes more
-    lock(connection)
     rows, so_far = RequestRows(connection.dialect.name), made_so_far(connection)
     hours, labels = folded(connection, day, so_far.labels)
     forget(connection, UsageHour, range(day * 24, day * 24 + 24))
