@@ -135,6 +135,8 @@ def _put_hours(connection: Connection, span: range, hours: Sums, labels: Sums) -
     day, closing = span.start // 24, span.stop % 24 == 0
     if (so_far := max(turn(connection, LABELS_TO), made_so_far(connection).labels)) and so_far != span.start:
         return  # another process has made it, or some of it
+    if not so_far:
+        turn(connection, DAYS_TO)
     if span.start % 24 == 0:
         forget(connection, UsageDay, range(day, day + 1))
     RequestRows(connection.dialect.name).put(connection, UsageDay, made(hours, labels, 0, span.stop))
@@ -142,6 +144,8 @@ def _put_hours(connection: Connection, span: range, hours: Sums, labels: Sums) -
         turn(connection, DAYS_TO)
         _put_day(connection, day)
     lock(connection)
+    if not so_far:
+        _begin_with(connection, day)
     counted = [line[:-1] for (facet, _, _), line in hours.items() if facet == ""]
     if _total(connection, UsageHour, span) != [sum(column) for column in zip([0] * len(SUMMED), *counted, strict=True)]:
         raise Changed
@@ -153,6 +157,17 @@ def _put_hours(connection: Connection, span: range, hours: Sums, labels: Sums) -
     keep(connection, LABELS_TO, span.stop)
     if closing:
         _agree(connection, day)
+
+
+def _begin_with(connection: Connection, day: int) -> None:
+    """Days before the first of all have nothing and count as made: what comes late for them is added to them at once.
+
+    Raises Changed when one of them has something by now.
+    """
+    first = connection.scalar(select(func.min(UsageHour.starts)).where(UsageHour.facet == ""))
+    if first is not None and first < day * 24:
+        raise Changed
+    keep(connection, DAYS_TO, day)
 
 
 def _agree(connection: Connection, day: int) -> None:

@@ -124,3 +124,21 @@ async def test_a_day_that_is_pruned_meanwhile_keeps_its_sums(database: Database)
     await keeping.prune()
     await database.transact(sums._rebuild_day, BEGAN // DAY + 1)
     assert await Queries(database).usage(("user",), BEGAN, LAST * DAY) == before
+
+
+async def test_days_before_the_first_one_are_right_when_something_comes_late_for_them(database: Database) -> None:
+    """The first sums of all begin with some hours of a day; what comes after that for a day before is not forgotten."""
+    late = [row for row in CLOSED if row[1] < END - 2 * DAY]
+    today = [row for row in TRAFFIC if row[1] >= LAST * DAY]
+    assert late
+    assert today
+    await write(database, today)
+    await sums.make_days(database, LAST * DAY + 20 * 3_600)
+    await write(database, late)
+    for now in (LAST * DAY + 21 * 3_600, END + 2 * 3_600):
+        assert await sum_proof.differences(database) == []
+        asked = [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {}), ((), BEGAN, END, {})]
+        await same(database, [*late, *today], asked)
+        await sums.make_days(database, now)
+        await sum_blocks.make_blocks(database)
+    assert await sum_proof.differences(database) == []
