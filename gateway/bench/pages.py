@@ -29,7 +29,7 @@ from gateway.bench.traffic import Shape, rows
 from gateway.db.queries import Queries
 from gateway.db.session import Database
 from gateway.db.sums import DAY, Row, day_starts
-from gateway.ledger import sum_blocks, sum_proof, sums
+from gateway.ledger import sum_blocks, sum_proof, sum_upgrade, sums
 from gateway.ledger.request_rows import RequestRows
 from gateway.routes.spend_view import read_view, spending
 from gateway.web.reads import first_piece, series
@@ -169,6 +169,7 @@ async def measure(url: str, shape: Shape) -> Report:
     written = None if there else round(await fill(database, shape), 1)
     began = time.perf_counter()
     await sums.make_days(database, _now(shape))
+    await sum_upgrade.take_along(database)
     await sum_blocks.make_blocks(database)
     made = time.perf_counter() - began
     await database.transact(_analyze)

@@ -36,10 +36,12 @@ from gateway.db.sums import (
     BUCKETS,
     COSTS_FROM,
     DAYS_TO,
+    GATHER,
     HOUR,
     HOURS_FROM,
     LABELS_TO,
     MEASURES,
+    MISSING,
     ROWS_FROM,
     percentile,
 )
@@ -98,7 +100,7 @@ class Queries:
             durations=latencies,
             measures=measures,
         )
-        (rows,) = await self._totals(asked)
+        (rows,) = await self._totals(asked, of_nothing=not group_by)
         return rows
 
     async def series(
@@ -158,15 +160,15 @@ class Queries:
         counts = [int(found[name]) for name in BUCKETS]
         return percentile(counts, 50), percentile(counts, 95)
 
-    async def _totals(self, asked: Asked) -> list[list[UsageRow]]:
+    async def _totals(self, asked: Asked, *, of_nothing: bool = False) -> list[list[UsageRow]]:
         async with self._database.read(patience=_PATIENCE) as connection:
             asked = await _placed(connection, asked)
             found = (await connection.execute(statement(self._database.dialect, asked))).all()
         totals: list[list[UsageRow]] = [[] for _ in asked.buckets]
+        first, last = 1 + len(asked.group_by), 1 + len(asked.group_by) + len(asked.measures)
         for line in found:
-            row = usage_row(line, asked)
-            if row is not None:
-                totals[int(line[0])].append(row)
+            if of_nothing or any(line[first:last]):
+                totals[int(line[0])].append(usage_row(line, asked))
         if any(name in SPANS or name == "month" for name in asked.group_by):
             for rows in totals:
                 rows.sort(key=lambda row: list(row.group.values()))
@@ -255,10 +257,8 @@ def _buckets(bounds: Sequence[float]) -> list[tuple[float, float]]:
 
 async def _placed(connection: AsyncConnection, asked: Asked) -> Asked:
     """With how far the sums reach. Raises Pruned when what the answer rests on is not there any more."""
-    wanted = select(Setting.name, Setting.value).where(Setting.name.in_(_REACH))
-    reach = Reach(**{row[0]: int(row[1]) for row in await connection.execute(wanted)})
-    if reach.labels_to < reach.days_to * 24:
-        reach = replace(reach, labels_to=reach.days_to * 24)
+    wanted = select(Setting.name, Setting.value).where(Setting.name.in_((*_REACH, MISSING)))
+    reach = reach_of({row[0]: row[1] for row in await connection.execute(wanted)})
     asked, rows, hours = replace(asked, reach=reach), reach.rows_from, reach.hours_from
     found = cut(asked, facet_of(asked))
     if any(part.start < rows for part in found.rows):
@@ -271,16 +271,23 @@ async def _placed(connection: AsyncConnection, asked: Asked) -> Asked:
     return asked
 
 
+def reach_of(settings: Mapping[str, str]) -> Reach:
+    """How far sums can be read, of what is written down of them."""
+    reach = msgspec.convert({name: int(settings[name]) for name in _REACH if name in settings}, Reach)
+    reach = replace(reach, gathered=settings.get(MISSING) != GATHER)
+    if 0 < reach.labels_to < reach.days_to * 24:  # the version before made days that know no owner: hours say them
+        reach = replace(reach, days_to=reach.labels_to // 24, labels_to=0)
+    return replace(reach, labels_to=max(reach.labels_to if reach.gathered else 0, reach.days_to * 24))
+
+
 def _day(instant: int) -> str:
     return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d")
 
 
-def usage_row(line: Sequence[Any], asked: Asked) -> UsageRow | None:
-    """None for a group in which nothing happened, unless there is only the one. By place: there may be thousands."""
+def usage_row(line: Sequence[Any], asked: Asked) -> UsageRow:
+    """By place: there may be thousands."""
     grouped, measured = 1 + len(asked.group_by), 1 + len(asked.group_by) + len(asked.measures)
     numbers = line[grouped:measured]
-    if (asked.group_by or len(asked.buckets) > 1) and not any(numbers):
-        return None
     group = {name: _shown(name, value) for name, value in zip(asked.group_by, line[1:grouped], strict=True)}
     row = UsageRow(group=group, **_NOTHING | dict(zip(asked.measures, numbers, strict=True)))
     if asked.durations:

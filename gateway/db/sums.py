@@ -48,6 +48,9 @@ by user and tag: it was made from rows."""
 BLOCKS_TO, BLOCKS_FROM, LATE = "blocks_to", "blocks_from", "late"
 """The first day that is in no sum of eight; the instant from which on days in them are kept; how often something was
 added to a day that was made."""
+MISSING, GATHER, GATHERED_TO = "usage_sums", "days", "gathered_to"
+"""There after an upgrade until what the version before did not add up is there; its value when that is only what days
+say by owner and of all users and values; the first day that this was not done for yet."""
 MEASURES = (
     "requests",
     "hits",
@@ -177,15 +180,9 @@ def made(hours: Sums, labels: Sums, days_to: int, labels_to: int) -> Sums:
     return days | labels
 
 
-def gathered(days: Sums) -> Sums:
-    """What the sums by owner and of all users and values say, of the other sums of a day."""
-    found: Sums = {}
-    for (facet, day, who), sums in days.items():
-        if facet == "":
-            merge(found, {(OWNER, day, (*who[:4], *_NOT_KEPT, "")): sums})
-        elif facet == USER or facet.startswith(TAG):
-            merge(found, {(ANY + facet, day, (*who[:-1], "")): sums})
-    return found
+def owned(facet: str) -> bool:
+    """Whether its sums follow from the other sums of the same day."""
+    return facet == OWNER or facet.startswith(ANY)
 
 
 def blocks(days: Sums, size: int, to: int) -> Sums:

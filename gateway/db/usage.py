@@ -85,12 +85,13 @@ def statement(dialect: Dialect, asked: Asked) -> Select[Any]:
 
 
 class _Part(NamedTuple):
-    """Stored sums of one facet in some ranges; `times` -1 where they are taken off."""
+    """Stored sums of one facet in some ranges; `times` -1: they are taken off; `labelled`: the label tells."""
 
     of: Stored
     facet: str
     ranges: Sequence[Range]
     times: int = 1
+    labelled: bool = False
 
 
 class _Parts:
@@ -122,7 +123,9 @@ class _Parts:
         facet, label, among = self._facet or "", self._asked.label, self._asked.among
         if label is None:
             return [_Part(of, "" if of is UsageHour and facet == OWNER else facet, ranges)]
-        with_label, rest = _Part(of, label, ranges), [_Part(of, OWNER, ranges), _Part(of, ANY + label, ranges, -1)]
+        with_label = _Part(of, label, ranges, labelled=True)
+        every, any_label = (OWNER, ANY + label) if self._asked.reach.gathered else ("", label)
+        rest = [_Part(of, every, ranges), _Part(of, any_label, ranges, -1)]
         if self._asked.where.get(label):
             return [with_label]
         if label in self._asked.where:
@@ -139,14 +142,14 @@ class _Parts:
         sums = {name: _total(value) * part.times if part.times < 0 else _total(value) for name, value in values.items()}
         within = [of.facet == part.facet]
         for name, value in where.items():
-            if name != label or part.facet == label:
+            if name != label or part.labelled:
                 within.append(_equals(self._of_sums(part, name, day), name, value))
         among = self._asked.among
-        if among is not None and (self._asked.group_by[0] != label or part.facet == label):
+        if among is not None and (self._asked.group_by[0] != label or part.labelled):
             within.append(self._of_sums(part, self._asked.group_by[0], day).in_(among))
         whole = table(of).join(table(UsageWho), UsageWho.id == of.who)
         first = self._asked.group_by[:1] if among is not None else ()
-        few = label is not None and part.facet == label and (bool(where.get(label)) or label in first)
+        few = part.labelled and (bool(where.get(label or "")) or label in first)
         return self._grouped(_Read(whole, of.starts, within, few), part.ranges, keys, sums)
 
     def _rows(self, ranges: Sequence[Range]) -> list[Select[Any]]:
@@ -270,7 +273,7 @@ class _Parts:
         if name == "month":
             return _month(self._dialect, day * DAY)
         if name == self._asked.label:
-            return cast("ColumnElement[Any]", UsageWho.label if part.facet == name else literal("", Text))
+            return cast("ColumnElement[Any]", UsageWho.label if part.labelled else literal("", Text))
         return cast("ColumnElement[Any]", getattr(UsageWho, _WHO.get(name, name)))
 
 

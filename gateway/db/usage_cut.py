@@ -38,7 +38,8 @@ class Range(NamedTuple):
 class Reach(Struct, frozen=True, kw_only=True):
     """How far sums reach. `days_to`, `labels_to`, `blocks_to`: the first day, hour by owner and label, and day of a
     block, that are not made yet; `hours_from`, `rows_from`, `blocks_from`: the instants from which on hours, rows and
-    days in blocks are kept; `costs_from`: the first day that knows what each of its hours cost.
+    days in blocks are kept; `costs_from`: the first day that knows what each of its hours cost; `gathered`: whether
+    days are there by owner, and of all users and values, and not still being added up since an upgrade.
     """
 
     days_to: int = 0
@@ -48,6 +49,7 @@ class Reach(Struct, frozen=True, kw_only=True):
     rows_from: int = 0
     blocks_from: int = 0
     costs_from: int = 0
+    gathered: bool = True
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -92,7 +94,7 @@ def facet_of(asked: Asked) -> str | None:
     names = asked.names - {*_TIMES}
     if asked.first:
         return FIRST if names <= {*_FIRST_BY, "hour"} else None
-    if names <= {*LABELLED_BY}:
+    if names <= {*LABELLED_BY} and asked.reach.gathered:
         return OWNER
     if names <= {*SUMMED_BY, "hour"}:
         return ""

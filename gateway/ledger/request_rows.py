@@ -161,7 +161,8 @@ class RequestRows:
         width = None if of is UsageDay else len(SUMMED)
         lines = [(facet, starts, named[who], *numbers[:width]) for (facet, starts, who), numbers in sums.items()]
         lines.sort()
-        self._sums[of].put(connection, lines)
+        for some in chunks(lines):
+            self._sums[of].put(connection, some)
         if (gone := _names_gone(connection)) != self._gone:
             self._gone = gone
             self._name_again(connection, named)

@@ -19,9 +19,11 @@ from gateway.db.models import Explain, RequestRow, Setting, UsageDay, UsageDays8
 from gateway.db.session import UNREACHABLE, Database
 from gateway.db.sums import BLOCKS_FROM, DAY, HOUR, HOURS_FROM, NAMES_GONE, ROWS_FROM
 from gateway.ledger.balances import insert_once, table
-from gateway.ledger.request_rows import made_so_far
+from gateway.ledger.request_rows import Summed, made_so_far
 from gateway.ledger.shipper import set_within
 from gateway.ledger.sum_blocks import make_blocks
+from gateway.ledger.sum_rows import facets_of
+from gateway.ledger.sum_upgrade import mend, take_along
 from gateway.ledger.sums import make_days
 
 if TYPE_CHECKING:  # settings bring pydantic, which nothing here needs at run time
@@ -31,6 +33,7 @@ log = structlog.get_logger("nearhit.ledger")
 
 _FIRST_SECONDS = 60.0
 _EVERY_SECONDS = 600.0  # what an hour that is over adds to a user is read from rows until then
+_PRUNE_EVERY = 6  # of those turns
 _BATCH = 1_000
 _LOCKED_MS = 60_000
 _used = union(select(UsageHour.who), select(UsageDay.who)).subquery()
@@ -57,14 +60,19 @@ class Retention:
         self._add_setting = insert_once(database.dialect, Setting)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Make what is over, and prune, every ten minutes; a failure is logged and tried again."""
-        pause = _FIRST_SECONDS
+        """Make what is over every ten minutes, and prune every hour; a failure is logged and tried again."""
+        pause, turns, every_day = _FIRST_SECONDS, 0, True
         while not await set_within(stopping, pause):
             pause = _EVERY_SECONDS
             try:
-                await make_days(self._database, self._now())
+                every_day = await make_days(self._database, self._now()) > 0 or every_day
+                await take_along(self._database, stopping)
+                await mend(self._database, every_day=every_day)
+                every_day = False
                 await make_blocks(self._database)
-                await self.prune()
+                if turns % _PRUNE_EVERY == 0:
+                    await self.prune()
+                turns += 1
             except UNREACHABLE as error:
                 log.warning("pruning waits for the database", error=repr(error)[:300])
 
@@ -79,11 +87,11 @@ class Retention:
             gone += await self._delete(table(RequestRow), RequestRow.at < floor, "id")
         if self._kept.hours:
             floor = await self._raise(HOURS_FROM, min(made, self._first_day(self._kept.hours)))
-            gone += await self._prune_sums(table(UsageHour), floor // HOUR)
+            gone += await self._prune_sums(UsageHour, floor // HOUR)
         if self._kept.days:
             floor = await self._raise(BLOCKS_FROM, self._first_day(self._kept.days))
             for of, size in ((UsageDays64, 64), (UsageDays8, 8), (UsageDay, 1)):  # what only whole days make goes first
-                gone += await self._prune_sums(table(of), -(-floor // (size * DAY)))
+                gone += await self._prune_sums(of, -(-floor // (size * DAY)))
         return gone + await self._prune_names()
 
     def _first_day(self, days: int) -> int:
@@ -106,11 +114,11 @@ class Retention:
         some = select(of.c[key]).where(condition).limit(_BATCH)
         return await self._repeat(delete(of).where(of.c[key].in_(some.scalar_subquery())))
 
-    async def _prune_sums(self, of: Table, starts: int) -> int:
+    async def _prune_sums(self, model: Summed, starts: int) -> int:
         """The oldest periods of each facet: the beginning of the key, so that nothing is searched for."""
-        gone = 0
+        gone, of = 0, table(model)
         async with self._database.read(patience=60.0) as connection:
-            facets = (await connection.execute(select(of.c.facet).distinct())).scalars().all()
+            facets = await connection.run_sync(facets_of, model)
         for facet in facets:
             mine = (of.c.facet == facet) & (of.c.starts < starts)
             some = select(of.c.starts, of.c.who).where(mine).limit(_BATCH)

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from gateway.db.models import Setting, UsageDay, UsageDays8, UsageDays64
 from gateway.db.session import Database
-from gateway.db.sums import BLOCKS_TO, LATE, SUMMED
+from gateway.db.sums import BLOCKS_TO, GATHER, LATE, MISSING, SUMMED
 from gateway.ledger.request_rows import Made, Summed, made_so_far
 from gateway.ledger.sum_rows import Changed, be_patient, facets_of, forget, keep, lock, turn
 
@@ -46,6 +46,8 @@ async def _first_to_make(database: Database) -> int | None:
 
 def _next(connection: Connection) -> int | None:
     so_far = made_so_far(connection)
+    if connection.execute(select(Setting.value).where(Setting.name == MISSING)).scalar() == GATHER:
+        return None  # days do not say everything yet that a block has to
     earliest = select(func.min(UsageDay.starts)).where(UsageDay.facet == "")
     first: int | None = so_far.blocks or connection.execute(earliest).scalar()
     if first is None:

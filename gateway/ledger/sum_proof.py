@@ -17,13 +17,16 @@ from gateway.db.sums import (
     COSTS_FROM,
     DAY,
     FIRST,
+    GATHER,
     HOURS,
     HOURS_FROM,
+    MISSING,
     OWNER,
     SUMMED,
     Sums,
     made,
     merge,
+    owned,
 )
 from gateway.ledger.request_rows import made_so_far, rows_from
 from gateway.ledger.sum_rows import days_there, folded, stored
@@ -50,15 +53,23 @@ def _wrong_in(connection: Connection, day: int) -> list[str]:
     found = _wrong_blocks(connection, day, so_far.blocks)
     if day * DAY >= rows_from(connection):
         right, labels = folded(connection, day, so_far.labels)
-        made_of_them = made(right, labels, so_far.days, so_far.labels)
-        return [*found, *_compared("hour", hours, right), *_compared("day", days, made_of_them)]
-    if day * DAY < kept[HOURS_FROM]:
+        found += _compared("hour", hours, right)
+        days, right = _there(connection, days, made(right, labels, so_far.days, so_far.labels))
+    elif day * DAY < kept[HOURS_FROM]:
         return found  # the days are all that is left
-    mine = {key: sums for key, sums in days.items() if key[0] in _OF_HOURS}
-    right = made(hours, {}, so_far.days, so_far.labels)
+    else:
+        mine = {key: sums for key, sums in days.items() if key[0] in _OF_HOURS}
+        days, right = _there(connection, mine, made(hours, {}, so_far.days, so_far.labels))
     if day < kept[COSTS_FROM]:
-        mine, right = _without_costs(mine), _without_costs(right)
-    return [*found, *_compared("day", mine, right)]
+        days, right = _without_costs(days), _without_costs(right)
+    return [*found, *_compared("day", days, right)]
+
+
+def _there(connection: Connection, *days: Sums) -> list[Sums]:
+    """Without what is not added up yet since an upgrade."""
+    if connection.execute(select(Setting.value).where(Setting.name == MISSING)).scalar() != GATHER:
+        return list(days)
+    return [{key: sums for key, sums in one.items() if not owned(key[0])} for one in days]
 
 
 def _without_costs(days: Sums) -> Sums:

@@ -15,41 +15,38 @@ from sqlalchemy.engine import Connection
 from gateway.db.models import Setting, UsageDay, UsageHour
 from gateway.db.session import Database
 from gateway.db.sums import (
-    ANY,
     COSTS,
-    COSTS_FROM,
     DAY,
     DAYS_TO,
     FIRST,
+    GATHER,
     HOUR,
     HOURS,
     LABELS_TO,
+    MISSING,
     OWNER,
     ROWS_FROM,
     SUMMED,
     Sums,
     by_hour,
     by_label,
-    gathered,
     made,
     merge,
 )
 from gateway.ledger.balances import table
-from gateway.ledger.request_rows import RequestRows, Summed, made_so_far, note_late, rows_from
+from gateway.ledger.request_rows import RequestRows, Summed, made_so_far, note_late
 from gateway.ledger.sum_blocks import put_blocks_of
 from gateway.ledger.sum_rows import (
     After,
     Changed,
     be_patient,
     days_there,
-    facets_of,
     folded,
     following,
     forget,
     keep,
     lock,
     page,
-    stored,
     turn,
 )
 
@@ -57,21 +54,22 @@ log = structlog.get_logger("nearhit.ledger")
 
 _PATIENCE = 30.0
 _TRIES = 3
-_MISSING = "usage_sums"
-_DAYS_MISSING = "days"
 
 
 async def ensure(database: Database) -> None:
-    """Add up what an older version did not, if one wrote this database. Raises as the database does."""
-    wanted = select(Setting.value).where(Setting.name == _MISSING)
+    """Add up the requests of before there were sums, if this database has any. Raises as the database does.
+
+    What a version with sums did not add up is added up beside requests: `gateway.ledger.sum_upgrade`.
+    """
+    wanted = select(Setting.value).where(Setting.name == MISSING)
     async with database.read() as connection:
         missing = await connection.scalar(wanted)
-    if missing is None:
+    if missing in (None, GATHER):
         return
     log.warning("adding up the requests that are there; this is done once, after an upgrade")
-    await rebuild(database, hours=missing != _DAYS_MISSING)
+    await rebuild(database)
     async with database.begin() as connection:
-        await connection.execute(delete(Setting).where(Setting.name == _MISSING))
+        await connection.execute(delete(Setting).where(Setting.name == MISSING))
 
 
 async def make_days(database: Database, now: float) -> int:
@@ -95,7 +93,7 @@ async def make_days(database: Database, now: float) -> int:
 async def _tried(database: Database, span: range) -> bool:
     """Some hours of one day; whether their sums follow from their rows."""
     for _ in range(_TRIES):
-        hours, labels = await _added_up(database, span)
+        hours, labels = await added_up(database, span)
         try:
             await database.transact(_put_hours, span, hours, labels)
         except Changed:
@@ -115,7 +113,7 @@ async def _first_to_make(database: Database, now: float) -> int:
     return int(now) // DAY * 24 if hour is None else hour // 24 * 24
 
 
-async def _added_up(database: Database, of: range) -> tuple[Sums, Sums]:
+async def added_up(database: Database, of: range, pause: float = 0.0) -> tuple[Sums, Sums]:
     """Some hours and their labels, as their rows have them. Away from the event loop: requests go first."""
     hours: Sums = {}
     labels: Sums = {}
@@ -126,11 +124,16 @@ async def _added_up(database: Database, of: range) -> tuple[Sums, Sums]:
         merge(hours, await asyncio.to_thread(by_hour, rows, corrected))
         merge(labels, await asyncio.to_thread(by_label, rows, corrected))
         after = following(rows)
+        await asyncio.sleep(pause)
     return hours, labels
 
 
 def _put_hours(connection: Connection, span: range, hours: Sums, labels: Sums) -> None:
-    """Raises Changed, and leaves nothing behind, when the stored hours are not those that the rows had."""
+    """Raises Changed, and leaves nothing behind, when the stored hours are not those that the rows had.
+
+    A day that has some hours already is added to under the lock: what comes late for those is added to the same sums
+    by whoever counts it, who has counted its hours before. Other days have nobody else yet.
+    """
     be_patient(connection)
     day, closing = span.start // 24, span.stop % 24 == 0
     if (so_far := max(turn(connection, LABELS_TO), made_so_far(connection).labels)) and so_far != span.start:
@@ -139,24 +142,38 @@ def _put_hours(connection: Connection, span: range, hours: Sums, labels: Sums) -
         turn(connection, DAYS_TO)
     if span.start % 24 == 0:
         forget(connection, UsageDay, range(day, day + 1))
-    RequestRows(connection.dialect.name).put(connection, UsageDay, made(hours, labels, 0, span.stop))
+        _put_labels(connection, hours, labels, span)
     if closing:
         turn(connection, DAYS_TO)
         _put_day(connection, day)
     lock(connection)
+    if span.start % 24:
+        _put_labels(connection, hours, labels, span)
     if not so_far:
         _begin_with(connection, day)
-    counted = [line[:-1] for (facet, _, _), line in hours.items() if facet == ""]
-    if _total(connection, UsageHour, span) != [sum(column) for column in zip([0] * len(SUMMED), *counted, strict=True)]:
+    if total(connection, UsageHour, span) != counted(hours):
         raise Changed
     if closing:
-        whole = range(day * 24, span.stop)
-        if _total(connection, UsageHour, whole) != _total(connection, UsageDay, range(day, day + 1)):
-            raise Changed
-        keep(connection, DAYS_TO, day + 1)
+        _close(connection, day)
     keep(connection, LABELS_TO, span.stop)
     if closing:
         _agree(connection, day)
+
+
+def counted(hours: Sums) -> list[int]:
+    """Of all requests, as `total` has it."""
+    lines = [line[:-1] for (facet, _, _), line in hours.items() if facet == ""]
+    return [sum(column) for column in zip([0] * len(SUMMED), *lines, strict=True)]
+
+
+def _close(connection: Connection, day: int) -> None:
+    if total(connection, UsageHour, range(day * 24, day * 24 + 24)) != total(connection, UsageDay, range(day, day + 1)):
+        raise Changed
+    keep(connection, DAYS_TO, day + 1)
+
+
+def _put_labels(connection: Connection, hours: Sums, labels: Sums, span: range) -> None:
+    RequestRows(connection.dialect.name).put(connection, UsageDay, made(hours, labels, 0, span.stop))
 
 
 def _begin_with(connection: Connection, day: int) -> None:
@@ -173,9 +190,9 @@ def _begin_with(connection: Connection, day: int) -> None:
 def _agree(connection: Connection, day: int) -> None:
     """A process of a version before adds what comes late to the hours only; whoever closes the day finds that."""
     own = range(day, day + 1)
-    if _total(connection, UsageDay, own) != _total(connection, UsageDay, own, OWNER):
+    if total(connection, UsageDay, own) != total(connection, UsageDay, own, OWNER):
         log.warning("a day is added up anew: a process of an older version has added to it", day=day)
-        _rebuild_day(connection, day)
+        rebuild_day(connection, day)
 
 
 def _take_up(connection: Connection) -> bool:
@@ -185,7 +202,7 @@ def _take_up(connection: Connection) -> bool:
     if not 0 < labels < so_far.days * 24:
         return False
     log.warning("a day is added up anew: a process of an older version has made it", day=labels // 24)
-    _rebuild_day(connection, labels // 24)
+    rebuild_day(connection, labels // 24)
     keep(connection, LABELS_TO, (labels // 24 + 1) * 24)
     return True
 
@@ -208,36 +225,22 @@ def _whole(value: ColumnElement[Any]) -> ColumnElement[int]:
     return cast(value, BigInteger)
 
 
-def _total(connection: Connection, of: Summed, span: range, facet: str = "") -> list[int]:
+def total(connection: Connection, of: Summed, span: range, facet: str = "") -> list[int]:
     """Of all requests."""
     sums = [func.coalesce(func.sum(table(of).c[name]), 0) for name in SUMMED]
     inside = (of.facet == facet, of.starts >= span.start, of.starts < span.stop)
     return [int(value) for value in connection.execute(select(*sums).where(*inside)).one()]
 
 
-async def rebuild(database: Database, *, hours: bool = True) -> int:
-    """Make the sums of every day whose rows are kept anew; answers how many days. Others may write meanwhile.
-
-    Without `hours` those of the days alone: of days whose rows are gone too, as far as older sums say them.
-    """
+async def rebuild(database: Database) -> int:
+    """Make the sums of every day whose rows are kept anew; answers how many days. Others may write meanwhile."""
     span = await database.transact(days_there, with_pruned=False)
-    if not hours:
-        for day in await database.transact(days_there, with_pruned=True):
-            if day < span.start or not span:
-                await database.transact(_gather_day, day)
-        await database.transact(_note_costs)
     for day in span:
-        await database.transact(_rebuild_day, day)
+        await database.transact(rebuild_day, day)
     return len(span)
 
 
-def _note_costs(connection: Connection) -> None:
-    """Days of before the rows that are kept do not know what each of their hours cost."""
-    turn(connection, COSTS_FROM)
-    keep(connection, COSTS_FROM, int(rows_from(connection)) // DAY)
-
-
-def _rebuild_day(connection: Connection, day: int) -> None:
+def rebuild_day(connection: Connection, day: int) -> None:
     """In one transaction that no other writer's counting can overlap.
 
     Writers insert rows first and count them afterwards, the hours before the days. On PostgreSQL whoever has counted
@@ -257,17 +260,3 @@ def _rebuild_day(connection: Connection, day: int) -> None:
         rows.put(connection, UsageDay, made(hours, labels, so_far.days, so_far.labels))
     put_blocks_of(connection, day, so_far)
     note_late(connection)
-
-
-def _gather_day(connection: Connection, day: int) -> None:
-    """The sums by owner and of all users, of a day whose rows are gone."""
-    be_patient(connection)
-    lock(connection)
-    day_alone, mine = range(day, day + 1), [name for name in facets_of(connection, UsageDay) if _is_gathered(name)]
-    forget(connection, UsageDay, day_alone, mine)
-    RequestRows(connection.dialect.name).put(connection, UsageDay, gathered(stored(connection, UsageDay, day_alone)))
-    note_late(connection)
-
-
-def _is_gathered(facet: str) -> bool:
-    return facet == OWNER or facet.startswith(ANY)

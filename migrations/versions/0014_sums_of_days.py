@@ -1,8 +1,8 @@
 """Sums of eight and of sixty-four days, what each hour of a day cost, and sums by owner and of all users together.
 
-The tables are empty at first: days become blocks within the first minutes. The next start makes the days of which rows
-are kept anew, some thirty seconds for a million requests, for only rows know what a user's or a tag's hours cost; of
-days before, the sums by owner and of all users follow from what is there. Going back loses none of what was known before.
+The tables are empty at first. Processes of the new version fill them within minutes, beside requests: the sums by owner
+and of all users follow from what is there, and days become blocks; the days of which rows are kept are made anew, for only
+rows know what a user's or a tag's hours cost. Until then pages read what they read before. Going back loses none of that.
 """
 
 import sqlalchemy as sa
@@ -18,7 +18,7 @@ _SUMS = (
     "cost_nano", "estimated_nano", "audit_nano", "discount_nano", "saved_nano", "corrected_nano", "routed_nano",
     "embed_nano",
 )  # fmt: skip
-_SETTINGS = "'labels_to', 'costs_from', 'blocks_to', 'blocks_from', 'late'"
+_SETTINGS = "'labels_to', 'costs_from', 'blocks_to', 'blocks_from', 'late', 'gathered_to'"
 
 
 def upgrade() -> None:
@@ -40,6 +40,12 @@ def upgrade() -> None:
         op.add_column("usage_day", sa.Column(f"c{i:02}", sa.BigInteger(), server_default="0", nullable=False))
     op.create_index("ix_usage_who_label", "usage_who", ["label"], unique=False)
     op.execute("INSERT INTO setting (name, value) VALUES ('late', '0')")
+    # From there on this version makes them, and notices which days after that the version before has made beside it.
+    for name, of_a_day in (("labels_to", 24), ("costs_from", 1)):
+        op.execute(
+            f"INSERT INTO setting (name, value) SELECT '{name}', CAST(CAST(value AS bigint) * {of_a_day} AS text) "
+            "FROM setting WHERE name = 'days_to' AND value <> '0'"
+        )
     op.execute(
         "INSERT INTO setting (name, value) SELECT 'usage_sums', 'days' WHERE EXISTS (SELECT 1 FROM usage_day) "
         "AND NOT EXISTS (SELECT 1 FROM setting WHERE name = 'usage_sums')"

@@ -12,7 +12,7 @@ from gateway.db import migrate
 from gateway.db.queries import Queries
 from gateway.db.session import Database
 from gateway.db.sums import BLOCKS_TO, DAY, DAYS_TO, LABELS_TO, Row, day_starts
-from gateway.ledger import sum_blocks, sum_proof, sums
+from gateway.ledger import sum_blocks, sum_proof, sum_upgrade, sums
 from gateway.ledger.request_rows import RequestRows
 from gateway.ledger.retention import Kept, Retention
 from tests.contract.test_sums import as_told
@@ -174,7 +174,7 @@ async def test_a_database_of_the_version_before_is_taken_along(url: str) -> None
     await migrate.downgrade(url, "0013")
     await migrate.upgrade(url)
     database = Database(url)
-    await sums.ensure(database)
+    await sum_upgrade.take_along(database)
     await made(database)
     assert await sum_proof.differences(database) == []
     after = [await Queries(database).usage(("user",), BEGAN, END - DAY), await Queries(database).usage((), BEGAN, END)]

@@ -34,7 +34,7 @@ async def test_no_hour_is_left_out_when_another_process_makes_less_of_a_day(
     """A process whose clock is behind makes some hours of the day that this one is adding up to its end."""
     await write(database, TRAFFIC)
     await sums.make_days(database, LAST * DAY)
-    really, turns = sums._added_up, []
+    really, turns = sums.added_up, []
 
     async def slowly(among: Database, span: range) -> Any:
         if not turns:
@@ -42,7 +42,7 @@ async def test_no_hour_is_left_out_when_another_process_makes_less_of_a_day(
             await sums.make_days(among, LAST * DAY + 20 * 3_600)
         return await really(among, span)
 
-    monkeypatch.setattr(sums, "_added_up", slowly)
+    monkeypatch.setattr(sums, "added_up", slowly)
     await sums.make_days(database, END + 2 * 3_600)
     assert turns == [range(LAST * 24, LAST * 24 + 24)]
     assert await setting(database, DAYS_TO) == END // DAY
@@ -93,7 +93,7 @@ async def test_a_block_is_not_made_of_days_that_are_being_mended(
 
     def and_mend(connection: Connection, day: int, so_far: Made) -> None:
         really(connection, day, so_far)
-        sums._rebuild_day(connection, BEGAN // DAY)
+        sums.rebuild_day(connection, BEGAN // DAY)
 
     monkeypatch.setattr(sum_blocks, "put_blocks_of", and_mend)
     with pytest.raises(Changed):
@@ -122,7 +122,7 @@ async def test_a_day_that_is_pruned_meanwhile_keeps_its_sums(database: Database)
     before = await Queries(database).usage(("user",), BEGAN, LAST * DAY)
     keeping = Retention(database, Kept(requests=20, hours=30, days=100), now=lambda: float(END))
     await keeping.prune()
-    await database.transact(sums._rebuild_day, BEGAN // DAY + 1)
+    await database.transact(sums.rebuild_day, BEGAN // DAY + 1)
     assert await Queries(database).usage(("user",), BEGAN, LAST * DAY) == before
 
 

@@ -109,6 +109,14 @@ async def test_a_wrong_sum_is_found_and_mended(database: Database) -> None:
         assert await sum_proof.differences(database) == []
 
 
+async def test_a_series_of_nothing_is_empty(database: Database) -> None:
+    """However many buckets it has; only a total of all is told though nothing happened."""
+    for days in (1, 2):
+        bounds = [BEGAN + i * DAY for i in range(days + 1)]
+        assert await Queries(database).series(bounds) == [[]] * days
+    assert [row.requests for row in await Queries(database).usage((), BEGAN, SHAPE.end)] == [0]
+
+
 async def test_series_of_a_zone(database: Database) -> None:
     """Local days, also of a zone half an hour off: each bucket tells what its rows tell."""
     await write(database, TRAFFIC)

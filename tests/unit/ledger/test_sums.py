@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from gateway.db.queries import DIMENSIONS, Queries
 from gateway.db.session import Database
 from gateway.db.sums import BUCKETS, EDGES, day_starts, percentile
-from gateway.ledger import sum_blocks, sum_proof, sums
+from gateway.ledger import sum_blocks, sum_proof, sum_upgrade, sums
 from gateway.ledger.inserts import Repeated
 from gateway.ledger.request_rows import RequestRows
 from tests import empty_database
+from tests.unit.ledger import version_before
 from tests.unit.ledger.sum_world import REQUEST, START, Told, counted, numbers, row, told
 
 DAY = 86_400
@@ -26,6 +27,9 @@ STEP = st.one_of(
     st.tuples(st.just("make"), st.floats(0.3, 5)),
     st.tuples(st.just("make"), st.integers(1, 5)),
     st.tuples(st.just("rebuild"), st.none()),
+    st.tuples(_some(["upgrade", "some of it", "take along"]), st.none()),
+    st.tuples(st.just("written before"), st.lists(st.integers(0, 59), min_size=1, max_size=20)),
+    st.tuples(st.just("made before"), st.integers(1, 5)),
 )
 INSTANT = st.one_of(
     st.integers(-1, 5 * 24).map(lambda hour: START + hour * 3_600.0),
@@ -64,12 +68,28 @@ class World:
         self.written: dict[str, Told] = {}
         self.corrections: dict[str, int] = {}
         self._rows = RequestRows("sqlite")
+        self._before = version_before.Before("sqlite")
+        self._beside = False  # a process of the version before has counted something, and no turn was taken since
         self._numbers = 0
 
     async def do(self, step: tuple[str, Any]) -> None:
         kind, value = step
         if kind == "write":
-            await self._write([self.requests[i % len(self.requests)] for i in value])
+            await self._write([self.requests[i % len(self.requests)] for i in value], self._rows)
+        elif kind == "written before":
+            await self._write([self.requests[i % len(self.requests)] for i in value], self._before)
+            self._beside = True
+        elif kind == "made before":
+            await self.database.transact(version_before.make_day, START // DAY + value)
+            self._beside = True
+        elif kind == "upgrade":
+            await self._turn()  # what it counted late for blocks is not to be told from what it left
+            await self.database.transact(version_before.leave)
+        elif kind in ("some of it", "take along"):
+            stopping = asyncio.Event()
+            if kind == "some of it":
+                stopping.set()
+            await sum_upgrade.take_along(self.database, stopping)
         elif kind == "make":
             await sums.make_days(self.database, START + value * DAY)
             await sum_blocks.make_blocks(self.database)
@@ -78,14 +98,20 @@ class World:
         elif (one := self.requests[value[0] % len(self.requests)])["id"] in self.written:
             await self._correct(one, value[1])
 
-    async def _write(self, those: list[Told]) -> None:
+    async def _turn(self) -> None:
+        """What finds out every ten minutes that a process of the version before was there."""
+        await sums.make_days(self.database, START - DAY)
+        await sum_upgrade.mend(self.database, every_day=True)
+        self._beside = False
+
+    async def _write(self, those: list[Told], writer: RequestRows) -> None:
         """As the recorder does: as if all were new, and again with a look where they were not."""
         rows = [row(one) for one in those]
         try:
-            new = await self.database.transact(self._rows.add, rows, new=True)
+            new = await self.database.transact(writer.add, rows, new=True)
         except Repeated:
-            new = await self.database.transact(self._rows.add, rows)
-        self._rows.committed()
+            new = await self.database.transact(writer.add, rows)
+        writer.committed()
         assert new == len({one["id"] for one in those} - set(self.written))
         self.written |= {one["id"]: one for one in those}
 
@@ -97,6 +123,8 @@ class World:
         self.corrections[one["id"]] = self.corrections.get(one["id"], 0) + amount
 
     async def check(self, asked: list[tuple[list[str], float, float, dict[str, str]]]) -> None:
+        if self._beside:
+            await self._turn()
         assert await sum_proof.differences(self.database) == []
         for group_by, start, end, where in asked:
             rows = await Queries(self.database).usage(group_by, start, end, where)

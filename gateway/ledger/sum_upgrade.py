@@ -1,0 +1,233 @@
+"""What a version before did not add up is added up beside requests, some of a day at a time; and kept right beside it.
+
+Knows: which sums older versions do not make, how that is made up for from other sums and from rows. Does not know: when
+it is time. Every transaction is short and writes down how far it came, so a process that is killed loses one, and
+several processes share the work. Pages do not read what is not there yet (`gateway.db.usage_cut.Reach`).
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import structlog
+from sqlalchemy import BigInteger, cast, delete, func, or_, select
+from sqlalchemy.engine import Connection
+
+from gateway.db.models import Setting, UsageDay, UsageHour, UsageWho
+from gateway.db.models.sums import EVERY_HOUR
+from gateway.db.session import Database
+from gateway.db.sums import (
+    ANY,
+    COSTS,
+    COSTS_FROM,
+    DAY,
+    GATHER,
+    GATHERED_TO,
+    LATE,
+    MISSING,
+    OWNER,
+    ROWS_FROM,
+    SUMMED,
+    TAG,
+    USER,
+    Key,
+    Sums,
+    made,
+    owned,
+)
+from gateway.ledger.request_rows import RequestRows, made_so_far, note_late, rows_from
+from gateway.ledger.sum_blocks import put_blocks_of
+from gateway.ledger.sum_rows import Changed, be_patient, facets_of, forget, keep, lock, turn
+from gateway.ledger.sums import added_up, counted, rebuild_day, total
+
+log = structlog.get_logger("nearhit.ledger")
+
+_TRIES = 3
+_PATIENCE = 30.0
+_PAUSE = 0.01  # between five hundred rows: there is no hurry
+_AT_ONCE = 2_000  # sums that one transaction writes while nobody counts; a facet of more is not parted
+_TELL_EVERY = 10
+_WRITES = ("requests", "audits", "corrected_nano")  # whatever is counted changes one of them
+_NONE = [0] * len(_WRITES)
+
+
+async def take_along(database: Database, stopping: asyncio.Event | None = None) -> None:
+    """Everything that is missing since an upgrade, until it is there or `stopping` is set.
+
+    First what days say by owner and of all users and values, of the sums that are there: blocks and pages wait for it.
+    Then what each hour of a day cost, by user and tag, which only rows know.
+    """
+    for step, adding in ((_gather, "days by owner"), (_cost, "what the hours of days cost, newest first")):
+        count = 0
+        while (left := await step(database)) is not None:
+            count += 1
+            if count % _TELL_EVERY == 1 or not left:
+                log.info("after an upgrade sums are made beside requests", of=adding, days_left=left)
+            if stopping is not None and stopping.is_set():
+                return
+
+
+async def _gather(database: Database) -> int | None:
+    """One day more by owner; how many are left, None when none was."""
+    for _ in range(_TRIES):
+        try:
+            return await database.transact(_gather_next)
+        except Changed:
+            log.info("a day is added up again: something was counted in it meanwhile")
+    return None  # busy with what came late: the next turn
+
+
+def _gather_next(connection: Connection) -> int | None:
+    be_patient(connection)
+    done_to = turn(connection, GATHERED_TO)
+    if connection.execute(select(Setting.value).where(Setting.name == MISSING)).scalar() != GATHER:
+        return None
+    days = select(func.min(UsageDay.starts), func.max(UsageDay.starts))
+    found: Any = connection.execute(days.where(UsageDay.facet == "", UsageDay.starts >= done_to)).one()
+    day, last = found
+    if day is None:
+        connection.execute(delete(Setting).where(Setting.name == MISSING))
+        return None
+    before = _state(connection, day)
+    sums = dict(_gathered(connection, day))
+    lock(connection)
+    if _state(connection, day) != before:
+        raise Changed
+    forget(connection, UsageDay, range(day, day + 1), [of for of in facets_of(connection, UsageDay) if owned(of)])
+    RequestRows(connection.dialect.name).put(connection, UsageDay, sums)
+    note_late(connection)
+    keep(connection, GATHERED_TO, day + 1)
+    return last - day
+
+
+def _state(connection: Connection, day: int) -> tuple[list[int], str | None]:
+    """Differs once anything was added to a day that is made."""
+    late = connection.execute(select(Setting.value).where(Setting.name == LATE)).scalar()
+    return total(connection, UsageDay, range(day, day + 1)), late
+
+
+def _gathered(connection: Connection, day: int) -> Iterator[tuple[Key, list[int]]]:
+    """The sums by owner and of all users and values, as the other sums of a day say them. The database adds up."""
+    who = [UsageWho.team, UsageWho.project, UsageWho.key_id, UsageWho.model]
+    sums = [cast(func.sum(getattr(UsageDay, name)), BigInteger) for name in (*SUMMED, *COSTS)]
+    labels: Any = or_(UsageDay.facet.in_(("", USER)), UsageDay.facet.startswith(TAG, autoescape=True))
+    wanted: Any = select(UsageDay.facet, *who, *sums).join(UsageWho, UsageWho.id == UsageDay.who)
+    wanted = wanted.where(UsageDay.facet.in_(facets_of(connection, UsageDay)), UsageDay.starts == day, labels)
+    for facet, *line in connection.execute(wanted.group_by(UsageDay.facet, *who)):
+        whose = (*line[: len(who)], "", "", "", "", "", 0, "")
+        yield (ANY + facet if facet else OWNER, day, whose), [*line[len(who) :], EVERY_HOUR]
+
+
+async def _cost(database: Database) -> int | None:
+    """One day more that knows what its hours cost, of those whose rows are kept; how many are left, None at the end."""
+    async with database.read(patience=_PATIENCE) as connection:
+        found = await connection.run_sync(_next_to_cost)
+    if found is None:
+        return None
+    day, first = found
+    if day >= first and not await _made_anew(database, day):
+        log.error("a day's sums do not follow from its rows: nearhit ledger verify", day=day)
+        return None
+    await database.transact(_costed, day)
+    return max(0, day - first)
+
+
+def _next_to_cost(connection: Connection) -> tuple[int, int] | None:
+    """The day, and the first one whose rows are kept: there nothing is left to do but to say so."""
+    known_from = connection.execute(select(Setting.value).where(Setting.name == COSTS_FROM)).scalar()
+    first = connection.execute(select(func.min(UsageDay.starts)).where(UsageDay.facet == "")).scalar()
+    if known_from is None or not int(known_from) or first is None:
+        return None
+    floor = -(-int(rows_from(connection)) // DAY)
+    day = int(known_from) - 1
+    return (day, max(first, floor)) if day >= floor else None
+
+
+def _costed(connection: Connection, day: int) -> None:
+    """From `day` on they are known; before the first day of all, everything is."""
+    if turn(connection, COSTS_FROM) != day + 1:
+        return  # another process has come further
+    first = connection.execute(select(func.min(UsageDay.starts)).where(UsageDay.facet == "")).scalar()
+    keep(connection, COSTS_FROM, 0 if first is None or day <= first else day)
+
+
+async def _made_anew(database: Database, day: int) -> bool:
+    """All sums of a day that is made, from its rows, which are added up aside; whether they follow from them."""
+    for _ in range(_TRIES):
+        hours, labels = await added_up(database, range(day * 24, day * 24 + 24), _PAUSE)
+        so_far = (await database.transact(made_so_far)).days
+        try:
+            for some in _parts(made(hours, labels, so_far, so_far * 24)):
+                await database.transact(_put_anew, day, some, counted(hours))
+            await database.transact(_put_anew, day, {}, counted(hours))
+        except Changed:
+            log.info("a day is added up again: something was counted in it meanwhile", day=day)
+        else:
+            return True
+    return False
+
+
+def _parts(sums: Sums) -> Iterator[Sums]:
+    """Whole facets, about as many sums at once as are written in a moment."""
+    by_facet: dict[str, Sums] = {}
+    for key, line in sums.items():
+        by_facet.setdefault(key[0], {})[key] = line
+    some: Sums = {}
+    for facet in sorted(by_facet):
+        if some and len(some) + len(by_facet[facet]) > _AT_ONCE:
+            yield some
+            some = {}
+        some |= by_facet[facet]
+    if some:
+        yield some
+
+
+def _put_anew(connection: Connection, day: int, sums: Sums, right: list[int]) -> None:
+    """Some facets of a day; after the last of them its blocks. Raises Changed when the day is not what was added up."""
+    be_patient(connection)
+    lock(connection)
+    if day * DAY < turn(connection, ROWS_FROM):
+        return  # pruned meanwhile; until the end of this transaction nobody prunes more
+    if total(connection, UsageDay, range(day, day + 1)) != right:
+        raise Changed
+    forget(connection, UsageDay, range(day, day + 1), sorted({facet for facet, _, _ in sums}))
+    RequestRows(connection.dialect.name).put(connection, UsageDay, sums)
+    if not sums:
+        put_blocks_of(connection, day, made_so_far(connection))
+    note_late(connection)
+
+
+async def mend(database: Database, *, every_day: bool) -> int:
+    """Days to which a process of the version before has added what it counted late, which it did to no owner's sums;
+    answers how many. `every_day`: of those whose rows are kept, and not only the last two and the one that is not over.
+    """
+    async with database.read(patience=_PATIENCE) as connection:
+        days = await connection.run_sync(_apart, every_day)
+    for day in days:
+        log.warning("a day is added up anew: a process of an older version has added to it", day=day)
+        await database.transact(rebuild_day, day)
+    return len(days)
+
+
+def _apart(connection: Connection, every_day: bool) -> list[int]:
+    so_far = made_so_far(connection)
+    if not so_far.days or connection.execute(select(Setting.value).where(Setting.name == MISSING)).scalar() == GATHER:
+        return []
+    first = -(-int(rows_from(connection)) // DAY)
+    first = first if every_day else max(first, so_far.days - 2)
+    by_day = _written(connection, UsageDay, "", range(first, so_far.days))
+    owners = _written(connection, UsageDay, OWNER, range(first, so_far.days + 1))
+    if so_far.days * 24 < so_far.labels:
+        lines = _written(connection, UsageHour, "", range(so_far.days * 24, so_far.labels)).values()
+        by_day[so_far.days] = [sum(column) for column in zip(_NONE, *lines, strict=True)]
+    return [day for day in sorted(by_day | owners) if by_day.get(day, _NONE) != owners.get(day, _NONE)]
+
+
+def _written(
+    connection: Connection, of: type[UsageDay] | type[UsageHour], facet: str, span: range
+) -> dict[int, list[int]]:
+    """What was counted in each day or hour that has any."""
+    sums = [cast(func.sum(getattr(of, name)), BigInteger) for name in _WRITES]
+    inside = (of.facet == facet, of.starts >= span.start, of.starts < span.stop)
+    wanted: Any = select(of.starts, *sums).where(*inside).group_by(of.starts)
+    return {row[0]: list(row[1:]) for row in connection.execute(wanted)}
