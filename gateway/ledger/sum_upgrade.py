@@ -202,17 +202,21 @@ async def mend(database: Database, *, every_day: bool) -> int:
     answers how many. `every_day`: of those whose rows are kept, and not only the last two and the one that is not over.
     """
     async with database.read(patience=_PATIENCE) as connection:
-        days = await connection.run_sync(_apart, every_day)
+        days, made_to = await connection.run_sync(_apart, every_day)
     for day in days:
         log.warning("a day is added up anew: a process of an older version has added to it", day=day)
-        await database.transact(rebuild_day, day)
+        if day < made_to:
+            await _made_anew(database, day)  # if it is added to all the time, the next turn does it
+        else:
+            await database.transact(rebuild_day, day)
     return len(days)
 
 
-def _apart(connection: Connection, every_day: bool) -> list[int]:
+def _apart(connection: Connection, every_day: bool) -> tuple[list[int], int]:
+    """Those days, and the first one that is not made yet."""
     so_far = made_so_far(connection)
     if not so_far.days or connection.execute(select(Setting.value).where(Setting.name == MISSING)).scalar() == GATHER:
-        return []
+        return [], so_far.days
     first = -(-int(rows_from(connection)) // DAY)
     first = first if every_day else max(first, so_far.days - 2)
     by_day = _written(connection, UsageDay, "", range(first, so_far.days))
@@ -220,7 +224,8 @@ def _apart(connection: Connection, every_day: bool) -> list[int]:
     if so_far.days * 24 < so_far.labels:
         lines = _written(connection, UsageHour, "", range(so_far.days * 24, so_far.labels)).values()
         by_day[so_far.days] = [sum(column) for column in zip(_NONE, *lines, strict=True)]
-    return [day for day in sorted(by_day | owners) if by_day.get(day, _NONE) != owners.get(day, _NONE)]
+    apart = [day for day in sorted(by_day | owners) if by_day.get(day, _NONE) != owners.get(day, _NONE)]
+    return apart, so_far.days
 
 
 def _written(
