@@ -33,6 +33,7 @@ from gateway.ledger.balances import CHUNK, chunks
 from gateway.ledger.grouping import TooMany
 from gateway.ledger.late import last_closed, take_turn
 from gateway.ledger.lines import START, Level, Line, Totals, digest, lines_of, totals
+from gateway.ledger.sum_upgrade import mend
 from policies.months import Blocker, Process, Standing, blockers, following, month_of, span
 from policies.statements import Facts, Shared, TeamFacts
 
@@ -104,6 +105,7 @@ class Months:
             raise NotClosable(found)
         begun = await self._database.transact(_begin, month, (actor, reason if found else None), self._now())
         lines, by = await self._add_up(month)
+        await mend(self._database, every_day=True)  # what is sealed of usage stays, also if an older process wrote late
         facts = to_builtins(structs.replace(await facts_of(self._database, month), by=by))
         for place, some in enumerate(chunks(lines)):
             await self._database.transact(_write, month, begun, some, place)

@@ -205,9 +205,7 @@ async def mend(database: Database, *, every_day: bool) -> int:
         days, made_to = await connection.run_sync(_apart, every_day)
     for day in days:
         log.warning("a day is added up anew: a process of an older version has added to it", day=day)
-        if day < made_to:
-            await _made_anew(database, day)  # if it is added to all the time, the next turn does it
-        else:
+        if day >= made_to or not await _made_anew(database, day):
             await database.transact(rebuild_day, day)
     return len(days)
 

@@ -6,15 +6,18 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.engine import Connection
 
+from gateway.db.models import MonthSeal
 from gateway.db.queries import Queries
 from gateway.db.session import Database
 from gateway.db.sums import BLOCKS_TO, COSTS_FROM, DAY, DAYS_TO, GATHERED_TO, MISSING, Row, day_starts
 from gateway.ledger import retention, sum_proof, sum_upgrade, sums
+from gateway.ledger.closing import Months
 from gateway.ledger.request_rows import RequestRows
 from gateway.ledger.retention import Kept, Retention
+from policies.months import span
 from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, made, same, setting, write
 from tests.contract.test_sums import as_told
 from tests.unit.ledger import version_before
@@ -153,6 +156,25 @@ async def test_what_a_process_of_the_version_before_counts_late_is_found(databas
     assert await sum_upgrade.mend(database, every_day=True) == 0
     assert await sum_proof.differences(database) == []
     await same(database, TRAFFIC, ASKED)
+
+
+async def test_a_month_is_sealed_with_what_an_older_process_counted_late(database: Database) -> None:
+    """What is sealed stays, so it cannot wait for the next turn."""
+    await write(database, TRAFFIC[::2])
+    await made(database)
+    before = version_before.Before(database.dialect)
+    for row in TRAFFIC[1::2]:
+        await database.transact(before.add, [row])
+        before.committed()
+    await Months(database, now=lambda: float(END)).close("2026-09", "ann")
+    its = span("2026-09")
+    async with database.read() as connection:
+        facts = await connection.scalar(select(MonthSeal.facts).where(MonthSeal.month == "2026-09"))
+    wanted = counted([as_told(row) for row in TRAFFIC], {}, (("team",), its.start, its.end, {}))
+    assert facts is not None
+    assert {(team["team"],): team["requests"] for team in facts["teams"]} == {
+        group: numbers["requests"] for group, numbers in wanted.items()
+    }
 
 
 async def test_a_day_that_the_version_before_made_is_read_of_its_hours(database: Database) -> None:
