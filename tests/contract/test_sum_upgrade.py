@@ -17,6 +17,7 @@ from gateway.ledger import retention, sum_proof, sum_upgrade, sums
 from gateway.ledger.closing import Months
 from gateway.ledger.request_rows import RequestRows
 from gateway.ledger.retention import Kept, Retention
+from gateway.ledger.sum_rows import Changed
 from policies.months import span
 from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, made, same, setting, write
 from tests.contract.test_sums import as_told
@@ -125,8 +126,6 @@ async def test_a_day_that_is_added_to_meanwhile_is_added_up_again(
         locked(connection)
 
     monkeypatch.setattr(sum_upgrade, "lock", and_write)
-    one_step = asyncio.Event()
-    one_step.set()
     if step == "_put_anew":
         monkeypatch.setattr(sum_upgrade, "lock", locked)
         while await sum_upgrade._gather(database) is not None:
@@ -134,6 +133,9 @@ async def test_a_day_that_is_added_to_meanwhile_is_added_up_again(
         await write(database, [row for row in late if row[1] // DAY < LAST - 3])
         late[:] = [row for row in late if row[1] // DAY == LAST - 1] or late[-1:]
         monkeypatch.setattr(sum_upgrade, "lock", and_write)
+    if step == "_gather_next":
+        with pytest.raises(Changed):
+            await database.transact(sum_upgrade._gather_next)
     await sum_upgrade.take_along(database)
     assert turns
     await write(database, TRAFFIC)
@@ -194,8 +196,9 @@ async def test_what_comes_late_for_a_day_that_grows_waits_for_no_circle(
 ) -> None:
     """A late request holds its hour and asks for its day: whoever adds an hour to that day asks for the hours first."""
     today = [row for row in TRAFFIC if row[1] >= LAST * DAY]
-    early = [row for row in today if row[1] < LAST * DAY + 9 * 3_600]
-    await write(database, [row for row in TRAFFIC if row not in early[:1]])
+    midday = [row for row in today if LAST * DAY + 9 * 3_600 <= row[1] < LAST * DAY + 20 * 3_600]
+    assert midday
+    await write(database, TRAFFIC)
     await sums.make_days(database, LAST * DAY + 9 * 3_600)
     really, adding = sums._put_labels, asyncio.Event()
 
@@ -208,8 +211,8 @@ async def test_what_comes_late_for_a_day_that_grows_waits_for_no_circle(
     monkeypatch.setattr(sums, "_put_labels", slowly)
     making = asyncio.create_task(sums.make_days(database, LAST * DAY + 20 * 3_600))  # noqa: TID251 - a test's own
     await adding.wait()
-    again = [(f"again-{row[0]}"[:36], *row[1:]) for row in early[1:]]
-    await database.transact(RequestRows(database.dialect).add, again)
+    late = [(f"late-{i}", LAST * DAY + 3_600.5, *row[2:]) for i, row in enumerate(midday)]
+    await database.transact(RequestRows(database.dialect).add, late)
     await making
     assert await sum_proof.differences(database) == []
 
