@@ -74,23 +74,28 @@ def _late(connection: Connection) -> str:
     return connection.execute(select(Setting.value).where(Setting.name == LATE)).scalar() or ""
 
 
-def put_blocks_of(connection: Connection, day: int, so_far: Made) -> None:
-    """Write the blocks that the day is in anew, as far as they are made. Of a longer one the last eight makes it."""
+def put_blocks_of(connection: Connection, day: int, so_far: Made, facets: list[str] | None = None) -> None:
+    """Write the blocks that the day is in anew, as far as they are made: of all facets, or of some.
+
+    Of a longer one the last eight makes it.
+    """
     if _end(day, EIGHT) <= so_far.blocks:
-        _sum_up(connection, UsageDay, UsageDays8, day // EIGHT)
+        _sum_up(connection, (UsageDay, UsageDays8), day // EIGHT, facets)
     if _end(day, _MOST) <= so_far.blocks:
-        _sum_up(connection, UsageDays8, UsageDays64, day // _MOST)
+        _sum_up(connection, (UsageDays8, UsageDays64), day // _MOST, facets)
 
 
 def _end(day: int, size: int) -> int:
     return (day // size + 1) * size
 
 
-def _sum_up(connection: Connection, of: Summed, into: Summed, block: int) -> None:
+def _sum_up(connection: Connection, sizes: tuple[Summed, Summed], block: int, facets: list[str] | None) -> None:
     """Of eight sums one."""
-    forget(connection, into, range(block, block + 1))
+    of, into = sizes
+    forget(connection, into, range(block, block + 1), facets)
+    those = facets_of(connection, of) if facets is None else facets
     sums = [_whole(func.sum(getattr(of, name))) for name in SUMMED]
-    inside = (of.facet.in_(facets_of(connection, of)), of.starts >= block * EIGHT, of.starts < (block + 1) * EIGHT)
+    inside = (of.facet.in_(those), of.starts >= block * EIGHT, of.starts < (block + 1) * EIGHT)
     chosen = select(of.facet, literal(block), of.who, *sums).where(*inside).group_by(of.facet, of.who)
     connection.execute(insert(into).from_select(("facet", "starts", "who", *SUMMED), chosen))
 

@@ -125,9 +125,14 @@ async def _cost(database: Database) -> int | None:
     if found is None:
         return None
     day, first = found
-    if day >= first and not await _made_anew(database, day):
-        log.error("a day's sums do not follow from its rows: nearhit ledger verify", day=day)
-        return None
+    if day >= first:
+        try:
+            right = await _made_anew(database, day)
+        except _Pruned:
+            return 0  # what is pruned stays as it is; looked at anew, which day is next
+        if not right:
+            log.error("a day's sums do not follow from its rows: nearhit ledger verify", day=day)
+            return None
     await database.transact(_costed, day)
     return max(0, day - first)
 
@@ -147,19 +152,28 @@ def _costed(connection: Connection, day: int) -> None:
     """From `day` on they are known; before the first day of all, everything is."""
     if turn(connection, COSTS_FROM) != day + 1:
         return  # another process has come further
+    if day * DAY < turn(connection, ROWS_FROM):
+        return  # pruned meanwhile: whether it was made before that nobody can tell
     first = connection.execute(select(func.min(UsageDay.starts)).where(UsageDay.facet == "")).scalar()
     keep(connection, COSTS_FROM, 0 if first is None or day <= first else day)
 
 
+class _Pruned(Exception):
+    """The rows of a day went while its sums were made anew from them."""
+
+
 async def _made_anew(database: Database, day: int) -> bool:
-    """All sums of a day that is made, from its rows, which are added up aside; whether they follow from them."""
+    """All sums of a day that is made, from its rows, which are added up aside; whether they follow from them.
+
+    Raises _Pruned when its rows went meanwhile.
+    """
     for _ in range(_TRIES):
         hours, labels = await added_up(database, range(day * 24, day * 24 + 24), _PAUSE)
         so_far = (await database.transact(made_so_far)).days
         try:
-            for some in _parts(made(hours, labels, so_far, so_far * 24)):
-                await database.transact(_put_anew, day, some, counted(hours))
-            await database.transact(_put_anew, day, {}, counted(hours))
+            for part in _parts(made(hours, labels, so_far, so_far * 24)):
+                if not await database.transact(_put_anew, day, part, counted(hours)):
+                    raise _Pruned
         except Changed:
             log.info("a day is added up again: something was counted in it meanwhile", day=day)
         else:
@@ -167,34 +181,40 @@ async def _made_anew(database: Database, day: int) -> bool:
     return False
 
 
-def _parts(sums: Sums) -> Iterator[Sums]:
-    """Whole facets, about as many sums at once as are written in a moment."""
-    by_facet: dict[str, Sums] = {}
+def _parts(sums: Sums) -> Iterator[dict[str, Sums]]:
+    """Whole facets, about as many sums at once as are written in a moment.
+
+    Owners come last: until they are there the day is one that `mend` finds, should this process be killed.
+    """
+    by_facet: dict[str, Sums] = {OWNER: {}}
     for key, line in sums.items():
         by_facet.setdefault(key[0], {})[key] = line
-    some: Sums = {}
-    for facet in sorted(by_facet):
-        if some and len(some) + len(by_facet[facet]) > _AT_ONCE:
+    some: dict[str, Sums] = {}
+    for facet in sorted(by_facet, key=lambda one: (one == OWNER, one)):
+        if some and sum(map(len, some.values())) + len(by_facet[facet]) > _AT_ONCE:
             yield some
             some = {}
-        some |= by_facet[facet]
-    if some:
-        yield some
+        some[facet] = by_facet[facet]
+    yield some
 
 
-def _put_anew(connection: Connection, day: int, sums: Sums, right: list[int]) -> None:
-    """Some facets of a day; after the last of them its blocks. Raises Changed when the day is not what was added up."""
+def _put_anew(connection: Connection, day: int, part: dict[str, Sums], right: list[int]) -> bool:
+    """Some facets of a day and of its blocks; False, and nothing is written, when its rows were pruned meanwhile.
+
+    Raises Changed when the day is not what was added up.
+    """
     be_patient(connection)
     lock(connection)
     if day * DAY < turn(connection, ROWS_FROM):
-        return  # pruned meanwhile; until the end of this transaction nobody prunes more
+        return False  # until the end of this transaction nobody prunes more
     if total(connection, UsageDay, range(day, day + 1)) != right:
         raise Changed
-    forget(connection, UsageDay, range(day, day + 1), sorted({facet for facet, _, _ in sums}))
-    RequestRows(connection.dialect.name).put(connection, UsageDay, sums)
-    if not sums:
-        put_blocks_of(connection, day, made_so_far(connection))
+    forget(connection, UsageDay, range(day, day + 1), list(part))
+    together = {key: line for sums in part.values() for key, line in sums.items()}
+    RequestRows(connection.dialect.name).put(connection, UsageDay, together)
+    put_blocks_of(connection, day, made_so_far(connection), list(part))
     note_late(connection)
+    return True
 
 
 async def mend(database: Database, *, every_day: bool) -> int:
@@ -205,7 +225,11 @@ async def mend(database: Database, *, every_day: bool) -> int:
         days, made_to = await connection.run_sync(_apart, every_day)
     for day in days:
         log.warning("a day is added up anew: a process of an older version has added to it", day=day)
-        if day >= made_to or not await _made_anew(database, day):
+        try:
+            right = day < made_to and await _made_anew(database, day)
+        except _Pruned:
+            continue  # without rows it stays as it is
+        if not right:
             await database.transact(rebuild_day, day)
     return len(days)
 

@@ -1,0 +1,101 @@
+"""Days made anew beside requests, by a process that is killed, while others prune and count; on both databases."""
+
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from gateway.db.queries import Queries
+from gateway.db.session import Database
+from gateway.db.sums import BLOCKS_TO, COSTS_FROM, DAY, HOUR, ROWS_FROM
+from gateway.ledger import sum_proof, sum_upgrade, sums
+from gateway.ledger.retention import Kept, Retention
+from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, made, same, setting, write
+from tests.unit.ledger import version_before
+
+DAY_OF_A_BLOCK = BEGAN // DAY // 8 * 8 + 9
+LATE = [row for row in TRAFFIC if row[1] // DAY == DAY_OF_A_BLOCK]
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncGenerator[Database, None]:
+    made = Database(url)
+    await made.start()
+    yield made
+    await made.close()
+
+
+async def counted_by_an_older_process(database: Database, late: list[Any]) -> None:
+    before = version_before.Before(database.dialect)
+    await database.transact(before.add, late)
+    before.committed()
+
+
+async def test_a_day_is_found_again_whenever_the_process_that_mends_it_is_killed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it wrote of the day may not make it look right while its blocks are not."""
+    await write(database, [row for row in TRAFFIC if row not in LATE])
+    await made(database, END)
+    assert await setting(database, BLOCKS_TO) > DAY_OF_A_BLOCK
+    await counted_by_an_older_process(database, LATE)
+    assert await sum_proof.differences(database) != []
+    really, left = sum_upgrade._put_anew, [0]
+
+    def and_be_killed(*given: Any) -> bool:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return really(*given)
+
+    monkeypatch.setattr(sum_upgrade, "_AT_ONCE", 1)  # every facet is a part
+    monkeypatch.setattr(sum_upgrade, "_put_anew", and_be_killed)
+    steps, mended = 0, 0
+    while not mended:
+        left[0] = steps
+        with suppress(KeyboardInterrupt):
+            mended = await sum_upgrade.mend(database, every_day=True)
+            assert mended == 1
+        steps += 1
+    assert steps > 3
+    assert await sum_proof.differences(database) == []
+    assert await sum_upgrade.mend(database, every_day=True) == 0
+    span = ((DAY_OF_A_BLOCK // 8 * 8 + 2) * DAY, (DAY_OF_A_BLOCK // 8 * 8 + 8) * DAY)
+    await same(database, TRAFFIC, [((), *span, {}), (("user",), *span, {})])
+
+
+async def test_a_day_that_was_pruned_meanwhile_does_not_count_as_known(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Midnight passes at another gateway while this one adds up the oldest day: its hours' costs are not written."""
+    await write(database, TRAFFIC)
+    await sums.make_days(database, END)
+    await database.transact(version_before.leave)
+    while await sum_upgrade._gather(database) is not None:
+        pass
+    await pruned_to(database, 20)
+    floor = END // DAY - 20
+    really = sum_upgrade.added_up
+
+    async def and_prune(among: Database, span: range, pause: float) -> Any:
+        found = await really(among, span, pause)
+        if span.start // 24 == floor:
+            await pruned_to(database, 19)
+        return found
+
+    monkeypatch.setattr(sum_upgrade, "added_up", and_prune)
+    bounds = [floor * DAY + 9 * HOUR + i * DAY for i in range(-1, 3)]
+    before = await Queries(database).costs(bounds, ("team",))
+    await sum_upgrade.take_along(database)
+    assert await setting(database, ROWS_FROM) == (floor + 1) * DAY
+    assert await setting(database, COSTS_FROM) == floor + 1
+    assert await Queries(database).costs(bounds, ("team",)) == before
+    with pytest.raises(sum_upgrade._Pruned):
+        await sum_upgrade._made_anew(database, floor)
+    await database.transact(sum_upgrade._costed, floor)
+    assert await setting(database, COSTS_FROM) == floor + 1
+
+
+async def pruned_to(database: Database, days: int) -> None:
+    await Retention(database, Kept(requests=days, hours=60, days=100), now=lambda: float(END)).prune()
