@@ -272,8 +272,10 @@ def percentile(counts: Sequence[int], share: int) -> float | None:
     """The duration that `share` percent did not exceed, in ms, read off a histogram; None of nothing.
 
     It lies in the bucket that holds the request of that rank, so it is off by less than the bucket's width (`EDGES`);
-    above the last edge only that edge is known.
+    above the last edge only that edge is known. A bucket of less than none (blocks lack for some minutes what a process
+    of the version before counted late in their days) is one of none.
     """
+    counts = [max(0, count) for count in counts]
     members = sum(counts)
     if not members:
         return None

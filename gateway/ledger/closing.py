@@ -105,7 +105,7 @@ class Months:
             raise NotClosable(found)
         begun = await self._database.transact(_begin, month, (actor, reason if found else None), self._now())
         lines, by = await self._add_up(month)
-        await mend(self._database, every_day=True)  # what is sealed of usage stays, also if an older process wrote late
+        await mend(self._database)  # what is sealed of usage stays, also if an older process wrote late
         facts = to_builtins(structs.replace(await facts_of(self._database, month), by=by))
         for place, some in enumerate(chunks(lines)):
             await self._database.transact(_write, month, begun, some, place)

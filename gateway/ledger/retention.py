@@ -7,6 +7,7 @@ Money is never pruned: ledger entries, corrections and balances stay. A month wh
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ log = structlog.get_logger("nearhit.ledger")
 
 _FIRST_SECONDS = 60.0
 _EVERY_SECONDS = 600.0  # what an hour that is over adds to a user is read from rows until then
+_TURN_SECONDS = 60.0
+_SOON_SECONDS = 1.0
 _PRUNE_EVERY = 6  # of those turns
 _BATCH = 1_000
 _LOCKED_MS = 60_000
@@ -60,15 +63,20 @@ class Retention:
         self._add_setting = insert_once(database.dialect, Setting)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Make what is over every ten minutes, and prune every hour; a failure is logged and tried again."""
-        pause, turns, every_day = _FIRST_SECONDS, 0, True
+        """Make what is over every ten minutes, and prune every hour; a failure is logged and tried again.
+
+        What an upgrade or an older process leaves to be done is done a minute a turn, and the next one comes soon.
+        """
+        pause, turns = _FIRST_SECONDS, 0
         while not await set_within(stopping, pause):
             pause = _EVERY_SECONDS
             try:
-                every_day = await make_days(self._database, self._now()) > 0 or every_day
-                await take_along(self._database, stopping)
-                await mend(self._database, every_day=every_day)
-                every_day = False
+                await make_days(self._database, self._now())
+                until = time.monotonic() + _TURN_SECONDS
+                await take_along(self._database, stopping, until)
+                await mend(self._database, until)
+                if time.monotonic() >= until:
+                    pause = _SOON_SECONDS
                 await make_blocks(self._database)
                 if turns % _PRUNE_EVERY == 0:
                     await self.prune()

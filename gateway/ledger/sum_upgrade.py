@@ -6,6 +6,8 @@ several processes share the work. Pages do not read what is not there yet (`gate
 """
 
 import asyncio
+import math
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,8 +53,8 @@ _WRITES = ("requests", "audits", "corrected_nano")  # whatever is counted change
 _NONE = [0] * len(_WRITES)
 
 
-async def take_along(database: Database, stopping: asyncio.Event | None = None) -> None:
-    """Everything that is missing since an upgrade, until it is there or `stopping` is set.
+async def take_along(database: Database, stopping: asyncio.Event | None = None, until: float = math.inf) -> None:
+    """Everything that is missing since an upgrade, until it is there, `stopping` is set or it is `until` (monotonic).
 
     First what days say by owner and of all users and values, of the sums that are there: blocks and pages wait for it.
     Then what each hour of a day cost, by user and tag, which only rows know.
@@ -63,7 +65,7 @@ async def take_along(database: Database, stopping: asyncio.Event | None = None) 
             count += 1
             if count % _TELL_EVERY == 1 or not left:
                 log.info("after an upgrade sums are made beside requests", of=adding, days_left=left)
-            if stopping is not None and stopping.is_set():
+            if time.monotonic() >= until or (stopping is not None and stopping.is_set()):
                 return
 
 
@@ -217,13 +219,15 @@ def _put_anew(connection: Connection, day: int, part: dict[str, Sums], right: li
     return True
 
 
-async def mend(database: Database, *, every_day: bool) -> int:
+async def mend(database: Database, until: float = math.inf) -> int:
     """Days to which a process of the version before has added what it counted late, which it did to no owner's sums;
-    answers how many. `every_day`: of those whose rows are kept, and not only the last two and the one that is not over.
+    answers how many, of all whose rows are kept. Newest first, and one at least; no further `until` (monotonic).
     """
     async with database.read(patience=_PATIENCE) as connection:
-        days, made_to = await connection.run_sync(_apart, every_day)
-    for day in days:
+        days, made_to = await connection.run_sync(_apart)
+    for count, day in enumerate(days):
+        if count and time.monotonic() >= until:
+            return count
         log.warning("a day is added up anew: a process of an older version has added to it", day=day)
         try:
             right = day < made_to and await _made_anew(database, day)
@@ -234,20 +238,19 @@ async def mend(database: Database, *, every_day: bool) -> int:
     return len(days)
 
 
-def _apart(connection: Connection, every_day: bool) -> tuple[list[int], int]:
+def _apart(connection: Connection) -> tuple[list[int], int]:
     """Those days, and the first one that is not made yet."""
     so_far = made_so_far(connection)
     if not so_far.days or connection.execute(select(Setting.value).where(Setting.name == MISSING)).scalar() == GATHER:
         return [], so_far.days
     first = -(-int(rows_from(connection)) // DAY)
-    first = first if every_day else max(first, so_far.days - 2)
     by_day = _written(connection, UsageDay, "", range(first, so_far.days))
     owners = _written(connection, UsageDay, OWNER, range(first, so_far.days + 1))
     if so_far.days * 24 < so_far.labels:
         lines = _written(connection, UsageHour, "", range(so_far.days * 24, so_far.labels)).values()
         by_day[so_far.days] = [sum(column) for column in zip(_NONE, *lines, strict=True)]
     apart = [day for day in sorted(by_day | owners) if by_day.get(day, _NONE) != owners.get(day, _NONE)]
-    return apart, so_far.days
+    return apart[::-1], so_far.days
 
 
 def _written(

@@ -55,12 +55,12 @@ async def test_a_day_is_found_again_whenever_the_process_that_mends_it_is_killed
     while not mended:
         left[0] = steps
         with suppress(KeyboardInterrupt):
-            mended = await sum_upgrade.mend(database, every_day=True)
+            mended = await sum_upgrade.mend(database)
             assert mended == 1
         steps += 1
     assert steps > 3
     assert await sum_proof.differences(database) == []
-    assert await sum_upgrade.mend(database, every_day=True) == 0
+    assert await sum_upgrade.mend(database) == 0
     span = ((DAY_OF_A_BLOCK // 8 * 8 + 2) * DAY, (DAY_OF_A_BLOCK // 8 * 8 + 8) * DAY)
     await same(database, TRAFFIC, [((), *span, {}), (("user",), *span, {})])
 

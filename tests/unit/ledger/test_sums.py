@@ -101,7 +101,7 @@ class World:
     async def _turn(self) -> None:
         """What finds out every ten minutes that a process of the version before was there."""
         await sums.make_days(self.database, START - DAY)
-        await sum_upgrade.mend(self.database, every_day=True)
+        await sum_upgrade.mend(self.database)
         self._beside = False
 
     async def _write(self, those: list[Told], writer: RequestRows) -> None:
@@ -190,6 +190,17 @@ def test_a_percentile_is_within_its_bucket(durations: list[float], share: int) -
     lower = EDGES[place - 1] if place else 0.0
     assert lower <= found <= (EDGES[place] if place < len(EDGES) else EDGES[-1])
     assert percentile([0] * len(BUCKETS), share) is None
+
+
+def test_a_percentile_of_less_than_nothing_is_told_as_of_nothing() -> None:
+    """Blocks lack for minutes what an older process counted late: where its day is taken away, less than none is."""
+    some = [0] * len(BUCKETS)
+    some[3] = 4
+    less = some.copy()
+    less[2], less[5] = -3, -4
+    assert percentile(less, 95) == percentile(some, 95)
+    less[3] = 0
+    assert percentile(less, 50) is None
 
 
 def test_days_of_a_zone_follow_each_other() -> None:
