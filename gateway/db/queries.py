@@ -275,7 +275,7 @@ def reach_of(settings: Mapping[str, str]) -> Reach:
     """How far sums can be read, of what is written down of them."""
     reach = msgspec.convert({name: int(settings[name]) for name in _REACH if name in settings}, Reach)
     reach = replace(reach, gathered=settings.get(MISSING) != GATHER)
-    if 0 < reach.labels_to < reach.days_to * 24:  # the version before made days that know no owner: hours say them
+    if reach.labels_to < reach.days_to * 24:  # the version before made days that know no owner: hours say them
         reach = replace(reach, days_to=reach.labels_to // 24, labels_to=0)
     return replace(reach, labels_to=max(reach.labels_to if reach.gathered else 0, reach.days_to * 24))
 

@@ -33,21 +33,15 @@ from gateway.db.sums import (
     TAG,
     USER,
     Key,
-    Sums,
-    made,
     owned,
 )
 from gateway.ledger.request_rows import RequestRows, made_so_far, note_late, rows_from
-from gateway.ledger.sum_blocks import put_blocks_of
+from gateway.ledger.sum_anew import PATIENCE, TRIES, Pruned, made_anew, total
 from gateway.ledger.sum_rows import Changed, be_patient, facets_of, forget, keep, lock, turn
-from gateway.ledger.sums import added_up, counted, rebuild_day, total
+from gateway.ledger.sums import rebuild_day
 
 log = structlog.get_logger("nearhit.ledger")
 
-_TRIES = 3
-_PATIENCE = 30.0
-_PAUSE = 0.01  # between five hundred rows: there is no hurry
-_AT_ONCE = 2_000  # sums that one transaction writes while nobody counts; a facet of more is not parted
 _TELL_EVERY = 10
 _WRITES = ("requests", "audits", "corrected_nano")  # whatever is counted changes one of them
 _NONE = [0] * len(_WRITES)
@@ -71,7 +65,7 @@ async def take_along(database: Database, stopping: asyncio.Event | None = None, 
 
 async def _gather(database: Database) -> int | None:
     """One day more by owner; how many are left, None when none was."""
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         try:
             return await database.transact(_gather_next)
         except Changed:
@@ -122,19 +116,17 @@ def _gathered(connection: Connection, day: int) -> Iterator[tuple[Key, list[int]
 
 async def _cost(database: Database) -> int | None:
     """One day more that knows what its hours cost, of those whose rows are kept; how many are left, None at the end."""
-    async with database.read(patience=_PATIENCE) as connection:
+    async with database.read(patience=PATIENCE) as connection:
         found = await connection.run_sync(_next_to_cost)
     if found is None:
         return None
     day, first = found
     if day >= first:
         try:
-            right = await _made_anew(database, day)
-        except _Pruned:
+            if not await made_anew(database, day):
+                return None
+        except Pruned:
             return 0  # what is pruned stays as it is; looked at anew, which day is next
-        if not right:
-            log.error("a day's sums do not follow from its rows: nearhit ledger verify", day=day)
-            return None
     await database.transact(_costed, day)
     return max(0, day - first)
 
@@ -160,80 +152,21 @@ def _costed(connection: Connection, day: int) -> None:
     keep(connection, COSTS_FROM, 0 if first is None or day <= first else day)
 
 
-class _Pruned(Exception):
-    """The rows of a day went while its sums were made anew from them."""
-
-
-async def _made_anew(database: Database, day: int) -> bool:
-    """All sums of a day that is made, from its rows, which are added up aside; whether they follow from them.
-
-    Raises _Pruned when its rows went meanwhile.
-    """
-    for _ in range(_TRIES):
-        hours, labels = await added_up(database, range(day * 24, day * 24 + 24), _PAUSE)
-        so_far = (await database.transact(made_so_far)).days
-        try:
-            for part in _parts(made(hours, labels, so_far, so_far * 24)):
-                if not await database.transact(_put_anew, day, part, counted(hours)):
-                    raise _Pruned
-        except Changed:
-            log.info("a day is added up again: something was counted in it meanwhile", day=day)
-        else:
-            return True
-    return False
-
-
-def _parts(sums: Sums) -> Iterator[dict[str, Sums]]:
-    """Whole facets, about as many sums at once as are written in a moment.
-
-    Owners come last: until they are there the day is one that `mend` finds, should this process be killed.
-    """
-    by_facet: dict[str, Sums] = {OWNER: {}}
-    for key, line in sums.items():
-        by_facet.setdefault(key[0], {})[key] = line
-    some: dict[str, Sums] = {}
-    for facet in sorted(by_facet, key=lambda one: (one == OWNER, one)):
-        if some and sum(map(len, some.values())) + len(by_facet[facet]) > _AT_ONCE:
-            yield some
-            some = {}
-        some[facet] = by_facet[facet]
-    yield some
-
-
-def _put_anew(connection: Connection, day: int, part: dict[str, Sums], right: list[int]) -> bool:
-    """Some facets of a day and of its blocks; False, and nothing is written, when its rows were pruned meanwhile.
-
-    Raises Changed when the day is not what was added up.
-    """
-    be_patient(connection)
-    lock(connection)
-    if day * DAY < turn(connection, ROWS_FROM):
-        return False  # until the end of this transaction nobody prunes more
-    if total(connection, UsageDay, range(day, day + 1)) != right:
-        raise Changed
-    forget(connection, UsageDay, range(day, day + 1), list(part))
-    together = {key: line for sums in part.values() for key, line in sums.items()}
-    RequestRows(connection.dialect.name).put(connection, UsageDay, together)
-    put_blocks_of(connection, day, made_so_far(connection), list(part))
-    note_late(connection)
-    return True
-
-
 async def mend(database: Database, until: float = math.inf) -> int:
     """Days to which a process of the version before has added what it counted late, which it did to no owner's sums;
     answers how many, of all whose rows are kept. Newest first, and one at least; no further `until` (monotonic).
     """
-    async with database.read(patience=_PATIENCE) as connection:
+    async with database.read(patience=PATIENCE) as connection:
         days, made_to = await connection.run_sync(_apart)
     for count, day in enumerate(days):
         if count and time.monotonic() >= until:
             return count
         log.warning("a day is added up anew: a process of an older version has added to it", day=day)
         try:
-            right = day < made_to and await _made_anew(database, day)
-        except _Pruned:
+            right = await made_anew(database, day)
+        except Pruned:
             continue  # without rows it stays as it is
-        if not right:
+        if not right and day < made_to:  # one that grows waits for the next turn: nobody could count meanwhile
             await database.transact(rebuild_day, day)
     return len(days)
 

@@ -5,7 +5,7 @@ counted twice or not at all. Does not know: when it is time, how to tell anybody
 memory nor the time that writers wait grows with the ledger.
 """
 
-import asyncio
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -24,36 +24,17 @@ from gateway.db.sums import (
     HOURS,
     LABELS_TO,
     MISSING,
-    OWNER,
     ROWS_FROM,
     SUMMED,
     Sums,
-    by_hour,
-    by_label,
     made,
-    merge,
 )
-from gateway.ledger.balances import table
-from gateway.ledger.request_rows import RequestRows, Summed, made_so_far, note_late
+from gateway.ledger.request_rows import RequestRows, made_so_far, note_late
+from gateway.ledger.sum_anew import PATIENCE, TRIES, Pruned, added_up, counted, made_anew, tell, total
 from gateway.ledger.sum_blocks import put_blocks_of
-from gateway.ledger.sum_rows import (
-    After,
-    Changed,
-    be_patient,
-    days_there,
-    folded,
-    following,
-    forget,
-    keep,
-    lock,
-    page,
-    turn,
-)
+from gateway.ledger.sum_rows import Changed, be_patient, days_there, folded, forget, keep, lock, turn
 
 log = structlog.get_logger("nearhit.ledger")
-
-_PATIENCE = 30.0
-_TRIES = 3
 
 
 async def ensure(database: Database) -> None:
@@ -79,53 +60,72 @@ async def make_days(database: Database, now: float) -> int:
     at its end whether anything was counted in those hours meanwhile, and only for that look lets nobody else count.
     """
     days = 0
-    while await database.transact(_take_up):
-        pass
-    # Looked at anew each time: another process may have made less of a day than this one was about to.
-    while (until := min(((at := await _first_to_make(database, now)) // 24 + 1) * 24, int(now) // HOUR)) > at:
-        if not await _tried(database, range(at, until)):
-            log.error("a day's sums do not follow from its rows: nearhit ledger verify", day=at // 24)
-            break
+    while True:
+        while await _take_up(database):
+            pass
+        # Looked at anew each time: another process may have made less of a day than this one was about to.
+        at = await _first_to_make(database, now)
+        until = min((at // 24 + 1) * 24, int(now) // HOUR)
+        if until <= at or not await _tried(database, range(at, until)):
+            return days
         days += until % 24 == 0
-    return days
 
 
 async def _tried(database: Database, span: range) -> bool:
-    """Some hours of one day; whether their sums follow from their rows."""
-    for _ in range(_TRIES):
+    """Some hours of one day; False, told in the log, when they could not be made."""
+    day, told = span.start // 24, list[list[int]]()
+    for _ in range(TRIES):
         hours, labels = await added_up(database, span)
+        told.append(counted(hours))
         try:
             await database.transact(_put_hours, span, hours, labels)
         except Changed:
-            log.info("hours are added up again: something was counted in them meanwhile", day=span.start // 24)
+            log.info("hours are added up again: something was counted in them meanwhile", day=day)
         else:
             return True
+    tell(day, told)
     return False
+
+
+async def _take_up(database: Database) -> bool:
+    """Make a day anew that a process of a version before has made; whether there was one. It knew of no owners."""
+    async with database.read(patience=PATIENCE) as connection:
+        day = await connection.run_sync(_to_take_up)
+    if day is None:
+        return False
+    log.warning("a day is added up anew: a process of an older version has made it", day=day)
+    with suppress(Pruned):  # without rows it stays as it is
+        if not await made_anew(database, day):
+            await database.transact(rebuild_day, day)
+    await database.transact(_taken_up, day)
+    return True
+
+
+def _to_take_up(connection: Connection) -> int | None:
+    """The first day of those; on a database whose first day this version has not begun it may be the first of all."""
+    days = made_so_far(connection).days
+    labels = int(connection.execute(select(Setting.value).where(Setting.name == LABELS_TO)).scalar() or 0)
+    if labels >= days * 24:
+        return None
+    if labels:
+        return labels // 24
+    first = connection.execute(select(func.min(UsageDay.starts)).where(UsageDay.facet == "")).scalar()
+    return days - 1 if first is None else min(first, days - 1)
+
+
+def _taken_up(connection: Connection, day: int) -> None:
+    if turn(connection, LABELS_TO) < day * 24 + 24:
+        keep(connection, LABELS_TO, day * 24 + 24)
 
 
 async def _first_to_make(database: Database, now: float) -> int:
     """The hour to go on with; before the first one of all, the first day that has anything."""
-    async with database.read(patience=_PATIENCE) as connection:
+    async with database.read(patience=PATIENCE) as connection:
         labels = (await connection.run_sync(made_so_far)).labels
         if labels:
             return labels
         hour = await connection.scalar(select(func.min(UsageHour.starts)).where(UsageHour.facet == ""))
     return int(now) // DAY * 24 if hour is None else hour // 24 * 24
-
-
-async def added_up(database: Database, of: range, pause: float = 0.0) -> tuple[Sums, Sums]:
-    """Some hours and their labels, as their rows have them. Away from the event loop: requests go first."""
-    hours: Sums = {}
-    labels: Sums = {}
-    after: After | None = (float(of.start * HOUR), "")
-    while after is not None:
-        async with database.read(patience=_PATIENCE) as connection:
-            rows, corrected = await connection.run_sync(page, of.stop * HOUR, after)
-        merge(hours, await asyncio.to_thread(by_hour, rows, corrected))
-        merge(labels, await asyncio.to_thread(by_label, rows, corrected))
-        after = following(rows)
-        await asyncio.sleep(pause)
-    return hours, labels
 
 
 def _put_hours(connection: Connection, span: range, hours: Sums, labels: Sums) -> None:
@@ -136,15 +136,13 @@ def _put_hours(connection: Connection, span: range, hours: Sums, labels: Sums) -
     """
     be_patient(connection)
     day, closing = span.start // 24, span.stop % 24 == 0
-    if (so_far := max(turn(connection, LABELS_TO), made_so_far(connection).labels)) and so_far != span.start:
-        return  # another process has made it, or some of it
-    if not so_far:
-        turn(connection, DAYS_TO)
+    so_far, days = turn(connection, LABELS_TO), turn(connection, DAYS_TO)  # the version before asks for the second only
+    if so_far < days * 24 or (so_far and so_far != span.start):
+        return  # another process has made it, or some of it; one of the version before, which is to be taken up first
     if span.start % 24 == 0:
         forget(connection, UsageDay, range(day, day + 1))
         _put_labels(connection, hours, labels, span)
     if closing:
-        turn(connection, DAYS_TO)
         _put_day(connection, day)
     lock(connection)
     if span.start % 24:
@@ -156,14 +154,6 @@ def _put_hours(connection: Connection, span: range, hours: Sums, labels: Sums) -
     if closing:
         _close(connection, day)
     keep(connection, LABELS_TO, span.stop)
-    if closing:
-        _agree(connection, day)
-
-
-def counted(hours: Sums) -> list[int]:
-    """Of all requests, as `total` has it."""
-    lines = [line[:-1] for (facet, _, _), line in hours.items() if facet == ""]
-    return [sum(column) for column in zip([0] * len(SUMMED), *lines, strict=True)]
 
 
 def _close(connection: Connection, day: int) -> None:
@@ -187,26 +177,6 @@ def _begin_with(connection: Connection, day: int) -> None:
     keep(connection, DAYS_TO, day)
 
 
-def _agree(connection: Connection, day: int) -> None:
-    """A process of a version before adds what comes late to the hours only; whoever closes the day finds that."""
-    own = range(day, day + 1)
-    if total(connection, UsageDay, own) != total(connection, UsageDay, own, OWNER):
-        log.warning("a day is added up anew: a process of an older version has added to it", day=day)
-        rebuild_day(connection, day)
-
-
-def _take_up(connection: Connection) -> bool:
-    """Make a day anew that a process of a version before has made; whether there was one. It knew of no owners."""
-    be_patient(connection)
-    labels, so_far = turn(connection, LABELS_TO), made_so_far(connection)
-    if not 0 < labels < so_far.days * 24:
-        return False
-    log.warning("a day is added up anew: a process of an older version has made it", day=labels // 24)
-    rebuild_day(connection, labels // 24)
-    keep(connection, LABELS_TO, (labels // 24 + 1) * 24)
-    return True
-
-
 def _put_day(connection: Connection, day: int) -> None:
     """One day by all dimensions, of its stored hours."""
     hour, inside = UsageHour.starts % 24, (UsageHour.starts >= day * 24, UsageHour.starts < day * 24 + 24)
@@ -223,13 +193,6 @@ def _put_day(connection: Connection, day: int) -> None:
 
 def _whole(value: ColumnElement[Any]) -> ColumnElement[int]:
     return cast(value, BigInteger)
-
-
-def total(connection: Connection, of: Summed, span: range, facet: str = "") -> list[int]:
-    """Of all requests."""
-    sums = [func.coalesce(func.sum(table(of).c[name]), 0) for name in SUMMED]
-    inside = (of.facet == facet, of.starts >= span.start, of.starts < span.stop)
-    return [int(value) for value in connection.execute(select(*sums).where(*inside)).one()]
 
 
 async def rebuild(database: Database) -> int:

@@ -5,15 +5,18 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from sqlalchemy.engine import Connection
 
 from gateway.db.queries import Queries
 from gateway.db.session import Database
-from gateway.db.sums import BLOCKS_TO, COSTS_FROM, DAY, HOUR, ROWS_FROM
-from gateway.ledger import sum_proof, sum_upgrade, sums
+from gateway.db.sums import BLOCKS_TO, COSTS_FROM, DAY, DAYS_TO, HOUR, LABELS_TO, ROWS_FROM
+from gateway.ledger import sum_anew, sum_proof, sum_upgrade, sums
 from gateway.ledger.retention import Kept, Retention
+from gateway.ledger.sum_rows import keep, turn
 from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, made, same, setting, write
 from tests.unit.ledger import version_before
 
+LAST = END // DAY - 1
 DAY_OF_A_BLOCK = BEGAN // DAY // 8 * 8 + 9
 LATE = [row for row in TRAFFIC if row[1] // DAY == DAY_OF_A_BLOCK]
 
@@ -41,7 +44,7 @@ async def test_a_day_is_found_again_whenever_the_process_that_mends_it_is_killed
     assert await setting(database, BLOCKS_TO) > DAY_OF_A_BLOCK
     await counted_by_an_older_process(database, LATE)
     assert await sum_proof.differences(database) != []
-    really, left = sum_upgrade._put_anew, [0]
+    really, left = sum_anew._put_anew, [0]
 
     def and_be_killed(*given: Any) -> bool:
         if not left[0]:
@@ -49,8 +52,8 @@ async def test_a_day_is_found_again_whenever_the_process_that_mends_it_is_killed
         left[0] -= 1
         return really(*given)
 
-    monkeypatch.setattr(sum_upgrade, "_AT_ONCE", 1)  # every facet is a part
-    monkeypatch.setattr(sum_upgrade, "_put_anew", and_be_killed)
+    monkeypatch.setattr(sum_anew, "_AT_ONCE", 1)  # every facet is a part
+    monkeypatch.setattr(sum_anew, "_put_anew", and_be_killed)
     steps, mended = 0, 0
     while not mended:
         left[0] = steps
@@ -76,7 +79,7 @@ async def test_a_day_that_was_pruned_meanwhile_does_not_count_as_known(
         pass
     await pruned_to(database, 20)
     floor = END // DAY - 20
-    really = sum_upgrade.added_up
+    really = sum_anew.added_up
 
     async def and_prune(among: Database, span: range, pause: float) -> Any:
         found = await really(among, span, pause)
@@ -84,18 +87,106 @@ async def test_a_day_that_was_pruned_meanwhile_does_not_count_as_known(
             await pruned_to(database, 19)
         return found
 
-    monkeypatch.setattr(sum_upgrade, "added_up", and_prune)
+    monkeypatch.setattr(sum_anew, "added_up", and_prune)
     bounds = [floor * DAY + 9 * HOUR + i * DAY for i in range(-1, 3)]
     before = await Queries(database).costs(bounds, ("team",))
     await sum_upgrade.take_along(database)
     assert await setting(database, ROWS_FROM) == (floor + 1) * DAY
     assert await setting(database, COSTS_FROM) == floor + 1
     assert await Queries(database).costs(bounds, ("team",)) == before
-    with pytest.raises(sum_upgrade._Pruned):
-        await sum_upgrade._made_anew(database, floor)
+    with pytest.raises(sum_anew.Pruned):
+        await sum_anew.made_anew(database, floor)
     await database.transact(sum_upgrade._costed, floor)
     assert await setting(database, COSTS_FROM) == floor + 1
 
 
 async def pruned_to(database: Database, days: int) -> None:
     await Retention(database, Kept(requests=days, hours=60, days=100), now=lambda: float(END)).prune()
+
+
+def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are read under the lock, a whole day of them, keep everybody from counting for seconds."""
+
+    def waits(*_: Any) -> None:
+        raise AssertionError("a day is read while nobody may count")
+
+    for where in (sums, sum_upgrade):
+        monkeypatch.setattr(where, "rebuild_day", waits)
+
+
+async def test_a_day_that_grows_is_mended_without_holding_anybody_back(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is counted while its rows are added up aside is in its sums once."""
+    today = [row for row in TRAFFIC if row[1] >= LAST * DAY]
+    late = [row for row in today if row[1] < LAST * DAY + 20 * HOUR]
+    await write(database, [row for row in TRAFFIC if row not in late[-3:]])
+    await sums.make_days(database, LAST * DAY + 20 * HOUR)
+    await counted_by_an_older_process(database, late[-1:])
+    nobody_waits(monkeypatch)
+    really, meanwhile = sum_anew.added_up, [late[-2:-1], late[-3:-2]]
+
+    async def and_count(among: Database, span: range, pause: float) -> Any:
+        found = await really(among, span, pause)
+        if meanwhile:
+            await write(among, meanwhile.pop())
+        return found
+
+    monkeypatch.setattr(sum_anew, "added_up", and_count)
+    assert await sum_proof.differences(database) != []
+    assert await sum_upgrade.mend(database) == 1
+    assert not meanwhile
+    assert await sum_proof.differences(database) == []
+    await made(database, END)
+    assert await sum_proof.differences(database) == []
+    await same(database, TRAFFIC, [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {})])
+
+
+async def test_a_day_that_grows_and_is_busy_waits_for_the_next_turn(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is held back for it; what it lacks it has lacked for minutes."""
+    late = [row for row in TRAFFIC if LAST * DAY <= row[1] < LAST * DAY + 20 * HOUR]
+    await write(database, [row for row in TRAFFIC if row not in late[-4:]])
+    await sums.make_days(database, LAST * DAY + 20 * HOUR)
+    await counted_by_an_older_process(database, late[-1:])
+    nobody_waits(monkeypatch)
+    really, meanwhile = sum_anew.added_up, [[row] for row in late[-4:-1]]
+
+    async def and_count(among: Database, span: range, pause: float) -> Any:
+        found = await really(among, span, pause)
+        if meanwhile:
+            await write(among, meanwhile.pop())
+        return found
+
+    monkeypatch.setattr(sum_anew, "added_up", and_count)
+    await sum_upgrade.mend(database)
+    assert await sum_proof.differences(database) != []
+    await sum_upgrade.mend(database)
+    assert await sum_proof.differences(database) == []
+
+
+async def test_days_that_the_version_before_made_are_taken_up_without_holding_anybody_back(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it made the first days of all, and this version has made none."""
+    first = LAST - 3
+    some = [row for row in TRAFFIC if row[1] >= first * DAY]
+    await write(database, some)
+    await database.transact(version_before.leave)
+    await database.transact(begin_before, first)
+    for _ in range(3):
+        await database.transact(version_before.make_day, LAST)
+    assert (await setting(database, DAYS_TO), await setting(database, LABELS_TO)) == (LAST, 0)
+    asked: Any = [(("team",), first * DAY, END, {}), (("user",), first * DAY, END, {})]
+    await same(database, some, asked)
+    nobody_waits(monkeypatch)
+    await sums.make_days(database, END)
+    assert await setting(database, LABELS_TO) == END // HOUR
+    assert await sum_proof.differences(database) == []
+    await same(database, some, asked)
+
+
+def begin_before(connection: Connection, day: int) -> None:
+    turn(connection, DAYS_TO)
+    keep(connection, DAYS_TO, day)

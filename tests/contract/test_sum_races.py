@@ -1,5 +1,6 @@
 """Sums of days and blocks that several processes make at once, also of the version before; on both databases."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -10,11 +11,12 @@ from sqlalchemy.engine import Connection
 from gateway.db.queries import Queries
 from gateway.db.session import Database
 from gateway.db.sums import BLOCKS_TO, DAY, DAYS_TO, LABELS_TO
-from gateway.ledger import request_rows, sum_blocks, sum_proof, sums
+from gateway.ledger import request_rows, sum_blocks, sum_proof, sum_upgrade, sums
 from gateway.ledger.request_rows import Made
 from gateway.ledger.retention import Kept, Retention
-from gateway.ledger.sum_rows import Changed
+from gateway.ledger.sum_rows import Changed, turn
 from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, made, same, setting, write
+from tests.unit.ledger import version_before
 
 LAST = END // DAY - 1
 CLOSED = [row for row in TRAFFIC if row[1] < LAST * DAY]
@@ -61,7 +63,9 @@ async def test_a_day_that_an_older_process_added_to_is_right_once_it_is_over(
         patch.setattr(request_rows, "made_so_far", lambda _: Made(0, 0, 0))
         await write(database, today)
     assert await sum_proof.differences(database) != []
-    await made(database, END)
+    await sums.make_days(database, END)
+    assert await sum_upgrade.mend(database) == 1
+    await sum_blocks.make_blocks(database)
     assert await sum_proof.differences(database) == []
 
 
@@ -137,8 +141,35 @@ async def test_days_before_the_first_one_are_right_when_something_comes_late_for
     await write(database, late)
     for now in (LAST * DAY + 21 * 3_600, END + 2 * 3_600):
         assert await sum_proof.differences(database) == []
-        asked = [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {}), ((), BEGAN, END, {})]
+        asked: Any = [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {}), ((), BEGAN, END, {})]
         await same(database, [*late, *today], asked)
         await sums.make_days(database, now)
         await sum_blocks.make_blocks(database)
     assert await sum_proof.differences(database) == []
+
+
+@pytest.mark.parametrize("begun", [20, 0])
+async def test_a_day_that_the_version_before_makes_at_the_same_moment_is_made_once(
+    database: Database, begun: int
+) -> None:
+    """It asks for `DAYS_TO` alone: who waited for that looks again at what is made before it writes a sum twice."""
+    await write(database, TRAFFIC)
+    await sums.make_days(database, LAST * DAY + begun * 3_600)
+    making, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def slowly(connection: Connection) -> None:
+        turn(connection, DAYS_TO)
+        loop.call_soon_threadsafe(making.set)
+        version_before.make_day(connection, LAST + 1)
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_sleep(0.5)"))
+
+    older = asyncio.create_task(database.transact(slowly))  # noqa: TID251 - a test's own
+    await making.wait()
+    await sums.make_days(database, END + 60)
+    await older
+    await sums.make_days(database, END + 60)  # the next turn, should it have been made between two looks
+    assert await setting(database, DAYS_TO) == LAST + 1
+    assert await setting(database, LABELS_TO) == END // 3_600
+    assert await sum_proof.differences(database) == []
+    await same(database, TRAFFIC, [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {}), ((), BEGAN, END, {})])

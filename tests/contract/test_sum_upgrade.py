@@ -14,7 +14,7 @@ from gateway.db.models import MonthSeal
 from gateway.db.queries import Queries
 from gateway.db.session import Database
 from gateway.db.sums import BLOCKS_TO, COSTS_FROM, DAY, DAYS_TO, GATHERED_TO, MISSING, Row, day_starts
-from gateway.ledger import retention, sum_proof, sum_upgrade, sums
+from gateway.ledger import retention, sum_anew, sum_proof, sum_upgrade, sums
 from gateway.ledger.closing import Months
 from gateway.ledger.request_rows import RequestRows
 from gateway.ledger.retention import Kept, Retention
@@ -116,7 +116,8 @@ async def test_a_day_that_is_added_to_meanwhile_is_added_up_again(
     late = [row for row in TRAFFIC[::5] if row[1] < LAST * DAY]
     await upgraded(database, [row for row in TRAFFIC if row not in late])
     writer, turns = RequestRows(database.dialect), []
-    locked = sum_upgrade.lock
+    where = sum_upgrade if step == "_gather_next" else sum_anew
+    locked = where.lock
 
     def and_write(connection: Connection) -> None:
         """In the same transaction, for on SQLite there is no other: taken back with it, and written again below."""
@@ -126,14 +127,14 @@ async def test_a_day_that_is_added_to_meanwhile_is_added_up_again(
             writer.add(connection, [row for row in late if row[1] // DAY == first[1] // DAY])
         locked(connection)
 
-    monkeypatch.setattr(sum_upgrade, "lock", and_write)
+    monkeypatch.setattr(where, "lock", and_write)
     if step == "_put_anew":
-        monkeypatch.setattr(sum_upgrade, "lock", locked)
+        monkeypatch.setattr(where, "lock", locked)
         while await sum_upgrade._gather(database) is not None:
             pass
         await write(database, [row for row in late if row[1] // DAY < LAST - 3])
         late[:] = [row for row in late if row[1] // DAY == LAST - 1] or late[-1:]
-        monkeypatch.setattr(sum_upgrade, "lock", and_write)
+        monkeypatch.setattr(where, "lock", and_write)
     if step == "_gather_next":
         with pytest.raises(Changed):
             await database.transact(sum_upgrade._gather_next)
@@ -172,7 +173,7 @@ async def test_a_month_is_sealed_with_what_an_older_process_counted_late(databas
     await Months(database, now=lambda: float(END)).close("2026-09", "ann")
     its = span("2026-09")
     async with database.read() as connection:
-        facts = await connection.scalar(select(MonthSeal.facts).where(MonthSeal.month == "2026-09"))
+        facts: Any = await connection.scalar(select(MonthSeal.facts).where(MonthSeal.month == "2026-09"))
     wanted = counted([as_told(row) for row in TRAFFIC], {}, (("team",), its.start, its.end, {}))
     assert facts is not None
     assert {(team["team"],): team["requests"] for team in facts["teams"]} == {
