@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 
 from gateway.db.models import RequestRow, UsageDay
 from gateway.db.session import Database
-from gateway.db.sums import TAG
+from gateway.db.sums import ANY, TAG
 
 _MOST = 50
 _FACETS = 2 * _MOST + 8  # each tag has two, and there are few that are no tags
@@ -26,8 +26,9 @@ async def tag_names(database: Database) -> list[str]:
             facet = await connection.scalar(select(func.min(UsageDay.facet)).where(UsageDay.facet > after))
             if facet is None:
                 break
-            if facet.startswith(TAG):
-                found.add(facet.removeprefix(TAG))
+            kept_by = facet.removeprefix(ANY)  # these come before the others, and may be all that is reached
+            if kept_by.startswith(TAG):
+                found.add(kept_by.removeprefix(TAG))
             after = facet
         newest = select(RequestRow.tags).order_by(RequestRow.at.desc()).limit(_NEWEST)
         for tags in (await connection.execute(newest)).scalars():

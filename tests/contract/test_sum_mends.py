@@ -1,5 +1,6 @@
 """Days made anew beside requests, by a process that is killed, while others prune and count; on both databases."""
 
+import json
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any
@@ -9,7 +10,8 @@ from sqlalchemy.engine import Connection
 
 from gateway.db.queries import Queries
 from gateway.db.session import Database
-from gateway.db.sums import BLOCKS_TO, COSTS_FROM, DAY, DAYS_TO, HOUR, LABELS_TO, ROWS_FROM
+from gateway.db.sums import BLOCKS_TO, COLUMNS, COSTS_FROM, DAY, DAYS_TO, HOUR, LABELS_TO, ROWS_FROM
+from gateway.db.tag_names import tag_names
 from gateway.ledger import sum_anew, sum_proof, sum_upgrade, sums
 from gateway.ledger.retention import Kept, Retention
 from gateway.ledger.sum_rows import keep, turn
@@ -190,3 +192,15 @@ async def test_days_that_the_version_before_made_are_taken_up_without_holding_an
 def begin_before(connection: Connection, day: int) -> None:
     turn(connection, DAYS_TO)
     keep(connection, DAYS_TO, day)
+
+
+async def test_all_names_of_tags_are_found_where_there_are_many(database: Database) -> None:
+    """Sums of all values of a tag come first in the index: the steps may not be used up by them for nothing."""
+    place, last = COLUMNS.index("tags"), END - 2 * DAY
+    some = [row for row in TRAFFIC if row[1] < last]
+    named = [json.dumps({f"t{number:03}": "x"}) for number in range(120)]
+    await write(database, [(*row[:place], tag, *row[place + 1 :]) for row, tag in zip(some, named, strict=False)])
+    await sums.make_days(database, last)
+    newest = [(*row[:place], None, *row[place + 1 :]) for row in some[200:400]]
+    await write(database, [(f"newest-{i}", last + i, *row[2:]) for i, row in enumerate(newest)])
+    assert await tag_names(database) == [f"t{number:03}" for number in range(50)]
