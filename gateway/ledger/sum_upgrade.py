@@ -1,8 +1,8 @@
 """What a version before did not add up is added up beside requests, some of a day at a time; and kept right beside it.
 
 Knows: which sums older versions do not make, how that is made up for from other sums and from rows. Does not know: when
-it is time. Every transaction is short and writes down how far it came, so a process that is killed loses one, and
-several processes share the work. Pages do not read what is not there yet (`gateway.db.usage_cut.Reach`).
+it is time. Every transaction is short and writes down how far it came, so a process that is killed loses little. Several
+processes share the days by owner; what hours cost each may add up of the same day, and who is first writes it. Pages do not read what is not there yet (`gateway.db.usage_cut.Reach`).
 """
 
 import asyncio
