@@ -1,8 +1,9 @@
 """What a version before did not add up is added up beside requests, some of a day at a time; and kept right beside it.
 
 Knows: which sums older versions do not make, how that is made up for from other sums and from rows. Does not know: when
-it is time. Every transaction is short and writes down how far it came, so a process that is killed loses little. Several
-processes share the days by owner; what hours cost each may add up of the same day, and who is first writes it. Pages do not read what is not there yet (`gateway.db.usage_cut.Reach`).
+it is time. Every transaction is short and writes down how far it came, so a process that is killed loses little.
+Several processes share the days by owner; what hours cost each may add up of the same day, and who is first writes it.
+Pages do not read what is not there yet (`gateway.db.usage_cut.Reach`).
 """
 
 import asyncio
@@ -79,7 +80,10 @@ def _gather_next(connection: Connection) -> int | None:
     if connection.execute(select(Setting.value).where(Setting.name == MISSING)).scalar() != GATHER:
         return None
     days = select(func.min(UsageDay.starts), func.max(UsageDay.starts))
-    found: Any = connection.execute(days.where(UsageDay.facet == "", UsageDay.starts >= done_to)).one()
+    days = days.where(UsageDay.facet == "", UsageDay.starts >= done_to)
+    if known_from := _known_from(connection):
+        days = days.where(UsageDay.starts < known_from)  # others have owners: gathered ones would hide what they lack
+    found: Any = connection.execute(days).one()
     day, last = found
     if day is None:
         connection.execute(delete(Setting).where(Setting.name == MISSING))
@@ -94,6 +98,11 @@ def _gather_next(connection: Connection) -> int | None:
     note_late(connection)
     keep(connection, GATHERED_TO, day + 1)
     return last - day
+
+
+def _known_from(connection: Connection) -> int:
+    """The first day that this version made of its rows, by owner and with its hours' costs; 0: all."""
+    return int(connection.execute(select(Setting.value).where(Setting.name == COSTS_FROM)).scalar() or 0)
 
 
 def _state(connection: Connection, day: int) -> tuple[list[int], str | None]:
@@ -133,12 +142,12 @@ async def _cost(database: Database) -> int | None:
 
 def _next_to_cost(connection: Connection) -> tuple[int, int] | None:
     """The day, and the first one whose rows are kept: there nothing is left to do but to say so."""
-    known_from = connection.execute(select(Setting.value).where(Setting.name == COSTS_FROM)).scalar()
+    known_from = _known_from(connection)
     first = connection.execute(select(func.min(UsageDay.starts)).where(UsageDay.facet == "")).scalar()
-    if known_from is None or not int(known_from) or first is None:
+    if not known_from or first is None:
         return None
     floor = -(-int(rows_from(connection)) // DAY)
-    day = int(known_from) - 1
+    day = known_from - 1
     return (day, max(first, floor)) if day >= floor else None
 
 
@@ -174,9 +183,11 @@ async def mend(database: Database, until: float = math.inf) -> int:
 def _apart(connection: Connection) -> tuple[list[int], int]:
     """Those days, and the first one that is not made yet."""
     so_far = made_so_far(connection)
-    if not so_far.days or connection.execute(select(Setting.value).where(Setting.name == MISSING)).scalar() == GATHER:
-        return [], so_far.days
+    if not so_far.days:
+        return [], 0
     first = -(-int(rows_from(connection)) // DAY)
+    if connection.execute(select(Setting.value).where(Setting.name == MISSING)).scalar() == GATHER:
+        first = max(first, _known_from(connection))
     by_day = _written(connection, UsageDay, "", range(first, so_far.days))
     owners = _written(connection, UsageDay, OWNER, range(first, so_far.days + 1))
     if so_far.days * 24 < so_far.labels:

@@ -204,3 +204,24 @@ async def test_all_names_of_tags_are_found_where_there_are_many(database: Databa
     newest = [(*row[:place], None, *row[place + 1 :]) for row in some[200:400]]
     await write(database, [(f"newest-{i}", last + i, *row[2:]) for i, row in enumerate(newest)])
     assert await tag_names(database) == [f"t{number:03}" for number in range(50)]
+
+
+@pytest.mark.parametrize("step", ["mend", "gather"])
+async def test_a_day_made_after_an_upgrade_is_mended_though_older_ones_are_not_gathered_yet(
+    database: Database, step: str
+) -> None:
+    """Owners gathered of what an older process added to would agree, and hide that users and hours' costs do not."""
+    late = [row for row in TRAFFIC if LAST * DAY <= row[1] < LAST * DAY + 20 * HOUR]
+    await write(database, [row for row in TRAFFIC if row not in late[-2:]])
+    await sums.make_days(database, LAST * DAY)
+    await database.transact(version_before.leave)
+    await sums.make_days(database, LAST * DAY + 20 * HOUR)
+    await counted_by_an_older_process(database, late[-1:])  # of a day that grows: only to its hours
+    await sums.make_days(database, END)
+    await counted_by_an_older_process(database, late[-2:-1])
+    while step == "gather" and await sum_upgrade._gather(database) is not None:
+        pass
+    assert await sum_proof.differences(database) != []
+    assert await sum_upgrade.mend(database) == 1
+    assert await sum_proof.differences(database) == []
+    await same(database, TRAFFIC, [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {})])
