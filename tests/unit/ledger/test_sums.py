@@ -8,12 +8,13 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.db.queries import DIMENSIONS, Queries
+from gateway.db.queries import DIMENSIONS, Pruned, Queries
 from gateway.db.session import Database
 from gateway.db.sums import BUCKETS, EDGES, day_starts, percentile
 from gateway.ledger import sum_blocks, sum_proof, sum_upgrade, sums
 from gateway.ledger.inserts import Repeated
-from gateway.ledger.request_rows import RequestRows
+from gateway.ledger.request_rows import RequestRows, rows_from
+from gateway.ledger.retention import Kept, Retention
 from tests import empty_database
 from tests.unit.ledger import version_before
 from tests.unit.ledger.sum_world import REQUEST, START, Told, counted, numbers, row, told
@@ -27,6 +28,7 @@ STEP = st.one_of(
     st.tuples(st.just("make"), st.floats(0.3, 5)),
     st.tuples(st.just("make"), st.integers(1, 5)),
     st.tuples(st.just("rebuild"), st.none()),
+    st.tuples(st.just("prune"), st.tuples(st.integers(1, 6), st.integers(1, 3), _some([0, 1, 3]))),
     st.tuples(_some(["upgrade", "some of it", "take along"]), st.none()),
     st.tuples(st.just("written before"), st.lists(st.integers(0, 59), min_size=1, max_size=20)),
     st.tuples(st.just("made before"), st.integers(1, 5)),
@@ -71,12 +73,27 @@ class World:
         self._before = version_before.Before("sqlite")
         self._beside = False  # a process of the version before has counted something, and no turn was taken since
         self._numbers = 0
+        self._floor = 0.0  # from here on rows are kept
 
     async def do(self, step: tuple[str, Any]) -> None:
         kind, value = step
         if kind == "write":
             await self._write([self.requests[i % len(self.requests)] for i in value], self._rows)
-        elif kind == "written before":
+        elif kind == "make":
+            await sums.make_days(self.database, START + value * DAY)
+            await sum_blocks.make_blocks(self.database)
+        elif kind == "rebuild":
+            await sums.rebuild(self.database)
+        elif kind == "prune":
+            await self._turn()  # of days whose rows are gone nothing is mended
+            await self._prune(*value)
+        elif kind != "correct":
+            await self._of_versions(kind, value)
+        elif (one := self.requests[value[0] % len(self.requests)])["id"] in self.written and one["at"] >= self._floor:
+            await self._correct(one, value[1])
+
+    async def _of_versions(self, kind: str, value: Any) -> None:
+        if kind == "written before":
             await self._write([self.requests[i % len(self.requests)] for i in value], self._before)
             self._beside = True
         elif kind == "made before":
@@ -85,18 +102,18 @@ class World:
         elif kind == "upgrade":
             await self._turn()  # what it counted late for blocks is not to be told from what it left
             await self.database.transact(version_before.leave)
-        elif kind in ("some of it", "take along"):
+        else:
             stopping = asyncio.Event()
             if kind == "some of it":
                 stopping.set()
             await sum_upgrade.take_along(self.database, stopping)
-        elif kind == "make":
-            await sums.make_days(self.database, START + value * DAY)
-            await sum_blocks.make_blocks(self.database)
-        elif kind == "rebuild":
-            await sums.rebuild(self.database)
-        elif (one := self.requests[value[0] % len(self.requests)])["id"] in self.written:
-            await self._correct(one, value[1])
+
+    async def _prune(self, day: int, requests: int, hours: int) -> None:
+        """Rows of requests, and hours where `hours` says for how many days more; days stay."""
+        kept = Kept(requests=requests, hours=hours and requests + hours, days=0)
+        await Retention(self.database, kept, now=lambda: START + day * DAY).prune()
+        async with self.database.read() as connection:
+            self._floor = await connection.run_sync(rows_from)
 
     async def _turn(self) -> None:
         """What finds out every ten minutes that a process of the version before was there."""
@@ -112,8 +129,9 @@ class World:
         except Repeated:
             new = await self.database.transact(writer.add, rows)
         writer.committed()
-        assert new == len({one["id"] for one in those} - set(self.written))
-        self.written |= {one["id"]: one for one in those}
+        counted = {one["id"]: one for one in those if one["at"] >= self._floor}
+        assert new == len(counted.keys() - self.written.keys())
+        self.written |= counted
 
     async def _correct(self, one: Told, amount: int) -> None:
         self._numbers += 1
@@ -127,7 +145,11 @@ class World:
             await self._turn()
         assert await sum_proof.differences(self.database) == []
         for group_by, start, end, where in asked:
-            rows = await Queries(self.database).usage(group_by, start, end, where)
+            try:
+                rows = await Queries(self.database).usage(group_by, start, end, where)
+            except Pruned:
+                assert self._floor > start
+                continue
             wanted = counted(self.written.values(), self.corrections, (group_by, start, end, where))
             if not group_by and not wanted:
                 assert rows[0].requests == 0
@@ -140,10 +162,12 @@ class World:
         """Local days of a zone that is half an hour off, and what they cost: read another way than one span is."""
         bounds = day_starts("Asia/Kolkata", max(start, START - DAY), START + 5 * DAY)
         queries, told = Queries(self.database), self.written.values()
-        found = zip(
-            await queries.series(bounds, group_by, where), await queries.costs(bounds, group_by, where), strict=True
-        )
-        for (a, b), (rows, costs) in zip(pairwise(bounds), found, strict=True):
+        try:
+            found = await queries.series(bounds, group_by, where), await queries.costs(bounds, group_by, where)
+        except Pruned:
+            assert self._floor > bounds[0]
+            return
+        for (a, b), rows, costs in zip(pairwise(bounds), *found, strict=True):
             wanted = counted(told, self.corrections, (group_by, a, b, where))
             assert numbers(rows) == {group: of for group, of in wanted.items() if any(of.values())}
             spent = {group: of["cost_nano"] for group, of in wanted.items() if of["cost_nano"]}
