@@ -8,7 +8,7 @@ Money is never pruned: ledger entries, corrections and balances stay. A month wh
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -69,20 +69,23 @@ class Retention:
         """
         pause, turns = _FIRST_SECONDS, 0
         while not await set_within(stopping, pause):
-            pause = _EVERY_SECONDS
-            try:
-                await make_days(self._database, self._now())
-                until = time.monotonic() + _TURN_SECONDS
-                await take_along(self._database, stopping, until)
-                await mend(self._database, until)
-                if time.monotonic() >= until:
-                    pause = _SOON_SECONDS
-                await make_blocks(self._database)
-                if turns % _PRUNE_EVERY == 0:
-                    await self.prune()
+            right = await self._tried(make_days(self._database, self._now()))
+            until = time.monotonic() + _TURN_SECONDS
+            right &= await self._tried(take_along(self._database, stopping, until))
+            right &= await self._tried(mend(self._database, until))
+            pause = _SOON_SECONDS if right and time.monotonic() >= until else _EVERY_SECONDS
+            await self._tried(make_blocks(self._database))
+            if turns % _PRUNE_EVERY or await self._tried(self.prune()):
                 turns += 1
-            except UNREACHABLE as error:
-                log.warning("pruning waits for the database", error=repr(error)[:300])
+
+    async def _tried(self, step: Awaitable[Any]) -> bool:
+        """One step of a turn: what fails is tried again the next one, and keeps no other from being done."""
+        try:
+            await step
+        except UNREACHABLE as error:
+            log.warning("sums and pruning wait for the database", error=repr(error)[:300])
+            return False
+        return True
 
     async def prune(self) -> int:
         """Delete what was kept its time, in small transactions; answers how many rows. Raises as the database does."""

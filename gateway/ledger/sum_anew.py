@@ -47,7 +47,8 @@ async def made_anew(database: Database, day: int) -> bool:
     """
     told: list[list[int]] = []
     for _ in range(TRIES):
-        so_far = await database.transact(made_so_far)
+        async with database.read(patience=PATIENCE) as connection:
+            so_far = await connection.run_sync(made_so_far)
         span = range(day * 24, min(day * 24 + 24, so_far.labels))
         hours, labels = await added_up(database, span, _PAUSE)
         told.append(counted(hours))
@@ -92,10 +93,10 @@ def counted(hours: Sums) -> list[int]:
     return [sum(column) for column in zip([0] * len(SUMMED), *lines, strict=True)]
 
 
-def total(connection: Connection, of: Summed, span: range, facet: str = "") -> list[int]:
+def total(connection: Connection, of: Summed, span: range) -> list[int]:
     """Of all requests."""
     sums = [func.coalesce(func.sum(table(of).c[name]), 0) for name in SUMMED]
-    inside = (of.facet == facet, of.starts >= span.start, of.starts < span.stop)
+    inside = (of.facet == "", of.starts >= span.start, of.starts < span.stop)
     return [int(value) for value in connection.execute(select(*sums).where(*inside)).one()]
 
 

@@ -5,7 +5,7 @@ how requests add up, when it is time.
 """
 
 import structlog
-from sqlalchemy import BigInteger, ColumnElement, cast, func, insert, literal, select
+from sqlalchemy import BigInteger, cast, func, insert, literal, select
 from sqlalchemy.engine import Connection
 
 from gateway.db.models import Setting, UsageDay, UsageDays8, UsageDays64
@@ -94,11 +94,7 @@ def _sum_up(connection: Connection, sizes: tuple[Summed, Summed], block: int, fa
     of, into = sizes
     forget(connection, into, range(block, block + 1), facets)
     those = facets_of(connection, of) if facets is None else facets
-    sums = [_whole(func.sum(getattr(of, name))) for name in SUMMED]
+    sums = [cast(func.sum(getattr(of, name)), BigInteger) for name in SUMMED]
     inside = (of.facet.in_(those), of.starts >= block * EIGHT, of.starts < (block + 1) * EIGHT)
     chosen = select(of.facet, literal(block), of.who, *sums).where(*inside).group_by(of.facet, of.who)
     connection.execute(insert(into).from_select(("facet", "starts", "who", *SUMMED), chosen))
-
-
-def _whole(value: ColumnElement[int]) -> ColumnElement[int]:
-    return cast(value, BigInteger)

@@ -9,36 +9,27 @@ Pages do not read what is not there yet (`gateway.db.usage_cut.Reach`).
 import asyncio
 import math
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import structlog
-from sqlalchemy import BigInteger, cast, delete, func, or_, select
+from sqlalchemy import BigInteger, cast, delete, func, select
 from sqlalchemy.engine import Connection
 
-from gateway.db.models import Setting, UsageDay, UsageHour, UsageWho
-from gateway.db.models.sums import EVERY_HOUR
+from gateway.db.models import Setting, UsageDay, UsageHour
 from gateway.db.session import Database
 from gateway.db.sums import (
-    ANY,
-    COSTS,
     COSTS_FROM,
     DAY,
     GATHER,
     GATHERED_TO,
-    LATE,
     MISSING,
     OWNER,
     ROWS_FROM,
-    SUMMED,
-    TAG,
-    USER,
-    Key,
-    owned,
 )
-from gateway.ledger.request_rows import RequestRows, made_so_far, note_late, rows_from
-from gateway.ledger.sum_anew import PATIENCE, TRIES, Pruned, made_anew, total
-from gateway.ledger.sum_rows import Changed, be_patient, facets_of, forget, keep, lock, turn
+from gateway.ledger.request_rows import made_so_far, rows_from
+from gateway.ledger.sum_anew import PATIENCE, TRIES, Pruned, made_anew
+from gateway.ledger.sum_gathered import gather, gather_pruned
+from gateway.ledger.sum_rows import Changed, be_patient, keep, turn
 from gateway.ledger.sums import rebuild_day
 
 log = structlog.get_logger("nearhit.ledger")
@@ -88,14 +79,7 @@ def _gather_next(connection: Connection) -> int | None:
     if day is None:
         connection.execute(delete(Setting).where(Setting.name == MISSING))
         return None
-    before = _state(connection, day)
-    sums = dict(_gathered(connection, day))
-    lock(connection)
-    if _state(connection, day) != before:
-        raise Changed
-    forget(connection, UsageDay, range(day, day + 1), [of for of in facets_of(connection, UsageDay) if owned(of)])
-    RequestRows(connection.dialect.name).put(connection, UsageDay, sums)
-    note_late(connection)
+    gather(connection, day)
     keep(connection, GATHERED_TO, day + 1)
     return last - day
 
@@ -103,24 +87,6 @@ def _gather_next(connection: Connection) -> int | None:
 def _known_from(connection: Connection) -> int:
     """The first day that this version made of its rows, by owner and with its hours' costs; 0: all."""
     return int(connection.execute(select(Setting.value).where(Setting.name == COSTS_FROM)).scalar() or 0)
-
-
-def _state(connection: Connection, day: int) -> tuple[list[int], str | None]:
-    """Differs once anything was added to a day that is made."""
-    late = connection.execute(select(Setting.value).where(Setting.name == LATE)).scalar()
-    return total(connection, UsageDay, range(day, day + 1)), late
-
-
-def _gathered(connection: Connection, day: int) -> Iterator[tuple[Key, list[int]]]:
-    """The sums by owner and of all users and values, as the other sums of a day say them. The database adds up."""
-    who = [UsageWho.team, UsageWho.project, UsageWho.key_id, UsageWho.model]
-    sums = [cast(func.sum(getattr(UsageDay, name)), BigInteger) for name in (*SUMMED, *COSTS)]
-    labels: Any = or_(UsageDay.facet.in_(("", USER)), UsageDay.facet.startswith(TAG, autoescape=True))
-    wanted: Any = select(UsageDay.facet, *who, *sums).join(UsageWho, UsageWho.id == UsageDay.who)
-    wanted = wanted.where(UsageDay.facet.in_(facets_of(connection, UsageDay)), UsageDay.starts == day, labels)
-    for facet, *line in connection.execute(wanted.group_by(UsageDay.facet, *who)):
-        whose = (*line[: len(who)], "", "", "", "", "", 0, "")
-        yield (ANY + facet if facet else OWNER, day, whose), [*line[len(who) :], EVERY_HOUR]
 
 
 async def _cost(database: Database) -> int | None:
@@ -173,10 +139,10 @@ async def mend(database: Database, until: float = math.inf) -> int:
         log.warning("a day is added up anew: a process of an older version has added to it", day=day)
         try:
             right = await made_anew(database, day)
+            if not right and day < made_to:  # one that grows waits for the next turn: nobody could count meanwhile
+                await database.transact(rebuild_day, day)
         except Pruned:
-            continue  # without rows it stays as it is
-        if not right and day < made_to:  # one that grows waits for the next turn: nobody could count meanwhile
-            await database.transact(rebuild_day, day)
+            await database.transact(gather_pruned, day)
     return len(days)
 
 

@@ -5,7 +5,6 @@ counted twice or not at all. Does not know: when it is time, how to tell anybody
 memory nor the time that writers wait grows with the ledger.
 """
 
-from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -32,6 +31,7 @@ from gateway.db.sums import (
 from gateway.ledger.request_rows import RequestRows, made_so_far, note_late
 from gateway.ledger.sum_anew import PATIENCE, TRIES, Pruned, added_up, counted, made_anew, tell, total
 from gateway.ledger.sum_blocks import put_blocks_of
+from gateway.ledger.sum_gathered import gather_pruned
 from gateway.ledger.sum_rows import Changed, be_patient, days_there, folded, forget, keep, lock, turn
 
 log = structlog.get_logger("nearhit.ledger")
@@ -65,7 +65,8 @@ async def make_days(database: Database, now: float) -> int:
             pass
         # Looked at anew each time: another process may have made less of a day than this one was about to.
         at = await _first_to_make(database, now)
-        until = min((at // 24 + 1) * 24, int(now) // HOUR)
+        # Hours that join a day are written while nobody else counts: one after the other, also where many are missing.
+        until = min(at + 1 if at % 24 else at + 24, int(now) // HOUR)
         if until <= at or not await _tried(database, range(at, until)):
             return days
         days += until % 24 == 0
@@ -94,10 +95,11 @@ async def _take_up(database: Database) -> bool:
     if day is None:
         return False
     log.warning("a day is added up anew: a process of an older version has made it", day=day)
-    with suppress(Pruned):  # without rows it stays as it is
-        if not await made_anew(database, day):
-            await database.transact(rebuild_day, day)
-    await database.transact(_taken_up, day)
+    try:
+        of_rows = await made_anew(database, day) or await database.transact(rebuild_day, day)
+    except Pruned:
+        of_rows = False
+    await database.transact(_taken_up, day, of_rows)
     return True
 
 
@@ -113,9 +115,12 @@ def _to_take_up(connection: Connection) -> int | None:
     return days - 1 if first is None else min(first, days - 1)
 
 
-def _taken_up(connection: Connection, day: int) -> None:
-    if turn(connection, LABELS_TO) < day * 24 + 24:
-        keep(connection, LABELS_TO, day * 24 + 24)
+def _taken_up(connection: Connection, day: int, of_rows: bool) -> None:
+    if turn(connection, LABELS_TO) >= day * 24 + 24:
+        return
+    if not of_rows:
+        gather_pruned(connection, day)
+    keep(connection, LABELS_TO, day * 24 + 24)
 
 
 async def _first_to_make(database: Database, now: float) -> int:
@@ -203,8 +208,8 @@ async def rebuild(database: Database) -> int:
     return len(span)
 
 
-def rebuild_day(connection: Connection, day: int) -> None:
-    """In one transaction that no other writer's counting can overlap.
+def rebuild_day(connection: Connection, day: int) -> bool:
+    """In one transaction that no other writer's counting can overlap. False, and nothing is written, without its rows.
 
     Writers insert rows first and count them afterwards, the hours before the days. On PostgreSQL whoever has counted
     is waited for by the lock, so its rows are seen below; whoever has not yet is not seen and counts its rows later.
@@ -213,7 +218,7 @@ def rebuild_day(connection: Connection, day: int) -> None:
     turn(connection, LABELS_TO)  # whoever makes this day has changed it before it asks for the lock
     lock(connection)
     if day * DAY < turn(connection, ROWS_FROM):
-        return  # pruned meanwhile; until the end of this transaction nobody prunes more
+        return False  # until the end of this transaction nobody prunes more
     rows, so_far = RequestRows(connection.dialect.name), made_so_far(connection)
     hours, labels = folded(connection, day, so_far.labels)
     forget(connection, UsageHour, range(day * 24, day * 24 + 24))
@@ -223,3 +228,4 @@ def rebuild_day(connection: Connection, day: int) -> None:
         rows.put(connection, UsageDay, made(hours, labels, so_far.days, so_far.labels))
     put_blocks_of(connection, day, so_far)
     note_late(connection)
+    return True
