@@ -14,7 +14,7 @@ from gateway.db.models import MonthSeal
 from gateway.db.queries import Queries
 from gateway.db.session import Database
 from gateway.db.sums import BLOCKS_TO, COSTS_FROM, DAY, DAYS_TO, GATHERED_TO, MISSING, Row, day_starts
-from gateway.ledger import retention, sum_anew, sum_proof, sum_upgrade, sums
+from gateway.ledger import retention, sum_anew, sum_gathered, sum_proof, sum_upgrade, sums
 from gateway.ledger.closing import Months
 from gateway.ledger.request_rows import RequestRows
 from gateway.ledger.retention import Kept, Retention
@@ -116,7 +116,7 @@ async def test_a_day_that_is_added_to_meanwhile_is_added_up_again(
     late = [row for row in TRAFFIC[::5] if row[1] < LAST * DAY]
     await upgraded(database, [row for row in TRAFFIC if row not in late])
     writer, turns = RequestRows(database.dialect), []
-    where = sum_upgrade if step == "_gather_next" else sum_anew
+    where = sum_gathered if step == "_gather_next" else sum_anew
     locked = where.lock
 
     def and_write(connection: Connection) -> None:
