@@ -184,10 +184,18 @@ def _about_tools(call: Call) -> int | None:
         return None if any(tool.get("type") == _BROWSING for tool in _dicts(call.body.get("tools"))) else added
     if (call.need is not None and call.need.unbounded) or call.native.apart.get("context_management"):
         return None
-    kinds = [str(_dict(tool).get("type")) for tool in cast("list[object]", call.native.apart.get("tools") or ())]
-    if call.native.apart.get("mcp_servers") or not all(kind.startswith(_RUN_BY_CLIENTS) for kind in kinds):
+    tools = [_dict(tool) for tool in cast("list[object]", call.native.apart.get("tools") or ())]
+    if call.native.apart.get("mcp_servers") or not all(map(_runs_at_client, tools)):
         return None
-    return added + _ABOUT_TOOLS * len(kinds)
+    return added + _ABOUT_TOOLS * len(tools)
+
+
+def _runs_at_client(tool: Body) -> bool:
+    """OpenAI's shell runs there only in a container, which is named then; a search of the client's says whose it is."""
+    kind = str(tool.get("type"))
+    if kind == "shell":
+        return _dict(tool.get("environment") or {"type": "local"}).get("type") == "local"
+    return kind.startswith(_RUN_BY_CLIENTS) or (kind == "tool_search" and tool.get("execution") == "client")
 
 
 def _searches(call: Call, model: str) -> int:
@@ -196,13 +204,14 @@ def _searches(call: Call, model: str) -> int:
         kinds = [str(tool.get("type")) for tool in _dicts(call.body.get("tools"))]
         asked = call.body.get("web_search_options") is not None or any(map(_is_search, kinds))
         return _MOST_SEARCHES if asked or ALWAYS_SEARCHING.search(model) or _RESEARCHING.search(model) else 0
-    body = call.native.body
+    native = call.native
+    theirs = native.dialect == "responses"  # whose items may bring tools as well
     uses = [
         _limit(tool.get("max_uses"), _MOST_SEARCHES)
-        for tool in _dicts(body.get("tools"))
+        for tool in _dicts((theirs and native.apart.get("tools")) or native.body.get("tools"))
         if _is_search(str(tool.get("type")))
     ]
-    most = body.get("max_tool_calls") if call.native.dialect == "responses" else None
+    most = native.body.get("max_tool_calls") if theirs else None
     return _limit(most, sum(uses)) if uses else 0
 
 

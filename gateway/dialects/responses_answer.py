@@ -13,7 +13,7 @@ from gateway.call import Body, Native
 from gateway.dialects.chat import dicts, first_choice, text_of, thought_of
 from gateway.dialects.named import detail_of
 from gateway.dialects.responses_compaction import compacted
-from gateway.dialects.responses_items import Called, Event, Noted, Said
+from gateway.dialects.responses_items import Called, Event, Noted, Ran, Said
 from gateway.dialects.responses_object import blank, usage
 from gateway.dialects.responses_relay import Relay, events_of
 from gateway.dialects.responses_request import Inner
@@ -57,9 +57,9 @@ class ResponsesVoice:
         self._created: object = 0
         self._begun = False
         self._sequence = 0
-        self._items: list[Said | Called | Noted] = []
+        self._items: list[Said | Called | Ran | Noted] = []
         self._saying: Said | None = None
-        self._calls: dict[int, Called] = {}
+        self._calls: dict[int, Called | Ran] = {}
         self._finish = ""
 
     def expect(self, usage: object) -> None:
@@ -156,11 +156,7 @@ class ResponsesVoice:
             "status": status,
             "completed_at": None if reason else self._created,
             "incomplete_details": {"reason": reason} if reason else None,
-            "output": output
-            if output is not None
-            else [
-                item.item("incomplete" if reason and item is self._items[-1] else "completed") for item in self._items
-            ],
+            "output": output if output is not None else [item.item(self._status(item)) for item in self._items],
         }
 
     def _take(self, delta: Body, choice: Body) -> list[Event]:
@@ -215,25 +211,33 @@ class ResponsesVoice:
             found.append(event)
         return found
 
-    def _new_call(self, call: Body, name: str) -> Called:
+    def _new_call(self, call: Body, name: str) -> Called | Ran:
         index = len(self._items)
-        space, outer = self._inner.names.outer(name)
         call_id = str(call.get("id") or f"call_{self._id}_{index}")
-        item = Called(f"fc_{self._id}_{index}", index, call_id, outer, space, name in self._inner.custom)
+        if (kind := self._inner.own.get(name)) is not None:
+            item = Ran(f"{kind.prefix}_{self._id}_{index}", index, call_id, kind)
+        else:
+            space, outer = self._inner.names.outer(name)
+            late = any(call.late for call in self._calls.values())
+            item = Called(f"fc_{self._id}_{index}", index, call_id, outer, space, name in self._inner.custom, late)
         self._items.append(item)
         return item
 
     def _hush(self) -> Iterable[Event]:
         """The end of what is being said."""
         item, self._saying = self._saying, None
-        return () if item is None else list(item.end())
+        return () if item is None else list(item.end(self._status(item)))
 
     def _close(self) -> list[Event]:
         found = list(self._hush())
         for item in self._calls.values():
-            found += item.end()
+            found += item.end(self._status(item))
         self._calls = {}
         return found
+
+    def _status(self, item: Said | Called | Ran | Noted) -> str:
+        """Only the last item can have been cut."""
+        return "incomplete" if self._finish in _CUT and item is self._items[-1] else "completed"
 
     def _tell(self, events: Iterable[Event]) -> bytes:
         told = b""

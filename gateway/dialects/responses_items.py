@@ -5,12 +5,14 @@ sequence numbers, bytes.
 """
 
 from collections.abc import Iterator
+from typing import cast
 
 import msgspec
 from msgspec import Struct, field
 
 from gateway.call import Body
 from gateway.dialects import responses_compaction as compaction
+from gateway.dialects.responses_client_tools import Kind
 from gateway.dialects.responses_tools import INPUT
 
 Event = tuple[str, Body]  # its type and the fields beside it
@@ -40,14 +42,14 @@ class Said(Struct):
             told["logprobs"] = logprobs
         return f"response.{self.kind}.delta", told
 
-    def end(self) -> Iterator[Event]:
+    def end(self, status: str) -> Iterator[Event]:
         text = "".join(self.pieces)
         told: Body = {**self._place(), _FIELDS[self.kind]: text}
         if self.kind == "output_text":
             told["logprobs"] = self.logprobs
         yield f"response.{self.kind}.done", told
         yield "response.content_part.done", {**self._place(), "part": self._part(text, self.logprobs)}
-        yield "response.output_item.done", {"output_index": self.index, "item": self.item("completed")}
+        yield "response.output_item.done", {"output_index": self.index, "item": self.item(status)}
 
     def item(self, status: str) -> Body:
         return self._item(status, [self._part("".join(self.pieces), self.logprobs)])
@@ -67,7 +69,10 @@ class Said(Struct):
 
 
 class Called(Struct):
-    """A call. `custom`: of a tool that takes free text, which is told only when all of it is there."""
+    """A call. `custom`: of a tool that takes free text, which is told only when all of it is there.
+
+    `late`: nothing is told of it before its end, since items begin in their order and one before it waits for its own.
+    """
 
     id: str
     index: int
@@ -75,25 +80,29 @@ class Called(Struct):
     name: str
     space: str | None
     custom: bool
+    late: bool = False
     pieces: list[str] = field(default_factory=list[str])
 
     def begin(self) -> Iterator[Event]:
-        yield "response.output_item.added", {"output_index": self.index, "item": self._item("in_progress", "")}
+        if not self.late:
+            yield self._added()
 
     def add(self, text: str) -> Event | None:
         self.pieces.append(text)
-        if self.custom:
-            return None
-        return "response.function_call_arguments.delta", {**self._place(), "delta": text}
+        return None if self.custom or self.late else self._delta(text)
 
-    def end(self) -> Iterator[Event]:
+    def end(self, status: str) -> Iterator[Event]:
         text = self._text()
+        if self.late:
+            yield self._added()
         if self.custom:
             yield "response.custom_tool_call_input.delta", {**self._place(), "delta": text}
             yield "response.custom_tool_call_input.done", {**self._place(), "input": text}
         else:
+            if self.late and text:
+                yield self._delta(text)
             yield "response.function_call_arguments.done", {**self._place(), "name": self.name, "arguments": text}
-        yield "response.output_item.done", {"output_index": self.index, "item": self.item("completed")}
+        yield "response.output_item.done", {"output_index": self.index, "item": self.item(status)}
 
     def item(self, status: str) -> Body:
         return self._item(status, self._text())
@@ -116,8 +125,58 @@ class Called(Struct):
             told["namespace"] = self.space
         return {**told, long: text}
 
+    def _added(self) -> Event:
+        return "response.output_item.added", {"output_index": self.index, "item": self._item("in_progress", "")}
+
+    def _delta(self, text: str) -> Event:
+        return "response.function_call_arguments.delta", {**self._place(), "delta": text}
+
     def _place(self) -> Body:
         return {"item_id": self.id, "output_index": self.index}
+
+
+class Ran(Struct):
+    """A call of one of OpenAI's own tools, told when all of it is there: half of it has no form."""
+
+    id: str
+    index: int
+    call_id: str
+    kind: Kind
+    late: bool = True
+    pieces: list[str] = field(default_factory=list[str])
+
+    def begin(self) -> Iterator[Event]:
+        return iter(())
+
+    def add(self, text: str) -> None:
+        self.pieces.append(text)
+
+    def end(self, status: str) -> Iterator[Event]:
+        item = self.item(status)
+        yield from begun(item, self.index)
+        yield "response.output_item.done", {"output_index": self.index, "item": item}
+
+    def item(self, status: str) -> Body:
+        if self.kind.item == "apply_patch_call" and status == "incomplete":
+            status = "in_progress"  # there is no other word for it
+        head: Body = {"id": self.id, "type": self.kind.item, "status": status, "call_id": self.call_id}
+        return {**head, **self.kind.read("".join(self.pieces))}
+
+
+def begun(item: Body, index: int) -> Iterator[Event]:
+    """How an item begins that is whole already, up to its end; those of messages, thoughts and functions have more."""
+    started: Body = {**item, "status": "in_progress"} if "status" in item else dict(item)
+    commands = cast("Body", item.get("action") or {}).get("commands") if item.get("type") == "shell_call" else None
+    if not isinstance(commands, list):
+        yield "response.output_item.added", {"output_index": index, "item": started}
+        return
+    started["action"] = {**cast("Body", item["action"]), "commands": []}
+    yield "response.output_item.added", {"output_index": index, "item": started}
+    for place, command in enumerate(cast("list[object]", commands)):
+        where: Body = {"output_index": index, "command_index": place}
+        yield "response.shell_call_command.added", {**where, "command": ""}
+        yield "response.shell_call_command.delta", {**where, "delta": command}
+        yield "response.shell_call_command.done", {**where, "command": command}
 
 
 class Noted(Struct):

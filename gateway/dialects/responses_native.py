@@ -12,9 +12,10 @@ from gateway.call import Body, Native, Need
 from gateway.dialects import responses_compaction as compaction
 from gateway.dialects.chat import dicts
 from gateway.dialects.responses_shapes import AnyItem
+from gateway.dialects.responses_tools import INSTEAD, refuse
 
 _encode = msgspec.json.Encoder().encode
-# Items of ours are unknown there, so what only names one is refused like any other fault.
+# What only names an item of ours has been looked up before; it would be unknown there.
 _KNOWN = frozenset({"item_reference", *(str(shape.__struct_config__.tag) for shape in get_args(AnyItem))})
 # What the inner request says in full, or what changes no answer.
 _TRANSLATED = frozenset(
@@ -25,7 +26,9 @@ _TRANSLATED = frozenset(
         *("service_tier", "client_metadata", "stream_options", "reasoning", "truncation"),
     )
 )
-_USUAL = _KNOWN - {"compaction"}
+_SEARCHES = frozenset(("tool_search_call", "tool_search_output"))
+_BRINGING_TOOLS = frozenset(("tool_search_output", "additional_tools"))
+_USUAL = _KNOWN - {"compaction", "item_reference"} - _SEARCHES
 _TOOLS_OF_CLIENTS = frozenset(("function", "custom", "namespace"))
 
 
@@ -57,11 +60,15 @@ def _item(item: Body, path: str, found: list[Need]) -> Body:
     if not isinstance(cast("object", item), dict):
         return item
     kind, sealed = item.get("type"), item.get("encrypted_content")
+    if kind == "item_reference":
+        refuse(f"{path}.type", f"'{path}' only names an item, and is not kept here: send the item itself.")
     theirs = kind == "compaction" and isinstance(sealed, str) and not compaction.is_ours(sealed)
-    if isinstance(kind, str) and (kind not in _KNOWN or theirs):
-        message = f"Items of the type {kind[:64]!r} are not supported here."
+    if isinstance(kind, str) and (kind not in _KNOWN or theirs or (kind in _SEARCHES and not _is_of_client(item))):
+        message = f"'{path}': items of the type {kind[:64]!r} mean something to their service alone. {INSTEAD}, "
+        message += "or leave it out."
         if theirs:
-            message = f"'{path}.encrypted_content' was not made by nearhit, so what it stands for cannot be read here."
+            message = f"'{path}.encrypted_content' was not made by nearhit, so what it stands for cannot be read here. "
+            message += f"{INSTEAD}, or send what it stands for."
         found.append(Need(param=f"{path}.encrypted_content" if theirs else f"{path}.type", message=message))
         return {"type": "message", "role": "user", "content": _encode(item).decode()}
     if kind == "message" and isinstance(content := item.get("content"), list):
@@ -70,11 +77,17 @@ def _item(item: Body, path: str, found: list[Need]) -> Body:
     return item
 
 
+def _is_of_client(search: Body) -> bool:
+    """Whether tools were looked for by the client; OpenAI's own searches have no call's id."""
+    who = search.get("execution")
+    return who == "client" or (who is None and search.get("call_id") is not None)
+
+
 def _part(part: Body, path: str, found: list[Need]) -> Body:
     is_file = isinstance(cast("object", part), dict) and part.get("type") == "input_file"
     if not is_file or not isinstance(part.get("file_url"), str) or part.get("file_data") is not None:
         return part
-    message = "This model reads files only from the request itself."
+    message = f"'{path}.file_url': this model reads files only from the request itself. {INSTEAD}, or send 'file_data'."
     found.append(Need(param=f"{path}.file_url", message=message, unbounded=True))
     return {"type": "input_text", "text": _encode(part).decode()}
 
@@ -90,10 +103,17 @@ def native(body: Body, items: list[Body]) -> Native:
     return Native(dialect="responses", body={**body, "input": told}, headers={}, apart=_apart(body, items))
 
 
+def _is_of_clients(tool: object) -> bool:
+    """Also what is no tool at all, in a search of OpenAI's own."""
+    return not isinstance(tool, dict) or cast("Body", tool).get("type") in _TOOLS_OF_CLIENTS
+
+
 def _apart(body: Body, items: list[Body]) -> Body:
     """What changes an answer and is not in the inner request."""
     found: Body = {name: value for name, value in body.items() if name not in _TRANSLATED and value is not None}
-    if tools := [tool for tool in dicts(body.get("tools")) if tool.get("type") not in _TOOLS_OF_CLIENTS]:
+    brought = [tool for item in items if item.get("type") in _BRINGING_TOOLS for tool in dicts(item.get("tools"))]
+    offered = [*dicts(body.get("tools")), *brought]
+    if tools := [tool for tool in offered if not _is_of_clients(tool)]:
         found |= {"tools": tools, "tool_choice": body.get("tool_choice")}
     reasoning = body.get("reasoning")
     given = cast("Body", reasoning) if isinstance(reasoning, dict) else {}

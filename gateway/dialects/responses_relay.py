@@ -8,7 +8,7 @@ from typing import cast
 
 from gateway.call import Body
 from gateway.dialects.chat import dicts
-from gateway.dialects.responses_items import Event
+from gateway.dialects.responses_items import Event, begun
 
 _LAST = frozenset(("response.completed", "response.incomplete"))
 _DONE = "response.output_item.done"
@@ -44,10 +44,9 @@ def events_of(item: Body, index: int) -> Iterator[Event]:
     """The events of one item."""
     where: Body = {"item_id": item.get("id"), "output_index": index}
     kind = item.get("type")
-    begun: Body = {**item, "status": "in_progress"} if "status" in item else dict(item)
-    begun |= {name: [] for name in ("content", "summary") if isinstance(item.get(name), list)}
-    begun |= {name: "" for name in ("arguments", "input") if isinstance(item.get(name), str)}
-    yield "response.output_item.added", {"output_index": index, "item": begun}
+    empty: Body = {name: [] for name in ("content", "summary") if isinstance(item.get(name), list)}
+    empty |= {name: "" for name in ("arguments", "input") if isinstance(item.get(name), str)}
+    yield from begun({**item, **empty}, index)
     if kind == "message":
         for place, part in enumerate(dicts(item.get("content"))):
             yield from _part(part, {**where, "content_index": place})

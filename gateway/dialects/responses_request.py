@@ -1,29 +1,32 @@
 """OpenAI's Responses request as a chat completion.
 
-Knows: what every item, tool and setting becomes, and what would need a state that is not kept. Does not know: answers,
+Knows: what every setting becomes, and what would need a state that is not kept. Does not know: turns, tools, answers,
 HTTP. Texts and tool arguments arrive as they were sent; what has no counterpart is left out by name (`Inner.ignored`)
 where the answer does not need it, and refused where it does.
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway import wire
 from gateway.call import Body, Native, Need
 from gateway.dialects import responses_compaction as compaction
 from gateway.dialects import responses_shapes as shapes
-from gateway.dialects.chat import content_of
+from gateway.dialects.responses_client_tools import Kind
 from gateway.dialects.responses_native import native, readable
-from gateway.dialects.responses_tools import INPUT, Tools, refuse
+from gateway.dialects.responses_tools import Placed, Tools, missing, refuse
+from gateway.dialects.responses_turns import Turns
 from gateway.dialects.tool_names import ToolNames
 from gateway.errors import InvalidRequest
 
-_encode = msgspec.json.Encoder().encode
 # Ours, or they say nothing about the answer.
 _KNOWN = frozenset({*shapes.Responses.__struct_fields__, "client_metadata", "stream_options", "prompt_cache_retention"})
+# Items that say something of the request itself.
+_RARE = frozenset({shapes.CompactionTrigger, shapes.MoreTools, shapes.SearchOutput, shapes.Update})
 _LOGPROBS = "message.output_text.logprobs"
 _PASSED = (
     "temperature",
@@ -33,17 +36,14 @@ _PASSED = (
     "prompt_cache_key",
     "service_tier",
 )
-_OUTPUTS = (shapes.FunctionOutput, shapes.CustomOutput)
-_TEXTS = (shapes.InputText, shapes.OutputText)
-_INSTRUCTING = frozenset(("system", "developer"))
 
 
 class Inner(Struct, frozen=True, kw_only=True):
-    """`body`: the chat completion. `custom`: tools that take free text. `logprobs`: the client wants them told.
+    """`body`: the chat completion. `custom`: tools that take free text; `own`: OpenAI's own that the client runs.
 
-    `items`: what the client itself has sent now, as it may send it again. `keeps`: the response is to be kept.
-    `compacts`: the answer is a note that stands for the conversation. `native`: the request as OpenAI itself would take
-    it, and `need`: what nobody else can do.
+    `logprobs`: the client wants them told. `items`: what the client itself has sent now, as it may send it again.
+    `keeps`: the response is to be kept. `compacts`: the answer is a note that stands for the conversation. `native`:
+    the request as OpenAI itself would take it, and `need`: what nobody else can do.
     """
 
     body: Body
@@ -52,6 +52,7 @@ class Inner(Struct, frozen=True, kw_only=True):
     keeps: bool
     names: ToolNames
     custom: frozenset[str]
+    own: dict[str, Kind]
     logprobs: bool
     compacts: bool
     ignored: tuple[str, ...]
@@ -65,11 +66,17 @@ def translate(body: Body, earlier: Sequence[Body] | None = None) -> Inner:
     before = compaction.since(earlier or ())
     asked, need = _shape(body, items, before)
     _refuse_state(asked, kept=earlier is not None)
-    compacts = _compacts(asked)
+    rare = [
+        (index, item)
+        for index, item in enumerate(asked.input if isinstance(asked.input, list) else ())
+        if item.__class__ in _RARE
+    ]
+    _update(asked, rare)
+    compacts = _compacts(asked, rare)
     tools = Tools(ToolNames())
     chat: Body = {"model": asked.model, "messages": []}
-    chat |= tools.offer(asked)
-    chat["messages"] = _Turns(tools.names).all(asked)
+    chat |= tools.offer(asked, rare)
+    chat["messages"] = Turns(tools).all(asked)
     chat |= {name: value for name in _PASSED if (value := getattr(asked, name)) is not None}
     if asked.max_output_tokens is not None:
         chat["max_completion_tokens"] = asked.max_output_tokens
@@ -90,6 +97,7 @@ def translate(body: Body, earlier: Sequence[Body] | None = None) -> Inner:
         keeps=earlier is not None and asked.store is not False,
         names=tools.names,
         custom=frozenset(tools.custom),
+        own=tools.own,
         logprobs=logprobs,
         compacts=compacts,
         ignored=(*_ignored(body, asked, kept=earlier is not None), *tools.left_out),
@@ -122,13 +130,20 @@ def _shape(body: Body, items: list[Body], before: Sequence[Body]) -> tuple[shape
     return asked, need
 
 
-def _compacts(asked: shapes.Responses) -> bool:
+def _update(asked: shapes.Responses, rare: list[Placed]) -> None:
+    """What a conversation says of its own settings holds until it says something else."""
+    for _, item in rare:
+        if not isinstance(item, shapes.Update):
+            continue
+        if item.reasoning is not None and item.reasoning.effort is not None:
+            asked.reasoning = replace(asked.reasoning or shapes.Thinking(), effort=item.reasoning.effort)
+        if item.text is not None and item.text.format is not None:
+            asked.text = replace(asked.text or shapes.Text(), format=item.text.format)
+
+
+def _compacts(asked: shapes.Responses, rare: list[Placed]) -> bool:
     """Whether a note is wanted. It is words alone, whatever else was asked for with it."""
-    triggers = [
-        index
-        for index, item in enumerate(asked.input if isinstance(asked.input, list) else ())
-        if isinstance(item, shapes.CompactionTrigger)
-    ]
+    triggers = [index for index, item in rare if isinstance(item, shapes.CompactionTrigger)]
     if not triggers:
         return False
     if len(asked.input) == 1:
@@ -189,102 +204,7 @@ def _text(text: shapes.Text) -> Body:
         return {**found, "response_format": {"type": "json_object"}}
     for name, value in (("name", wanted.name), ("schema", wanted.schema)):
         if value is None:
-            path = f"text.format.{name}"
-            refuse(path, f"Missing required parameter: '{path}'.", "missing_required_parameter")
+            missing(f"text.format.{name}")
     given = {"name": wanted.name, "description": wanted.description, "schema": wanted.schema, "strict": wanted.strict}
     schema = {name: value for name, value in given.items() if value is not None}
     return {**found, "response_format": {"type": "json_schema", "json_schema": schema}}
-
-
-class _Turns:
-    """The conversation, item by item; calls in a row are one turn of the assistant, with what was said before them."""
-
-    def __init__(self, names: ToolNames) -> None:
-        self._names = names
-        self._found: list[Body] = []
-        self._called: set[str] = set()
-
-    def all(self, asked: shapes.Responses) -> list[Body]:
-        if asked.instructions:
-            self._found.append({"role": "system", "content": asked.instructions})
-        if isinstance(asked.input, str):
-            self._found.append({"role": "user", "content": asked.input})
-        else:
-            for index, item in enumerate(asked.input):
-                self._add(item, index)
-        if not self._found:
-            refuse("input", "'input' holds nothing that could be answered.")
-        return self._found
-
-    def _add(self, item: shapes.AnyItem, place: int) -> None:
-        if isinstance(item, shapes.Message):
-            self._found.append(_message(item, place))
-        elif isinstance(item, shapes.FunctionCall):
-            self._call(item.call_id, self._names.inner(item.name, item.namespace), item.arguments)
-        elif isinstance(item, shapes.CustomCall):
-            self._call(item.call_id, self._names.inner(item.name), _encode({INPUT: item.input}).decode())
-        elif isinstance(item, _OUTPUTS):
-            self._result(item, f"input[{place}]")
-        elif isinstance(item, shapes.Compaction):
-            self._found.append(compaction.told_again(item.encrypted_content, f"input[{place}]"))
-        elif isinstance(item, shapes.CompactionTrigger):
-            self._found.append(compaction.asking())
-
-    def _call(self, call_id: str, name: str, arguments: str) -> None:
-        self._called.add(call_id)
-        call: Body = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-        last = self._found[-1] if self._found else {}
-        if last.get("role") == "assistant":
-            last["content"] = last["content"] or None
-            cast("list[Body]", last.setdefault("tool_calls", [])).append(call)
-        else:
-            self._found.append({"role": "assistant", "content": None, "tool_calls": [call]})
-
-    def _result(self, item: shapes.FunctionOutput | shapes.CustomOutput, path: str) -> None:
-        """What a result shows besides text is shown in a turn of its own: chat's tool messages hold text only."""
-        if item.call_id not in self._called:
-            refuse(f"{path}.call_id", f"'{path}.call_id' answers no earlier call: {item.call_id[:64]!r}.")
-        content: Any = item.output
-        shown: list[Body] = []
-        if not isinstance(content, str):
-            parts = [_part(part, f"{path}.output[{index}]") for index, part in enumerate(content)]
-            shown = [part for part in parts if part["type"] != "text"]
-            if any(part["type"] == "refusal" for part in shown):
-                refuse(f"{path}.output", "Only the assistant's message may hold refusals.")
-            content = content_of([part for part in parts if part["type"] == "text"])
-        self._found.append({"role": "tool", "tool_call_id": item.call_id, "content": content})
-        if shown:
-            self._found.append({"role": "user", "content": shown})
-
-
-def _message(item: shapes.Message, place: int) -> Body:
-    """Instructions get the role that every model knows."""
-    role = "system" if item.role in _INSTRUCTING else item.role
-    content, path = item.content, f"input[{place}]"
-    if isinstance(content, str):
-        return {"role": role, "content": content}
-    if len(content) == 1 and isinstance(said := content[0], _TEXTS):  # nearly all of nearly every conversation
-        return {"role": role, "content": said.text}
-    parts = [_part(part, f"{path}.content[{index}]") for index, part in enumerate(content)]
-    if not parts and role != "assistant":
-        refuse(f"{path}.content", f"'{path}.content' must not be empty.")
-    if role != "user" and any(part["type"] not in ("text", "refusal") for part in parts):
-        refuse(f"{path}.content", "Only a user's message may hold images and files.")
-    if role != "assistant" and any(part["type"] == "refusal" for part in parts):
-        refuse(f"{path}.content", "Only the assistant's message may hold refusals.")
-    return {"role": role, "content": content_of(parts)}
-
-
-def _part(part: shapes.AnyPart, path: str) -> Body:
-    if isinstance(part, _TEXTS):
-        return {"type": "text", "text": part.text}
-    if isinstance(part, shapes.Refusal):
-        return {"type": "refusal", "refusal": part.refusal}
-    if isinstance(part, shapes.InputImage):
-        if part.image_url is None:
-            refuse(f"{path}.image_url", "Images are read here only from their address or from the request itself.")
-        detail = {} if part.detail is None else {"detail": part.detail}
-        return {"type": "image_url", "image_url": {"url": part.image_url, **detail}}
-    if part.file_data is None:
-        refuse(f"{path}.file_data", "Files are read here only from the request itself.")
-    return {"type": "file", "file": {"filename": part.filename or "file", "file_data": part.file_data}}

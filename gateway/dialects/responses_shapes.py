@@ -83,6 +83,7 @@ class CustomCall(Item, tag="custom_tool_call", gc=False):
     call_id: CallId
     name: ToolName
     input: str
+    namespace: str | None = None
 
 
 class FunctionOutput(Item, tag="function_call_output", gc=False):
@@ -99,6 +100,85 @@ class CustomOutput(Item, tag="custom_tool_call_output", gc=False):
     output: str | list[AnyPart]
 
 
+class ExecAction(Struct, gc=False):
+    """One command of a local shell: a program and its arguments."""
+
+    command: list[str]
+    env: dict[str, str] | None = None
+    timeout_ms: int | None = None
+    user: str | None = None
+    working_directory: str | None = None
+
+
+class LocalShellCall(Item, tag="local_shell_call", gc=False):
+    """The same of OpenAI's own tools; some clients name a call by its item's id alone."""
+
+    action: ExecAction
+    call_id: CallId | None = None
+    id: str | None = None
+
+
+class LocalShellOutput(Item, tag="local_shell_call_output", gc=False):
+    """What came of it. `id` is the call's too, by the specification; others write `call_id`."""
+
+    output: str
+    call_id: CallId | None = None
+    id: str | None = None
+
+
+class ShellAction(Struct, gc=False):
+    """Lines for a shell."""
+
+    commands: list[str]
+    timeout_ms: int | None = None
+    max_output_length: int | None = None
+
+
+class ShellCall(Item, tag="shell_call", gc=False):
+    """What the model asked a shell to do."""
+
+    call_id: CallId
+    action: ShellAction
+
+
+class ShellPrinted(Struct, gc=False):
+    """What commands have printed and how they ended."""
+
+    stdout: str
+    stderr: str
+    outcome: Json
+
+
+class ShellOutput(Item, tag="shell_call_output", gc=False):
+    """What came of it."""
+
+    call_id: CallId
+    output: list[ShellPrinted]
+
+
+class PatchOperation(Struct, gc=False):
+    """What is done to one file."""
+
+    type: Literal["create_file", "update_file", "delete_file"]
+    path: str
+    diff: str | None = None
+
+
+class PatchCall(Item, tag="apply_patch_call", gc=False):
+    """What the model asked to have done to a file."""
+
+    call_id: CallId
+    operation: PatchOperation
+
+
+class PatchOutput(Item, tag="apply_patch_call_output", gc=False):
+    """What came of it."""
+
+    call_id: CallId
+    status: Literal["completed", "failed"]
+    output: str | None = None
+
+
 class Reasoning(Item, tag="reasoning", gc=False):
     """What the model thought; nobody but its maker can use it."""
 
@@ -113,13 +193,26 @@ class CompactionTrigger(Item, tag="compaction_trigger", gc=False):
     """As the last item: the answer wanted is such a note."""
 
 
-AnyItem = (
-    Message | FunctionCall | CustomCall | FunctionOutput | CustomOutput | Reasoning | Compaction | CompactionTrigger
-)
+class Skill(Struct, gc=False):
+    """Where on the client's machine it is written how something is done; in a container these fields are others."""
+
+    name: str | None = None
+    description: str | None = None
+    path: str | None = None
+
+
+class Environment(Struct, gc=False, omit_defaults=True):
+    """Where a shell runs: `local` at the client, else in a container of the provider's. A computer's is a word."""
+
+    type: str
+    skills: list[Skill] | None = None
 
 
 class Tool(Struct, gc=False):
-    """`function` and `custom` are the client's own, `namespace` holds `tools` of its own; others are services."""
+    """`function` and `custom` are the client's own, `namespace` holds `tools` of its own.
+
+    Others are OpenAI's, run by the client (`responses_client_tools`) or by a service.
+    """
 
     type: Annotated[str, Meta(max_length=128)]
     name: ToolName | None = None
@@ -128,6 +221,8 @@ class Tool(Struct, gc=False):
     strict: bool | None = None
     format: Json | None = None
     tools: list["Tool"] | None = None
+    environment: Environment | str | None = None
+    execution: str | None = None
 
 
 class Format(Struct, gc=False):
@@ -152,6 +247,55 @@ class Thinking(Struct, gc=False):
 
     effort: str | None = None
     summary: str | None = None
+
+
+class SearchCall(Item, tag="tool_search_call", gc=False):
+    """What the model asked the client to look for among its tools."""
+
+    call_id: CallId
+    arguments: Any = None
+
+
+class SearchOutput(Item, tag="tool_search_output", gc=False):
+    """The tools that were found: they can be called from then on."""
+
+    call_id: CallId
+    tools: list[Tool]
+
+
+class MoreTools(Item, tag="additional_tools", gc=False):
+    """Tools that come in the middle of a conversation."""
+
+    tools: list[Tool]
+
+
+class Update(Item, tag="configuration_update", gc=False):
+    """How much to think and what form to answer in, from then on."""
+
+    reasoning: Thinking | None = None
+    text: Text | None = None
+
+
+AnyItem = (
+    Message
+    | FunctionCall
+    | CustomCall
+    | FunctionOutput
+    | CustomOutput
+    | LocalShellCall
+    | LocalShellOutput
+    | ShellCall
+    | ShellOutput
+    | PatchCall
+    | PatchOutput
+    | SearchCall
+    | SearchOutput
+    | MoreTools
+    | Update
+    | Reasoning
+    | Compaction
+    | CompactionTrigger
+)
 
 
 class Responses(Struct, gc=False, kw_only=True):

@@ -9,6 +9,7 @@ import hashlib
 LONGEST = 64
 _KEPT = 55
 _JOINT = "__"
+OWN = "\0"  # the space of OpenAI's own tools, whose names are written as they are
 Outer = tuple[str | None, str]  # name space, name
 
 
@@ -24,7 +25,7 @@ class ToolNames:
         outer = (space, name)
         told = self._inner.get(outer)
         if told is None:
-            told = name if space is None else f"{space}{'' if space.endswith(_JOINT) else _JOINT}{name}"
+            told = name if space is None or space == OWN else f"{space}{'' if space.endswith(_JOINT) else _JOINT}{name}"
             if len(told) > LONGEST or told in self._outer:
                 told = f"{told[:_KEPT]}_{hashlib.blake2b(repr(outer).encode(), digest_size=4).hexdigest()}"
             self._inner[outer] = told

@@ -105,13 +105,17 @@ def _given_back(item: Body) -> Body | None:
     """An item of the client's. Ids of ours are unknown at OpenAI, and so is what another model thought."""
     if item.get("type") == "reasoning":
         return item if item.get("encrypted_content") else None
-    if item.get("type", "message") in _NAMELESS and "id" in item:
+    ours = str(item.get("id")).startswith("item_")  # written where it is kept, since it had none
+    if (ours or item.get("type", "message") in _NAMELESS) and "id" in item:
         return {name: value for name, value in item.items() if name != "id"}
     return item
 
 
 _NAMELESS = frozenset(
-    ("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
+    (
+        *("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
+        *("shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output"),
+    )
 )
 
 

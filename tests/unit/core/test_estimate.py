@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from gateway.call import Call, Directives, Native, Operation, Principal
+from gateway.dialects.chat import dicts
+from gateway.dialects.responses_native import native as responses_native
 from gateway.estimate import bound, text_size
 
 
@@ -107,6 +109,10 @@ def test_what_a_service_tells_of_tools_counts(more: dict[str, Any]) -> None:
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, False),
         ({"mcp_servers": [{"url": "https://x"}]}, False),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, True),
+        ({"tools": [{"type": "shell"}, {"type": "shell", "environment": {"type": "local"}}]}, True),
+        ({"tools": [{"type": "shell", "environment": {"type": "container_auto"}}]}, False),
+        ({"tools": [{"type": "tool_search", "execution": "client"}]}, True),
+        ({"tools": [{"type": "tool_search"}]}, False),
         ({"thinking": {"type": "adaptive"}}, True),
     ],
 )
@@ -150,10 +156,13 @@ def test_text_size_counts_text_and_tool_arguments_but_not_roles() -> None:
         ("responses", {"tools": [{"type": "web_search"}], "max_tool_calls": 2}, 2),
         ("responses", {"tools": [{"type": "web_search"}], "max_tool_calls": -2}, 64),
         ("responses", {"tools": [{"type": "tool_search"}]}, 0),
+        ("responses", {"input": [{"type": "additional_tools", "tools": [{"type": "web_search"}]}]}, 64),
     ],
 )
 def test_searches_that_a_request_allows_are_held(dialect: Any, more: dict[str, Any], searches: int) -> None:
     """Too few is a hold below the bill; some for a tool without a fee refuses agents for nothing."""
     asked = call("chat", {"messages": [], "max_tokens": 5})
     native = Native(dialect=dialect, body=more, headers={}, apart={})
+    if dialect == "responses":
+        native = responses_native(more, dicts(more.get("input")))
     assert bound(structs.replace(asked, native=native), 100).searches == searches

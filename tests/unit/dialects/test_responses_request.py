@@ -160,6 +160,17 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         "input[0].content[0].file_data",
     ),
     ({"input": [{"type": "function_call_output", "call_id": "zzz", "output": "x"}]}, "input[0].call_id"),
+    ({"input": [{"type": "local_shell_call_output", "id": "x", "output": "y"}]}, "input[0].id"),
+    ({"input": [{"type": "local_shell_call_output", "output": "y"}]}, "input[0].call_id"),
+    ({"input": [{"type": "local_shell_call", "action": {"command": ["ls"]}}]}, "input[0].call_id"),
+    ({"input": [{"type": "local_shell_call", "call_id": "c", "action": {"command": "ls"}}]}, "input[0].action.command"),
+    ({"input": [{"type": "shell_call", "call_id": "c", "action": {}}]}, "input[0].action.commands"),
+    ({"input": [{"type": "shell_call_output", "call_id": "c", "output": "x"}]}, "input[0].output"),
+    ({"input": [{"type": "apply_patch_call", "call_id": "c", "operation": {"type": "x"}}]}, "input[0].operation.type"),
+    (
+        {"tools": [{"type": "shell", "environment": {"type": "local", "skills": [{"name": "n", "path": "p"}]}}]},
+        "tools[0].environment.skills[0].description",
+    ),
     ({"previous_response_id": "resp_1"}, "previous_response_id"),
     ({"conversation": "conv_1"}, "conversation"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt"),
@@ -195,7 +206,6 @@ def test_a_fault_is_named_by_its_own_path(change: dict[str, Any], param: str) ->
 _HOSTED = {"type": "code_interpreter", "container": {"type": "auto"}}
 NEEDS: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
-    ({"input": [{"type": "local_shell_call_output", "id": "x", "output": "y"}]}, "input[0].type"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "https://x/y.pdf"}]}]},
         "input[0].content[0].file_url",
