@@ -4,6 +4,7 @@ A project's own, for a time, and bounded in all: the oldest go first. Knows: row
 HTTP, dialects, how a response is made.
 """
 
+import re
 from collections.abc import Callable
 from typing import cast
 
@@ -106,6 +107,28 @@ class Responses:
             found += [*kept.asked, *cast("list[Body]", kept.response["output"])]
         return found
 
+    async def referred(self, owner: Principal, given: list[object]) -> list[object]:
+        """What a client has sent, with the items that it only names. Raises InvalidRequest for one that is not here."""
+        found = list(given)
+        known: dict[str, dict[object, Body]] = {}
+        size = 0
+        for index, item in enumerate(given):
+            name = _referred(item)
+            if name is None:
+                continue
+            response_id = _of_response(name)
+            if response_id not in known:
+                kept = await self._database.transact(_get, owner, response_id, self._now())
+                items = [*kept.asked, *cast("list[Body]", kept.response["output"])] if kept is not None else []
+                known[response_id] = {item.get("id"): item for item in items}
+                size += len(kept.body) + len(kept.items) if kept is not None else 0
+                _bound(len(known), size, "input")
+            if name not in known[response_id]:
+                message = f"Item with id '{name[:100]}' not found. Send the item itself, or 'previous_response_id'."
+                raise InvalidRequest(message, param=f"input[{index}].id", code="item_not_found")
+            found[index] = known[response_id][name]
+        return found
+
     async def delete(self, owner: Principal, response_id: str) -> None:
         """Raises NotFound."""
         await self.get(owner, response_id)
@@ -164,6 +187,32 @@ def numbered(items: list[Body], response_id: str) -> list[Body]:
     return [item if item.get("id") else {**item, "id": f"item_{name}_{n}"} for n, item in enumerate(items)]
 
 
+def refers(given: object) -> bool:
+    """Whether some of what a client has sent is only named."""
+    return isinstance(given, list) and any(_referred(item) is not None for item in cast("list[object]", given))
+
+
+def _referred(item: object) -> str | None:
+    """The id of an item that is only named; the type may be left out there."""
+    if not isinstance(item, dict):
+        return None
+    told = cast("Body", item)
+    name, kind = told.get("id"), told.get("type")
+    is_name = kind == "item_reference" or (kind is None and "role" not in told)
+    return name if is_name and isinstance(name, str) else None
+
+
+def _of_response(name: str) -> str:
+    """Whose item it is: ids of ours say it (`msg_0198…_2`)."""
+    return f"resp_{re.sub(r'^[a-z]+_|_[0-9]+$', '', name)}"
+
+
+def _bound(count: int, size: int, param: str) -> None:
+    if count > _LONGEST_CHAIN or size > _LARGEST_CHAIN:
+        message = f"This conversation has grown too long to be continued by '{param}'."
+        raise InvalidRequest(message, param=param, code="conversation_too_long")
+
+
 def _own(owner: Principal) -> ColumnElement[bool]:
     return (KeptResponse.team == owner.team) & (KeptResponse.project == owner.project)
 
@@ -204,9 +253,7 @@ def _chain(connection: Connection, owner: Principal, response_id: str, now: floa
             return None
         chain.append(kept)
         size += len(kept.body) + len(kept.items)
-        if len(chain) > _LONGEST_CHAIN or size > _LARGEST_CHAIN:
-            message = "This conversation has grown too long to be continued by 'previous_response_id'."
-            raise InvalidRequest(message, param="previous_response_id", code="conversation_too_long")
+        _bound(len(chain), size, "previous_response_id")
         name = kept.previous
     return chain[::-1]
 

@@ -25,7 +25,7 @@ from gateway.errors import GatewayError, InvalidRequest, Overloaded, UpgradeRefu
 from gateway.headers import JSON, always
 from gateway.ledger.shipper import set_within
 from gateway.prompt_tokens import Counter
-from gateway.responses import Responses
+from gateway.responses import Responses, refers
 from gateway.routes.asker import AnyRequest, after_of, asker, limit_of, order_of
 from gateway.routes.messages import Counting
 from gateway.routes.openai import Edge, Endpoint, Endpoints, Read, broken, send_whole
@@ -75,14 +75,16 @@ class Continuing(Endpoint):
     async def _understood(self, given: Body, principal: Principal) -> Asked:
         if not self._past.keeps:
             return self._speaking.read(given)
-        previous = given.get("previous_response_id")
+        previous, asked = given.get("previous_response_id"), given.get("input")
         earlier: list[Body] = []
-        if isinstance(previous, str):
-            try:
+        try:
+            if isinstance(previous, str):
                 earlier = await self._past.earlier(principal, previous)
-            except UNREACHABLE as error:
-                why = "The database does not answer, so a response cannot be continued. Try again in a moment."
-                raise Overloaded(why, code="database_unavailable", headers=(("retry-after", "2"),)) from error
+            if isinstance(asked, list) and self.responses.keeps:
+                given = {**given, "input": await self.responses.referred(principal, cast("list[object]", asked))}
+        except UNREACHABLE as error:
+            why = "The database does not answer, so a response cannot be continued. Try again in a moment."
+            raise Overloaded(why, code="database_unavailable", headers=(("retry-after", "2"),)) from error
         return self._speaking.read(given, earlier)
 
     async def _made(self, request_id: str, principal: Principal, scope: HTTPScope, read: Read) -> Call:
@@ -92,7 +94,8 @@ class Continuing(Endpoint):
         if native is None:
             return call
         # Sealed thoughts of what it continues are read, and paid for, as well.
-        size = len(_encode(native.body)) if read.body.get("previous_response_id") else 0
+        continues = read.body.get("previous_response_id") or refers(read.body.get("input"))
+        size = len(_encode(native.body)) if continues else 0
         return msgspec.structs.replace(call, native=native, size=max(call.size, size))
 
     async def _fulfil(self, call: Call, send: Send, connection: Connection) -> None:
