@@ -83,6 +83,7 @@ async def _created(server: str, name: str, template: str) -> str:
     database = Database(server)
     async with database._writer.connect() as connection:
         await connection.execution_options(isolation_level="AUTOCOMMIT")
+        await connection.execute(text("SET statement_timeout = 0"))  # files are copied, beside whatever else runs
         await connection.execute(text(f"DROP DATABASE IF EXISTS {name}"))
         await connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
     await database.close()
