@@ -4,6 +4,8 @@
     sglang   the same request goes to both at once, with where and under which number they meet
     llm-d    one request to the second, which fetches the prompt's blocks from the first named in a header
 
+vLLM's blocks are those of one sequence: where several are asked for (`n`, a list of prompts) the server that writes
+reads by itself, since it would give all of them the blocks of the first.
 Knows: the three protocols, that closing the answer closes both calls, that the prompt is counted once, by the server
 that writes. Does not know: the language (`gateway.upstream`), money, which pair is best beyond the fewest calls.
 Sources: vLLM's NIXL proxy, SGLang's mini load balancer, llm-d's routing sidecar.
@@ -29,7 +31,7 @@ from gateway.transport import Transport
 from gateway.upstream.base import Means
 from gateway.upstream.compatible import CompatibleProvider, Service
 from gateway.upstream.exchanges import config_of
-from gateway.upstream.openai_http import Manner
+from gateway.upstream.openai_http import Isolation, Manner
 from gateway.upstream.quirks import Quirks
 from policies.money import Usage
 from policies.retry import worth_retrying
@@ -44,11 +46,15 @@ _WANTED: Body = {
     "remote_port": None,
 }
 _BROKEN = Quirks(reasoning="reasoning", broken=frozenset({"abort", "error"}))
+_MANNER = Manner(quirks=_BROKEN, isolation="cache_salt")
 _HEARD_OUT = 1.0  # seconds at most
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`prefill`, `decode`: addresses of the servers, `/v1` included. `bootstrap_port`: where SGLang's prefill meets."""
+    """`prefill`, `decode`: addresses of the servers, `/v1` included. `bootstrap_port`: where SGLang's prefill meets.
+
+    `isolation`: as `gateway.upstream.openai_http.SpokenConfig` has it.
+    """
 
     protocol: Literal["vllm", "sglang", "llm-d"]
     prefill: list[str] = msgspec.field(default_factory=list[str])
@@ -57,6 +63,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     models: tuple[str, ...] = ()
     plain_http: bool = False
     headers: dict[str, str] = {}
+    isolation: Isolation | None = None
 
 
 class _Server(Struct):
@@ -80,10 +87,12 @@ class PrefillDecode:
         self._config = config
         self._tasks = means.tasks
         self._draw = draw
-        own = {"headers": config.headers, "plain_http": config.plain_http, "models": config.models}
+        own: dict[str, object] = {"headers": config.headers, "plain_http": config.plain_http, "models": config.models}
+        if config.isolation is not None:
+            own["isolation"] = config.isolation
 
         def server(address: str) -> _Server:
-            service = Service(base=address, keyed=False, manner=Manner(quirks=_BROKEN))
+            service = Service(base=address, keyed=False, manner=_MANNER)
             plain = ProviderSettings(kind="openai", base_url=address, api_key=settings.api_key, **own)  # pyright: ignore[reportArgumentType] - extras are checked by the kind
             return _Server(CompatibleProvider(name, plain, service, means), address)
 
@@ -91,12 +100,13 @@ class PrefillDecode:
         self._decode = [server(address) for address in config.decode]
 
     async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
-        """The answer of the server that writes. Embeddings go to it alone."""
+        """The answer of the server that writes. Embeddings go to it alone, and what is more than one sequence."""
         first, second = _least(self._prefill), _least(self._decode)
         first.in_flight += 1
         second.in_flight += 1
         try:
-            if sending.operation == "embedding":
+            several = self._config.protocol != "sglang" and _is_several(sending.body)
+            if sending.operation == "embedding" or several:
                 chunks = second.provider.send(sending)
             elif self._config.protocol == "vllm":
                 chunks = self._one_after_the_other(sending, first, second)
@@ -198,6 +208,14 @@ async def _read(provider: CompatibleProvider, sending: Sending) -> GatewayError 
     except GatewayError as problem:
         return problem
     return None
+
+
+def _is_several(body: Body) -> bool:
+    """Whether it asks for more than one sequence."""
+    prompt = body.get("prompt")
+    prompts = cast("list[object]", prompt) if isinstance(prompt, list) else []
+    many = len(prompts) > 1 and not isinstance(prompts[0], int)  # a list of numbers is one prompt
+    return many or any(body.get(name) not in (None, 1) for name in ("n", "best_of"))
 
 
 def _with_header(sending: Sending, first: _Server) -> Sending:

@@ -21,6 +21,8 @@ _TOO_LONG = re.compile(
     r"|must be <= \d+\. Given|prompt is too long",
     re.IGNORECASE,
 )
+_NO_MODEL = re.compile(r"\bmodel\b.*\b(?:does not exist|not found)\b", re.IGNORECASE)
+_NOT_FOUND = 404
 
 
 def refused(name: str, status: int, headers: Mapping[str, str], raw: bytes) -> UpstreamFailed:
@@ -32,8 +34,12 @@ def refused(name: str, status: int, headers: Mapping[str, str], raw: bytes) -> U
         kept["message"] = message or f"{name} refused this request with status {status}."
         if kept["type"] is None:
             kept["type"] = "invalid_request_error"
+        if kept["code"] == status:
+            kept["code"] = None  # OpenAI's codes are words, or null; several servers repeat the status there
         if is_too_long(status, error, message):
             kept["code"] = "context_length_exceeded"
+        elif kept["code"] is None and status == _NOT_FOUND and _NO_MODEL.search(message):
+            kept["code"] = "model_not_found"
         return UpstreamRefused(status, kept, retry_after=retry_after(headers))
     if 300 <= status < 400:
         return UpstreamFailed(f"{name} answered {status}, a redirect, which is never followed")

@@ -134,7 +134,12 @@ ERRORS: dict[str, tuple[int, str, str, str | None]] = {
         "`inputs` tokens",
         LONG,
     ),
-    "ollama": (404, '{"error":{"message":"model \'x\' not found","type":"not_found_error"}}', "model 'x'", None),
+    "ollama": (
+        404,
+        '{"error":{"message":"model \'x\' not found","type":"not_found_error"}}',
+        "model 'x'",
+        "model_not_found",
+    ),
     "lmstudio": (400, '{"error":"No models loaded."}', "No models loaded.", None),
     "llamacpp": (
         400,
@@ -148,7 +153,7 @@ ERRORS: dict[str, tuple[int, str, str, str | None]] = {
         "This model's",
         LONG,
     ),
-    "openrouter": (402, '{"error":{"message":"Insufficient credits","code":402}}', "Insufficient credits", "402"),
+    "openrouter": (402, '{"error":{"message":"Insufficient credits","code":402}}', "Insufficient credits", None),
 }
 
 

@@ -38,6 +38,25 @@ def test_retry_after_in_all_its_forms(headers: dict[str, str], expected: float |
 
 
 @pytest.mark.parametrize(
+    ("status", "raw", "code"),
+    [
+        (
+            404,
+            b'{"error":{"message":"The model `x` does not exist. Valid aliases: demo.","code":404}}',
+            "model_not_found",
+        ),
+        (404, b'{"message":"Model not found","type":"Not Found","code":404}', "model_not_found"),
+        (404, b'{"detail":"Not Found"}', None),
+        (400, b'{"error":{"message":"temperature must be in [0, 2], got 9.0.","code":400}}', None),
+        (400, b'{"error":{"message":"The model `x` does not exist.","code":"bad_model"}}', "bad_model"),
+    ],
+)
+def test_a_status_is_no_code(status: int, raw: bytes, code: str | None) -> None:
+    """vLLM and Dynamo repeat the status as a number where OpenAI has a word or null, on which clients branch."""
+    assert refused("up", status, {}, raw).detail()["code"] == code
+
+
+@pytest.mark.parametrize(
     ("raw", "message"),
     [
         (b'{"error":{"message":"m","type":null,"code":429}}', "m"),

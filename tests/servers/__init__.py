@@ -1,0 +1,1 @@
+"""Real servers behind the gateway: `python -m tests.servers`."""
