@@ -183,6 +183,7 @@ class Chunk(NamedTuple):
     """One event of a streamed reply, or the one body of a reply that is not streamed, as decoded JSON.
 
     `usage` and `finish` are what was read from it; `final` marks a whole body. `computed`: told by our engines.
+    `so_far`: what an answer that is not whole has used up to here, by its upstream's count.
     `native`: what it was made of; where `data` has neither choices nor usage it is made for that alone.
     """
 
@@ -192,6 +193,7 @@ class Chunk(NamedTuple):
     final: bool = False
     computed: Computed | None = None
     native: Spoken | None = None
+    so_far: Usage | None = None
 
 
 class Outcome(Struct, kw_only=True):

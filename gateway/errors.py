@@ -199,7 +199,7 @@ class Internal(GatewayError):
 class UpstreamFailed(GatewayError):
     """`doubtful`: the request had been sent when it failed, so the upstream may have done (and bill) the work.
 
-    `unwanted`: it did answer, in a way that the route wants answered elsewhere.
+    `unwanted`: it did answer, in a way that is to be answered elsewhere if it can be.
     """
 
     status = 502

@@ -1,4 +1,4 @@
-"""What servers say of their own load: metrics of vLLM, SGLang and Dynamo, read every second while they are asked.
+"""What servers say of their own load: metrics of vLLM and its like, read every second while they are asked.
 
 Knows: the names of the three figures at each of them, what is done when a server does not answer. Does not know: how
 the figures are weighed (`policies.routing`), who the servers are (`gateway.fleet`).
@@ -21,6 +21,8 @@ log = structlog.get_logger("nearhit.upstream")
 NAMES = {
     "vllm": ("vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"),
     "sglang": ("sglang:num_queue_reqs", "sglang:num_running_reqs", "sglang:token_usage"),
+    # Where it was started with --metrics; how full its cache is it does not tell.
+    "llamacpp": ("llamacpp:requests_deferred", "llamacpp:requests_processing", ""),
     # Its frontend speaks for all of its workers: those without a first token yet, and all of them with those.
     "dynamo": ("dynamo_frontend_queued_requests", "dynamo_frontend_inflight_requests", ""),
 }

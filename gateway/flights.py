@@ -50,7 +50,8 @@ class Landing(Struct, kw_only=True):
 
     `billing`: of the upstream being asked now. `capped`: the output cap added because the client named none;
     `short`: the scope of the budget that made it smaller than usual.
-    `consumed`: what a broken answer is known to have used. `computed`: how a bundled engine spent its time.
+    `consumed`: what a broken answer is known to have used; `so_far`: at least that, and little more.
+    `computed`: how a bundled engine spent its time.
     `tried`: attempts that were planned; `answered`: the one whose answer this is. `told`: says how the candidates were
     weighed, and what several answers were worth. `routed_nano`: what choosing among places saved.
     `unsure`: the answer of a cascade that nobody was sure of, for want of a better one.
@@ -69,6 +70,7 @@ class Landing(Struct, kw_only=True):
     price: Price | None = None
     usage: Usage | None = None
     consumed: Usage | None = None
+    so_far: Usage | None = None
     computed: Computed | None = None
     finish: str | None = None
     cost_nano: int = 0

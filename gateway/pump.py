@@ -106,6 +106,8 @@ class Pumps:
             flight.landing.usage = chunk.usage
             self._dispatcher.told(live, chunk)
             flight.landing.price = live.price
+        if chunk.so_far is not None:
+            flight.landing.so_far = chunk.so_far
         if chunk.finish is not None:
             flight.landing.finish = chunk.finish
         if chunk.computed is not None:
@@ -138,12 +140,16 @@ class Pumps:
 
     @staticmethod
     def _received(flight: Flight, call: Call, live: Live) -> Usage:
-        """Never fewer tokens than were delivered: a token has at least a byte. The ledger adds what was on its way.
+        """Never fewer tokens than were delivered: as counted along the way, else a token has at least a byte.
+
+        The ledger adds what was on its way.
 
         Of what is not text nobody can tell, so all that it may have been.
         """
         if call.operation in PASSED:
             return Usage(prompt=live.bound.input, completion=live.bound.output)
+        if flight.landing.so_far is not None:
+            return flight.landing.so_far
         output = sum(text_size(chunk.data) for chunk in flight.chunks)
         return Usage(prompt=live.bound.input, completion=min(live.bound.output, output))
 

@@ -5,7 +5,7 @@ reached, what an answer costs.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -21,12 +21,14 @@ from policies.money import Usage
 class StreamRules(Struct, frozen=True, kw_only=True):
     """What a provider knows about all its streams. `clean` takes secrets out of an upstream's words.
 
+    `counts_along`: it was asked to count in every event, which is not for clients unless they asked for it too.
     With `needs_done=False` the end of the connection will do for `[DONE]`, for servers that never send it. `tell` puts
     an event into OpenAI's words, in place, where a service has others.
     """
 
     name: str
     needs_done: bool = True
+    counts_along: bool = False
     tell: Callable[[Body], None] | None = None
     clean: Callable[[str], str] = str
 
@@ -61,6 +63,7 @@ class ChunkReader:
         self._open: set[int] = set()
         self._finished: set[int] = set()
         self._usage: Usage | None = None
+        self._hushed = rules.counts_along and not wants_counts(sending.body)
 
     async def more(self) -> list[Chunk]:
         """The chunks of the next packets, at least one; none when the answer is whole."""
@@ -118,6 +121,11 @@ class ChunkReader:
                 raise StreamGarbage("sent a choice that is not an object")
             finish = self._note(choice) or finish
         usage = read_usage(body) if body.get("usage") is not None else None
+        if usage is not None and choices and self._rules.counts_along:
+            if not self._hushed:
+                return Chunk(body, usage, finish, so_far=usage)
+            del body["usage"]
+            return Chunk(body, None, finish, so_far=usage)
         if usage is not None:
             self._usage = usage
         return Chunk(body, usage, finish)
@@ -155,6 +163,12 @@ class ChunkReader:
     def _broken(self, what: str) -> Exception:
         message = f"{self._rules.name} {what}"
         return Partial(message, self._usage) if self._begun else in_doubt(message)
+
+
+def wants_counts(body: Body) -> bool:
+    """Whether a client has asked for counts in every event, as vLLM and SGLang tell them."""
+    options = body.get("stream_options")
+    return isinstance(options, dict) and bool(cast("Body", options).get("continuous_usage_stats"))
 
 
 def _apart(chunk: Chunk) -> list[Chunk]:

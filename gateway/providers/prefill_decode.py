@@ -32,7 +32,7 @@ from gateway.upstream.base import Means
 from gateway.upstream.compatible import CompatibleProvider, Service
 from gateway.upstream.exchanges import config_of
 from gateway.upstream.openai_http import Isolation, Manner
-from gateway.upstream.quirks import Quirks
+from gateway.upstream.quirks import Quirks, has_prompts
 from policies.money import Usage
 from policies.retry import worth_retrying
 
@@ -46,7 +46,7 @@ _WANTED: Body = {
     "remote_port": None,
 }
 _BROKEN = Quirks(reasoning="reasoning", broken=frozenset({"abort", "error"}))
-_MANNER = Manner(quirks=_BROKEN, isolation="cache_salt")
+_MANNER = Manner(quirks=_BROKEN, isolation="cache_salt", counts_along=True)
 _HEARD_OUT = 1.0  # seconds at most
 
 
@@ -83,7 +83,7 @@ class PrefillDecode:
         if not config.decode or not config.prefill:
             raise ValueError(f"providers.{name}: prefill and decode each need at least one address")
         self.name = name
-        self.billing: Billing = settings.billing
+        self.billing: Billing = settings.billing if "billing" in settings.model_fields_set else "stops-on-close"
         self._config = config
         self._tasks = means.tasks
         self._draw = draw
@@ -212,10 +212,7 @@ async def _read(provider: CompatibleProvider, sending: Sending) -> GatewayError 
 
 def _is_several(body: Body) -> bool:
     """Whether it asks for more than one sequence."""
-    prompt = body.get("prompt")
-    prompts = cast("list[object]", prompt) if isinstance(prompt, list) else []
-    many = len(prompts) > 1 and not isinstance(prompts[0], int)  # a list of numbers is one prompt
-    return many or any(body.get(name) not in (None, 1) for name in ("n", "best_of"))
+    return has_prompts(body) or any(body.get(name) not in (None, 1) for name in ("n", "best_of"))
 
 
 def _with_header(sending: Sending, first: _Server) -> Sending:

@@ -22,11 +22,14 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _NO_MODEL = re.compile(r"\bmodel\b.*\b(?:does not exist|not found)\b", re.IGNORECASE)
-_NOT_FOUND = 404
+_NOT_FOUND, _NOT_IMPLEMENTED = 404, 501
 
 
 def refused(name: str, status: int, headers: Mapping[str, str], raw: bytes) -> UpstreamFailed:
-    """400-499 become UpstreamRefused with the upstream's own error object, all else UpstreamFailed."""
+    """400-499 become UpstreamRefused with the upstream's own error object, all else UpstreamFailed.
+
+    501 says that it has no such thing, whoever asks and however often: a refusal as well, and others may have it.
+    """
     error = _error_object(raw)
     message = _text(error.get("message"))
     if 400 <= status < 500:
@@ -41,6 +44,11 @@ def refused(name: str, status: int, headers: Mapping[str, str], raw: bytes) -> U
         elif kept["code"] is None and status == _NOT_FOUND and _NO_MODEL.search(message):
             kept["code"] = "model_not_found"
         return UpstreamRefused(status, kept, retry_after=retry_after(headers))
+    if status == _NOT_IMPLEMENTED:
+        lacks: Body = {"message": message or f"{name} has no such thing.", "type": "invalid_request_error"}
+        unlike = UpstreamRefused(400, {**lacks, "param": None, "code": "unsupported_operation"})
+        unlike.unwanted = True
+        return unlike
     if 300 <= status < 400:
         return UpstreamFailed(f"{name} answered {status}, a redirect, which is never followed")
     return UpstreamFailed(f"{name} answered {status}" + (f": {message}" if message else ""))
@@ -72,8 +80,15 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 def is_too_long(status: int, error: Body, message: str) -> bool:
     """Whether it says that the prompt does not fit, which every server says in words of its own."""
     return status in (400, 413, 422) and bool(
-        error.get("type") == "exceed_context_size_error" or _TOO_LONG.search(message)
+        error.get("type") == "exceed_context_size_error"
+        or _details(error).get("type") == "context_length"
+        or _TOO_LONG.search(message)
     )
+
+
+def _details(error: Body) -> Body:
+    found = error.get("details")
+    return cast("Body", found) if isinstance(found, dict) else {}
 
 
 def told_headers(raw: bytes) -> dict[str, str]:
@@ -116,6 +131,8 @@ def _error_object(raw: bytes) -> Body:
     said = body.get("message") or body.get("detail")
     if isinstance(said, dict):
         said = cast("Body", said).get("detail")
+    if isinstance(said, str) and (details := _details(body)):  # Dynamo: all that it says may stand there
+        said = f"{said} ({', '.join(f'{name}: {value}' for name, value in list(details.items())[:8])})"
     return {**body, "message": _problems(cast("list[object]", said)) if isinstance(said, list) else said}
 
 

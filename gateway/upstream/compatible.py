@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from gateway.providers import Sending
+from gateway.providers import Billing, Sending
 from gateway.settings import ProviderSettings
 from gateway.tasks import Tasks
 from gateway.transport import Transport
@@ -19,10 +19,14 @@ from gateway.upstream.openai_http import PATHS, Manner, OpenAISpeaker, SpokenCon
 
 
 class Service(Struct, frozen=True, kw_only=True):
-    """`base`: where it is, `/v1` included, unless the settings say otherwise. `keyed`: whether it wants a key."""
+    """`base`: where it is, `/v1` included, unless the settings say otherwise. `keyed`: whether it wants a key.
+
+    `billing`: what a connection that is closed early costs, unless the settings say otherwise.
+    """
 
     base: str
     keyed: bool = True
+    billing: Billing = "bills-anyway"
     manner: Manner = Manner()
 
 
@@ -44,6 +48,8 @@ class CompatibleProvider(OpenAISpeaker):
         if service.keyed and settings.base_url is None and not credential:
             raise ValueError(f"providers.{name}: api_key is missing")
         super().__init__(name, settings, config, credential, base, means, service.manner)
+        if "billing" not in settings.model_fields_set:
+            self.billing = service.billing
         self._urls = {operation: f"{base}/{path}" for operation, path in PATHS.items()}
 
     def _url(self, sending: Sending) -> str:

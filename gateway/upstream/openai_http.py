@@ -70,6 +70,7 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     """How a service speaks where nothing else is configured.
 
     `limits`: how it tells what is left of its rate limits; `limits_in_errors`: its refusals tell it in their bodies.
+    `counts_along`: it tells what it has used in every event when asked to, so that who leaves pays what was written.
     `batches`: it has OpenAI's files and batches, or its own beside such files.
     """
 
@@ -80,6 +81,7 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Isolation = "none"
     ends_without_done: bool = False
     usage_in_streams: bool = True
+    counts_along: bool = False
     responses: bool = False
 
 
@@ -106,6 +108,7 @@ class OpenAISpeaker(Upstream):
         self._rules = StreamRules(
             name=name,
             needs_done=not self.manner.ends_without_done,
+            counts_along=self.manner.counts_along,
             clean=credential.redacted,
             tell=quirks.tell if quirks.tells else None,
         )
@@ -191,7 +194,9 @@ class OpenAISpeaker(Upstream):
         if sending.stream and manner.usage_in_streams:
             options = body.get("stream_options")
             given = cast("Body", options) if isinstance(options, dict) else {}
-            if given.get("include_usage") is not True:
+            if manner.counts_along:
+                body = {**body, "stream_options": {"continuous_usage_stats": True, **given, "include_usage": True}}
+            elif given.get("include_usage") is not True:
                 body = {**body, "stream_options": {**given, "include_usage": True}}
         elif "stream_options" in body:
             body = {key: value for key, value in body.items() if key != "stream_options"}

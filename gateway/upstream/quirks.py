@@ -26,7 +26,8 @@ _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 class Quirks(Struct, frozen=True, kw_only=True):
     """`renamed`: request fields it calls otherwise. `dropped`: fields it refuses although they change no answer.
 
-    `refused`: fields OpenAI defines that it cannot honour, a 400 here rather than silence there; `one_choice`: `n` too.
+    `refused`: fields OpenAI defines that it cannot honour, a 400 here rather than silence there; `one_choice`: `n` too,
+    `one_prompt`: a list of prompts.
     `operations`: what it has. `developer`: whether it knows that role (else it is told as `system`). `message_fields`:
     the only fields of a message that it takes, where it refuses others.
     `short_ids`: calls of tools must have ids of nine letters and digits.
@@ -42,6 +43,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
     dropped: frozenset[str] = frozenset()
     refused: frozenset[str] = frozenset()
     one_choice: bool = False
+    one_prompt: bool = False
     operations: frozenset[Operation] = frozenset(WORDS)
     developer: bool = True
     message_fields: frozenset[str] = frozenset()
@@ -71,7 +73,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
     @property
     def picky(self) -> bool:
         """Whether there is anything that it does not do."""
-        return bool(self.refused or self.one_choice or len(self.operations) < len(WORDS))
+        return bool(self.refused or self.one_choice or self.one_prompt or len(self.operations) < len(WORDS))
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -81,13 +83,21 @@ class Quirks(Struct, frozen=True, kw_only=True):
         if field := self._refused(body):
             raise InvalidRequest(f"{name} cannot honour `{field}`.", param=field, code="unsupported_parameter")
         if self.dropped or self.renamed:
-            body = {self.renamed.get(key, key): value for key, value in body.items() if key not in self.dropped}
+            body = self._renamed(body)
         if self.developer and not self.short_ids and not self.message_fields:
             return body
         messages = body.get("messages")
         if isinstance(messages, list):
             body = {**body, "messages": [self._message(message) for message in cast("list[object]", messages)]}
         return body
+
+    def _renamed(self, body: Body) -> Body:
+        """What is null under one of two names leaves the other alone; of two values the newer name's counts."""
+        told = {key: value for key, value in body.items() if key not in self.dropped and key not in self.renamed}
+        for key, name in self.renamed.items():
+            if key in body and (body[key] is not None or name not in told):
+                told[name] = body[key]
+        return told
 
     def check_operation(self, name: str, sending: Sending) -> None:
         """Raises InvalidRequest for what this service does not have."""
@@ -105,7 +115,9 @@ class Quirks(Struct, frozen=True, kw_only=True):
         refused = [field for field in body.keys() & self.refused if body[field] not in (None, False, {})]
         if refused:
             return min(refused)
-        return "n" if self.one_choice and body.get("n") not in (None, 1) else ""
+        if self.one_choice and body.get("n") not in (None, 1):
+            return "n"
+        return "prompt" if self.one_prompt and has_prompts(body) else ""
 
     def _message(self, message: object) -> object:
         if not isinstance(message, dict):
@@ -165,6 +177,13 @@ class Quirks(Struct, frozen=True, kw_only=True):
             thought = said.pop(self.reasoning)
             if thought and not said.get("reasoning_content"):
                 said["reasoning_content"] = thought
+
+
+def has_prompts(body: Body) -> bool:
+    """Whether a completion asks for answers to several prompts; a list of numbers is one."""
+    prompt = body.get("prompt")
+    prompts = cast("list[object]", prompt) if isinstance(prompt, list) else []
+    return len(prompts) > 1 and not isinstance(prompts[0], int)
 
 
 def _bare(call: Body) -> Body:

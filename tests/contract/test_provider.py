@@ -125,7 +125,8 @@ COMPATIBLE = (
 
 def _lacks(quirks: Quirks) -> frozenset[str]:
     """As the service's own file has it; a refusal of it is tested like anything else."""
-    return frozenset({"completion", "embedding"} - quirks.operations) | ({"n"} if quirks.one_choice else set())
+    single = {name for name, one in (("n", quirks.one_choice), ("prompts", quirks.one_prompt)) if one}
+    return frozenset({"completion", "embedding"} - quirks.operations) | single
 
 
 def compatible(name: str) -> Builder:
@@ -355,6 +356,9 @@ async def test_legacy_completions_of_several_prompts(build: Build) -> None:
     body: Body = {"prompt": ["one", "two"], "n": copies, "max_tokens": 5}
     if "completion" in bench.lacks:
         assert await refused(bench, sending("completion", body=body)) == "model"
+        return
+    if "prompts" in bench.lacks:
+        assert await refused(bench, sending("completion", body=body)) == "prompt"
         return
     whole: Any = (await collect(bench.provider, sending("completion", stream=False, body=body)))[0].data
     assert [choice["index"] for choice in whole["choices"]] == list(range(2 * copies))

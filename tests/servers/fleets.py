@@ -8,6 +8,12 @@ import asyncio
 from gateway.fleet_load import NAMES
 from tests.servers.place import Check, NotThere, Place, holds, same, within
 
+_WROTE = {
+    "vllm": "vllm:generation_tokens_total",
+    "prefill_decode": "vllm:generation_tokens_total",
+    "dynamo": "dynamo_frontend_output_tokens_total",
+    "llamacpp": "llamacpp:tokens_predicted_total",
+}
 TALE = "Tell me everything about the cache, the ledger and the engine, one after the other, at length."
 
 
@@ -20,7 +26,7 @@ async def listed(place: Place) -> str:
 async def _running(place: Place) -> float:
     waiting, running, _ = NAMES[place.kind if place.kind in NAMES else "vllm"]
     found = await asyncio.gather(
-        *(place.metric(name, at) for name in (waiting, running) for at in range(len(place.urls)))
+        *(place.metric(name, at) for name in (waiting, running) if name for at in range(len(place.urls)))
     )
     return sum(found)
 
@@ -35,19 +41,21 @@ async def left(place: Place) -> str:
         if seen == 12:
             break
     await stream.close()
-    took = await within(10, lambda: _idle(place), "no request runs there")
+    told = place.kind in NAMES or place.kind == "prefill_decode"
+    took = await within(10, lambda: _idle(place), "no request runs there") if told else 0.0
     await within(10, lambda: _booked(place), "a line in the ledger")
     entry = await place.last()
     wrote = (await _written(place)) - before
     holds(wrote < 1_000, f"it wrote {wrote:g} tokens for nobody")
+    if not told:
+        raise NotThere(f"its load is not told; {entry['completion']} tokens charged")
     holds(wrote <= entry["completion"] < 1_000, f"charged {entry['completion']} of {wrote:g} tokens")
     return f"idle after {took:.1f} s; {wrote:g} tokens written, {entry['completion']} charged ({entry['source']})"
 
 
 async def _written(place: Place) -> float:
-    if place.kind not in ("vllm", "prefill_decode"):
-        return 0.0
-    return await place.metric("vllm:generation_tokens_total", -1)
+    name = _WROTE.get(place.kind)
+    return await place.metric(name, -1) if name else 0.0
 
 
 async def _idle(place: Place) -> bool:

@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 CASES = sorted(f"{path.parent.name}/{path.name.removesuffix('.asked.json')}" for path in GOLDEN.glob("*/*.asked.json"))
 KINDS = set(known()) - {"local", "scripted", "prefill_decode"}
 # They have no limits of their own to tell of, or no documented answer for it.
-NEVER_BUSY = {"vllm", "lmstudio"}
+NEVER_BUSY = {"lmstudio"}
 NO_IMAGES = {"deepseek"}
 # Languages that do not tell when an answer was made take it from a clock.
 CLOCKS: dict[str, Any] = {kind: {"now": lambda: 1_800_000_000.0} for kind in ("anthropic", "bedrock", "gemini")}

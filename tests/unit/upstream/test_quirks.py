@@ -35,6 +35,26 @@ def test_what_a_service_cannot_honour_is_refused_by_name(kind: str) -> None:
     assert not quirks.refused & set(quirks.renamed)
 
 
+@pytest.mark.parametrize("older", [{}, {"max_tokens": None}, {"max_tokens": 9}])
+def test_a_limit_is_not_lost_to_its_other_name(older: dict[str, Any]) -> None:
+    """Clients that fill in every field send the older name as null: 43 tokens were written where 5 were wanted."""
+    quirks: Quirks = load("llamacpp").build.service.manner.quirks
+    for body in ({"max_completion_tokens": 5, **older}, {**older, "max_completion_tokens": 5}):
+        what = sending(**body)
+        assert quirks.asked("up", what, what.body)["max_tokens"] == 5
+    what = sending(max_tokens=9, max_completion_tokens=None)
+    assert quirks.asked("up", what, what.body)["max_tokens"] == 9
+
+
+@pytest.mark.parametrize(
+    ("prompt", "refused_field"), [(["a", "b"], "prompt"), ([[1], [2]], "prompt"), ([1, 2], ""), (["a"], "")]
+)
+def test_several_prompts_are_one_too_many_for_who_counts_one(prompt: Any, refused_field: str) -> None:
+    """llama.cpp counts the first answer alone: the others would be free, and the books wrong."""
+    quirks: Quirks = load("llamacpp").build.service.manner.quirks
+    assert quirks.cannot("completion", {"prompt": prompt}, None) == refused_field
+
+
 @pytest.mark.parametrize("kind", COMPATIBLE)
 def test_a_plain_request_goes_out_and_is_not_changed_for_others(kind: str) -> None:
     """The same body may be sent to the next candidate: quirks work on a copy."""
@@ -145,6 +165,12 @@ ERRORS: dict[str, tuple[int, str, str, str | None]] = {
         400,
         '{"error":{"code":400,"message":"the request is too big","type":"exceed_context_size_error"}}',
         "the request is",
+        LONG,
+    ),
+    "dynamo": (
+        400,
+        '{"message":"Invalid request","code":400,"details":{"type":"context_length","limit":2048,"actual":6010}}',
+        "limit: 2048, actual: 6010",
         LONG,
     ),
     "vllm": (

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from gateway.errors import UpstreamFailed, UpstreamRefused
+from gateway.failovers import is_failing
 from gateway.transport.credential import Credential, WrongHost
 from gateway.transport.refusal import refused, retry_after
 
@@ -56,6 +57,15 @@ def test_a_status_is_no_code(status: int, raw: bytes, code: str | None) -> None:
     assert refused("up", status, {}, raw).detail()["code"] == code
 
 
+def test_what_a_server_does_not_have_is_no_failure_of_it() -> None:
+    """llama.cpp says so of embeddings it was not started for: five who asked would have shut it to chats."""
+    raw = b'{"error":{"code":501,"message":"This server does not support embeddings.","type":"not_supported_error"}}'
+    error = refused("up", 501, {}, raw)
+    assert isinstance(error, UpstreamRefused)
+    assert (error.http_status, error.detail()["code"]) == (400, "unsupported_operation")
+    assert (error.unwanted, is_failing(error)) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
@@ -83,7 +93,7 @@ def test_any_error_response_is_told(status: int, raw: bytes) -> None:
     """No status and no body may raise anything but the one error."""
     error = refused("up", status, {}, raw)
     assert isinstance(error, UpstreamFailed)
-    assert isinstance(error, UpstreamRefused) is (400 <= status < 500)
+    assert isinstance(error, UpstreamRefused) is (400 <= status < 500 or status == 501)
     assert error.body()
 
 
