@@ -51,7 +51,7 @@ ABOUT: dict[str, str] = {
     "providers.<name>.idle_timeout": "Longest gap between chunks; then the answer counts as broken off.",
     "providers.<name>.max_in_flight": "Calls at once.",
     "providers.<name>.billing": "What a connection closed early costs there: the tokens so far (the default of"
-    " `vllm`, `llamacpp`, `dynamo`, `prefill_decode`, which stop then), or the whole answer.",
+    " `vllm`, `llamacpp`, `dynamo`, `ray`, `prefill_decode`, which stop then), or the whole answer.",
     "providers.<name>.batch": "`own`: what comes by `/v1/batches` goes to the provider's own batch service.",
     "engines.<name>.model": "`demo`, `tiny-random:<arch>`, `sim`, or a folder with config.json and safetensors.",
     "engines.<name>.hour_usd": "Price of an hour of its hardware, from which its tokens get a price.",

@@ -2,8 +2,8 @@
 
 A model of it is the id it lists, an adapter `base:adapter`. Serve LLM finds the replica that holds an adapter by that;
 an application that multiplexes models itself wants the id in a header. What Serve drops for want of room is a 503 in
-plain text. Does not know: the language (`gateway.upstream.openai_http`), prices, retries; Ray tells its load at a port
-of every node, not here.
+plain text. It stops when the connection ends, and counts in every event. Does not know: the language
+(`gateway.upstream.openai_http`), prices, retries; Ray tells its load at a port of every node, not here.
 Source: Ray's documentation of Serve LLM and of model multiplexing (2.5x).
 """
 
@@ -19,7 +19,7 @@ from gateway.upstream.quirks import Quirks
 
 _MULTIPLEXED = "serve_multiplexed_model_id"
 _QUIRKS = Quirks(empties=True, reasoning="reasoning", broken=frozenset({"abort", "error"}))
-_MANNER = Manner(quirks=_QUIRKS, isolation="cache_salt")
+_MANNER = Manner(quirks=_QUIRKS, isolation="cache_salt", counts_along=True)
 
 
 class Config(SpokenConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,4 +44,5 @@ class RayProvider(CompatibleProvider):
         return replace(asked, headers={**asked.headers, _MULTIPLEXED: sending.model})
 
 
-build = Builder(Service(base="http://127.0.0.1:8000/v1", keyed=False, manner=_MANNER), RayProvider)
+_SERVICE = Service(base="http://127.0.0.1:8000/v1", keyed=False, manner=_MANNER, billing="stops-on-close")
+build = Builder(_SERVICE, RayProvider)

@@ -21,7 +21,7 @@ _TOO_LONG = re.compile(
     r"|must be <= \d+\. Given|prompt is too long",
     re.IGNORECASE,
 )
-_NO_MODEL = re.compile(r"\bmodel\b.*\b(?:does not exist|not found)\b", re.IGNORECASE)
+_NO_MODEL = re.compile(r"\bmodel\b.*\b(?:does not exist|not found)\b|could not find (?:base )?model", re.IGNORECASE)
 _NOT_FOUND, _NOT_IMPLEMENTED = 404, 501
 
 

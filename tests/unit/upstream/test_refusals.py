@@ -47,6 +47,11 @@ def test_retry_after_in_all_its_forms(headers: dict[str, str], expected: float |
             "model_not_found",
         ),
         (404, b'{"message":"Model not found","type":"Not Found","code":404}', "model_not_found"),
+        (
+            404,
+            b'{"detail":"Got request for model \\"x\\". Could not find base model with ID \\"x\\"."}',
+            "model_not_found",
+        ),
         (404, b'{"detail":"Not Found"}', None),
         (400, b'{"error":{"message":"temperature must be in [0, 2], got 9.0.","code":400}}', None),
         (400, b'{"error":{"message":"The model `x` does not exist.","code":"bad_model"}}', "bad_model"),
