@@ -24,6 +24,7 @@ from gateway.cli import show
 from gateway.cli.connection import control, running
 from gateway.cli.options import ReadOptions, settings_of
 from gateway.cli.wrong import Wrong
+from gateway.providers import known, load
 from gateway.settings import Settings
 
 _ROOM = 512 << 20
@@ -31,7 +32,7 @@ _SLOW_SYNC_MS = 50.0
 _FIRST_YEAR = 2025
 _CONNECT_SECONDS = 2.0
 _AT_ONCE = 8
-_KEYS_OF_THEIR_OWN = ("scripted", "bedrock")  # none, and AWS's
+_KEYS_OF_THEIR_OWN = ("scripted", "bedrock", "prefill_decode")  # none, AWS's, and servers of one's own
 _OURS = ("cache", "engine", "gateway", "policies")
 
 
@@ -248,11 +249,18 @@ def _exposure(settings: Settings) -> Finding:
     return Finding("network", good=True, words=words)
 
 
+def _wants_key(kind: str) -> bool:
+    """Not where the kind is one of servers that usually stand on machines of one's own."""
+    if kind in _KEYS_OF_THEIR_OWN or kind not in known():
+        return False
+    return getattr(getattr(load(kind).build, "service", None), "keyed", True)
+
+
 def _upstreams(settings: Settings) -> Finding:
     keyless = [
         name
         for name, found in settings.providers.items()
-        if found.kind not in _KEYS_OF_THEIR_OWN and found.api_key is None and not found.api_keys
+        if found.api_key is None and not found.api_keys and _wants_key(found.kind)
     ]
     if keyless:
         mend = 'set api_key: "${…}", or api_key: none for a server that needs none'

@@ -107,7 +107,7 @@ async def list_prices(
     """Of every model in use, or of one (`model=provider/model`), with what has no price."""
     names = [model] if model else await in_use(caller.services, caller.principal)
     lines = [priced(caller.services, name) for name in names]
-    missing = {*_asked_in_vain(caller.services, caller.principal), *(one.model for one in lines if one.status is None)}
+    missing = {*_asked_in_vain(caller.services, caller.principal), *_lacking(caller.services, lines)}
     table = table_line(caller.services.now())
     return PriceList(data=lines, unpriced=sorted(missing) if model is None else [], table=table)
 
@@ -116,6 +116,15 @@ async def list_prices(
 async def check_prices(caller: CallerDep) -> Checked:
     """Models that requests were refused for come first, the most asked for at the top."""
     return await doubtful(caller.services, caller.principal)
+
+
+def _lacking(services: Services, lines: list[PriceLine]) -> list[str]:
+    """What has no price and needs one: not where only models marked `free` lead to it."""
+    models = services.settings.models.values()
+    free, paid = (
+        {entry.to for model in models if model.free is given for entry in model.route} for given in (True, False)
+    )
+    return [line.model for line in lines if line.status is None and line.model not in free - paid]
 
 
 def _asked_in_vain(services: Services, principal: Principal) -> list[str]:
@@ -128,7 +137,7 @@ async def doubtful(services: Services, principal: Principal) -> Checked:
     await services.ledger.catch_up()
     lines = [priced(services, name) for name in await in_use(services, principal)]
     stale = [Doubt(model=line.model, version=line.version, why=line.stale) for line in lines if line.stale]
-    found = {line.model: Unpriced(model=line.model, asked=[], refused=0) for line in lines if line.status is None}
+    found = {name: Unpriced(model=name, asked=[], refused=0) for name in _lacking(services, lines)}
     for name in _asked_in_vain(services, principal):
         found.setdefault(name, Unpriced(model=name, asked=[], refused=0))
     for asked, refused in await _refused(services, principal):

@@ -97,6 +97,21 @@ def test_one_of_several_keys_is_a_key(tmp_path: Path) -> None:
     assert doctor._upstreams(made(tmp_path / "home", providers=pool)).good
 
 
+def test_servers_of_ones_own_want_no_key(tmp_path: Path) -> None:
+    """docs/providers.md says so; a vLLM that answered was called broken until it had `api_key: none`."""
+    with socket.create_server(("127.0.0.1", 0)) as alive:
+        address = f"http://127.0.0.1:{alive.getsockname()[1]}/v1"
+        own: dict[str, dict[str, Any]] = {
+            kind: {"kind": kind, "base_url": address} for kind in ("vllm", "ray", "dynamo", "llamacpp")
+        }
+        own["pair"] = {"kind": "prefill_decode", "protocol": "vllm", "prefill": [address], "decode": [address]}
+        assert doctor._upstreams(made(tmp_path / "home", providers=own)).good
+        found = doctor._upstreams(
+            made(tmp_path / "home", providers={**own, "groq": {"kind": "groq", "base_url": address}})
+        )
+        assert "groq" in found.words
+
+
 @pytest.mark.parametrize("name", [name for name in BROKEN if name not in ("engines", "encoder")])
 def test_what_is_not_configured_is_no_fault(name: str, tmp_path: Path) -> None:
     """A laptop without Redis is well."""

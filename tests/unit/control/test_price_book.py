@@ -12,6 +12,7 @@ from gateway.call import Principal
 from gateway.ledger import AttemptPlan, Settlement
 from gateway.price_terms import Terms
 from gateway.prices import PriceSetting
+from gateway.settings import Settings
 from policies.money import Price, Usage, bound_nano, cost_nano, nano, usd
 from tests.clock import FrozenClock
 from tests.unit.control.house import House, happened, hit_row, house, request_row
@@ -118,6 +119,16 @@ async def test_unpriced_models_come_first_by_what_was_refused(home: House) -> No
         for name in ("much", "little", "never-recorded"):
             await admin.put(f"/api/v1/prices/lab/{name}", json={"input_usd": 1, "output_usd": 1})
         assert (await admin.get("/api/v1/prices/check")).json()["unpriced"] == []
+
+
+@pytest.mark.parametrize(("paid", "missing"), [({}, []), ({"dear": {"route": ["lab/own"]}}, ["lab/own"])])
+async def test_what_is_given_away_needs_no_price(home: House, paid: dict[str, Any], missing: list[str]) -> None:
+    """`doctor` called an installation broken whose only model was marked free."""
+    models = {"m": {"route": ["lab/own"], "free": True}, **paid}
+    home.services.settings = Settings(home=home.services.settings.home, models=models)  # pyright: ignore[reportArgumentType] - pydantic reads it
+    async with home.client() as admin:
+        assert (await admin.get("/api/v1/prices")).json()["unpriced"] == missing
+        assert [one["model"] for one in (await admin.get("/api/v1/prices/check")).json()["unpriced"]] == missing
 
 
 async def test_classes_are_kept_with_the_entry(home: House) -> None:
