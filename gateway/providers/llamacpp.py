@@ -16,6 +16,7 @@ _QUIRKS = Quirks(
     refused=frozenset({"functions", "audio", "prediction", "suffix", "echo"}),
     one_choice=True,
     one_prompt=True,
+    names_tools=False,  # it takes `tool_choice` for `auto` where it is no text
     developer=False,
 )
 build = Builder(

@@ -28,6 +28,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
 
     `refused`: fields OpenAI defines that it cannot honour, a 400 here rather than silence there; `one_choice`: `n` too,
     `one_prompt`: a list of prompts.
+    `names_tools`: whether a tool can be chosen by name, else it is the only one and required.
     `operations`: what it has. `developer`: whether it knows that role (else it is told as `system`). `message_fields`:
     the only fields of a message that it takes, where it refuses others.
     `short_ids`: calls of tools must have ids of nine letters and digits.
@@ -44,6 +45,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
     refused: frozenset[str] = frozenset()
     one_choice: bool = False
     one_prompt: bool = False
+    names_tools: bool = True
     operations: frozenset[Operation] = frozenset(WORDS)
     developer: bool = True
     message_fields: frozenset[str] = frozenset()
@@ -84,6 +86,8 @@ class Quirks(Struct, frozen=True, kw_only=True):
             raise InvalidRequest(f"{name} cannot honour `{field}`.", param=field, code="unsupported_parameter")
         if self.dropped or self.renamed:
             body = self._renamed(body)
+        if not self.names_tools:
+            body = _only_named(body)
         if self.developer and not self.short_ids and not self.message_fields:
             return body
         messages = body.get("messages")
@@ -177,6 +181,15 @@ class Quirks(Struct, frozen=True, kw_only=True):
             thought = said.pop(self.reasoning)
             if thought and not said.get("reasoning_content"):
                 said["reasoning_content"] = thought
+
+
+def _only_named(body: Body) -> Body:
+    """A tool that is chosen by name as the only one there is, which must be called."""
+    name = mapping(mapping(body.get("tool_choice")).get("function")).get("name")
+    if not isinstance(name, str):
+        return body
+    tools = [tool for tool in objects(body.get("tools")) if mapping(tool.get("function")).get("name") == name]
+    return {**body, "tools": tools, "tool_choice": "required"}
 
 
 def has_prompts(body: Body) -> bool:

@@ -55,6 +55,20 @@ def test_several_prompts_are_one_too_many_for_who_counts_one(prompt: Any, refuse
     assert quirks.cannot("completion", {"prompt": prompt}, None) == refused_field
 
 
+def test_a_tool_by_name_is_the_only_one_where_names_are_not_heeded() -> None:
+    """llama.cpp logs that `tool_choice` is no text, and answers as if the client had left the choice to it."""
+    quirks: Quirks = load("llamacpp").build.service.manner.quirks
+    tools = [{"type": "function", "function": {"name": name}} for name in ("look", "buy")]
+    named = {"type": "function", "function": {"name": "buy"}}
+    what = sending(tools=tools, tool_choice=named)
+    told = quirks.asked("up", what, what.body)
+    assert (told["tools"], told["tool_choice"]) == (tools[1:], "required")
+    assert (what.body["tools"], what.body["tool_choice"]) == (tools, named)
+    for choice in ("auto", "required", "none", None):
+        what = sending(tools=tools, tool_choice=choice)
+        assert quirks.asked("up", what, what.body) == what.body
+
+
 @pytest.mark.parametrize("kind", COMPATIBLE)
 def test_a_plain_request_goes_out_and_is_not_changed_for_others(kind: str) -> None:
     """The same body may be sent to the next candidate: quirks work on a copy."""
