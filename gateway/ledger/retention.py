@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Delete, Table, delete, func, select, text, tuple_, union, update
+from sqlalchemy import ColumnElement, Delete, Select, Table, delete, func, select, text, tuple_, union, update
 from sqlalchemy.engine import Connection
 
 from gateway.db.models import Explain, RequestRow, Setting, UsageDay, UsageDays8, UsageDays64, UsageHour, UsageWho
@@ -94,13 +94,16 @@ class Retention:
         async with self._database.read() as connection:
             made = (await connection.run_sync(made_so_far)).days * DAY  # rows and hours go once their day is made
         if self._kept.requests:
-            floor = await self._raise(ROWS_FROM, min(made, self._first_day(self._kept.requests)))
+            oldest = select(func.min(RequestRow.at))
+            floor = await self._raise(ROWS_FROM, min(made, self._first_day(self._kept.requests)), oldest)
             gone += await self._delete(table(RequestRow), RequestRow.at < floor, "id")
         if self._kept.hours:
-            floor = await self._raise(HOURS_FROM, min(made, self._first_day(self._kept.hours)))
+            oldest = select(func.min(UsageHour.starts) * HOUR).where(UsageHour.facet == "")
+            floor = await self._raise(HOURS_FROM, min(made, self._first_day(self._kept.hours)), oldest)
             gone += await self._prune_sums(UsageHour, floor // HOUR)
         if self._kept.days:
-            floor = await self._raise(BLOCKS_FROM, self._first_day(self._kept.days))
+            oldest = select(func.min(UsageDay.starts) * DAY).where(UsageDay.facet == "")
+            floor = await self._raise(BLOCKS_FROM, self._first_day(self._kept.days), oldest)
             for of, size in ((UsageDays64, 64), (UsageDays8, 8), (UsageDay, 1)):  # what only whole days make goes first
                 gone += await self._prune_sums(of, -(-floor // (size * DAY)))
         return gone + await self._prune_names()
@@ -109,16 +112,21 @@ class Retention:
         """The first instant that is kept: pruning takes whole days (UTC)."""
         return int(self._now() // DAY - days) * DAY
 
-    async def _raise(self, name: str, instant: int) -> int:
-        """Put on record from where on rows are kept; it never goes back, whatever the settings of another process."""
-        return await self._database.transact(self._raise_in, name, instant)
+    async def _raise(self, name: str, instant: int, oldest: Select[Any]) -> int:
+        """Put on record from where on something is kept; it never goes back, whatever the settings of another process.
 
-    def _raise_in(self, connection: Connection, name: str, instant: int) -> int:
+        Where nothing is older nothing goes: an answer about the time before there was a gateway is that nothing was.
+        """
+        return await self._database.transact(self._raise_in, name, instant, oldest)
+
+    def _raise_in(self, connection: Connection, name: str, instant: int, oldest: Select[Any]) -> int:
         connection.execute(self._add_setting, {"name": name, "value": "0"})
-        held = connection.execute(select(Setting.value).where(Setting.name == name).with_for_update()).scalar_one()
-        if int(held) < instant:
-            connection.execute(update(Setting).where(Setting.name == name).values(value=str(instant)))
-        return max(int(held), instant)
+        held = int(connection.execute(select(Setting.value).where(Setting.name == name).with_for_update()).scalar_one())
+        first = connection.execute(oldest).scalar()
+        if held >= instant or first is None or first >= instant:
+            return held
+        connection.execute(update(Setting).where(Setting.name == name).values(value=str(instant)))
+        return instant
 
     async def _delete(self, of: Table, condition: ColumnElement[bool], key: str) -> int:
         """Delete by the key, some at a time, so that no transaction is long and no other writer waits long."""

@@ -160,3 +160,18 @@ async def test_a_step_that_always_fails_keeps_nothing_from_being_pruned(
     monkeypatch.setattr(keeping, "prune", and_stop)
     await asyncio.wait_for(keeping.run(stopping), 60)
     assert await setting(database, ROWS_FROM) == END - 7 * DAY
+
+
+async def test_before_there_was_a_gateway_nothing_was_pruned(database: Database) -> None:
+    """Who asks a week-old gateway about the year before is told of nothing, and not that single requests are gone."""
+    asked: Any = (("user", "provider"), END - 400.5 * DAY, END, {})
+    keeping = Retention(database, Kept(), now=lambda: float(END))
+    await sums.make_days(database, float(END))
+    await keeping.prune()
+    assert await Queries(database).usage(*asked) == []
+    some = [row for row in TRAFFIC if row[1] >= END - 7 * DAY]
+    await write(database, some)
+    await sums.make_days(database, float(END))
+    await keeping.prune()
+    assert await setting(database, ROWS_FROM) == 0
+    await same(database, some, [asked])
