@@ -32,6 +32,9 @@ _LOST = "The gateway stopped while it made this response."
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, object]).decode
 _decode_items = msgspec.json.Decoder(list[dict[str, object]]).decode
+# What a response is ever called here; a database is not asked about anything else (PostgreSQL's texts hold no NUL).
+_is_name = re.compile(r"resp_[0-9A-Za-z_.-]{1,200}").fullmatch
+_ASKED = "item_"  # how the names begin that what a client has sent without one is given
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -53,6 +56,21 @@ class Kept(Struct, frozen=True, kw_only=True):
         return _decode_items(self.items)
 
 
+class _Name(Struct, gc=False):
+    """Of an item its name alone; it is the client's own where it gave one, whatever that is."""
+
+    id: object = None
+
+
+class _Output(Struct, gc=False):
+    """Of a response its items alone."""
+
+    output: list[msgspec.Raw] = []
+
+
+_decode_name = msgspec.json.Decoder(_Name).decode
+_decode_output = msgspec.json.Decoder(_Output).decode
+_decode_raw = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _COLUMNS = [getattr(KeptResponse, name) for name in Kept.__struct_fields__]
 
 
@@ -109,24 +127,34 @@ class Responses:
 
     async def referred(self, owner: Principal, given: list[object]) -> list[object]:
         """What a client has sent, with the items that it only names. Raises InvalidRequest for one that is not here."""
-        found = list(given)
-        known: dict[str, dict[object, Body]] = {}
+        names = {index: name for index, item in enumerate(given) if (name := _referred(item)) is not None}
+        if not names:
+            return given
+        raw = await self._named(owner, set(names.values()))
         size = 0
-        for index, item in enumerate(given):
-            name = _referred(item)
-            if name is None:
-                continue
-            response_id = _of_response(name)
-            if response_id not in known:
-                kept = await self._database.transact(_get, owner, response_id, self._now())
-                items = [*kept.asked, *cast("list[Body]", kept.response["output"])] if kept is not None else []
-                known[response_id] = {item.get("id"): item for item in items}
-                size += len(kept.body) + len(kept.items) if kept is not None else 0
-                _bound(len(known), size, "input")
-            if name not in known[response_id]:
+        for index, name in names.items():
+            if name not in raw:
                 message = f"Item with id '{name[:100]}' not found. Send the item itself, or 'previous_response_id'."
                 raise InvalidRequest(message, param=f"input[{index}].id", code="item_not_found")
-            found[index] = known[response_id][name]
+            size += len(raw[name])  # once for each place: that often it is read, sent and kept
+            _bound(0, size, "input")
+        items = {name: _decode(item) for name, item in raw.items()}
+        return [items[names[index]] if index in names else item for index, item in enumerate(given)]
+
+    async def _named(self, owner: Principal, names: set[str]) -> dict[str, msgspec.Raw]:
+        """The items of these names that are here. What stands beside them in their responses is not kept in mind."""
+        wanted: dict[tuple[str, bool], set[str]] = {}
+        for name in names:
+            wanted.setdefault((_of_response(name), name.startswith(_ASKED)), set()).add(name)
+        found: dict[str, msgspec.Raw] = {}
+        seen = 0
+        for count, ((response_id, asked), those) in enumerate(wanted.items(), 1):
+            _bound(count, seen, "input")
+            told = await self._database.transact(_read, owner, response_id, self._now(), asked)
+            seen += len(told)
+            # A name is no string where a client chose it; such an item cannot be named.
+            items = ((_decode_name(item).id, item) for item in _decode_parts(told, asked=asked))
+            found |= {name: item.copy() for name, item in items if isinstance(name, str) and name in those}
         return found
 
     async def delete(self, owner: Principal, response_id: str) -> None:
@@ -184,7 +212,7 @@ def not_found(response_id: str) -> InvalidRequest:
 def numbered(items: list[Body], response_id: str) -> list[Body]:
     """Every item with an id, so that they can be listed page by page."""
     name = response_id.removeprefix("resp_")
-    return [item if item.get("id") else {**item, "id": f"item_{name}_{n}"} for n, item in enumerate(items)]
+    return [item if item.get("id") else {**item, "id": f"{_ASKED}{name}_{n}"} for n, item in enumerate(items)]
 
 
 def refers(given: object) -> bool:
@@ -205,6 +233,13 @@ def _referred(item: object) -> str | None:
 def _of_response(name: str) -> str:
     """Whose item it is: ids of ours say it (`msg_0198…_2`)."""
     return f"resp_{re.sub(r'^[a-z]+_|_[0-9]+$', '', name)}"
+
+
+def _decode_parts(told: bytes, *, asked: bool) -> list[msgspec.Raw]:
+    """The items one by one, unread: nearly all of them nobody has named."""
+    if not told:
+        return []
+    return _decode_raw(told) if asked else _decode_output(told).output
 
 
 def _bound(count: int, size: int, param: str) -> None:
@@ -229,6 +264,8 @@ def _put(connection: Connection, row: Body, now: float, ttl: float) -> None:
 
 
 def _get(connection: Connection, owner: Principal, response_id: str, now: float) -> Kept | None:
+    if not _is_name(response_id):
+        return None
     mine = select(*_COLUMNS).where(_own(owner), KeptResponse.id == response_id, KeptResponse.expires > now)
     row = connection.execute(mine).first()
     if row is None:
@@ -241,6 +278,15 @@ def _get(connection: Connection, owner: Principal, response_id: str, now: float)
     lost = update(KeptResponse).where(KeptResponse.id == response_id, KeptResponse.boot == kept.boot)
     connection.execute(lost.values(status="failed", body=body, boot=None))
     return msgspec.structs.replace(kept, status="failed", body=body, boot=None)
+
+
+def _read(connection: Connection, owner: Principal, response_id: str, now: float, asked: bool) -> bytes:
+    """A response, or what it was asked with, which holds the whole conversation before it; nothing if not here."""
+    if not _is_name(response_id):
+        return b""
+    column = KeptResponse.items if asked else KeptResponse.body
+    mine = select(column).where(_own(owner), KeptResponse.id == response_id, KeptResponse.expires > now)
+    return connection.execute(mine).scalar() or b""
 
 
 def _chain(connection: Connection, owner: Principal, response_id: str, now: float) -> list[Kept] | None:
