@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.call import Body, Native, Need
 from gateway.dialects import responses_compaction as compaction
+from gateway.dialects import responses_unread as unread
 from gateway.dialects.chat import dicts
 from gateway.dialects.responses_shapes import AnyItem
 from gateway.dialects.responses_tools import INSTEAD, refuse
@@ -119,8 +120,8 @@ def _apart(body: Body, items: list[Body]) -> Body:
     given = cast("Body", reasoning) if isinstance(reasoning, dict) else {}
     if rest := {name: value for name, value in given.items() if name != "effort" and value is not None}:
         found["reasoning"] = rest
-    if thoughts := [
-        item["encrypted_content"] for item in items if item.get("type") == "reasoning" and item.get("encrypted_content")
-    ]:
-        found["thoughts"] = thoughts
+    if rest := unread.of_items(items):
+        found["items"] = rest
+    if rest := unread.of_tools(body.get("tools")):
+        found["offered"] = rest
     return found

@@ -46,7 +46,9 @@ class Tools(Struct):
             if tool.type == "function":
                 self.inner.append(self._function(tool, f"tools[{index}]", None))
             else:
-                self.inner += self._offered(tool, f"tools[{index}]")
+                for one in self._offered(tool, f"tools[{index}]"):
+                    if not self._is_there(one):
+                        self.inner.append(one)
         for index, item in rare:
             if isinstance(item, (SearchOutput, MoreTools)):
                 self._load(item.tools, index)
@@ -61,14 +63,16 @@ class Tools(Struct):
         return found
 
     def _load(self, tools: list[Tool], place: int) -> None:
-        """Tools that an item brings; the same may have been offered, or brought, before."""
-        known = {cast("Body", tool["function"])["name"] for tool in self.inner}
+        """Tools that an item brings; what they say holds from then on, whatever was said of the same before."""
+        known = {_name(tool): index for index, tool in enumerate(self.inner)}
         found = self.loaded[place] = list[str]()
         for index, tool in enumerate(tools):
             for one in self._offered(tool, f"input[{place}].tools[{index}]"):
-                found.append(name := str(cast("Body", one["function"])["name"]))
-                if name not in known:
-                    known.add(name)
+                found.append(name := _name(one))
+                if name in known:
+                    self.inner[known[name]] = one
+                else:
+                    known[name] = len(self.inner)
                     self.inner.append(one)
 
     def _offered(self, tool: Tool, path: str, space: str | None = None) -> Iterator[Body]:
@@ -80,9 +84,8 @@ class Tools(Struct):
         elif runs_at_client(tool):
             _check_skills(tool, path)
             name = self.names.inner(tool.type, OWN)
-            if name not in self.own:
-                self.own[name] = KINDS[tool.type]
-                yield function_of(tool, name)
+            self.own[name] = KINDS[tool.type]
+            yield function_of(tool, name)
         else:
             self.left_out.append(f"{path}.type={tool.type}")
 
@@ -93,6 +96,7 @@ class Tools(Struct):
         if tool.type == "custom":
             self.custom.add(str(function["name"]))
             return {"type": "function", "function": {**function, "description": _described(tool), "parameters": _FREE}}
+        self.custom.discard(str(function["name"]))
         if tool.description is not None:
             function["description"] = tool.description
         if tool.parameters is not None:
@@ -100,6 +104,10 @@ class Tools(Struct):
         if tool.strict is not None:
             function["strict"] = tool.strict
         return {"type": "function", "function": function}
+
+    def _is_there(self, tool: Body) -> bool:
+        """Whether one of OpenAI's own is offered already: it may be named twice."""
+        return (name := _name(tool)) in self.own and any(_name(one) == name for one in self.inner)
 
     @staticmethod
     def _is_idle(choice: str | Body) -> bool:
@@ -142,7 +150,7 @@ class Tools(Struct):
         if not wanted:
             return {}
         self.need = None  # the others do without it, as where nothing is chosen
-        kept = [tool for tool in self.inner if cast("Body", tool["function"])["name"] in wanted]
+        kept = [tool for tool in self.inner if _name(tool) in wanted]
         return {"tools": kept, "tool_choice": mode}
 
     def _is_left_out(self, kind: object) -> bool:
@@ -158,9 +166,13 @@ class Tools(Struct):
         if not isinstance(name, str):
             refuse(f"{path}.name", f"'{path}.name' must be a string.", "invalid_type")
         inner = self.names.inner(name, space if isinstance(space, str) else None)
-        if all(cast("Body", tool["function"])["name"] != inner for tool in self.inner):
+        if all(_name(tool) != inner for tool in self.inner):
             refuse("tool_choice", f"'tool_choice' names the tool {name[:64]!r}, which is not among 'tools'.")
         return inner
+
+
+def _name(tool: Body) -> str:
+    return str(cast("Body", tool["function"])["name"])
 
 
 def _needed(param: str, kind: str) -> Need:

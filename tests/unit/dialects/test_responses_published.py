@@ -117,6 +117,9 @@ def _words(hint: Any) -> list[str]:
     return [word for one in get_args(hint) for word in _words(one)]
 
 
+ItemShapes, ToolShapes = published(ResponseInputItemParam), published(ToolParam)
+
+
 @pytest.mark.parametrize(
     ("union", "table"),
     [(ResponseInputItemParam, ITEMS), (ToolParam, TOOLS), (ToolChoice, CHOICES)],

@@ -235,7 +235,10 @@ def test_the_request_as_openai_takes_it_holds_the_whole_conversation() -> None:
     assert told["role"] == "user"
     assert told["content"].endswith("We bake.")
     assert (kept, asked["content"]) == (thought, "And now?")
-    assert found.native.apart == {"reasoning": {"summary": "auto"}, "thoughts": ["sealed"]}
+    assert found.native.apart == {
+        "reasoning": {"summary": "auto"},
+        "items": [[1, {"encrypted_content": "sealed"}]],
+    }
 
 
 @pytest.mark.parametrize(
