@@ -60,6 +60,7 @@ class ResponsesVoice:
         self._items: list[Said | Called | Ran | Noted] = []
         self._saying: Said | None = None
         self._calls: dict[int, Called | Ran] = {}
+        self._waiting: list[Said] = []  # said in full, and not told yet
         self._finish = ""
 
     def expect(self, usage: object) -> None:
@@ -190,10 +191,11 @@ class ResponsesVoice:
             found += self._hush()
             prefix = "rs" if kind == "reasoning_text" else "msg"
             index = len(self._items)
-            item = self._saying = Said(f"{prefix}_{self._id}_{index}", index, kind)
+            item = self._saying = Said(f"{prefix}_{self._id}_{index}", index, kind, self._is_late())
             self._items.append(item)
             found += item.begin()
-        found.append(item.add(text, logprobs))
+        if (event := item.add(text, logprobs)) is not None:
+            found.append(event)
         return found
 
     def _called(self, position: int, call: Body) -> list[Event]:
@@ -218,21 +220,31 @@ class ResponsesVoice:
             item = Ran(f"{kind.prefix}_{self._id}_{index}", index, call_id, kind)
         else:
             space, outer = self._inner.names.outer(name)
-            late = any(call.late for call in self._calls.values())
-            item = Called(f"fc_{self._id}_{index}", index, call_id, outer, space, name in self._inner.custom, late)
+            custom, late = name in self._inner.custom, self._is_late()
+            item = Called(f"fc_{self._id}_{index}", index, call_id, outer, space, custom, late)
         self._items.append(item)
         return item
 
+    def _is_late(self) -> bool:
+        """Whether one is open that is told at its end: what begins behind it waits for it."""
+        return any(call.late for call in self._calls.values())
+
     def _hush(self) -> Iterable[Event]:
-        """The end of what is being said."""
+        """The end of what is being said, now or when its turn has come."""
         item, self._saying = self._saying, None
-        return () if item is None else list(item.end(self._status(item)))
+        if item is None:
+            return ()
+        if item.late:
+            self._waiting.append(item)
+            return ()
+        return list(item.end(self._status(item)))
 
     def _close(self) -> list[Event]:
-        found = list(self._hush())
-        for item in self._calls.values():
+        found: list[Event] = []
+        said = self._waiting if self._saying is None else [*self._waiting, self._saying]
+        for item in sorted([*said, *self._calls.values()], key=lambda item: item.index):
             found += item.end(self._status(item))
-        self._calls = {}
+        self._saying, self._waiting, self._calls = None, [], {}
         return found
 
     def _status(self, item: Said | Called | Ran | Noted) -> str:

@@ -22,34 +22,48 @@ _FIELDS = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"
 
 
 class Said(Struct):
-    """A message with one part, or thoughts. `kind`: of the part."""
+    """A message with one part, or thoughts. `kind`: of the part.
+
+    `late`: nothing is told of it before its end, since items begin in their order and one before it waits for its own.
+    """
 
     id: str
     index: int
     kind: str
+    late: bool = False
     pieces: list[str] = field(default_factory=list[str])
     logprobs: list[Body] = field(default_factory=list[Body])
 
     def begin(self) -> Iterator[Event]:
-        yield "response.output_item.added", {"output_index": self.index, "item": self._item("in_progress", [])}
-        yield "response.content_part.added", {**self._place(), "part": self._part("", [])}
+        if not self.late:
+            yield from self._begun()
 
-    def add(self, text: str, logprobs: list[Body]) -> Event:
+    def add(self, text: str, logprobs: list[Body]) -> Event | None:
         self.pieces.append(text)
         self.logprobs += logprobs
-        told: Body = {**self._place(), "delta": text}
-        if self.kind == "output_text":
-            told["logprobs"] = logprobs
-        return f"response.{self.kind}.delta", told
+        return None if self.late else self._delta(text, logprobs)
 
     def end(self, status: str) -> Iterator[Event]:
         text = "".join(self.pieces)
+        if self.late:
+            yield from self._begun()
+            yield self._delta(text, self.logprobs)
         told: Body = {**self._place(), _FIELDS[self.kind]: text}
         if self.kind == "output_text":
             told["logprobs"] = self.logprobs
         yield f"response.{self.kind}.done", told
         yield "response.content_part.done", {**self._place(), "part": self._part(text, self.logprobs)}
         yield "response.output_item.done", {"output_index": self.index, "item": self.item(status)}
+
+    def _begun(self) -> Iterator[Event]:
+        yield "response.output_item.added", {"output_index": self.index, "item": self._item("in_progress", [])}
+        yield "response.content_part.added", {**self._place(), "part": self._part("", [])}
+
+    def _delta(self, text: str, logprobs: list[Body]) -> Event:
+        told: Body = {**self._place(), "delta": text}
+        if self.kind == "output_text":
+            told["logprobs"] = logprobs
+        return f"response.{self.kind}.delta", told
 
     def item(self, status: str) -> Body:
         return self._item(status, [self._part("".join(self.pieces), self.logprobs)])
@@ -71,7 +85,7 @@ class Said(Struct):
 class Called(Struct):
     """A call. `custom`: of a tool that takes free text, which is told only when all of it is there.
 
-    `late`: nothing is told of it before its end, since items begin in their order and one before it waits for its own.
+    `late`: as of what is said.
     """
 
     id: str
