@@ -106,7 +106,7 @@ def native(body: Body, items: list[Body]) -> Native:
 
 def _is_of_clients(tool: object) -> bool:
     """Also what is no tool at all, in a search of OpenAI's own."""
-    return not isinstance(tool, dict) or cast("Body", tool).get("type") in _TOOLS_OF_CLIENTS
+    return not isinstance(tool, dict) or str(cast("Body", tool).get("type")) in _TOOLS_OF_CLIENTS
 
 
 def _apart(body: Body, items: list[Body]) -> Body:

@@ -128,7 +128,7 @@ class Tools(Struct):
         if self._is_left_out(kind):
             self.need = _needed("tool_choice.type", str(kind))
             return {}
-        if kind not in ("function", "custom") and kind not in KINDS:
+        if not isinstance(kind, str) or (kind not in ("function", "custom") and kind not in KINDS):
             refuse("tool_choice.type", f"A tool of the type {str(kind)[:64]!r} cannot be chosen here.")
         return {"tool_choice": {"type": "function", "function": {"name": self._known(choice, "tool_choice")}}}
 

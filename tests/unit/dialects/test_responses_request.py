@@ -252,3 +252,14 @@ def test_the_request_as_openai_takes_it_holds_the_whole_conversation() -> None:
 def test_what_openai_is_told_alone_tells_requests_apart(one: dict[str, Any], other: dict[str, Any]) -> None:
     """Whoever wants a search must not get an answer without one, nor a chat client one without log probabilities."""
     assert translate({**BASE, **one}).native.apart != translate({**BASE, **other}).native.apart
+
+
+@pytest.mark.parametrize("kind", [{}, [], {"a": 1}, 5, None])
+def test_a_type_that_is_no_text_is_refused_or_told_as_it_came(kind: object) -> None:
+    """Whatever a client sends is its own fault, and never ours."""
+    with pytest.raises(InvalidRequest) as raised:
+        translate({**BASE, "tools": [LOOK], "tool_choice": {"type": kind}})
+    assert raised.value.param == "tool_choice.type"
+    search = {"type": "tool_search_output", "execution": "server", "tools": [{"type": kind}]}
+    found = translate({**BASE, "input": [{"role": "user", "content": "hi"}, search]})
+    assert found.native.body["input"][1] == search  # pyright: ignore[reportIndexIssue] - a list of items
