@@ -21,6 +21,7 @@ _LONGEST_WAIT = 1 << 53  # milliseconds; what JSON's readers take for a whole nu
 _STRING: Body = {"type": "string"}
 _STRINGS: Body = {"type": "array", "items": _STRING}
 _WAIT: Body = {"type": "integer", "description": "After how many milliseconds it is stopped."}
+_DEEPEST = 50  # lists and objects in each other; deeper ones can be read and not written again
 _NOWHERE = "."  # the workspace itself, which is no file
 
 
@@ -69,7 +70,7 @@ def _exec(text: str) -> Body:
     if isinstance(command, str) and command:
         command = ["sh", "-c", command]
     words = _words(command)
-    if not words:
+    if not words or any(isinstance(word, list | dict) for word in cast("list[object]", command)):
         given, words = {}, [text]
     env = given.get("env")
     told = cast("Body", env) if isinstance(env, dict) else {}
@@ -89,7 +90,9 @@ def _shell(text: str) -> Body:
     """What is no command at all is quoted: a shell would run parts of it."""
     given = _given(text, "commands")
     commands = given.get("commands")
-    lines = _words([commands] if isinstance(commands, str) and commands else commands)
+    if isinstance(commands, str) and commands:
+        commands = [commands]
+    lines = [_line(one) for one in cast("list[object]", commands)] if isinstance(commands, list) else []
     if not lines:
         given, lines = {}, [shlex.quote(text)]
     limits = {name: _whole(given.get(name)) for name in ("timeout_ms", "max_output_length")}
@@ -110,16 +113,32 @@ def _patch(text: str) -> Body:
 def _search(text: str) -> Body:
     """What is no JSON is told as text."""
     try:
-        arguments: object = _decode(text)
+        arguments = _read(text)
     except (msgspec.MsgspecError, RecursionError):
         arguments = text
     return {"arguments": arguments, "execution": "client"}
 
 
+def _read(text: str) -> object:
+    """Raises MsgspecError, RecursionError for what is no JSON or too deep to be told."""
+    found: object = _decode(text)
+    if _is_deep(found, _DEEPEST):
+        raise msgspec.DecodeError("too deep")
+    return found
+
+
+def _is_deep(value: object, left: int) -> bool:
+    if isinstance(value, dict):
+        value = list(cast("Body", value).values())
+    if not isinstance(value, list):
+        return False
+    return left == 0 or any(_is_deep(one, left - 1) for one in cast("list[object]", value))
+
+
 def _given(text: str, name: str) -> Body:
     """The arguments, or the one of them that says everything."""
     try:
-        found: object = _decode(text)
+        found = _read(text)
     except (msgspec.MsgspecError, RecursionError):
         return {}
     return cast("Body", found) if isinstance(found, dict) else {name: found}
@@ -131,6 +150,11 @@ def _words(value: object) -> list[str]:
 
 def _word(value: object) -> str:
     return value if isinstance(value, str) else _encode(value).decode()
+
+
+def _line(value: object) -> str:
+    """What is no line of a shell is none that it could run."""
+    return value if isinstance(value, str) else shlex.quote(_word(value))
 
 
 def _text(value: object) -> str | None:

@@ -95,6 +95,8 @@ WRONG: list[tuple[str, str, Any]] = [
     ("local_shell", '{"command": ["sleep", 5]}', ["sleep", "5"]),
     ("local_shell", '{"command": []}', ['{"command": []}']),
     ("local_shell", "", [""]),
+    ("local_shell", '{"command": ["sh", "-c", {"a": "`reboot`"}]}', ['{"command": ["sh", "-c", {"a": "`reboot`"}]}']),
+    ("shell", '{"commands": ["ls", 5, null]}', ["ls", "5", "null"]),
     ("shell", '{"commands": "ls; pwd"}', ["ls; pwd"]),
     ("shell", '["ls", "pwd"]', ["ls", "pwd"]),
     ("shell", "I run `reboot` now", ["'I run `reboot` now'"]),
@@ -134,9 +136,21 @@ def test_whatever_a_model_writes_has_openais_form(text: str) -> None:
 @pytest.mark.parametrize("text", ["$(echo ran)", "`echo ran`", "x; echo ran", "x\necho ran", "' ; echo ran #", ""])
 def test_a_shell_that_is_given_no_command_runs_none(text: str) -> None:
     """Prose about a command holds one between backticks."""
-    (line,) = called("shell", text)["action"]["commands"]
-    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.returncode) == ("", 127)
+    given = [text, *(msgspec.json.encode({"commands": [one]}).decode() for one in ([text], {"why": text}))]
+    for written in given:
+        (line,) = called("shell", written)["action"]["commands"]
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+        assert (done.stdout, done.returncode) == ("", 127)
+
+
+@pytest.mark.parametrize("depth", [49, 50, 60, 800, 977, 5_000])
+def test_arguments_too_deep_to_be_told_again_are_a_text(depth: int) -> None:
+    """JSON can be read deeper than it can be written, and a stream that has begun would be cut there."""
+    text = '{"a":' * depth + "1" + "}" * depth
+    found = called("tool_search", text)["arguments"]
+    assert (found == text) == (depth > 50)
+    called("shell", f'{{"commands": [{"[" * depth}{"]" * depth}]}}')
+    called("local_shell", f'{{"command": ["a"], "env": {{"b": {text}}}}}')
 
 
 def test_a_call_that_was_cut_is_not_taken_for_a_whole_one() -> None:
