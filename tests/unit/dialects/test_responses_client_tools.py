@@ -1,6 +1,7 @@
 """OpenAI's own tools that clients run, at a model that knows only functions: offered, called, answered."""
 
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -136,11 +137,17 @@ def test_whatever_a_model_writes_has_openais_form(text: str) -> None:
 @pytest.mark.parametrize("text", ["$(echo ran)", "`echo ran`", "x; echo ran", "x\necho ran", "' ; echo ran #", ""])
 def test_a_shell_that_is_given_no_command_runs_none(text: str) -> None:
     """Prose about a command holds one between backticks."""
-    given = [text, *(msgspec.json.encode({"commands": [one]}).decode() for one in ([text], {"why": text}))]
-    for written in given:
-        (line,) = called("shell", written)["action"]["commands"]
-        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
-        assert (done.stdout, done.returncode) == ("", 127)
+    (line,) = called("shell", text)["action"]["commands"]
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("", 127)
+
+
+@pytest.mark.parametrize("one", [{"why": "instead of `touch ran`"}, ["bash", "-lc", "echo $(touch ran)"]])
+def test_what_is_no_line_of_a_shell_is_run_by_none(tmp_path: Path, one: Any) -> None:
+    """As JSON it is a word between quotes, and a shell looks into those."""
+    (line,) = called("shell", msgspec.json.encode({"commands": [one]}).decode())["action"]["commands"]
+    done = subprocess.run(["sh", "-c", line], capture_output=True, cwd=tmp_path, check=False)
+    assert (done.returncode, [*tmp_path.iterdir()]) == (127, [])
 
 
 @pytest.mark.parametrize("depth", [49, 50, 60, 800, 977, 5_000])
