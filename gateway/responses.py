@@ -98,7 +98,7 @@ class Responses:
         row |= {"previous": response.get("previous_response_id"), "body": body, "items": asked}
         row |= {"size": len(body) + len(asked), "boot": self._boot if background else None}
         try:
-            await self._database.transact(_put, row, self._now(), self._settings.responses_ttl)
+            await self._database.transact(_put, row, _sources(items), self._now(), self._settings.responses_ttl)
             await self._tidy(owner)
         except UNREACHABLE as error:
             log.warning("a response could not be kept", error=repr(error)[:200])
@@ -252,8 +252,19 @@ def _own(owner: Principal) -> ColumnElement[bool]:
     return (KeptResponse.team == owner.team) & (KeptResponse.project == owner.project)
 
 
-def _put(connection: Connection, row: Body, now: float, ttl: float) -> None:
+def _sources(items: list[Body]) -> list[str]:
+    """The responses whose items these are, by their names; the latest of them where they are many."""
+    names = {_of_response(name): None for item in reversed(items) if isinstance(name := item.get("id"), str)}
+    return list(filter(_is_name, names))[:_LONGEST_CHAIN]
+
+
+def _put(connection: Connection, row: Body, sources: list[str], now: float, ttl: float) -> None:
+    """What it continues is kept as long as it, and so is what its items may be named by again."""
     connection.execute(insert(KeptResponse).values({**row, "created": now, "expires": now + ttl}))
+    if sources:
+        mine = (KeptResponse.team == row["team"]) & (KeptResponse.project == row["project"])
+        named = update(KeptResponse).where(mine, KeptResponse.id.in_(sources), KeptResponse.expires > now)
+        connection.execute(named.values(expires=now + ttl))
     ids: list[str] = []
     previous = cast("str | None", row["previous"])
     while previous is not None and len(ids) < _LONGEST_CHAIN:

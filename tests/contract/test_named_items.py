@@ -88,3 +88,18 @@ async def test_a_name_that_is_none_of_ours_is_not_there(kept: Responses, name: s
     assert raised.value.code == "previous_response_not_found"
     with pytest.raises(NotFound):
         await kept.get(OURS, name)
+
+
+async def test_what_is_named_is_kept_as_long_as_what_was_made_of_it(kept: Responses, clock: FrozenClock) -> None:
+    """As what is continued is; an agent would lose the beginning of a conversation that goes on."""
+    ttl = KeptSettings().responses_ttl
+    await kept.put(OURS, response("1", "yes"), [said("a")])
+    clock.advance(ttl * 0.9)
+    asked: Any = await kept.referred(OURS, named("item_1_0", "msg_1_0"))
+    for owner in (OURS, Principal(key_id="k", team="t", project="other")):
+        await kept.put(owner, response(f"2{owner.project}", "no"), asked)
+        clock.advance(ttl * 0.2)
+        assert len(await kept.referred(OURS, named("item_1_0", "msg_1_0"))) == 2
+    clock.advance(ttl * 0.7)  # which nobody else's question puts off
+    with pytest.raises(InvalidRequest, match="not found"):
+        await kept.referred(OURS, named("msg_1_0"))
