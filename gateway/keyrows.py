@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 from sqlalchemy import insert, select, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway import keyform
@@ -57,6 +58,17 @@ class KeyRows:
         self._database = database
 
     async def find(self, key_id: str) -> KeyRow | None:
+        """Asked once more where the connection had been cut meanwhile, by a restart of the database say: that shows
+        only when it is used, the pool then forgets all that are older, and nobody should be refused for it.
+        """
+        try:
+            return await self._find(key_id)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+        return await self._find(key_id)
+
+    async def _find(self, key_id: str) -> KeyRow | None:
         async with self._database.read() as connection:
             found = (await connection.execute(_WANTED.where(ApiKey.id == key_id))).first()
         return None if found is None else _row(found)

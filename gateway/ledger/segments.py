@@ -15,6 +15,7 @@ from pathlib import Path
 from gateway.ledger.records import Record, unframe
 
 SEGMENT_BYTES = 4 << 20
+_LET_GO_AFTER = 256 << 10  # bytes written
 _LOCK = "lock"
 
 
@@ -23,6 +24,7 @@ class Segment:
 
     A record is in the page cache, and so survives the death of this process, once it is copied; without a system call,
     which would let the other threads take the interpreter each time. `fdatasync` of the file writes it to disk.
+    What has been written is not looked at again, so its pages stay the system's and count no longer as this process's.
     """
 
     def __init__(self, path: Path, size: int) -> None:
@@ -30,6 +32,7 @@ class Segment:
         self.size = size
         self.used = 0
         self.open_attempts = 0
+        self._let_go = 0
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(self.fd, 0, size)  # without room on the disk, a write to the mapping would be a crash
@@ -49,6 +52,10 @@ class Segment:
             raise OSError(f"{self.path.name} is closed")
         self._memory[self.used : end] = data
         self.used = end
+        if end - self._let_go >= _LET_GO_AFTER:
+            whole = end // mmap.PAGESIZE * mmap.PAGESIZE
+            self._memory.madvise(mmap.MADV_DONTNEED, self._let_go, whole - self._let_go)
+            self._let_go = whole
         return True
 
     def close(self) -> None:

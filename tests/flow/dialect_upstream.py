@@ -24,7 +24,7 @@ USAGE = {
 class Script:
     """`text`, `thought`, `calls` as (id, name, arguments): said in this order. `stalls`: never comes to its end.
 
-    `wait`: nothing is answered before it is set.
+    `wait`: nothing is answered before it is set, but the first `at_once`.
     """
 
     def __init__(self) -> None:
@@ -37,11 +37,12 @@ class Script:
         self.refuses: tuple[str, dict[str, Any]] | None = None
         self.sent: list[dict[str, Any]] = []
         self.wait: asyncio.Event | None = None
+        self.at_once = 0
 
     async def answer(self, writer: asyncio.StreamWriter, heard: Heard) -> None:
         body = msgspec.json.decode(heard.body)
         self.sent.append(body)
-        if self.wait is not None:
+        if self.wait is not None and len(self.sent) > self.at_once:
             await self.wait.wait()
         if self.refuses is not None:
             status, error = self.refuses

@@ -110,9 +110,8 @@ async def test_a_batch_survives_kill_9(tmp_path: Path) -> None:
             assert key is not None
             price = {"input_usd": "1.00", "output_usd": "2.00"}
             await door.ask("PUT", "/api/v1/prices/lab/m", ADMIN, json=price)
+            script.wait, script.at_once = asyncio.Event(), 4  # after them nothing is answered
             batch_id = await begun(door, key)
-            await heard(script, 4)
-            script.wait = asyncio.Event()  # from now on nothing is answered
             await heard(script, 6)
             await asyncio.sleep(0.3)
             process.kill()

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
 from sqlalchemy import text
@@ -12,8 +13,9 @@ from gateway.audit import Change, note, verify
 from gateway.auth import ADMIN, Keyring, NewKey
 from gateway.db.decisions import audits_by_day, decisions
 from gateway.db.queries import Queries
+from gateway.db.session import Database
 from gateway.db.tag_names import tag_names
-from gateway.errors import InvalidRequest, Unauthorized
+from gateway.errors import InvalidRequest, Overloaded, Unauthorized
 from gateway.keywatch import KeyWatch
 from gateway.ledger import sums
 from gateway.services import Services
@@ -21,6 +23,8 @@ from gateway.settings import Settings
 from gateway.web.reads import first_piece, series
 from gateway.web.sessions import IDLE, Sessions
 from tests.clock import FrozenClock
+from tests.empty_database import fresh_postgres
+from tests.faults import fault_proxy
 from tests.unit.control.house import explained, happened, hit_row, request_row
 from tests.unit.exports.books import fresh
 
@@ -54,6 +58,26 @@ async def test_keys_of_one_new_team_made_at_once(services: Services) -> None:
     assert (await services.keyring.identify_key(rotated.key)).key_id == made[0].row.id
     await services.keyring.revoke(ADMIN, made[0].row.id)
     assert await services.keyring.still_good(made[0].row.id) is None
+
+
+async def test_a_restart_of_the_database_refuses_nobody(postgres_url: str, clock: FrozenClock) -> None:
+    """What the pool holds was cut without a word: the first who asks of a new key must not be told that it is down."""
+    parts = urlsplit(await fresh_postgres(postgres_url))
+    with fault_proxy("127.0.0.1", parts.port or 0) as proxy:
+        database = Database(f"postgresql://{parts.username}@127.0.0.1:{proxy.port}{parts.path}")
+        await database.start()
+        keyring = Keyring(database, b"p" * 32, now=clock.now, monotonic=clock.monotonic, admin_key=lambda: b"x" * 32)
+        made = await keyring.create(ADMIN, NewKey(name="n", team="acme", project="p"))
+        proxy.become("refusing")
+        with pytest.raises(Overloaded):
+            await keyring.identify_key(made.key)
+        proxy.become("up")
+        assert (await keyring.identify_key(made.key)).team == "acme"  # a new connection, which is cut in its turn
+        proxy.become("refusing")
+        proxy.become("up")
+        keyring.forget_key(made.row.id)
+        assert (await keyring.identify_key(made.key)).team == "acme"
+        await database.close()
 
 
 async def test_a_change_of_a_key_is_heard_by_other_workers(services: Services, clock: FrozenClock) -> None:

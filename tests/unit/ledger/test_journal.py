@@ -64,6 +64,18 @@ async def synced(journal: Journal) -> None:
         await waiting
 
 
+def test_what_has_been_written_is_not_held_in_memory(tmp_path: Path) -> None:
+    """Several MB a segment would count as the worker's for nothing; and letting go of them must not lose a byte."""
+    segment = segments.Segment(tmp_path / "1.journal", 2 << 20)
+    pieces = [os.urandom(1_000) for _ in range(2_000)]
+    assert all(segment.write(piece) for piece in pieces)
+    told = Path("/proc/self/smaps").read_text().partition(str(segment.path))[2]
+    resident = next(int(line.split()[1]) for line in told.splitlines() if line.startswith("Rss:"))
+    assert resident <= 512, "KiB"
+    segment.close()
+    assert segment.path.read_bytes()[: 2_000 * 1_000] == b"".join(pieces)
+
+
 def test_records_read_back_as_they_were_written() -> None:
     """Recovery sees exactly what the dead process knew."""
     assert list(unframe(BYTES + bytes(64))) == RECORDS
