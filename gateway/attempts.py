@@ -113,7 +113,7 @@ class Attempts:
         report.deployment.sent(trial.prompt, self._monotonic())
         gate = self._upstreams.gate(target.provider)
         try:
-            await self._enter(gate, call, target)
+            await (self._wait_for(gate, call, target) if gate.locked() else gate.acquire())
             try:
                 return await self._send(trial, plan, limits, landing, _Way(provider, gate, report))
             except BaseException:
@@ -130,10 +130,7 @@ class Attempts:
         plan = self._plan(Trial(call=call, route=route, target=target), provider, limits, 1)
         return plan, self._sending(call, plan, limits, self._monotonic())
 
-    async def _enter(self, gate: asyncio.Semaphore, call: Call, target: Target) -> None:
-        if not gate.locked():
-            await gate.acquire()
-            return
+    async def _wait_for(self, gate: asyncio.Semaphore, call: Call, target: Target) -> None:
         try:
             async with asyncio.timeout(max(0.0, call.deadline - self._monotonic())):
                 await gate.acquire()

@@ -6,8 +6,9 @@ here polls: who waits is woken by the end of an attempt at that place.
 
 import asyncio
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from http import HTTPStatus
+from types import TracebackType
 
 from msgspec import Struct
 
@@ -27,6 +28,7 @@ OURS_TO_MEND = (  # our key, our account there: nothing the client did
 _PATIENCE = 2.0  # seconds without news of a place before others are asked
 _STEP = 0.25  # seconds; after three of them without news more of those who wait go in, where there is no other place
 _LIKE_THE_LAST = 0.67  # of what the last place took to fail, at least: twice that, before silence says anything
+_FIRST = nullcontext()  # most requests come from nowhere else
 
 
 class Left(Struct, frozen=True):
@@ -101,12 +103,12 @@ class Failovers:
             return self._retries.finds_out()
         return verdict != "crowded" and self._retries.allows(spare)
 
-    @contextmanager
-    def on(self, way: Way) -> Generator[None]:
+    def on(self, way: Way) -> AbstractContextManager[None]:
         """While a request is under way there. Entered in the same turn of the loop in which the way was found."""
-        if not way.failover:
-            yield
-            return
+        return self._taking_over(way) if way.failover else _FIRST
+
+    @contextmanager
+    def _taking_over(self, way: Way) -> Generator[None]:
         way.deployment.takeover.came(self._monotonic())
         try:
             yield
@@ -120,23 +122,9 @@ class Failovers:
             way.deployment.takeover.left()
             self._tell(way.deployment)
 
-    @contextmanager
-    def watched(self, target: Target) -> Generator[None]:
+    def watched(self, target: Target) -> "_Watched":
         """One attempt at `target`, whose outcome others wait for."""
-        deployment, sent = self._deployments.of(target), self._monotonic()
-        takeover = deployment.takeover
-        try:
-            yield
-        except GatewayError as problem:
-            if is_failing(problem):
-                takeover.failed(self._monotonic())
-            elif isinstance(problem, UpstreamFailed) and not _is_hurried(problem):
-                takeover.answered(sent, self._monotonic())
-            raise
-        else:
-            takeover.answered(sent, self._monotonic())
-        finally:
-            self._tell(deployment)
+        return _Watched(self._deployments.of(target), self._monotonic, self._tell)
 
     async def _heard(self, deployment: Deployment, patience: float) -> bool:
         """Whether there was news of a place before patience ran out."""
@@ -149,6 +137,31 @@ class Failovers:
     def _tell(self, deployment: Deployment) -> None:
         if (news := self._news.pop(deployment.number, None)) is not None:
             news.set_result(None)
+
+
+class _Watched:
+    """As a class, since every attempt passes here: a generator would cost three times as much."""
+
+    __slots__ = ("_deployment", "_monotonic", "_sent", "_tell")
+
+    def __init__(
+        self, deployment: Deployment, monotonic: Callable[[], float], tell: Callable[[Deployment], None]
+    ) -> None:
+        self._deployment, self._monotonic, self._tell = deployment, monotonic, tell
+        self._sent = monotonic()
+
+    def __enter__(self) -> None:
+        """It has been begun already."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        takeover = self._deployment.takeover
+        if isinstance(problem, GatewayError) and is_failing(problem):
+            takeover.failed(self._monotonic())
+        elif problem is None or (isinstance(problem, UpstreamFailed) and not _is_hurried(problem)):
+            takeover.answered(self._sent, self._monotonic())
+        self._tell(self._deployment)
 
 
 def is_failing(problem: GatewayError) -> bool:
