@@ -17,12 +17,15 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # noqa: TID251 - for tests alone
 from gateway.db import migrate
 from tests import empty_database
 from tests.clock import FrozenClock
+from tests.proofs import examples, wanted
 from tests.services import MISSING, postgres_url, redis_url
 
 __all__ = ["postgres_url", "redis_url"]
 
+gc.disable()  # until all is collected: what is imported stays, and looking through it again and again takes seconds
+
 # A busy machine is no reason to fail: 200 ms for an example is Hypothesis's default outside of CI.
-settings.register_profile("patient", parent=settings.default, deadline=None)
+settings.register_profile("patient", parent=settings.default, deadline=None, max_examples=examples(100))
 settings.load_profile("patient")
 
 _PREFIXES = ("NEARHIT_", "OTEL_", "PROMETHEUS_")
@@ -105,7 +108,8 @@ def pytest_make_collect_report(
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """Marks, and an order that does not depend on where the collecting began: all processes must have the same.
 
-    A test that asks for a server carries its marker, so that `-m "not postgres"` leaves it out.
+    A test that asks for a server carries its marker, so that `-m "not postgres"` leaves it out. Where proofs are
+    wanted, a test of inputs that Hypothesis draws is one: it then draws all of them.
     """
     if _WORKER:
         items.sort(key=lambda item: item.path)
@@ -114,6 +118,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
         for fixture, marker in (("redis_url", "redis"), ("postgres_url", "postgres")):
             if fixture in asked:
                 item.add_marker(marker)
+        if wanted() and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("proof")
     yield
 
 
@@ -121,6 +127,7 @@ def pytest_collection_finish() -> None:
     """What was imported stays: looking through it at every collection would take a third of the run."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,13 +1,14 @@
-"""A database with today's schema and nothing in it, migrated once per process and copied ever after.
+"""A database with today's schema and nothing in it, migrated once per process and copied ever after; or with something.
 
 Knows: that most tests begin with one, and that migrating takes forty times as long as a copy. Does not know: what is
-in a schema.
+in a schema, what a test wants in it.
 """
 
 import asyncio
 import os
 import tempfile
 import threading
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -50,8 +51,16 @@ def _made() -> bytes:
     with tempfile.TemporaryDirectory(prefix="nearhit-empty-") as folder, ThreadPoolExecutor(1) as thread:
         path = Path(folder) / "nearhit.db"
         thread.submit(asyncio.run, _migrate(path)).result()  # the test that asks first may be in a loop of its own
-        assert not path.with_name("nearhit.db-wal").exists(), "a part of it would be missing from the copies"
-        return path.read_bytes()
+        return _whole(path)
+
+
+def _write(path: Path, contents: bytes) -> None:
+    path.write_bytes(contents)
+
+
+def _whole(path: Path) -> bytes:
+    assert not path.with_name(f"{path.name}-wal").exists(), "a part of it would be missing from the copies"
+    return path.read_bytes()
 
 
 async def _migrate(path: Path) -> None:
@@ -77,6 +86,39 @@ async def fresh_postgres(server: str) -> str:
 async def empty_postgres(server: str) -> str:
     """A new database on the PostgreSQL `server`, without a table; its URL."""
     return await _created(server, f"t{uuid7().replace('-', '')}", "template0")
+
+
+class Prepared:
+    """A database that several tests begin with, filled once per process and kind of server and copied ever after."""
+
+    def __init__(self, fill: Callable[[Database], Awaitable[None]]) -> None:
+        self._fill = fill
+        self._file = b""
+        self._templates: dict[str, str] = {}
+
+    async def sqlite(self, path: Path) -> str:
+        """A copy at `path`, where there is no database yet; its URL."""
+        url = f"sqlite:///{path}"
+        if self._file:
+            _write(path, self._file)
+        else:
+            await self._filled(url)
+            self._file = _whole(path)
+        return url
+
+    async def postgres(self, server: str) -> str:
+        """A copy on the PostgreSQL `server`; its URL."""
+        if server not in self._templates:
+            url = await fresh_postgres(server)
+            await self._filled(url)
+            self._templates[server] = url.rsplit("/", 1)[1]
+        return await _created(server, f"t{uuid7().replace('-', '')}", self._templates[server])
+
+    async def _filled(self, url: str) -> None:
+        database = Database(url)
+        await database.start()
+        await self._fill(database)
+        await database.close()
 
 
 async def _created(server: str, name: str, template: str) -> str:

@@ -1,6 +1,6 @@
-"""What a proof measured, kept: `make proof` writes one dated JSON file per proof under docs/proofs.
+"""How large a proof is, and what it measured: `make proof` writes one dated JSON file per proof under docs/proofs.
 
-Knows: where results are kept, and on what they were measured. Does not know: any proof.
+Knows: where results are kept, on what they were measured, whether the full size is wanted. Does not know: any proof.
 """
 
 import json
@@ -12,6 +12,16 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "proofs"
 _WANTED = os.environ.get("NEARHIT_PROOF")  # noqa: TID251 - read before the tests wipe every setting from the environment
+
+
+def wanted() -> bool:
+    """Whether this is `make proof`, where everything has its full size."""
+    return bool(_WANTED)
+
+
+def examples(full: int) -> int:
+    """How many inputs Hypothesis draws: all of them under `make proof`, else three in ten, others in every run."""
+    return full if wanted() else max(10, full * 3 // 10)
 
 
 def keep(name: str, **figures: object) -> None:

@@ -6,11 +6,11 @@ Knows: what the card must say, the thresholds. Does not know: how to make a scor
 import argparse
 import hashlib
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import torch
-import transformers
 from msgspec import Struct, json
 from safetensors import safe_open
 
@@ -95,7 +95,7 @@ def make_card(folder: Path, date: str, minutes: float) -> Card:
         recipe=Recipe(),
         training_minutes=minutes,
         torch=str(torch.__version__),
-        transformers=str(transformers.__version__),
+        transformers=version("transformers"),
         files={name: sha256(folder / name) for name in WEIGHTS},
         bytes={name: (folder / name).stat().st_size for name in WEIGHTS},
         data=data_counts(load_material()),

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from msgspec import Struct, json
 from tokenizers import Tokenizer
 from torch import multiprocessing
 from torch.nn.functional import cross_entropy, dropout, embedding
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from engine.demo.batches import Batch, Encoder, batches
 from engine.demo.corpus import Corpus, Material, load_material, part
@@ -29,6 +28,9 @@ from engine.demo.questions import frame_questions, free_questions, refusal_quest
 from engine.demo.scoring import verdicts
 from engine.demo.teacher import english_words
 from engine.demo.vocabulary import END, PAD, TEMPLATE, letter_sharing, token_id, train_tokenizer
+
+if TYPE_CHECKING:  # takes seconds, and who reads a recipe or the facts needs no model
+    from transformers import Qwen3Config
 
 
 class Stage(Struct, frozen=True):
@@ -85,6 +87,8 @@ class Network(torch.nn.Module):
     vectors: torch.Tensor
 
     def __init__(self, recipe: Recipe, tokenizer: Tokenizer, start: Path | None, told: Lessons) -> None:
+        from transformers import Qwen3ForCausalLM
+
         super().__init__()
         self.model: Any = load(start)[0] if start else Qwen3ForCausalLM(_config(recipe, tokenizer))
         self.model.set_attn_implementation("eager")  # short rows on one core: a quarter less CPU than sdpa
@@ -264,6 +268,8 @@ def answers_of(material: Material) -> list[str]:
 
 def save(model: Any, tokenizer: Tokenizer, folder: Path, context: int) -> None:
     """Writes what Hugging Face programs expect: bf16 weights, tokenizer, chat template, generation defaults."""
+    from transformers import GenerationConfig
+
     folder.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -282,11 +288,15 @@ def save(model: Any, tokenizer: Tokenizer, folder: Path, context: int) -> None:
 
 def load(folder: Path) -> tuple[Any, Tokenizer]:
     """The checkpoint back, in float32 and eval mode."""
+    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+
     model = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return model.eval(), PreTrainedTokenizerFast.from_pretrained(folder).backend_tokenizer
 
 
-def _config(recipe: Recipe, tokenizer: Tokenizer) -> Qwen3Config:
+def _config(recipe: Recipe, tokenizer: Tokenizer) -> "Qwen3Config":
+    from transformers import Qwen3Config
+
     return Qwen3Config(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=recipe.hidden,

@@ -5,7 +5,6 @@ the compiler alone makes of the same weights when nothing else is asked of it.
 """
 
 import torch
-import torch._dynamo as dynamo
 from torch import Tensor
 from torch.nn import functional
 
@@ -44,8 +43,10 @@ class WholeModel:
     def _settle(self) -> None:
         """Tell the compiler, as a module's buffers would: else its graphs copy every weight at each step, and a cache
         that is written to keeps it from recording any."""
+        from torch._dynamo import mark_static_address  # takes seconds, and few who import this make a model
+
         for tensor in self.tensors():
-            dynamo.mark_static_address(tensor)
+            mark_static_address(tensor)
 
     def step(self, token: Tensor, position: Tensor) -> Tensor:
         """The likeliest next token [1]."""

@@ -16,7 +16,7 @@ from engine.locate import ModelSource
 from engine.models import loader
 from engine.models.decoder import Decoder
 from engine.scheduler import Limits
-from tests.contract.model_zoo import FIRST, SECOND, THIRD, made, make, run_mixed, transformers, worst
+from tests.contract.model_zoo import FIRST, SECOND, THIRD, Made, made, make, run_mixed, transformers, worst
 
 PARITY = 2e-5
 SIZES: dict[str, Any] = {
@@ -95,14 +95,28 @@ OLDER: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", OLDER)
 def test_older_files_are_read_as_transformers_reads_them(name: str, tmp_path: Path) -> None:
     """Most folders people have are of this kind; what tests save themselves is written in the newer one."""
-    written = SIZES | OLDER[name]
-    (tmp_path / "config.json").write_bytes(msgspec.json.encode(written))
-    model = make(transformers.AutoConfig.from_pretrained(tmp_path), tmp_path)
-    origin = made(model, tmp_path)
-    (tmp_path / "config.json").write_bytes(msgspec.json.encode(written))
-    decoder = loader.load(ModelSource(name="model", folder=tmp_path), "float32")
+    model, decoder, origin = both(name, tmp_path)
     assert worst(origin, run_mixed(decoder)) <= PARITY
+    said = answers(decoder)
+    assert said == [likeliest(model, prompt, told) for prompt, told in zip(PROMPTS, said, strict=True)]
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", OLDER)
+def test_what_transformers_generates_is_what_is_said(name: str, tmp_path: Path) -> None:
+    """The same through `generate` and its own cache, a token at a time, which takes ten times as long."""
+    model, decoder, _ = both(name, tmp_path)
     assert answers(decoder) == [generated(model, prompt) for prompt in PROMPTS]
+
+
+def both(name: str, folder: Path) -> tuple[Any, Decoder, Made]:
+    """Of one older file: what transformers and what the engine make of it, and logits of the former."""
+    written = SIZES | OLDER[name]
+    (folder / "config.json").write_bytes(msgspec.json.encode(written))
+    model = make(transformers.AutoConfig.from_pretrained(folder), folder)
+    origin = made(model, folder)
+    (folder / "config.json").write_bytes(msgspec.json.encode(written))
+    return model, loader.load(ModelSource(name="model", folder=folder), "float32"), origin
 
 
 PROMPTS = [FIRST, SECOND, THIRD, FIRST[:48] + SECOND]
@@ -127,6 +141,17 @@ def answers(decoder: Decoder) -> list[list[int]]:
         core.check()
     assert core.stats().preemptions
     return said
+
+
+def likeliest(model: Any, prompt: list[int], told: list[int]) -> list[int]:
+    """What transformers holds likeliest after the prompt and after each token of `told`: `told`, if each is right.
+
+    Then a greedy `generate` says the same, token by token.
+    """
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt + told[:-1]])).logits[0, len(prompt) - 1 :]
+    assert len(told) == MOST
+    return logits.argmax(-1).tolist()
 
 
 def generated(model: Any, prompt: list[int]) -> list[int]:

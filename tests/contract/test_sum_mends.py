@@ -15,7 +15,8 @@ from gateway.db.tag_names import tag_names
 from gateway.ledger import sum_anew, sum_proof, sum_upgrade, sums
 from gateway.ledger.retention import Kept, Retention
 from gateway.ledger.sum_rows import keep, turn
-from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, made, same, setting, write
+from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, begins_with, made, same, setting, write
+from tests.empty_database import Prepared
 from tests.unit.ledger import version_before
 
 LAST = END // DAY - 1
@@ -31,6 +32,15 @@ async def database(url: str) -> AsyncGenerator[Database, None]:
     await made.close()
 
 
+async def _fill(database: Database) -> None:
+    await write(database, [row for row in TRAFFIC if row not in LATE])
+    await made(database, END)
+
+
+WITHOUT_LATE = Prepared(_fill)
+without_late = begins_with(WITHOUT_LATE)
+
+
 async def counted_by_an_older_process(database: Database, late: list[Any]) -> None:
     before = version_before.Before(database.dialect)
     await database.transact(before.add, late)
@@ -38,14 +48,12 @@ async def counted_by_an_older_process(database: Database, late: list[Any]) -> No
 
 
 async def test_a_day_is_found_again_whenever_the_process_that_mends_it_is_killed(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    without_late: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it wrote of the day may not make it look right while its blocks are not."""
-    await write(database, [row for row in TRAFFIC if row not in LATE])
-    await made(database, END)
-    assert await setting(database, BLOCKS_TO) > DAY_OF_A_BLOCK
-    await counted_by_an_older_process(database, LATE)
-    assert await sum_proof.differences(database) != []
+    assert await setting(without_late, BLOCKS_TO) > DAY_OF_A_BLOCK
+    await counted_by_an_older_process(without_late, LATE)
+    assert await sum_proof.differences(without_late) != []
     really, left = sum_anew._put_anew, [0]
 
     def and_be_killed(*given: Any) -> bool:
@@ -60,14 +68,14 @@ async def test_a_day_is_found_again_whenever_the_process_that_mends_it_is_killed
     while not mended:
         left[0] = steps
         with suppress(KeyboardInterrupt):
-            mended = await sum_upgrade.mend(database)
+            mended = await sum_upgrade.mend(without_late)
             assert mended == 1
         steps += 1
     assert steps > 3
-    assert await sum_proof.differences(database) == []
-    assert await sum_upgrade.mend(database) == 0
+    assert await sum_proof.differences(without_late) == []
+    assert await sum_upgrade.mend(without_late) == 0
     span = ((DAY_OF_A_BLOCK // 8 * 8 + 2) * DAY, (DAY_OF_A_BLOCK // 8 * 8 + 8) * DAY)
-    await same(database, TRAFFIC, [((), *span, {}), (("user",), *span, {})])
+    await same(without_late, TRAFFIC, [((), *span, {}), (("user",), *span, {})])
 
 
 async def test_a_day_that_was_pruned_meanwhile_does_not_count_as_known(

@@ -13,8 +13,8 @@ from gateway.db.session import Database
 from gateway.db.sums import BLOCKS_TO, COSTS_FROM, DAY, HOUR, ROWS_FROM
 from gateway.ledger import retention, sum_anew, sum_blocks, sum_proof, sum_upgrade, sums
 from gateway.ledger.retention import Kept, Retention
-from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, made, same, setting, write
-from tests.contract.test_sum_mends import DAY_OF_A_BLOCK, LATE, counted_by_an_older_process
+from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, begins_with, same, setting, write
+from tests.contract.test_sum_mends import DAY_OF_A_BLOCK, LATE, WITHOUT_LATE, counted_by_an_older_process
 from tests.unit.ledger import version_before
 
 
@@ -24,6 +24,9 @@ async def database(url: str) -> AsyncGenerator[Database, None]:
     await made.start()
     yield made
     await made.close()
+
+
+without_late = begins_with(WITHOUT_LATE)
 
 
 async def pruned_to(database: Database, days: int) -> None:
@@ -54,24 +57,22 @@ async def test_days_of_an_older_process_whose_rows_are_gone_keep_their_owners(da
 
 
 async def test_what_an_older_process_counted_late_in_a_day_pruned_since_has_an_owner(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    without_late: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows go while the day is added up anew, so its other sums are all that is left to go by."""
-    await write(database, [row for row in TRAFFIC if row not in LATE])
-    await made(database, END)
-    await counted_by_an_older_process(database, LATE)
+    await counted_by_an_older_process(without_late, LATE)
     really = sum_anew.added_up
 
     async def and_prune(among: Database, span: range, pause: float) -> Any:
         found = await really(among, span, pause)
-        await pruned_to(database, END // DAY - DAY_OF_A_BLOCK - 1)
+        await pruned_to(without_late, END // DAY - DAY_OF_A_BLOCK - 1)
         return found
 
     monkeypatch.setattr(sum_anew, "added_up", and_prune)
-    assert await sum_upgrade.mend(database) == 1
-    assert await setting(database, ROWS_FROM) == (DAY_OF_A_BLOCK + 1) * DAY
-    assert await setting(database, COSTS_FROM) == DAY_OF_A_BLOCK + 1
-    await same(database, TRAFFIC, [(("team",), BEGAN, END, {}), (("model", "key"), DAY_OF_A_BLOCK * DAY, END, {})])
+    assert await sum_upgrade.mend(without_late) == 1
+    assert await setting(without_late, ROWS_FROM) == (DAY_OF_A_BLOCK + 1) * DAY
+    assert await setting(without_late, COSTS_FROM) == DAY_OF_A_BLOCK + 1
+    await same(without_late, TRAFFIC, [(("team",), BEGAN, END, {}), (("model", "key"), DAY_OF_A_BLOCK * DAY, END, {})])
 
 
 async def test_a_report_does_not_see_a_day_grow_between_two_statements(

@@ -20,8 +20,9 @@ from gateway.ledger.request_rows import RequestRows
 from gateway.ledger.retention import Kept, Retention
 from gateway.ledger.sum_rows import Changed
 from policies.months import span
-from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, made, same, setting, write
+from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, begins_with, made, same, setting, write
 from tests.contract.test_sums import as_told
+from tests.empty_database import Prepared
 from tests.unit.ledger import version_before
 from tests.unit.ledger.sum_world import counted
 
@@ -41,6 +42,19 @@ async def database(url: str) -> AsyncGenerator[Database, None]:
     await made.start()
     yield made
     await made.close()
+
+
+async def _fill(database: Database) -> None:
+    """Every second request as today, the others one by one as the version before counts them."""
+    await write(database, TRAFFIC[::2])
+    await made(database)
+    before = version_before.Before(database.dialect)
+    for row in TRAFFIC[1::2]:
+        await database.transact(before.add, [row])
+        before.committed()
+
+
+counted_late = begins_with(Prepared(_fill))
 
 
 async def upgraded(database: Database, some: list[Row]) -> None:
@@ -146,33 +160,21 @@ async def test_a_day_that_is_added_to_meanwhile_is_added_up_again(
     await same(database, TRAFFIC, ASKED)
 
 
-async def test_what_a_process_of_the_version_before_counts_late_is_found(database: Database) -> None:
+async def test_what_a_process_of_the_version_before_counts_late_is_found(counted_late: Database) -> None:
     """In an update one by one it adds to hours, and to days of all, users and tags: not to owners, costs and blocks."""
-    await write(database, TRAFFIC[::2])
-    await made(database)
-    before = version_before.Before(database.dialect)
-    for row in TRAFFIC[1::2]:
-        await database.transact(before.add, [row])
-        before.committed()
-    assert await sum_proof.differences(database) != []
-    assert await sum_upgrade.mend(database, time.monotonic()) == 1
-    assert await sum_upgrade.mend(database) > 50
-    assert await sum_upgrade.mend(database) == 0
-    assert await sum_proof.differences(database) == []
-    await same(database, TRAFFIC, ASKED)
+    assert await sum_proof.differences(counted_late) != []
+    assert await sum_upgrade.mend(counted_late, time.monotonic()) == 1
+    assert await sum_upgrade.mend(counted_late) > 50
+    assert await sum_upgrade.mend(counted_late) == 0
+    assert await sum_proof.differences(counted_late) == []
+    await same(counted_late, TRAFFIC, ASKED)
 
 
-async def test_a_month_is_sealed_with_what_an_older_process_counted_late(database: Database) -> None:
+async def test_a_month_is_sealed_with_what_an_older_process_counted_late(counted_late: Database) -> None:
     """What is sealed stays, so it cannot wait for the next turn."""
-    await write(database, TRAFFIC[::2])
-    await made(database)
-    before = version_before.Before(database.dialect)
-    for row in TRAFFIC[1::2]:
-        await database.transact(before.add, [row])
-        before.committed()
-    await Months(database, now=lambda: float(END)).close("2026-09", "ann")
+    await Months(counted_late, now=lambda: float(END)).close("2026-09", "ann")
     its = span("2026-09")
-    async with database.read() as connection:
+    async with counted_late.read() as connection:
         facts: Any = await connection.scalar(select(MonthSeal.facts).where(MonthSeal.month == "2026-09"))
     wanted = counted([as_told(row) for row in TRAFFIC], {}, (("team",), its.start, its.end, {}))
     assert facts is not None

@@ -13,6 +13,7 @@ from cache.store.memory import MemoryStore
 from cache.types import CacheConfig, Hit, Kept, Query
 from policies.reuse.threshold import Params, Policy
 from tests.clock import FrozenClock
+from tests.proofs import examples
 
 LEVELS: tuple[Level, ...] = ("user", "key", "project", "team", "org")
 SEEN_BY = {
@@ -133,7 +134,7 @@ class Run:
                 assert found.entry.expires > self.clock.now()
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(steps)
 def test_no_answer_crosses_a_tenant(history: list[Step]) -> None:
     """Every hit was kept by and for the asker's own scope, is alive, and was never evicted or purged."""

@@ -22,6 +22,7 @@ from gateway.strangers import EACH
 from gateway.tasks import Tasks
 from tests import empty_database
 from tests.clock import FrozenClock
+from tests.proofs import examples
 from tests.unit.control.house import ADMIN_KEY
 from tests.waiting import until
 
@@ -91,7 +92,7 @@ async def test_unknown_and_malformed_keys_are_refused_without_being_repeated(key
         assert text not in caught.value.message
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60), deadline=None)
 @given(text=st.binary(max_size=300))
 async def test_malformed_keys_cost_no_statement(keyring: Keyring, database: Database, text: bytes) -> None:
     """The error path of a key check is where a peer was injected into: malformed text never reaches SQL."""

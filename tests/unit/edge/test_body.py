@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.body import DEEPEST, decode_object, read_body
 from gateway.errors import InvalidRequest, RequestTimeout, TooLarge, UnsupportedMedia
+from tests.proofs import examples
 
 JSON = (b"content-type", b"application/json")
 
@@ -242,14 +243,14 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.dictionaries(st.text(), json_values, max_size=5))
 def test_whatever_is_a_json_object_is_decoded_as_it_is(value: dict[str, object]) -> None:
     """No legal request is changed on its way in."""
     assert decode_object(msgspec.json.encode(value)) == value
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=80) | st.text(alphabet='{}[]",:\\ud80019eE.-nulltrf ', max_size=60).map(str.encode))
 def test_arbitrary_bytes_are_decoded_or_refused(raw: bytes) -> None:
     """Never anything but an object or InvalidRequest."""

@@ -14,6 +14,7 @@ from uvicorn.server import ServerState
 from gateway.server_limits import Limits
 from gateway.server_protocol import Protocol
 from gateway.server_socket import protocol
+from tests.proofs import examples
 from tests.unit.edge.edge_wire import Wire
 
 _ID = re.compile(rb"x-request-id: [0-9a-f-]{36}")
@@ -137,7 +138,7 @@ hostile = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(hostile, st.integers(1, 60))
 def test_no_bytes_bring_it_down(parts: list[bytes], cut: int) -> None:
     """Whatever arrives, each thing written is a whole answer; nothing is our own failure, nothing is raised."""

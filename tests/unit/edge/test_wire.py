@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
 from gateway.wire import check_chat, check_completion, check_embedding
+from tests.proofs import examples
 
 Check = Callable[[dict[str, object]], None]
 HELLO: dict[str, Any] = {"role": "user", "content": "hello"}
@@ -363,7 +364,7 @@ fields = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.dictionaries(fields, values, max_size=6),
     st.booleans(),

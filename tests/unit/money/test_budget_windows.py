@@ -24,13 +24,14 @@ from policies.budget import (
     told,
     window_id,
 )
+from tests.proofs import examples
 
 ZONES = st.sampled_from(sorted(available_timezones()))
 INSTANTS = st.floats(0, 2_500_000_000)  # 1970 to 2049
 KIND = st.sampled_from(KINDS)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(KIND, ZONES, INSTANTS)
 def test_windows_hold_their_instant_and_touch_each_other(kind: WindowKind, name: str, instant: float) -> None:
     """No instant is in no window or in two, and no window is empty, in any zone, through every change of clocks."""
@@ -43,7 +44,7 @@ def test_windows_hold_their_instant_and_touch_each_other(kind: WindowKind, name:
         assert period(kind, zone, found.end - 1) == found
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.sampled_from(["day", "week", "month", "quarter", "year"]), ZONES, st.floats(1e9, 2.5e9))
 def test_windows_start_where_the_local_calendar_does(kind: WindowKind, name: str, instant: float) -> None:
     """A window starts at the first second that the local calendar shows its first date."""

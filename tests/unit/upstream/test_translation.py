@@ -26,6 +26,7 @@ from gateway.upstream import (
 from gateway.upstream.event_frames import FrameParser
 from gateway.upstream.reader import Framing, Translator
 from tests.languages import anthropic, bedrock, gemini
+from tests.proofs import examples
 
 encode = msgspec.json.encode
 decode = msgspec.json.decode
@@ -144,7 +145,7 @@ def check(body: Body, text: str, calls: list[tuple[str, dict[str, Any]]]) -> Non
 
 
 @given(text=TEXTS, calls=CALLS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_text_and_arguments_come_back_as_they_went(spoken: Spoken, text: str, calls: Any) -> None:
     """What a model said once is given back to it in every later turn; a letter lost there is lost for good."""
     if text or calls:
@@ -162,7 +163,7 @@ def test_a_conversation_without_a_turn_is_refused_by_name(spoken: Spoken, role: 
 
 
 @given(text=TEXTS, calls=CALLS, size=st.integers(1, 9), cuts=st.lists(st.integers(0, 4_000), max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_stream_in_any_packets_is_the_same_answer(
     spoken: Spoken, text: str, calls: Any, size: int, cuts: list[int]
 ) -> None:
