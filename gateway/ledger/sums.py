@@ -32,7 +32,7 @@ from gateway.ledger.request_rows import RequestRows, made_so_far, note_late
 from gateway.ledger.sum_anew import PATIENCE, TRIES, Pruned, added_up, counted, made_anew, tell, total
 from gateway.ledger.sum_blocks import put_blocks_of
 from gateway.ledger.sum_gathered import gather_pruned
-from gateway.ledger.sum_rows import Changed, be_patient, days_there, folded, forget, keep, lock, turn
+from gateway.ledger.sum_rows import Changed, be_patient, days_there, folded, forget, hold, keep, lock, turn
 
 log = structlog.get_logger("nearhit.ledger")
 
@@ -215,8 +215,7 @@ def rebuild_day(connection: Connection, day: int) -> bool:
     is waited for by the lock, so its rows are seen below; whoever has not yet is not seen and counts its rows later.
     """
     be_patient(connection)
-    turn(connection, LABELS_TO)  # whoever makes this day has changed it before it asks for the lock
-    lock(connection)
+    hold(connection)
     if day * DAY < turn(connection, ROWS_FROM):
         return False  # until the end of this transaction nobody prunes more
     rows, so_far = RequestRows(connection.dialect.name), made_so_far(connection)

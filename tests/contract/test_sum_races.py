@@ -14,7 +14,7 @@ from gateway.db.sums import BLOCKS_TO, DAY, DAYS_TO, LABELS_TO
 from gateway.ledger import request_rows, sum_blocks, sum_proof, sum_upgrade, sums
 from gateway.ledger.request_rows import Made
 from gateway.ledger.retention import Kept, Retention
-from gateway.ledger.sum_rows import Changed, turn
+from gateway.ledger.sum_rows import Changed, be_patient, lock, turn
 from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, made, same, setting, write
 from tests.unit.ledger import version_before
 
@@ -173,3 +173,36 @@ async def test_a_day_that_the_version_before_makes_at_the_same_moment_is_made_on
     assert await setting(database, LABELS_TO) == END // 3_600
     assert await sum_proof.differences(database) == []
     await same(database, TRAFFIC, [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {}), ((), BEGAN, END, {})])
+
+
+@pytest.mark.parametrize("mending", ["mend", "rebuild"])
+async def test_mending_a_day_that_the_version_before_makes_at_that_moment_waits_for_no_circle(
+    database: Database, mending: str
+) -> None:
+    """It forgets the day and then asks for the hours: who holds the hours and asks for the day would wait for ever."""
+    today = [row for row in TRAFFIC if row[1] >= LAST * DAY]
+    late = [row for row in today if row[1] < LAST * DAY + 20 * 3_600][-1:]
+    await write(database, [row for row in TRAFFIC if row not in late])
+    await sums.make_days(database, LAST * DAY + 20 * 3_600)
+    before = version_before.Before(database.dialect)
+    await database.transact(before.add, late)
+    making, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def slowly(connection: Connection) -> None:
+        be_patient(connection)
+        version_before.make_day(connection, LAST + 1)
+        loop.call_soon_threadsafe(making.set)
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_sleep(0.3)"))
+        lock(connection)
+
+    older = asyncio.create_task(database.transact(slowly))  # noqa: TID251 - a test's own
+    await making.wait()
+    if mending == "mend":
+        await sum_upgrade.mend(database)
+    else:
+        await database.transact(sums.rebuild_day, LAST)
+    await older
+    await made(database, END + 3_600)
+    assert await sum_upgrade.mend(database) == 0
+    assert await sum_proof.differences(database) == []
