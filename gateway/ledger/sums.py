@@ -221,7 +221,8 @@ def _whole(value: ColumnElement[Any]) -> ColumnElement[int]:
 
 async def rebuild(database: Database) -> int:
     """Make the sums of every day whose rows are kept anew; answers how many days. Others may write meanwhile."""
-    span = await database.transact(days_there, with_pruned=False)
+    async with database.snapshot() as connection:
+        span = await connection.run_sync(lambda blocking: days_there(blocking, with_pruned=False))
     for day in span:
         await database.transact(rebuild_day, day)
     return len(span)
