@@ -64,8 +64,15 @@ class Book:
         self._add_boot = insert_once(database.dialect, Boot)
 
     async def open_boot(self, boot: str, host: str, now: float, *, journalled: bool) -> None:
-        row = {"id": boot, "host": host, "journalled": journalled, "started": now, "seen": now}
-        await self._database.transact(lambda connection: connection.execute(self._add_boot, [row]).close())
+        await self._database.transact(self._open_boot, {"id": boot, "host": host, "journalled": journalled}, now)
+
+    def _open_boot(self, connection: Connection, row: dict[str, object], now: float) -> None:
+        instant = self._clock(connection, now)
+        connection.execute(self._add_boot, [row | {"started": instant, "seen": instant}])
+
+    def _clock(self, connection: Connection, now: float) -> float:
+        """The database's: who is gone may not depend on which host looks. SQLite has none but this host's."""
+        return now if self._database.dialect == "sqlite" else float(connection.scalar(_CLOCK) or now)
 
     async def beat(self, boot: str, now: float, oldest: float | None = None) -> tuple[float, int]:
         """Note that `boot` lives, and since when its oldest attempt waits to be posted.
@@ -75,7 +82,7 @@ class Book:
         return await self._database.transact(self._beat, boot, now, oldest)
 
     def _beat(self, connection: Connection, boot: str, now: float, oldest: float | None) -> tuple[float, int]:
-        instant = now if self._database.dialect == "sqlite" else float(connection.scalar(_CLOCK) or now)
+        instant = self._clock(connection, now)
         alive = update(Boot).where(Boot.id == boot, Boot.closed.is_(None)).values(seen=instant, oldest=oldest)
         if connection.execute(alive).rowcount == 0:
             raise BootClosed(boot)
@@ -100,8 +107,9 @@ class Book:
     async def close_silent(self, now: float) -> None:
         """Close boots that are gone and kept no journal: nobody will ever learn what they had in flight."""
         async with self._database.read() as connection:
+            instant = await connection.run_sync(self._clock, now)
             gone = select(Boot.id).where(
-                Boot.closed.is_(None), Boot.journalled.is_(False), Boot.seen <= now - _ALIVE_SECONDS
+                Boot.closed.is_(None), Boot.journalled.is_(False), Boot.seen <= instant - _ALIVE_SECONDS
             )
             names = [row[0] for row in await connection.execute(gone)]
         for name in names:

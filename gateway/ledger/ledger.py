@@ -62,7 +62,10 @@ _MOST_PRICES = 4_096
 
 
 class Ledger:
-    """Money of one gateway process. `now` is wall-clock, `monotonic` counts sleep too (`gateway.clock`); in seconds."""
+    """Money of one gateway process. `now` is wall-clock, `monotonic` counts sleep too (`gateway.clock`); in seconds.
+
+    `instant` answers the database's time: what is admitted and which months are over goes by it.
+    """
 
     def __init__(
         self,
@@ -97,6 +100,7 @@ class Ledger:
         self._recorder = Recorder(database, explain_days=settings.telemetry.explain_days, now=now)
         self._recovery = Recovery(database, self._book, posts, journal_dir, now=now)
         self._retention = Retention(database, kept(settings), now=now)
+        self.instant = self._pulse.instant
         self._tender = Tender(self._pulse, self._leases, self._recovery, self._refresh, monotonic=monotonic)
         self._rates: dict[str, Rates] = {}
         self._number = 0

@@ -169,10 +169,11 @@ class Pool:
         """Why a request for `need` cannot be had: names the budget, what is spent and held, and when it starts anew."""
         others = max(0, self.held - (self.granted - self.consumed))
         held, spent = others + self.outstanding, self.spent + self.unshipped
+        ends, window = self.budget.window != "total", self.budget.window
         refusal = BudgetExhausted(
-            f"The budget {self.budget.scope} of {usd(self.limit)} USD per {self.budget.window} is exhausted: "
+            f"The budget {self.budget.scope} of {usd(self.limit)} USD {'per' if ends else 'in'} {window} is exhausted: "
             f"{usd(spent)} USD spent, {usd(held)} USD held for running requests, and this request may cost up to "
-            f"{usd(need)} USD. It resets at {told(self.ends)}.",
+            f"{usd(need)} USD. It {f'resets at {told(self.ends)}' if ends else 'never resets'}.",
             headers=(("x-should-retry", "false"), ("x-nearhit-budget-remaining-usd", usd(self.headroom))),
         )
         refusal.scope, refusal.headroom = self.budget.scope, self.headroom

@@ -148,15 +148,18 @@ class RequestRows:
             self.put(connection, UsageDays64, blocks(late, 64, so_far.blocks))
             note_late(connection)
 
+    def name(self, connection: Connection, sums: Sums) -> dict[tuple[Any, ...], int]:
+        """Make the combinations that are new; done before, and `committed`, it leaves `put` that much less to do."""
+        if self._gone is None:
+            self._gone = _names_gone(connection)
+        missing = {key[2] for key in sums if key[2] not in self._known}
+        return self._made(connection, missing) if missing else {}
+
     def put(self, connection: Connection, of: Summed, sums: Sums) -> None:
         """Add to the stored sums, in order of their keys."""
         if not sums:
             return
-        if self._gone is None:
-            self._gone = _names_gone(connection)
-        known = self._known
-        missing = {key[2] for key in sums if key[2] not in known}
-        found = self._made(connection, missing) if missing else {}
+        known, found = self._known, self.name(connection, sums)
         named = {key[2]: known[key[2]] if key[2] in known else found[key[2]] for key in sums}
         width = None if of is UsageDay else len(SUMMED)
         lines = [(facet, starts, named[who], *numbers[:width]) for (facet, starts, who), numbers in sums.items()]

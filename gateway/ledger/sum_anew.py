@@ -14,11 +14,11 @@ from sqlalchemy.engine import Connection
 
 from gateway.db.models import UsageDay, UsageHour
 from gateway.db.session import Database
-from gateway.db.sums import DAY, HOUR, LABELS_TO, OWNER, ROWS_FROM, SUMMED, Sums, by_hour, by_label, made, merge
+from gateway.db.sums import DAY, HOUR, OWNER, ROWS_FROM, SUMMED, Sums, by_hour, by_label, made, merge
 from gateway.ledger.balances import table
 from gateway.ledger.request_rows import Made, RequestRows, Summed, made_so_far, note_late
 from gateway.ledger.sum_blocks import put_blocks_of
-from gateway.ledger.sum_rows import After, Changed, be_patient, following, forget, lock, page, turn
+from gateway.ledger.sum_rows import After, Changed, be_patient, following, forget, hold, page, turn
 
 log = structlog.get_logger("nearhit.ledger")
 
@@ -123,8 +123,7 @@ def _put_anew(connection: Connection, day: int, part: dict[str, Sums], right: _R
     Raises Changed when the day is not what was added up: by all dimensions its hours are, until it is made.
     """
     be_patient(connection)
-    turn(connection, LABELS_TO)  # whoever adds hours to this day has changed it before it asks for the lock
-    lock(connection)
+    hold(connection)
     if day * DAY < turn(connection, ROWS_FROM):
         return False  # until the end of this transaction nobody prunes more
     so_far, is_made = made_so_far(connection), day < right.so_far.days

@@ -10,7 +10,22 @@ from sqlalchemy import delete, func, or_, select, text, update
 from sqlalchemy.engine import Connection
 
 from gateway.db.models import RequestRow, SavingCorrection, Setting, UsageDay, UsageHour, UsageWho
-from gateway.db.sums import COSTS, DAY, HOUR, HOURS, SUMMED, Key, Row, Sums, Who, by_hour, by_label, merge
+from gateway.db.sums import (
+    COSTS,
+    DAY,
+    DAYS_TO,
+    HOUR,
+    HOURS,
+    LABELS_TO,
+    SUMMED,
+    Key,
+    Row,
+    Sums,
+    Who,
+    by_hour,
+    by_label,
+    merge,
+)
 from gateway.ledger.balances import parameters, table
 from gateway.ledger.request_rows import Summed, plain, rows_from
 
@@ -35,6 +50,15 @@ def lock(connection: Connection) -> None:
     """Until the end of the transaction nobody else counts. On SQLite nobody else writes anyway."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("LOCK TABLE usage_hour IN SHARE ROW EXCLUSIVE MODE"))
+
+
+def hold(connection: Connection) -> None:
+    """Until the end of the transaction nobody else makes a day, or counts. Whoever makes one (the version before asks
+    for `DAYS_TO` alone) has changed it before it asks for the lock: who had that already would wait in a circle.
+    """
+    turn(connection, LABELS_TO)
+    turn(connection, DAYS_TO)
+    lock(connection)
 
 
 def turn(connection: Connection, name: str) -> int:

@@ -5,7 +5,7 @@ counted twice or not at all. Does not know: when it is time, how to tell anybody
 memory nor the time that writers wait grows with the ledger.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from sqlalchemy import BigInteger, ColumnElement, Integer, case, cast, delete, func, insert, literal, select
@@ -32,9 +32,18 @@ from gateway.ledger.request_rows import RequestRows, made_so_far, note_late
 from gateway.ledger.sum_anew import PATIENCE, TRIES, Pruned, added_up, counted, made_anew, tell, total
 from gateway.ledger.sum_blocks import put_blocks_of
 from gateway.ledger.sum_gathered import gather_pruned
-from gateway.ledger.sum_rows import Changed, be_patient, days_there, folded, forget, keep, lock, turn
+from gateway.ledger.sum_rows import Changed, be_patient, days_there, folded, forget, hold, keep, lock, turn
 
 log = structlog.get_logger("nearhit.ledger")
+
+
+class _Joining(NamedTuple):
+    """Hours that join a day, the numbers of all requests in them, and their sums by owner, user and tag."""
+
+    span: range
+    numbers: list[int]
+    sums: Sums
+    rows: RequestRows
 
 
 async def ensure(database: Database) -> None:
@@ -78,8 +87,11 @@ async def _tried(database: Database, span: range) -> bool:
     for _ in range(TRIES):
         hours, labels = await added_up(database, span)
         told.append(counted(hours))
+        joining = _Joining(span, told[-1], made(hours, labels, 0, span.stop), RequestRows(database.dialect))
+        await database.transact(_name, joining)
+        joining.rows.committed()
         try:
-            await database.transact(_put_hours, span, hours, labels)
+            await database.transact(_put_hours, joining)
         except Changed:
             log.info("hours are added up again: something was counted in them meanwhile", day=day)
         else:
@@ -133,28 +145,35 @@ async def _first_to_make(database: Database, now: float) -> int:
     return int(now) // DAY * 24 if hour is None else hour // 24 * 24
 
 
-def _put_hours(connection: Connection, span: range, hours: Sums, labels: Sums) -> None:
+def _name(connection: Connection, joining: _Joining) -> None:
+    """A third of the work, and whoever counts the same new name for an earlier day need not wait for the rest."""
+    be_patient(connection)
+    joining.rows.name(connection, joining.sums)
+
+
+def _put_hours(connection: Connection, joining: _Joining) -> None:
     """Raises Changed, and leaves nothing behind, when the stored hours are not those that the rows had.
 
     A day that has some hours already is added to under the lock: what comes late for those is added to the same sums
     by whoever counts it, who has counted its hours before. Other days have nobody else yet.
     """
     be_patient(connection)
+    span = joining.span
     day, closing = span.start // 24, span.stop % 24 == 0
     so_far, days = turn(connection, LABELS_TO), turn(connection, DAYS_TO)  # the version before asks for the second only
     if so_far < days * 24 or (so_far and so_far != span.start):
         return  # another process has made it, or some of it; one of the version before, which is to be taken up first
     if span.start % 24 == 0:
         forget(connection, UsageDay, range(day, day + 1))
-        _put_labels(connection, hours, labels, span)
+        _put_labels(connection, joining)
     if closing:
         _put_day(connection, day)
     lock(connection)
     if span.start % 24:
-        _put_labels(connection, hours, labels, span)
+        _put_labels(connection, joining)
     if not so_far:
         _begin_with(connection, day)
-    if total(connection, UsageHour, span) != counted(hours):
+    if total(connection, UsageHour, span) != joining.numbers:
         raise Changed
     if closing:
         _close(connection, day)
@@ -167,8 +186,8 @@ def _close(connection: Connection, day: int) -> None:
     keep(connection, DAYS_TO, day + 1)
 
 
-def _put_labels(connection: Connection, hours: Sums, labels: Sums, span: range) -> None:
-    RequestRows(connection.dialect.name).put(connection, UsageDay, made(hours, labels, 0, span.stop))
+def _put_labels(connection: Connection, joining: _Joining) -> None:
+    joining.rows.put(connection, UsageDay, joining.sums)
 
 
 def _begin_with(connection: Connection, day: int) -> None:
@@ -202,7 +221,8 @@ def _whole(value: ColumnElement[Any]) -> ColumnElement[int]:
 
 async def rebuild(database: Database) -> int:
     """Make the sums of every day whose rows are kept anew; answers how many days. Others may write meanwhile."""
-    span = await database.transact(days_there, with_pruned=False)
+    async with database.snapshot() as connection:
+        span = await connection.run_sync(lambda blocking: days_there(blocking, with_pruned=False))
     for day in span:
         await database.transact(rebuild_day, day)
     return len(span)
@@ -215,8 +235,7 @@ def rebuild_day(connection: Connection, day: int) -> bool:
     is waited for by the lock, so its rows are seen below; whoever has not yet is not seen and counts its rows later.
     """
     be_patient(connection)
-    turn(connection, LABELS_TO)  # whoever makes this day has changed it before it asks for the lock
-    lock(connection)
+    hold(connection)
     if day * DAY < turn(connection, ROWS_FROM):
         return False  # until the end of this transaction nobody prunes more
     rows, so_far = RequestRows(connection.dialect.name), made_so_far(connection)

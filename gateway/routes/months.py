@@ -105,7 +105,9 @@ def own_team(principal: Principal, asked: str | None = None) -> str | None:
 async def detail(caller: Caller, name: str) -> MonthDetail:
     services = caller.services
     found = view(await month(services.database, name, services.now(), own_team(caller.principal)))
-    keeps = [] if found.state == "sealed" else await Months(services.database, now=services.now).blockers(name)
+    keeps = (
+        [] if found.state == "sealed" else await Months(services.database, now=services.ledger.instant).blockers(name)
+    )
     return MonthDetail(**{field: getattr(found, field) for field in MonthView.__struct_fields__}, blockers=keeps)
 
 
@@ -133,7 +135,7 @@ async def close(asking: Asking, name: str, reason: str | None) -> None:
         return noted(asking, Change("month.close", name, after=after))
 
     services = asking.services
-    await Months(services.database, now=services.now).close(name, asking.principal.key_id, reason, said)
+    await Months(services.database, now=services.ledger.instant).close(name, asking.principal.key_id, reason, said)
 
 
 @post("/months/{month_name:str}/close", opt={"role": "finance"}, summary="Close a month", status_code=200)

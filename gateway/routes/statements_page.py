@@ -48,7 +48,7 @@ async def _page(visitor: Visitor, name: str, *, problem: str = "") -> Response[b
         month=shown,
         found=found,
         team=team,
-        blockers=await Months(services.database, now=services.now).blockers(name) if may_close else [],
+        blockers=await Months(services.database, now=services.ledger.instant).blockers(name) if may_close else [],
         may_close=may_close,
         may_force=may_close and may(principal, "operator"),
         may_share=_may_share(visitor),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.engine import Connection
 
 from gateway.bench.traffic import Shape, rows
 from gateway.db import migrate
@@ -182,6 +183,23 @@ async def test_a_wrong_sum_is_found_and_mended(third: Database, change: str) -> 
     assert await sum_proof.differences(third) != []
     await sums.rebuild(third)
     assert await sum_proof.differences(third) == []
+
+
+async def test_sums_are_made_anew_where_it_takes_long_to_find_out_of_which_days(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No key begins with the day, so all sums are looked through: of years that is longer than a statement may take."""
+    await write(database, TRAFFIC[:100])
+    really = sums.days_there
+
+    def slowly(connection: Connection, **given: bool) -> range:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_sleep(2.1)"))
+        return really(connection, **given)
+
+    monkeypatch.setattr(sums, "days_there", slowly)
+    assert await sums.rebuild(database) > 0
+    assert await sum_proof.differences(database) == []
 
 
 async def test_pruning_within_a_block_keeps_the_days_of_it(full: Database) -> None:

@@ -10,11 +10,11 @@ from sqlalchemy.engine import Connection
 
 from gateway.db.queries import Queries
 from gateway.db.session import Database
-from gateway.db.sums import BLOCKS_TO, DAY, DAYS_TO, LABELS_TO
+from gateway.db.sums import BLOCKS_TO, COLUMNS, DAY, DAYS_TO, LABELS_TO
 from gateway.ledger import request_rows, sum_blocks, sum_proof, sum_upgrade, sums
-from gateway.ledger.request_rows import Made
+from gateway.ledger.request_rows import Made, RequestRows
 from gateway.ledger.retention import Kept, Retention
-from gateway.ledger.sum_rows import Changed, turn
+from gateway.ledger.sum_rows import Changed, be_patient, lock, turn
 from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, made, same, setting, write
 from tests.unit.ledger import version_before
 
@@ -173,3 +173,81 @@ async def test_a_day_that_the_version_before_makes_at_the_same_moment_is_made_on
     assert await setting(database, LABELS_TO) == END // 3_600
     assert await sum_proof.differences(database) == []
     await same(database, TRAFFIC, [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {}), ((), BEGAN, END, {})])
+
+
+@pytest.mark.parametrize("mending", ["mend", "rebuild"])
+async def test_mending_a_day_that_the_version_before_makes_at_that_moment_waits_for_no_circle(
+    database: Database, mending: str
+) -> None:
+    """It forgets the day and then asks for the hours: who holds the hours and asks for the day would wait for ever."""
+    today = [row for row in TRAFFIC if row[1] >= LAST * DAY]
+    late = [row for row in today if row[1] < LAST * DAY + 20 * 3_600][-1:]
+    await write(database, [row for row in TRAFFIC if row not in late])
+    await sums.make_days(database, LAST * DAY + 20 * 3_600)
+    before = version_before.Before(database.dialect)
+    await database.transact(before.add, late)
+    making, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def slowly(connection: Connection) -> None:
+        be_patient(connection)
+        version_before.make_day(connection, LAST + 1)
+        loop.call_soon_threadsafe(making.set)
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_sleep(0.3)"))
+        lock(connection)
+
+    older = asyncio.create_task(database.transact(slowly))  # noqa: TID251 - a test's own
+    await making.wait()
+    if mending == "mend":
+        await sum_upgrade.mend(database)
+    else:
+        await database.transact(sums.rebuild_day, LAST)
+    await older
+    await made(database, END + 3_600)
+    assert await sum_upgrade.mend(database) == 0
+    assert await sum_proof.differences(database) == []
+
+
+@pytest.mark.parametrize("begun", [0, 9])
+async def test_what_joins_a_day_is_named_before_anybody_waits_for_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch, begun: int
+) -> None:
+    """Names are a third of the work, and whoever counts the same new one for the day before would wait in a circle."""
+    await write(database, TRAFFIC)
+    await sums.make_days(database, LAST * DAY + begun * 3_600)
+    first = (LAST * 24 + begun) * 3_600.0
+    model = COLUMNS.index("model")
+    new = [row for row in TRAFFIC if first <= row[1] < LAST * DAY + 20 * 3_600][:1]
+    named = [(f"named-{i}", first + 5.0, *row[2:model], "new", *row[model + 1 :]) for i, row in enumerate(new)]
+    await write(database, named)
+    late = [(f"late-{i}", first - 5.0, *row[2:]) for i, row in enumerate(named)]
+    really, adding, loop = sums._put_labels, asyncio.Event(), asyncio.get_running_loop()
+
+    def slowly(connection: Connection, *given: Any) -> None:
+        try:
+            really(connection, *given)
+        finally:
+            loop.call_soon_threadsafe(adding.set)
+        if connection.dialect.name == "postgresql" and not begun:
+            connection.execute(text("SELECT pg_sleep(0.3)"))
+
+    locked: list[Connection] = []
+    naming = RequestRows._made
+
+    def unless_locked(self: RequestRows, connection: Connection, *given: Any) -> Any:
+        assert connection not in locked
+        return naming(self, connection, *given)
+
+    def and_tell(connection: Connection) -> None:
+        lock(connection)
+        locked.append(connection)
+
+    for where, name, value in ((sums, "_put_labels", slowly), (sums, "lock", and_tell)):
+        monkeypatch.setattr(where, name, value)
+    monkeypatch.setattr(RequestRows, "_made", unless_locked)
+    making = asyncio.create_task(sums.make_days(database, first + 3_600))  # noqa: TID251 - a test's own
+    await adding.wait()
+    await database.transact(RequestRows(database.dialect).add, late)
+    await making
+    assert locked
+    assert await sum_proof.differences(database) == []

@@ -130,8 +130,8 @@ async def test_a_day_that_is_added_to_meanwhile_is_added_up_again(
     late = [row for row in TRAFFIC[::5] if row[1] < LAST * DAY]
     await upgraded(database, [row for row in TRAFFIC if row not in late])
     writer, turns = RequestRows(database.dialect), []
-    where = sum_gathered if step == "_gather_next" else sum_anew
-    locked = where.lock
+    where, name = (sum_gathered, "lock") if step == "_gather_next" else (sum_anew, "hold")
+    locked = getattr(where, name)
 
     def and_write(connection: Connection) -> None:
         """In the same transaction, for on SQLite there is no other: taken back with it, and written again below."""
@@ -141,14 +141,14 @@ async def test_a_day_that_is_added_to_meanwhile_is_added_up_again(
             writer.add(connection, [row for row in late if row[1] // DAY == first[1] // DAY])
         locked(connection)
 
-    monkeypatch.setattr(where, "lock", and_write)
+    monkeypatch.setattr(where, name, and_write)
     if step == "_put_anew":
-        monkeypatch.setattr(where, "lock", locked)
+        monkeypatch.setattr(where, name, locked)
         while await sum_upgrade._gather(database) is not None:
             pass
         await write(database, [row for row in late if row[1] // DAY < LAST - 3])
         late[:] = [row for row in late if row[1] // DAY == LAST - 1] or late[-1:]
-        monkeypatch.setattr(where, "lock", and_write)
+        monkeypatch.setattr(where, name, and_write)
     if step == "_gather_next":
         with pytest.raises(Changed):
             await database.transact(sum_upgrade._gather_next)

@@ -72,6 +72,16 @@ async def test_who_may_close(home: House, role: Role, team: str, status: int) ->
     assert answer.status_code == status, answer.text
 
 
+async def test_no_hosts_clock_closes_a_month_that_runs(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is admitted goes by the database's time: entries of a month that was closed too early would change it."""
+    monkeypatch.setattr(home.services, "now", lambda: float(at(2026, 12, 5)))
+    refused = await ask(home, "POST", "/api/v1/months/2026-11/close", json={})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "month_not_closable")
+    assert "2026-11 runs until" in refused.json()["error"]["message"]
+    told = (await ask(home, "GET", "/api/v1/months/2026-11")).json()["blockers"]
+    assert [blocker["kind"] for blocker in told] == ["running"]
+
+
 async def test_force_is_for_operators_and_has_a_reason(home: House) -> None:
     """Closing over something open is a decision that somebody answers for."""
     path, finance = "/api/v1/months/2026-10/close", await home.key("finance", "")

@@ -78,6 +78,19 @@ async def test_a_refusal_says_everything_a_person_needs(rig: Rig, clock: FrozenC
     assert await held(ledger)
 
 
+async def test_a_refusal_of_a_budget_that_never_ends_says_so(rig: Rig) -> None:
+    """Whoever waits for a day that does not come does not ask for another limit."""
+    ledger = await rig.ledger()
+    await ledger.set_budget(budget("team:acme", 10, window="total"), "test")
+    await held(ledger)
+    with pytest.raises(BudgetExhausted) as caught:
+        await held(ledger)
+    assert caught.value.message == (
+        "The budget team:acme of 0.00000001 USD in total is exhausted: 0 USD spent, 0.00000001 USD held for "
+        "running requests, and this request may cost up to 0.00000001 USD. It never resets."
+    )
+
+
 @pytest.mark.parametrize("scope", ["user:ann", "model:smart", "model:openai/gpt-5-mini", "tag:env=prod"])
 async def test_what_remains_is_told_of_every_budget_a_request_draws_on(rig: Rig, scope: str) -> None:
     """Clients slow down by it; whoever was limited by user, model or tag was told nothing, or another's larger rest."""
