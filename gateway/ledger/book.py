@@ -63,12 +63,14 @@ class Book:
         self._add_leases = insert_once(database.dialect, Lease)
         self._add_boot = insert_once(database.dialect, Boot)
 
-    async def open_boot(self, boot: str, host: str, now: float, *, journalled: bool) -> None:
-        await self._database.transact(self._open_boot, {"id": boot, "host": host, "journalled": journalled}, now)
+    async def open_boot(self, boot: str, host: str, now: float, *, journalled: bool) -> float:
+        """A boot begins; answers the database's clock."""
+        return await self._database.transact(self._open_boot, {"id": boot, "host": host, "journalled": journalled}, now)
 
-    def _open_boot(self, connection: Connection, row: dict[str, object], now: float) -> None:
+    def _open_boot(self, connection: Connection, row: dict[str, object], now: float) -> float:
         instant = self._clock(connection, now)
         connection.execute(self._add_boot, [row | {"started": instant, "seen": instant}])
+        return instant
 
     def _clock(self, connection: Connection, now: float) -> float:
         """The database's: who is gone may not depend on which host looks. SQLite has none but this host's."""

@@ -95,10 +95,10 @@ class Ledger:
             self._book, self.boot, self._pools, instant=self._pulse.instant, monotonic=monotonic, tasks=tasks
         )
         self._leases.durable = self._journal.synced
-        self._shipper = Shipper(posts, self.boot, self._journal, now=now)
+        self._shipper = Shipper(posts, self.boot, self._journal, now=self._pulse.instant)
         self.waiting = self._shipper.waiting
         self._recorder = Recorder(database, explain_days=settings.telemetry.explain_days, now=now)
-        self._recovery = Recovery(database, self._book, posts, journal_dir, now=now)
+        self._recovery = Recovery(database, self._book, posts, journal_dir, now=self._pulse.instant)
         self._retention = Retention(database, kept(settings), now=now)
         self.instant = self._pulse.instant
         self._tender = Tender(self._pulse, self._leases, self._recovery, self._refresh, monotonic=monotonic)
@@ -116,7 +116,7 @@ class Ledger:
     async def start(self, *, background: bool = True) -> None:
         """Recover what dead processes left, open the journal, read the budgets. Raises as database and disk do."""
         journalled = self._journal.durability != "off"
-        await self._book.open_boot(self.boot, self._host, self._now(), journalled=journalled)
+        await self._pulse.begin(self._host, journalled=journalled)
         await sums.ensure(self._database)
         await self._recovery.recover()
         self._journal.open()

@@ -61,6 +61,12 @@ class Pulse:
         """
         return self._there + self._monotonic() - self._heard
 
+    async def begin(self, host: str, *, journalled: bool) -> None:
+        """The boot's row is made, and the database's clock heard. Raises what an unreachable database raises."""
+        asked, heard = self._now(), self._monotonic()
+        self._there = await self._book.open_boot(self._boot, host, asked, journalled=journalled)
+        self._heard = heard
+
     async def beat(self) -> None:
         """Raises BootClosed, and what an unreachable database raises."""
         asked, heard = self._now(), self._monotonic()

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from types import ModuleType
@@ -161,6 +162,32 @@ async def test_what_comes_late_is_booked_in_the_first_open_month(database: Datab
     later = months(database, after + 40 * 86_400)
     assert (await later.close(following(month), "ann", "test")).adjustments_nano == 8
     assert await problems(database) == []
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_host_whose_clock_is_behind_books_late_too(postgres_url: str, tmp_path: Path, killed: bool) -> None:
+    """Which months are over is the database's to say: else what such a host posts or recovers changes a sealed one."""
+    async with fresh(tmp_path, postgres_url) as database:
+        rig = await rig_of(database, tmp_path, time.time() - 70 * 86_400)
+        ledger = await rig.ledger()
+        rig.clock.advance(-40 * 86_400.0)
+        month = month_of(ledger.instant())
+        asked = call()
+        slow = await ledger.hold(asked, plan(asked))
+        await ledger.flush()
+        rig.clock.advance(40 * 86_400.0)
+        seal = await months(database, ledger.instant()).close(month, "ann", "the stream will never end")
+        if killed:
+            rig.kill(ledger)
+            ledger = await rig.ledger()
+        else:
+            ledger.settle(slow, settled(5))
+        await ledger.flush()
+        assert (await booked(database, month), await booked(database, following(month))) == (0, await spent(database))
+        assert await spent(database) > 0
+        assert await months(database).seal(month) == seal
+        assert await problems(database) == []
+        await rig.close()
 
 
 async def test_a_process_that_lives_and_is_idle_is_no_reason(tmp_path: Path) -> None:
