@@ -16,6 +16,7 @@ from gateway.call import Body, Native, Operation
 from gateway.errors import InvalidRequest
 from gateway.providers import Sending
 from gateway.stream import StreamGarbage
+from gateway.stream_reader import prompts_of
 from gateway.upstream.fields import mapping, objects
 from gateway.upstream.passing import WORDS
 
@@ -121,7 +122,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
             return min(refused)
         if self.one_choice and body.get("n") not in (None, 1):
             return "n"
-        return "prompt" if self.one_prompt and has_prompts(body) else ""
+        return "prompt" if self.one_prompt and prompts_of(body) else ""
 
     def _message(self, message: object) -> object:
         if not isinstance(message, dict):
@@ -190,13 +191,6 @@ def _only_named(body: Body) -> Body:
         return body
     tools = [tool for tool in objects(body.get("tools")) if mapping(tool.get("function")).get("name") == name]
     return {**body, "tools": tools, "tool_choice": "required"}
-
-
-def has_prompts(body: Body) -> bool:
-    """Whether a completion asks for answers to several prompts; a list of numbers is one."""
-    prompt = body.get("prompt")
-    prompts = cast("list[object]", prompt) if isinstance(prompt, list) else []
-    return len(prompts) > 1 and not isinstance(prompts[0], int)
 
 
 def _bare(call: Body) -> Body:
