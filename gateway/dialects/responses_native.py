@@ -124,4 +124,6 @@ def _apart(body: Body, items: list[Body]) -> Body:
         found["items"] = rest
     if rest := unread.of_tools(body.get("tools")):
         found["offered"] = rest
+    if rest := unread.of_settings(body):
+        found["settings"] = rest
     return found
