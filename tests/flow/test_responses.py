@@ -197,7 +197,6 @@ async def test_a_refusal_has_openais_shape(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "way"),
     [
-        ({"conversation": "conv_1"}, "previous_response_id"),
         ({"prompt": {"id": "pmpt_1"}}, "'instructions'"),
         ({"background": True, "stream": True}, "/v1/responses/ID"),
     ],
