@@ -29,7 +29,8 @@ class Quirks(Struct, frozen=True, kw_only=True):
 
     `refused`: fields OpenAI defines that it cannot honour, a 400 here rather than silence there; `one_choice`: `n` too,
     `one_prompt`: a list of prompts.
-    `names_tools`: whether a tool can be chosen by name, else it is the only one and required.
+    `names_tools`: whether a tool can be chosen by name, else it is the only one and required. `chooses_among`: whether
+    it knows `allowed_tools`, else the others are not offered.
     `operations`: what it has. `developer`: whether it knows that role (else it is told as `system`). `message_fields`:
     the only fields of a message that it takes, where it refuses others.
     `short_ids`: calls of tools must have ids of nine letters and digits.
@@ -47,6 +48,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
     one_choice: bool = False
     one_prompt: bool = False
     names_tools: bool = True
+    chooses_among: bool = False
     operations: frozenset[Operation] = frozenset(WORDS)
     developer: bool = True
     message_fields: frozenset[str] = frozenset()
@@ -87,8 +89,9 @@ class Quirks(Struct, frozen=True, kw_only=True):
             raise InvalidRequest(f"{name} cannot honour `{field}`.", param=field, code="unsupported_parameter")
         if self.dropped or self.renamed:
             body = self._renamed(body)
-        if not self.names_tools:
-            body = _only_named(body)
+        if body.get("tool_choice").__class__ is dict:  # a word in nearly every request
+            body = body if self.chooses_among else _only_allowed(body)
+            body = body if self.names_tools else _only_named(body)
         if self.developer and not self.short_ids and not self.message_fields:
             return body
         messages = body.get("messages")
@@ -182,6 +185,27 @@ class Quirks(Struct, frozen=True, kw_only=True):
             thought = said.pop(self.reasoning)
             if thought and not said.get("reasoning_content"):
                 said["reasoning_content"] = thought
+
+
+def _only_allowed(body: Body) -> Body:
+    """The tools of which some may be called, as the only ones there are. Raises InvalidRequest where there is none."""
+    choice = mapping(body.get("tool_choice"))
+    if choice.get("type") != "allowed_tools":
+        return body
+    given = mapping(choice.get("allowed_tools"))
+    names = {_name_of(tool) for tool in objects(given.get("tools"))}
+    tools = [tool for tool in objects(body.get("tools")) if _name_of(tool) in names]
+    required = given.get("mode") == "required"
+    if tools:
+        return {**body, "tools": tools, "tool_choice": "required" if required else "auto"}
+    if required:
+        raise InvalidRequest("'tool_choice' allows no tool that is among 'tools'.", param="tool_choice")
+    return {name: value for name, value in body.items() if name not in ("tools", "tool_choice", "parallel_tool_calls")}
+
+
+def _name_of(tool: Body) -> object:
+    kind = tool.get("type", "function")
+    return mapping(tool.get(kind) if isinstance(kind, str) else None).get("name")
 
 
 def _only_named(body: Body) -> Body:
