@@ -89,8 +89,7 @@ def _of_item(item: Body) -> Body:
             told = dicts(cast("object", parts))
             if inner := _of_parts(told):
                 rest[name] = inner
-            kinds = [part.get("type") for part in told]
-            if kind in _SHOWING and not _TEXTS.issuperset(kinds):
+            if kind in _SHOWING and not _TEXTS.issuperset(kinds := [part.get("type") for part in told]):
                 rest["shows"] = kinds
     return rest
 
