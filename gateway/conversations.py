@@ -144,7 +144,8 @@ def named(items: list[Body], taken: set[str]) -> list[Body]:
     found: list[Body] = []
     for item in items:
         name = item.get("id")
-        if not isinstance(name, str) or not name or name in taken:
+        of_its_call = item.get("type") == "local_shell_call_output"
+        if not isinstance(name, str) or not name or (name in taken and not of_its_call):
             name = f"item_{uuid7().replace('-', '')}"
         taken.add(name)
         found.append({**item, "id": name})

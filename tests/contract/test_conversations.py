@@ -98,3 +98,15 @@ async def test_conversations_alone_are_bounded_too(url: str, clock: FrozenClock)
             await kept.conversations.get(OURS, name)
     assert len((await kept.conversations.get(OURS, names[-1])).items) == 1
     await made.close()
+
+
+async def test_a_local_shells_result_keeps_naming_its_call(kept: Responses) -> None:
+    """Its id is its call's, by the specification: under a name of its own it would answer nothing."""
+    call: Body = {"type": "local_shell_call", "id": "lsh_1", "call_id": "c", "action": {"command": ["ls"]}}
+    result: Body = {"type": "local_shell_call_output", "id": "lsh_1", "output": "a.py"}
+    name = str((await kept.conversations.make(OURS, [call], {}))["id"])
+    await kept.conversations.add(OURS, name, [result, {**said("a"), "id": "lsh_1"}, {**said("b"), "id": "mine"}])
+    items = (await kept.conversations.get(OURS, name)).items
+    assert [item["id"] for item in items[:2]] == ["lsh_1", "lsh_1"]
+    assert str(items[2]["id"]).startswith("item_")
+    assert items[3]["id"] == "mine"
