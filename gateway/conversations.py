@@ -79,7 +79,10 @@ class Conversations:
 
     async def earlier(self, owner: Principal, name: str) -> list[Body]:
         """All that was said in it, to be answered. Raises NotFound, InvalidRequest where there is no room for more."""
-        items = (await self.get(owner, name)).items
+        found = await self._database.transact(_read, owner, name, self._now())
+        if found is None:
+            raise not_found(name, "conversation")
+        items = found.items
         if len(_encode(items)) > READ:
             raise _too_long()
         return items
@@ -152,9 +155,9 @@ def named(items: list[Body], taken: set[str]) -> list[Body]:
     return found
 
 
-def not_found(name: str) -> NotFound:
+def not_found(name: str, param: str = "id") -> NotFound:
     """There is none, or it is another project's."""
-    return NotFound(f"Conversation with id '{name[:100]}' not found.", param="id", code="conversation_not_found")
+    return NotFound(f"Conversation with id '{name[:100]}' not found.", param=param, code="conversation_not_found")
 
 
 def no_item(item_id: str) -> NotFound:
