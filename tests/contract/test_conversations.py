@@ -72,12 +72,12 @@ async def test_those_nobody_uses_give_way_first(url: str, clock: FrozenClock) ->
     await made.start()
     kept = Responses(made, "here", KeptSettings(project_responses=100_000), now=clock.now)
     used, left = [str((await kept.conversations.make(OURS, [said("a" * 20_000)], {}))["id"]) for _ in range(2)]
-    for number in range(31):
+    for number in range(60):  # everything written counts: two look-overs, the second after the last one
         clock.advance(1)
         await kept.put(OURS, {"id": f"resp_{number}", "status": "completed", "output": []}, [said("c" * 1_000)])
     clock.advance(1)
     await kept.conversations.add(OURS, used, [said("b")])
-    await kept.put(OURS, {"id": "resp_last", "status": "completed", "output": []}, [said("c" * 70_000)])
+    await kept.put(OURS, {"id": "resp_last", "status": "completed", "output": []}, [said("c" * 40_000)])
     assert len((await kept.conversations.get(OURS, used)).items) == 2
     with pytest.raises(NotFound):
         await kept.conversations.get(OURS, left)
