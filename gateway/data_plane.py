@@ -20,7 +20,7 @@ from gateway.journey import Answer
 from gateway.pipeline import Pipeline
 from gateway.prompt_tokens import Counter
 from gateway.repeats import Repeats
-from gateway.routes import batches, files, media, messages, openai, responses
+from gateway.routes import batches, conversations, files, media, messages, openai, responses
 from gateway.routes.responses_socket import Sockets
 from gateway.server_protocol import Door
 
@@ -75,6 +75,11 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
         *openai.route_handlers(found),
         *messages.route_handlers(),
         *responses.route_handlers(responses.Desk(worker.responses, worker.keyring, making)),
+        *conversations.route_handlers(
+            conversations.Desk(
+                worker.responses.conversations, worker.keyring, settings.server, monotonic=time.monotonic
+            )
+        ),
         *files.route_handlers(worker.files, worker.keyring, patience=settings.server.body_timeout),
         *batches.route_handlers(_batch_desk(worker, office)),
     ]

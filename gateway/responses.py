@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 
 from gateway.aftermath import closed
 from gateway.call import Body, Principal
+from gateway.conversations import Conversations
 from gateway.db.models import KeptResponse
 from gateway.db.session import UNREACHABLE, Database
 from gateway.errors import InvalidRequest, NotFound
@@ -83,6 +84,7 @@ class Responses:
         self._settings = settings
         self._now = now
         self._fresh: dict[tuple[str, str], int] = {}
+        self.conversations = Conversations(database, settings, now=now, tidy=self._tidy)
 
     @property
     def keeps(self) -> bool:
@@ -122,7 +124,11 @@ class Responses:
             raise InvalidRequest(message, param="previous_response_id", code="invalid_value")
         found: list[Body] = []
         for kept in chain:
-            found += [*kept.asked, *cast("list[Body]", kept.response["output"])]
+            response = kept.response
+            if response.get("conversation"):
+                message = "That response is a part of a conversation: continue with 'conversation'."
+                raise InvalidRequest(message, param="previous_response_id", code="invalid_value")
+            found += [*kept.asked, *cast("list[Body]", response["output"])]
         return found
 
     async def referred(self, owner: Principal, given: list[object]) -> list[object]:

@@ -5,9 +5,10 @@ reached, what an answer costs.
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.call import Body, Chunk
 from gateway.errors import UpstreamTimeout
@@ -17,18 +18,21 @@ from gateway.transport import BrokenOff, Exchange, TimedOut
 from gateway.transport.refusal import in_band_message, in_doubt
 from policies.money import Usage
 
+CountsAlong = Literal["", "each", "all"]
+
 
 class StreamRules(Struct, frozen=True, kw_only=True):
     """What a provider knows about all its streams. `clean` takes secrets out of an upstream's words.
 
-    `counts_along`: it was asked to count in every event, which is not for clients unless they asked for it too.
+    `counts_along`: it was asked to count in every event, which is not for clients unless they asked for it too; what
+    `each` choice has used, or `all` of them.
     With `needs_done=False` the end of the connection will do for `[DONE]`, for servers that never send it. `tell` puts
     an event into OpenAI's words, in place, where a service has others.
     """
 
     name: str
     needs_done: bool = True
-    counts_along: bool = False
+    counts_along: CountsAlong = ""
     tell: Callable[[Body], None] | None = None
     clean: Callable[[str], str] = str
 
@@ -63,7 +67,9 @@ class ChunkReader:
         self._open: set[int] = set()
         self._finished: set[int] = set()
         self._usage: Usage | None = None
-        self._hushed = rules.counts_along and not wants_counts(sending.body)
+        self._hushed = bool(rules.counts_along) and not wants_counts(sending.body)
+        self._counts: dict[int, int] = {}  # tokens written so far, by choice
+        self._prompts = len(prompts_of(sending.body))
 
     async def more(self) -> list[Chunk]:
         """The chunks of the next packets, at least one; none when the answer is whole."""
@@ -122,13 +128,27 @@ class ChunkReader:
             finish = self._note(choice) or finish
         usage = read_usage(body) if body.get("usage") is not None else None
         if usage is not None and choices and self._rules.counts_along:
+            so_far = self._so_far(choices, usage)
             if not self._hushed:
-                return Chunk(body, usage, finish, so_far=usage)
+                return Chunk(body, usage, finish, so_far=so_far)
             del body["usage"]
-            return Chunk(body, None, finish, so_far=usage)
+            return Chunk(body, None, finish, so_far=so_far)
         if usage is not None:
             self._usage = usage
         return Chunk(body, usage, finish)
+
+    def _so_far(self, choices: list[dict[str, Any]], usage: Usage) -> Usage | None:
+        """What all of the answer has used. Of several prompts an event tells its own, and who knows what of the others
+        has been read.
+        """
+        if self._prompts > 1:
+            return None
+        if self._rules.counts_along == "all":
+            return usage
+        self._counts[choices[0].get("index", 0)] = usage.completion
+        if len(self._counts) == 1:
+            return usage
+        return replace(usage, completion=sum(self._counts.values()))
 
     def _note(self, choice: Body) -> str | None:
         index = choice.get("index", 0)
@@ -169,6 +189,13 @@ def wants_counts(body: Body) -> bool:
     """Whether a client has asked for counts in every event, as vLLM and SGLang tell them."""
     options = body.get("stream_options")
     return isinstance(options, dict) and bool(cast("Body", options).get("continuous_usage_stats"))
+
+
+def prompts_of(body: Body) -> list[object]:
+    """What a completion is asked to go on with, where that is several prompts; a list of numbers is one."""
+    prompt = body.get("prompt")
+    prompts = cast("list[object]", prompt) if isinstance(prompt, list) else []
+    return prompts if len(prompts) > 1 and not isinstance(prompts[0], int) else []
 
 
 def _apart(chunk: Chunk) -> list[Chunk]:

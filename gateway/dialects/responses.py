@@ -45,6 +45,7 @@ class Compacting(Responses):
         if given is None or isinstance(given, str | list):
             given = [*items_of(cast("object", given)), TRIGGER]
         made = {"input": given, "store": False, "stream": False, "background": False, "max_output_tokens": None}
+        made["conversation"] = None  # it is read, and stays as it is
         inner = as_asked(lambda: translate({**body, **made}, earlier))
         return _asked(inner, CompactedVoice(inner, [*(earlier or ()), *inner.items]))
 

@@ -11,6 +11,7 @@ import msgspec
 
 from gateway.call import Body, Native
 from gateway.dialects.chat import dicts, first_choice, text_of, thought_of
+from gateway.dialects.conversations import name_of
 from gateway.dialects.named import detail_of
 from gateway.dialects.responses_compaction import compacted
 from gateway.dialects.responses_items import Called, Event, Noted, Ran, Said
@@ -90,6 +91,15 @@ class ResponsesVoice:
         """The client does not wait for the answer."""
         return bool(self._inner.asked.background)
 
+    @property
+    def conversation(self) -> str | None:
+        """Which one it reads, and is to be a part of."""
+        return name_of(self._inner.asked.conversation)
+
+    def alone(self) -> None:
+        """It could not be made a part of its conversation, and says so."""
+        self._response["conversation"] = None
+
     def queued(self, request_id: str, model: str, at: float) -> Body:
         """The response before it is begun."""
         self._begin({"id": request_id.replace("-", ""), "created": int(at), "model": model})
@@ -141,8 +151,9 @@ class ResponsesVoice:
 
     def _ours(self) -> Body:
         """What of a response is nearhit's, whoever made it."""
-        names = ("id", "created_at", "model", "previous_response_id", "background", "prompt_cache_key")
-        return {**{name: self._response[name] for name in names}, "store": self.keeps}
+        names = ("id", "created_at", "model", "previous_response_id", "background", "prompt_cache_key", "conversation")
+        told = {name: self._response[name] for name in names if name in self._response}
+        return {**told, "store": self.keeps}
 
     def final(self) -> Body:
         """The whole response, as far as it has come."""

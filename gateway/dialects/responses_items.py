@@ -180,11 +180,13 @@ class Ran(Struct):
 def begun(item: Body, index: int) -> Iterator[Event]:
     """How an item begins that is whole already, up to its end; those of messages, thoughts and functions have more."""
     started: Body = {**item, "status": "in_progress"} if "status" in item else dict(item)
-    commands = cast("Body", item.get("action") or {}).get("commands") if item.get("type") == "shell_call" else None
+    action = item.get("action")
+    told = cast("Body", action) if item.get("type") == "shell_call" and isinstance(action, dict) else {}
+    commands = told.get("commands")
     if not isinstance(commands, list):
         yield "response.output_item.added", {"output_index": index, "item": started}
         return
-    started["action"] = {**cast("Body", item["action"]), "commands": []}
+    started["action"] = {**told, "commands": []}
     yield "response.output_item.added", {"output_index": index, "item": started}
     for place, command in enumerate(cast("list[object]", commands)):
         where: Body = {"output_index": index, "command_index": place}

@@ -23,6 +23,7 @@ _TRANSLATED = frozenset(
     (
         *("model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "max_output_tokens"),
         *("temperature", "top_p", "stream", "store", "background", "previous_response_id", "metadata"),
+        "conversation",
         *("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
         *("service_tier", "client_metadata", "stream_options", "reasoning", "truncation"),
     )
@@ -124,4 +125,6 @@ def _apart(body: Body, items: list[Body]) -> Body:
         found["items"] = rest
     if rest := unread.of_tools(body.get("tools")):
         found["offered"] = rest
+    if rest := unread.of_settings(body):
+        found["settings"] = rest
     return found

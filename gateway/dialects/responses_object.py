@@ -8,6 +8,7 @@ from typing import cast
 import msgspec
 
 from gateway.call import Body
+from gateway.dialects.conversations import name_of
 from gateway.dialects.responses_shapes import Format, Responses, Tool
 
 _builtins = msgspec.to_builtins
@@ -18,11 +19,13 @@ _TIERS = frozenset({"auto", "default", "flex", "scale", "priority", "fast", "ult
 def blank(asked: Responses) -> Body:
     """The answer before anything is known of it; `store` is false until somebody keeps it."""
     reasoning = asked.reasoning
+    conversation = name_of(asked.conversation)
     return {
         "object": "response",
         "status": "in_progress",
         "background": bool(asked.background),
         "completed_at": None,
+        **({"conversation": {"id": conversation}} if conversation is not None else {}),
         "error": None,
         "incomplete_details": None,
         "instructions": asked.instructions,

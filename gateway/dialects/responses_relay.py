@@ -48,10 +48,10 @@ def events_of(item: Body, index: int) -> Iterator[Event]:
     empty |= {name: "" for name in ("arguments", "input") if isinstance(item.get(name), str)}
     yield from begun({**item, **empty}, index)
     if kind == "message":
-        for place, part in enumerate(dicts(item.get("content"))):
+        for place, part in enumerate(_parts(item.get("content"))):
             yield from _part(part, {**where, "content_index": place})
     if kind == "reasoning":
-        for place, part in enumerate(dicts(item.get("summary"))):
+        for place, part in enumerate(_parts(item.get("summary"))):
             yield from _summed_up(part, {**where, "summary_index": place})
     if kind == "function_call":
         yield "response.function_call_arguments.delta", {**where, "delta": item.get("arguments")}
@@ -61,6 +61,11 @@ def events_of(item: Body, index: int) -> Iterator[Event]:
         yield "response.custom_tool_call_input.delta", {**where, "delta": item.get("input")}
         yield "response.custom_tool_call_input.done", {**where, "input": item.get("input")}
     yield _DONE, {"output_index": index, "item": item}
+
+
+def _parts(value: object) -> list[Body]:
+    """What an upstream has told; a server that is none of OpenAI's may tell anything."""
+    return [part for part in dicts(value) if isinstance(cast("object", part), dict)]
 
 
 def _part(part: Body, where: Body) -> Iterator[Event]:
@@ -74,7 +79,7 @@ def _part(part: Body, where: Body) -> Iterator[Event]:
         begun |= {"annotations": list[Body](), "logprobs": list[Body]()}
     yield "response.content_part.added", {**where, "part": begun}
     yield f"response.{kind}.delta", {**where, "delta": part.get(name), **logprobs}
-    for place, note in enumerate(dicts(part.get("annotations"))):
+    for place, note in enumerate(_parts(part.get("annotations"))):
         yield "response.output_text.annotation.added", {**where, "annotation_index": place, "annotation": note}
     yield f"response.{kind}.done", {**where, name: part.get(name), **logprobs}
     yield "response.content_part.done", {**where, "part": part}

@@ -165,11 +165,9 @@ _INSTEAD = "send the whole conversation as 'input'"
 
 
 def _refuse_state(asked: shapes.Responses, *, kept: bool) -> None:
-    for name in ("conversation", "prompt") if kept else ("previous_response_id", "conversation", "prompt"):
+    for name in ("prompt",) if kept else ("previous_response_id", "conversation", "prompt"):
         if getattr(asked, name) is not None:
             instead = _INSTEAD if name != "prompt" else "send its text as 'instructions' and 'input'"
-            if name == "conversation" and kept:
-                instead = f"continue with 'previous_response_id', or {_INSTEAD}"
             message = f"'{name}' needs a state that is not kept here: {instead}."
             raise InvalidRequest(message, param=name, code="unsupported_parameter")
     if asked.background and not kept:

@@ -25,6 +25,7 @@ def _fields(shape: type[Struct]) -> frozenset[str]:
 _ITEMS = {str(shape.__struct_config__.tag): _fields(shape) for shape in get_args(shapes.AnyItem)}
 # Read, but from there on only: their place is as much of an answer as they are.
 _PLACED = frozenset(("tool_search_output", "additional_tools", "configuration_update"))
+_SHOWING = frozenset(("function_call_output", "custom_tool_call_output"))  # pictures, which are a user's in chat
 _ACTIONS = {
     "local_shell_call": ("action", _fields(shapes.ExecAction)),
     "shell_call": ("action", _fields(shapes.ShellAction)),
@@ -38,7 +39,11 @@ _PARTS = {
     "input_image": frozenset((*_SILENT, "image_url", "detail")),
     "input_file": frozenset((*_SILENT, "file_data", "filename")),
 }
+_TEXTS = frozenset(("input_text", "output_text"))
+_CHOICE = frozenset(("type", "name", "namespace", "mode", "tools"))
 _PRINTED = _fields(shapes.ShellPrinted)  # a shell's parts have no type
+_TEXT = _fields(shapes.Text)
+_FORMAT = _fields(shapes.Format)
 _FUNCTION = frozenset(("type", "name", "description", "parameters", "strict"))
 
 
@@ -50,6 +55,20 @@ def of_items(items: Iterable[Body]) -> list[Any]:
 def of_tools(tools: object) -> list[Any]:
     """Of those that are offered as functions; the others are told as a whole elsewhere."""
     return [[place, rest] for place, tool in enumerate(dicts(tools)) if (rest := _of_tool(tool))]
+
+
+def of_settings(body: Body) -> Body:
+    """Of the form of the answer and of the choice among tools."""
+    text, choice = body.get("text"), body.get("tool_choice")
+    found: Body = {}
+    if isinstance(text, dict):
+        told = cast("Body", text)
+        found = _besides(told, _TEXT)
+        if isinstance(form := told.get("format"), dict) and (rest := _besides(cast("Body", form), _FORMAT)):
+            found["format"] = rest
+    if isinstance(choice, dict) and (rest := _besides(cast("Body", choice), _CHOICE)):
+        found["tool_choice"] = rest
+    return found
 
 
 def _of_item(item: Body) -> Body:
@@ -66,8 +85,12 @@ def _of_item(item: Body) -> Body:
             rest[name] = inner
     for name in ("content", "output"):
         parts = item.get(name)
-        if isinstance(parts, list) and name in read and (inner := _of_parts(dicts(cast("object", parts)))):
-            rest[name] = inner
+        if isinstance(parts, list) and name in read:
+            told = dicts(cast("object", parts))
+            if inner := _of_parts(told):
+                rest[name] = inner
+            if kind in _SHOWING and not _TEXTS.issuperset(kinds := [part.get("type") for part in told]):
+                rest["shows"] = kinds
     return rest
 
 

@@ -24,13 +24,16 @@ from gateway.upstream.base import Means
 from gateway.upstream.exchanges import config_of
 from gateway.upstream.openai_batches import OpenAIBatches, Places
 from gateway.upstream.openai_http import PATHS, Manner, OpenAISpeaker, SpokenConfig, renewed
+from gateway.upstream.quirks import Quirks
 
 # A deployment's name becomes a part of the address: nothing that could lead elsewhere on that host.
 _DEPLOYMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ENVELOPE = frozenset({"id", "object", "created", "model", "choices"})
 # Both are limits of a minute; older versions of the service tell what remains of them and not when it is renewed.
 _MANNER = Manner(
-    limits=(x_ratelimit("requests", within=60.0), x_ratelimit("tokens", within=60.0)), batches=OpenAIBatches
+    quirks=Quirks(chooses_among=True),
+    limits=(x_ratelimit("requests", within=60.0), x_ratelimit("tokens", within=60.0)),
+    batches=OpenAIBatches,
 )
 _RENEWED = "2024-09-01"  # since then an output limit has its newer name, the only one that models which reason take
 _VERSION = re.compile(r"v1|\d{4}-\d\d-\d\d(?:-preview)?")

@@ -42,8 +42,9 @@ class OpenAIProvider(CompatibleProvider):
         super().__init__(name, settings, service, means, config)
         host = urlsplit(self._base).hostname or ""
         self._own = any(host == known or host.endswith(f".{known}") for known in _HOSTS)
-        if self._own and config.responses is None:
-            self.manner = replace(self.manner, responses=True)
+        if self._own:
+            quirks = replace(self.manner.quirks, chooses_among=True)
+            self.manner = replace(self.manner, quirks=quirks, responses=config.responses is not False)
         if config.organization:
             self._headers["OpenAI-Organization"] = config.organization
         if config.project:

@@ -26,13 +26,14 @@ from gateway.call import Body, Chunk
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.providers import Billing, Partial, Sending
 from gateway.settings import ProviderSettings
+from gateway.stream_reader import prompts_of
 from gateway.tasks import Tasks
 from gateway.transport import Transport
 from gateway.upstream.base import Means
 from gateway.upstream.compatible import CompatibleProvider, Service
 from gateway.upstream.exchanges import config_of
 from gateway.upstream.openai_http import Isolation, Manner
-from gateway.upstream.quirks import Quirks, has_prompts
+from gateway.upstream.quirks import Quirks
 from policies.money import Usage
 from policies.retry import worth_retrying
 
@@ -46,7 +47,7 @@ _WANTED: Body = {
     "remote_port": None,
 }
 _BROKEN = Quirks(reasoning="reasoning", broken=frozenset({"abort", "error"}))
-_MANNER = Manner(quirks=_BROKEN, isolation="cache_salt", counts_along=True)
+_MANNER = Manner(quirks=_BROKEN, isolation="cache_salt", counts_along="each")
 _HEARD_OUT = 1.0  # seconds at most
 
 
@@ -212,7 +213,7 @@ async def _read(provider: CompatibleProvider, sending: Sending) -> GatewayError 
 
 def _is_several(body: Body) -> bool:
     """Whether it asks for more than one sequence."""
-    return has_prompts(body) or any(body.get(name) not in (None, 1) for name in ("n", "best_of"))
+    return bool(prompts_of(body)) or any(body.get(name) not in (None, 1) for name in ("n", "best_of"))
 
 
 def _with_header(sending: Sending, first: _Server) -> Sending:

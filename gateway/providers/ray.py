@@ -19,7 +19,7 @@ from gateway.upstream.quirks import Quirks
 
 _MULTIPLEXED = "serve_multiplexed_model_id"
 _QUIRKS = Quirks(empties=True, reasoning="reasoning", broken=frozenset({"abort", "error"}))
-_MANNER = Manner(quirks=_QUIRKS, isolation="cache_salt", counts_along=True)
+_MANNER = Manner(quirks=_QUIRKS, isolation="cache_salt", counts_along="each")
 
 
 class Config(SpokenConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -18,5 +18,5 @@ _QUIRKS = Quirks(
     reasoning="reasoning",
     broken=frozenset({"abort", "error"}),
 )
-_MANNER = Manner(quirks=_QUIRKS, isolation="cache_salt", counts_along=True)
+_MANNER = Manner(quirks=_QUIRKS, isolation="cache_salt", counts_along="each")
 build = Builder(Service(base="http://127.0.0.1:8000/v1", keyed=False, manner=_MANNER, billing="stops-on-close"))

@@ -18,6 +18,7 @@ from gateway.call import Body, Call, Principal
 from gateway.connection import Connection
 from gateway.db.session import UNREACHABLE
 from gateway.dialects import Asked
+from gateway.dialects.conversations import name_of, shown
 from gateway.dialects.responses import Compacting
 from gateway.dialects.responses import Responses as Dialect
 from gateway.dialects.responses_answer import ResponsesVoice
@@ -34,6 +35,7 @@ log = structlog.get_logger("nearhit.responses")
 
 _LOOK_SECONDS = 1.0  # how soon a cancellation is noticed that another worker was told
 _LISTED = 20
+_CONTINUED = ("previous_response_id", "conversation")
 _encode = msgspec.json.Encoder().encode
 Json = dict[str, object]
 
@@ -77,8 +79,11 @@ class Continuing(Endpoint):
             return self._speaking.read(given)
         previous, asked = given.get("previous_response_id"), given.get("input")
         earlier: list[Body] = []
+        conversation = self._conversation(given)
         try:
-            if isinstance(previous, str):
+            if conversation is not None:
+                earlier = await self.responses.conversations.earlier(principal, conversation)
+            elif isinstance(previous, str):
                 earlier = await self._past.earlier(principal, previous)
             if isinstance(asked, list) and self.responses.keeps:
                 given = {**given, "input": await self.responses.referred(principal, cast("list[object]", asked))}
@@ -87,6 +92,19 @@ class Continuing(Endpoint):
             raise Overloaded(why, code="database_unavailable", headers=(("retry-after", "2"),)) from error
         return self._speaking.read(given, earlier)
 
+    def _conversation(self, given: Body) -> str | None:
+        """Raises InvalidRequest."""
+        name = name_of(given.get("conversation"))
+        if name is None:
+            return None
+        if not self.responses.conversations.keeps:
+            why = "'conversation' needs a state that is not kept here: send the whole conversation as 'input'."
+            raise InvalidRequest(why, param="conversation", code="unsupported_parameter")
+        if given.get("previous_response_id") is not None:
+            why = "'conversation' and 'previous_response_id' exclude each other."
+            raise InvalidRequest(why, param="conversation", code="mutually_exclusive_parameters")
+        return name
+
     async def _made(self, request_id: str, principal: Principal, scope: HTTPScope, read: Read) -> Call:
         """An upstream that has Responses is sent the request as it came, what it continues written out."""
         call = await super()._made(request_id, principal, scope, read)
@@ -94,19 +112,17 @@ class Continuing(Endpoint):
         if native is None:
             return call
         # Sealed thoughts of what it continues are read, and paid for, as well.
-        continues = read.body.get("previous_response_id") or refers(read.body.get("input"))
+        continues = any(read.body.get(name) for name in _CONTINUED) or refers(read.body.get("input"))
         size = len(_encode(native.body)) if continues else 0
         return msgspec.structs.replace(call, native=native, size=max(call.size, size))
 
     async def _fulfil(self, call: Call, send: Send, connection: Connection) -> None:
         voice = cast("ResponsesVoice", call.voice)
         if not call.directives.write:  # a client that wants nothing kept wants no response kept either
-            if voice.background:
-                raise InvalidRequest(
-                    "'background' needs a response that is kept; 'Cache-Control: no-store' forbids it.",
-                    param="background",
-                    code="invalid_value",
-                )
+            if voice.background or voice.conversation:
+                name = "background" if voice.background else "conversation"
+                message = f"'{name}' needs a response that is kept; 'Cache-Control: no-store' forbids it."
+                raise InvalidRequest(message, param=name, code="invalid_value")
             voice.keeps = False
         await super()._fulfil(call, send, connection)
 
@@ -127,10 +143,24 @@ class Continuing(Endpoint):
 
     async def _kept(self, call: Call, payload: bytes) -> bytes:
         voice = cast("ResponsesVoice", call.voice)
-        if not voice.keeps or await self._past.put(call.principal, voice.final(), voice.items):
-            return payload
-        voice.keeps = False
-        return _encode(voice.final())
+        told = await self._added(call.principal, voice)
+        if voice.keeps and not await self._past.put(call.principal, voice.final(), voice.items):
+            voice.keeps = told = False
+        return payload if told else _encode(voice.final())
+
+    async def _added(self, principal: Principal, voice: ResponsesVoice) -> bool:
+        """What was asked and answered stands in its conversation from now on; whether that was possible."""
+        name = voice.conversation
+        if name is None:
+            return True
+        items = [*voice.items, *cast("list[Body]", voice.final()["output"])]
+        try:
+            await self.responses.conversations.add(principal, name, items)
+        except (GatewayError, *UNREACHABLE) as error:  # it is gone, it is full, or nobody answers
+            log.warning("an answer could not be added to its conversation", error=repr(error)[:200])
+            voice.alone()
+            return False
+        return True
 
     # -- in the background -----------------------------------------------------------------------------------------
 
@@ -140,6 +170,7 @@ class Continuing(Endpoint):
             answer = await self._edge.pipeline.complete(call, _nobody_leaves)
             with closing(answer.reading):
                 await answer.reading.whole()
+            await self._added(call.principal, voice)
             told = voice.final()
         except GatewayError as error:
             told = voice.broken(error)
@@ -216,7 +247,7 @@ class Desk:
         limit, after = limit_of(request, _LISTED), after_of(request)
         names = [str(item["id"]) for item in found]
         start = names.index(after) + 1 if after in names else 0
-        data = [_listed(item) for item in found[start : start + limit]]
+        data = [shown(item) for item in found[start : start + limit]]
         first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
         more = len(found) > start + limit
         return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}
@@ -232,16 +263,6 @@ class Desk:
         if kept.status == "cancelled":
             self._making.stop(response_id)
         return kept.response
-
-
-def _listed(item: Body) -> Body:
-    """A message's text as a list shows it."""
-    content = item.get("content")
-    if item.get("type") != "message":
-        return item
-    kind = "output_text" if item.get("role") == "assistant" else "input_text"
-    shown = [{"type": kind, "text": content}] if isinstance(content, str) else content
-    return {"status": "completed", **item, "content": shown}
 
 
 def route_handlers(desk: Desk) -> list[Any]:

@@ -108,13 +108,15 @@ class Remembering(Continuing):
         voice.keeps = False
         name = uuid7().replace("-", "")
         told = voice.events({"id": name, "created": int(self._edge.now()), "model": given["model"]}) + voice.end()
-        self.lately.note(voice.final(), voice.items)
+        if voice.conversation is None:
+            self.lately.note(voice.final(), voice.items)
         return told
 
     async def _kept(self, call: Call, payload: bytes) -> bytes:
         payload = await super()._kept(call, payload)
         voice = cast("ResponsesVoice", call.voice)
-        self.lately.note(voice.final(), voice.items)
+        if voice.conversation is None:  # what came before such a turn stands in its conversation
+            self.lately.note(voice.final(), voice.items)
         return payload
 
 

@@ -19,7 +19,7 @@ from gateway.estimate import ALWAYS_SEARCHING
 from gateway.providers import Sending
 from gateway.settings import ProviderSettings
 from gateway.stream import EventParser, StreamGarbage, read_finish, read_usage
-from gateway.stream_reader import ChunkReader, StreamRules
+from gateway.stream_reader import ChunkReader, CountsAlong, StreamRules
 from gateway.transport import Exchange
 from gateway.transport.credential import Credential
 from gateway.transport.refusal import in_band_message, refused, told_headers
@@ -70,7 +70,8 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     """How a service speaks where nothing else is configured.
 
     `limits`: how it tells what is left of its rate limits; `limits_in_errors`: its refusals tell it in their bodies.
-    `counts_along`: it tells what it has used in every event when asked to, so that who leaves pays what was written.
+    `counts_along`: it tells what it has used in every event when asked to, so that who leaves pays what was written
+    (of `each` choice by itself, or of `all`).
     `batches`: it has OpenAI's files and batches, or its own beside such files.
     """
 
@@ -81,7 +82,7 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Isolation = "none"
     ends_without_done: bool = False
     usage_in_streams: bool = True
-    counts_along: bool = False
+    counts_along: CountsAlong = ""
     responses: bool = False
 
 
@@ -195,7 +196,7 @@ class OpenAISpeaker(Upstream):
             options = body.get("stream_options")
             given = cast("Body", options) if isinstance(options, dict) else {}
             if manner.counts_along:
-                body = {**body, "stream_options": {"continuous_usage_stats": True, **given, "include_usage": True}}
+                body = {**body, "stream_options": {**given, "continuous_usage_stats": True, "include_usage": True}}
             elif given.get("include_usage") is not True:
                 body = {**body, "stream_options": {**given, "include_usage": True}}
         elif "stream_options" in body:

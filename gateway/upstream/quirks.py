@@ -16,6 +16,7 @@ from gateway.call import Body, Native, Operation
 from gateway.errors import InvalidRequest
 from gateway.providers import Sending
 from gateway.stream import StreamGarbage
+from gateway.stream_reader import prompts_of
 from gateway.upstream.fields import mapping, objects
 from gateway.upstream.passing import WORDS
 
@@ -28,7 +29,8 @@ class Quirks(Struct, frozen=True, kw_only=True):
 
     `refused`: fields OpenAI defines that it cannot honour, a 400 here rather than silence there; `one_choice`: `n` too,
     `one_prompt`: a list of prompts.
-    `names_tools`: whether a tool can be chosen by name, else it is the only one and required.
+    `names_tools`: whether a tool can be chosen by name, else it is the only one and required. `chooses_among`: whether
+    it knows `allowed_tools`, else the others are not offered.
     `operations`: what it has. `developer`: whether it knows that role (else it is told as `system`). `message_fields`:
     the only fields of a message that it takes, where it refuses others.
     `short_ids`: calls of tools must have ids of nine letters and digits.
@@ -46,6 +48,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
     one_choice: bool = False
     one_prompt: bool = False
     names_tools: bool = True
+    chooses_among: bool = False
     operations: frozenset[Operation] = frozenset(WORDS)
     developer: bool = True
     message_fields: frozenset[str] = frozenset()
@@ -86,8 +89,9 @@ class Quirks(Struct, frozen=True, kw_only=True):
             raise InvalidRequest(f"{name} cannot honour `{field}`.", param=field, code="unsupported_parameter")
         if self.dropped or self.renamed:
             body = self._renamed(body)
-        if not self.names_tools:
-            body = _only_named(body)
+        if body.get("tool_choice").__class__ is dict:  # a word in nearly every request
+            body = body if self.chooses_among else _only_allowed(body)
+            body = body if self.names_tools else _only_named(body)
         if self.developer and not self.short_ids and not self.message_fields:
             return body
         messages = body.get("messages")
@@ -121,7 +125,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
             return min(refused)
         if self.one_choice and body.get("n") not in (None, 1):
             return "n"
-        return "prompt" if self.one_prompt and has_prompts(body) else ""
+        return "prompt" if self.one_prompt and prompts_of(body) else ""
 
     def _message(self, message: object) -> object:
         if not isinstance(message, dict):
@@ -183,6 +187,27 @@ class Quirks(Struct, frozen=True, kw_only=True):
                 said["reasoning_content"] = thought
 
 
+def _only_allowed(body: Body) -> Body:
+    """The tools of which some may be called, as the only ones there are. Raises InvalidRequest where there is none."""
+    choice = mapping(body.get("tool_choice"))
+    if choice.get("type") != "allowed_tools":
+        return body
+    given = mapping(choice.get("allowed_tools"))
+    names = {_name_of(tool) for tool in objects(given.get("tools"))}
+    tools = [tool for tool in objects(body.get("tools")) if _name_of(tool) in names]
+    required = given.get("mode") == "required"
+    if tools:
+        return {**body, "tools": tools, "tool_choice": "required" if required else "auto"}
+    if required:
+        raise InvalidRequest("'tool_choice' allows no tool that is among 'tools'.", param="tool_choice")
+    return {name: value for name, value in body.items() if name not in ("tools", "tool_choice", "parallel_tool_calls")}
+
+
+def _name_of(tool: Body) -> object:
+    kind = tool.get("type", "function")
+    return mapping(tool.get(kind) if isinstance(kind, str) else None).get("name")
+
+
 def _only_named(body: Body) -> Body:
     """A tool that is chosen by name as the only one there is, which must be called."""
     name = mapping(mapping(body.get("tool_choice")).get("function")).get("name")
@@ -190,13 +215,6 @@ def _only_named(body: Body) -> Body:
         return body
     tools = [tool for tool in objects(body.get("tools")) if mapping(tool.get("function")).get("name") == name]
     return {**body, "tools": tools, "tool_choice": "required"}
-
-
-def has_prompts(body: Body) -> bool:
-    """Whether a completion asks for answers to several prompts; a list of numbers is one."""
-    prompt = body.get("prompt")
-    prompts = cast("list[object]", prompt) if isinstance(prompt, list) else []
-    return len(prompts) > 1 and not isinstance(prompts[0], int)
 
 
 def _bare(call: Body) -> Body:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gateway.batches.shapes import Wanted as Batch
+from gateway.dialects.conversations import ConversationChange, NewConversation, NewItems
 from gateway.dialects.messages_shapes import Messages
 from gateway.dialects.passed import Image, Moderation, Speech
 from gateway.dialects.responses_shapes import Responses
@@ -102,6 +103,11 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("post", "/v1/responses/compact", "Shorten a conversation", "As items that stand for all of it.", Responses),
     Route("post", "/v1/responses/input_tokens", "Tokens of a response", "What a response would read.", Responses),
+    Route("post", "/v1/conversations", "Make a conversation", "Items in their order, for responses.", NewConversation),
+    Route(
+        "post", "/v1/conversations/{conversation_id}", "Describe a conversation", "Other metadata.", ConversationChange
+    ),
+    Route("post", "/v1/conversations/{conversation_id}/items", "Add items", "At its end, all at once.", NewItems),
     Route("post", "/v1/messages", "Message", "Anthropic's Messages, with any model.", Messages, (_JSON, _EVENTS)),
     Route("post", "/v1/messages/count_tokens", "Tokens of a message", "What a message would read.", Messages),
     Route(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.compatibility.page import written
 from tests.compatibility.stage import ROOT, gateway, reference
-from tests.compatibility.suites import Place, Result, run_all
+from tests.compatibility.suites import NAMES, Place, Result, run_all
 
 PAGE = ROOT / "docs" / "compatibility.md"
 
@@ -21,7 +21,7 @@ def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.compatibility", description=__doc__)
     parser.add_argument("--suites", type=Path, required=True, help="the folder with the runners and refserver/")
     parser.add_argument("--suites-home", type=Path, required=True, help="the folder with their environments")
-    parser.add_argument("--only", action="append", default=[], help="a suite, several times")
+    parser.add_argument("--only", action="append", default=[], choices=NAMES, help="a suite, several times")
     parser.add_argument("--behind", choices=("reference", "engine"), action="append", default=[])
     parser.add_argument("--write", action="store_true", help="write docs/compatibility.md")
     return parser.parse_args()

@@ -16,6 +16,7 @@ from tests.compatibility.stage import Stage
 
 _PYTHON = {"pydantic_ai": "pyai", "llamaindex": "llamaindex", "litellm_sdk": "litellm"}
 _SDK = ("openai", "anthropic", "instructor")
+NAMES = (*_SDK, *_PYTHON, "node_clients", "langchain_standard")
 _LONGEST = 1_800
 _LONGEST_REASON = 160
 # `FAIL <suite> <test> <type of the error> <its words>`; in Node `FAIL <test> <words>`.

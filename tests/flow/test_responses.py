@@ -173,7 +173,7 @@ async def test_tokens_are_counted(tmp_path: Path) -> None:
 REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"model": "up/nothing"}, 400, "model", "model_not_found"),
     ({"previous_response_id": "resp_1"}, 400, "previous_response_id", "previous_response_not_found"),
-    ({"conversation": "conv_1"}, 400, "conversation", "unsupported_parameter"),
+    ({"conversation": "conv_1"}, 404, "conversation", "conversation_not_found"),
     ({"background": True, "store": False}, 400, "background", "invalid_value"),
     ({"background": True, "stream": True}, 400, "background", "invalid_value"),
     ({"temperature": 3}, 400, "temperature", "invalid_value"),
@@ -197,7 +197,6 @@ async def test_a_refusal_has_openais_shape(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "way"),
     [
-        ({"conversation": "conv_1"}, "previous_response_id"),
         ({"prompt": {"id": "pmpt_1"}}, "'instructions'"),
         ({"background": True, "stream": True}, "/v1/responses/ID"),
     ],

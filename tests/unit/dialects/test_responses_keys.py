@@ -169,3 +169,30 @@ def test_what_chat_can_say_is_one_request_with_it() -> None:
         {"type": "function_call_output", "call_id": "c", "output": "x"},
     ]
     assert asked(input=items, tools=[LOOK]).native.apart == {}
+
+
+SCHEMA: Row = {"type": "json_schema", "name": "r", "schema": {}}
+CHOICES: list[Row] = [{"type": "function", "name": "look"}, {"type": "allowed_tools", "mode": "auto", "tools": [LOOK]}]
+
+
+@pytest.mark.parametrize("given", [{"text": {"format": SCHEMA}}, *({"tool_choice": choice} for choice in CHOICES)])
+def test_settings_nobody_reads_here_are_read_at_openai(given: Row) -> None:
+    """What OpenAI adds to the form of an answer or to a choice tomorrow must not share today's answers."""
+    whole = key(tools=[LOOK], **given)
+    assert whole is not None
+    (name,) = given
+    added = [{**given[name], "new": 7}]
+    if name == "text":
+        added.append({"format": {**SCHEMA, "new": 7}})
+    assert [one for one in added if key(tools=[LOOK], **{name: one}) == whole] == []
+
+
+def test_a_picture_in_a_result_is_none_of_the_users() -> None:
+    """Chat shows it in a turn of the user's; OpenAI knows who has sent it."""
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+    picture = {"type": "input_image", "image_url": "https://x/", "detail": "low"}
+    result: Row = {"type": "function_call_output", "call_id": "c"}
+    shown = [USER, call, {**result, "output": [{"type": "input_text", "text": "x"}, picture]}]
+    told = [USER, call, {**result, "output": "x"}, {**USER, "content": [picture]}]
+    assert asked(input=shown).body == asked(input=told).body
+    assert key(input=shown) != key(input=told)

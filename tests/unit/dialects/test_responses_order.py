@@ -88,3 +88,12 @@ def test_only_the_last_item_was_cut() -> None:
         assert done == ["completed", "incomplete"]
     whole = streamed(deltas)[-1]["response"]["output"]
     assert [item["status"] for item in whole] == ["completed", "completed"]
+
+
+@pytest.mark.parametrize("field", ["action", "content", "summary", "arguments", "input"])
+@pytest.mark.parametrize("kind", ["shell_call", "message", "reasoning", "function_call", "custom_tool_call"])
+@pytest.mark.parametrize("value", [1, "x", [1], ["x", {}], {"commands": [1, {}]}, {"commands": "ls"}])
+def test_a_kept_item_of_an_odd_server_is_streamed_as_it_is(kind: str, field: str, value: object) -> None:
+    """It was told whole before; a hit that is streamed must not be a 500 for what stood in it."""
+    item = {"type": kind, "id": "i", field: value}
+    assert streamed([{"native_output": [item]}])[-1]["response"]["output"] == [item]

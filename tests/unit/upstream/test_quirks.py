@@ -4,11 +4,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from pydantic import SecretStr
 
 from gateway.call import Body
 from gateway.errors import InvalidRequest, UpstreamRefused
 from gateway.providers import Sending, known, load
+from gateway.settings import ProviderSettings
 from gateway.stream import StreamGarbage
+from gateway.tasks import Tasks
+from gateway.transport.direct import DirectTransport
 from gateway.transport.refusal import refused
 from gateway.upstream.compatible import Builder
 from gateway.upstream.quirks import Quirks
@@ -227,3 +231,41 @@ def test_tools_are_counted_whatever_their_numbers_are(streamed: bool, tools: lis
         body = {"choices": [{"index": 0, said: {"executed_tools": each}}], "usage": {"prompt_tokens": 1}}
         tell(body)
     assert body["usage"] == {"prompt_tokens": 1, "server_tool_use": {"web_search_requests": searches}}
+
+
+ALLOWING: list[dict[str, Any]] = [{"type": "function", "function": {"name": name}} for name in ("look", "buy")]
+
+
+def choice_among(mode: str, *names: str) -> Body:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+@pytest.mark.parametrize("kind", COMPATIBLE)
+def test_tools_that_are_not_allowed_are_not_offered_where_only_openai_would_know(kind: str) -> None:
+    """Servers that imitate it refuse such a choice, or pass it over and let the model call what it must not."""
+    quirks: Quirks = load(kind).build.service.manner.quirks
+    what = sending(tools=ALLOWING, tool_choice=choice_among("auto", "buy"))
+    told = quirks.asked("up", what, what.body)
+    assert (told["tools"], told["tool_choice"]) == (ALLOWING[1:], "auto")
+    what = sending(tools=ALLOWING, tool_choice=choice_among("auto", "gone"))
+    assert not {"tools", "tool_choice"} & quirks.asked("up", what, what.body).keys()
+    what = sending(tools=ALLOWING, tool_choice=choice_among("required", "gone"))
+    with pytest.raises(InvalidRequest) as refusal:
+        quirks.asked("up", what, what.body)
+    assert refusal.value.param == "tool_choice"
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"), [("openai", "https://api.openai.com/v1"), ("azure", "https://east.openai.azure.com")]
+)
+def test_openai_is_told_of_all_tools_and_the_choice_among_them(kind: str, base: str) -> None:
+    """There the list stays the same from turn to turn, and with it what is cached of the prompt."""
+    provider = load(kind).build(
+        "up",
+        ProviderSettings(kind=kind, base_url=base, api_key=SecretStr("k")),
+        transport=DirectTransport(),
+        tasks=Tasks(),
+    )
+    what = sending(tools=ALLOWING, tool_choice=choice_among("auto", "buy"))
+    assert provider.manner.quirks.asked("up", what, what.body)["tool_choice"] == what.body["tool_choice"]
