@@ -49,7 +49,7 @@ class CompatibleProvider(OpenAISpeaker):
             raise ValueError(f"providers.{name}: api_key is missing")
         super().__init__(name, settings, config, credential, base, means, service.manner)
         if "billing" not in settings.model_fields_set:
-            self.billing = service.billing
+            self.billing: Billing = service.billing
         self._urls = {operation: f"{base}/{path}" for operation, path in PATHS.items()}
 
     def _url(self, sending: Sending) -> str:
