@@ -88,17 +88,17 @@ class Ledger:
         self._windows = Windows(database.dialect)
         self._book = Book(database, self._windows)
         self._alerting = Alerting(database.dialect, settings.alerts.channels)
-        posts = Posts(database, self._windows, self._alerting)
         self._pools = Pools()
         self._pulse = Pulse(self._book, self.boot, self._oldest, now=now, monotonic=monotonic, tasks=tasks)
+        posts = Posts(database, self._windows, self._alerting, instant=self._pulse.instant)
         self._leases = Leases(
             self._book, self.boot, self._pools, instant=self._pulse.instant, monotonic=monotonic, tasks=tasks
         )
         self._leases.durable = self._journal.synced
-        self._shipper = Shipper(posts, self.boot, self._journal, now=self._pulse.instant)
+        self._shipper = Shipper(posts, self.boot, self._journal, now=now)
         self.waiting = self._shipper.waiting
         self._recorder = Recorder(database, explain_days=settings.telemetry.explain_days, now=now)
-        self._recovery = Recovery(database, self._book, posts, journal_dir, now=self._pulse.instant)
+        self._recovery = Recovery(database, self._book, posts, journal_dir, now=now)
         self._retention = Retention(database, kept(settings), now=now)
         self.instant = self._pulse.instant
         self._tender = Tender(self._pulse, self._leases, self._recovery, self._refresh, monotonic=monotonic)

@@ -4,7 +4,7 @@ Knows: the entry's row, idempotence, alerts. Does not know: journals, when it is
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -53,10 +53,13 @@ class Line(Struct, frozen=True, gc=False):
 
 
 class Posts:
-    """Handle to the entries of one database."""
+    """Handle to the entries of one database, whose clock `instant` answers: which months may be closed goes by it."""
 
-    def __init__(self, database: Database, windows: Windows, alerting: Alerting) -> None:
+    def __init__(
+        self, database: Database, windows: Windows, alerting: Alerting, *, instant: Callable[[], float]
+    ) -> None:
         self._database = database
+        self._instant = instant
         self._windows = windows
         self._alerting = alerting
         self._openings = Openings(database.dialect)
@@ -95,7 +98,7 @@ class Posts:
         self._add_new_prices(connection, lines, now)
         added = self._insert(connection, boot, by_id, new)
         fresh = [line for name, line in by_id.items() if name in added]
-        book_late(connection, [(line.settle.id, line.dispatch.admitted) for line in fresh], now)
+        book_late(connection, [(line.settle.id, line.dispatch.admitted) for line in fresh], self._instant())
         if len(fresh) < len(by_id):
             self._keep_conflicts(connection, [line for name, line in by_id.items() if name not in added], now)
         changes = _spending(fresh, leases, unnamed)

@@ -139,9 +139,9 @@ async def test_a_charge_is_corrected_and_a_month_closed_together_with_their_rows
         await ledger.adjust(hold.plan.id, 2, reason="bill", actor="admin", also=lambda _: dies)
     assert len(await rig.rows("SELECT id FROM entry")) == 1
     month = month_of((await rig.rows("SELECT admitted FROM entry"))[0]["admitted"])
-    services.now = lambda: span(month).end + 40 * 86_400.0
+    monkeypatch.setattr(ledger, "instant", lambda: span(month).end + 40 * 86_400.0)
     with pytest.raises(Killed):
-        await Months(rig.database, now=services.now).close(month, "admin", "forced", lambda *_: dies)
+        await Months(rig.database, now=ledger.instant).close(month, "admin", "forced", lambda *_: dies)
     assert [row["digest"] for row in await rig.rows("SELECT digest FROM month_seal")] == [None]
     await months.close(asker, month, "forced")
     (row,) = await rig.rows("SELECT action, target FROM audit")
