@@ -1,6 +1,7 @@
 """The engine without the gateway: as a library, as commands, on a file of requests."""
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -90,7 +91,8 @@ async def test_forms_tools_and_scores_are_honoured(tmp_path: Path) -> None:
     assert [id for id, one in answers.items() if one["error"]] == ["bad"], answers
     said = {id: one["response"]["body"]["choices"][0] for id, one in answers.items() if id != "bad"}
     assert msgspec.json.decode(said["schema"]["message"]["content"])["a"] in (1, 2)
-    assert isinstance(msgspec.json.decode(said["object"]["message"]["content"]), dict)
+    written = json.loads(said["object"]["message"]["content"])  # noqa: TID251 - random weights write numbers of any size
+    assert isinstance(written, dict)
     (call,) = said["tool"]["message"]["tool_calls"]
     assert (call["function"]["name"], said["tool"]["finish_reason"]) == ("f", "tool_calls")
     assert said["tool"]["message"]["content"] is None
