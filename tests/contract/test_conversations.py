@@ -1,7 +1,6 @@
 """Conversations on both databases: nothing that was added is lost, and what nobody uses goes."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 
 import pytest
 
@@ -14,14 +13,6 @@ from gateway.responses import Responses
 from tests.clock import FrozenClock
 
 OURS = Principal(key_id="k", team="t", project="p")
-
-
-@pytest.fixture
-async def kept(url: str, clock: FrozenClock) -> AsyncGenerator[Responses]:
-    made = Database(url)
-    await made.start()
-    yield Responses(made, "here", KeptSettings(), now=clock.now)
-    await made.close()
 
 
 def said(text: str) -> Body:

@@ -1,13 +1,11 @@
 """Items of kept responses that are only named, on both databases: what is found, and what it may cost to look."""
 
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
 from gateway import responses as module
 from gateway.call import Principal
-from gateway.db.session import Database
 from gateway.errors import InvalidRequest, NotFound
 from gateway.kept_settings import KeptSettings
 from gateway.responses import Responses
@@ -15,14 +13,6 @@ from tests.clock import FrozenClock
 
 OURS = Principal(key_id="k", team="t", project="p")
 LARGEST = 32 << 20  # bytes of a conversation
-
-
-@pytest.fixture
-async def kept(url: str, clock: FrozenClock) -> AsyncGenerator[Responses]:
-    made = Database(url)
-    await made.start()
-    yield Responses(made, "here", KeptSettings(), now=clock.now)
-    await made.close()
 
 
 def response(name: str, text: str, **more: Any) -> dict[str, Any]:
