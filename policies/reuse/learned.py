@@ -130,7 +130,7 @@ class Policy:
         limit = self.threshold(state, budget)
         found = candidates(text, near, self._params.compared)
         evidence = tuple(self._weigh(state, candidate) for candidate in found)
-        if unread := self._unread(state, found, evidence, limit, budget):
+        if unread := self._unread(state, found, evidence, budget):
             return Explore(
                 entry_id=unread[0], notes=_notes(evidence), reason="unread", evidence=evidence, unread=unread
             )
@@ -219,14 +219,18 @@ class Policy:
         }
 
     def _unread(
-        self, state: State, found: Sequence[Candidate], evidence: Sequence[Evidence], limit: float, budget: Budget
+        self, state: State, found: Sequence[Candidate], evidence: Sequence[Evidence], budget: Budget
     ) -> tuple[int, ...]:
         """The entries to read with the question: where one would be served found alike, or as it is, all that would be.
 
         Labels may have made a text look better than one read as alike: only readings teach how much they are worth.
+        Would be: under the budget per request alone. The one per hit is met by what has been read, and a scope that
+        read only what meets it unread would read next to nothing, and never learn what it may serve.
         """
         if not self._prior.reader:
             return ()
+        budget = replace(budget, max_wrong_hit_rate=1.0)
+        limit = self.threshold(state, budget)
         hoped = [
             seen if candidate.read else min(seen, self._weigh(state, if_alike(candidate)), key=lambda item: item.risk)
             for candidate, seen in zip(found, evidence, strict=True)

@@ -58,7 +58,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     catch_up: float = 1_000.0
     slack: float = 0.25
     reserve: float = 0.25
-    hit_reserve: float = 0.6
+    hit_reserve: float = 0.3
     trust: float = 0.8
     doubt: float = 10.0
     weight: float = 2.0

@@ -85,6 +85,17 @@ def test_what_nobody_has_read_is_not_served_but_asked_for() -> None:
     assert unread(POLICY.judge("Convert 100 USD", [near("Convert 900 USD", 0.97, reading=None)], BUDGET)) == ()
 
 
+def test_a_scope_reads_what_a_budget_per_hit_does_not_let_it_serve_yet() -> None:
+    """What may be served under it is learned from what was read: a scope that reads nothing would stay without a hit."""
+    strict = Budget(max_error_rate=0.01, max_wrong_hit_rate=0.001)
+    verdict = POLICY.judge(REWORDED, [UNREAD], strict)
+    assert isinstance(verdict, Explore)
+    assert (verdict.reason, unread(verdict)) == ("unread", (1,))
+    read = POLICY.judge(REWORDED, told([UNREAD], {1: 9.0}), strict)
+    assert isinstance(read, Explore)
+    assert read.reason in {"shadow", "unsure"}
+
+
 def test_the_very_same_words_need_no_reader() -> None:
     """But for a capital letter nothing is left to be read."""
     verdict = POLICY.judge("what is a KV cache?", [near("What is a KV cache?", 0.99, reading=None)], BUDGET)
