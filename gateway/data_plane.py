@@ -20,7 +20,9 @@ from gateway.journey import Answer
 from gateway.pipeline import Pipeline
 from gateway.prompt_tokens import Counter
 from gateway.repeats import Repeats
+from gateway.response_streams import Streams
 from gateway.routes import batches, conversations, files, media, messages, openai, responses
+from gateway.routes.responses_background import Background
 from gateway.routes.responses_socket import Sockets
 from gateway.server_protocol import Door
 
@@ -64,7 +66,8 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
         monotonic=time.monotonic,
     )
     counter = Counter(worker.catalog, worker.upstreams.providers)
-    making = responses.Continuing(edge, worker.responses)
+    background = _background(worker, edge)
+    making = responses.Continuing(edge, worker.responses, background=background)
     found = {
         **openai.endpoints(edge),
         **media.endpoints(edge),
@@ -74,7 +77,7 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
     handlers = [
         *openai.route_handlers(found),
         *messages.route_handlers(),
-        *responses.route_handlers(responses.Desk(worker.responses, worker.keyring, making)),
+        *responses.route_handlers(responses.Desk(worker.responses, worker.keyring, background)),
         *conversations.route_handlers(
             conversations.Desk(
                 worker.responses.conversations, worker.keyring, settings.server, monotonic=time.monotonic
@@ -90,6 +93,12 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
         handlers=handlers,
         office=office,
     )
+
+
+def _background(worker: "Worker", edge: openai.Edge) -> Background:
+    most = worker.settings.kept.project_responses
+    streams = Streams(worker.database, worker.responses, worker.answering, now=time.time, most=most)
+    return Background(edge, worker.responses, streams)
 
 
 def _office(worker: "Worker", pipeline: Pipeline, once: Idempotency) -> Office:
