@@ -35,7 +35,8 @@ Direct = Callable[[Any, Any, Any], Awaitable[None]]
 class Plane(Struct, frozen=True, kw_only=True):
     """`direct`: endpoints by path, to be asked before any router, and `doors` before those.
 
-    `sockets`: the paths that WebSockets are spoken on. `office` runs batches and has to be started.
+    `sockets`: the paths that WebSockets are spoken on. `office` runs batches and has to be started. `drain`: to be
+    called when no request is let in any more.
     """
 
     direct: Mapping[str, Direct]
@@ -43,6 +44,7 @@ class Plane(Struct, frozen=True, kw_only=True):
     doors: Mapping[str, Door]
     handlers: list[Any]
     office: Office
+    drain: Callable[[], None]
 
 
 def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
@@ -92,6 +94,7 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
         doors=openai.doors(found),
         handlers=handlers,
         office=office,
+        drain=background.streams.drain,
     )
 
 

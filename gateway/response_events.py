@@ -22,7 +22,7 @@ LARGEST = 32 << 20  # bytes of one response's events
 MOST = 200_000  # events of one response
 UNDER_WAY = ("queued", "in_progress")
 _STEP = 1 << 20  # bytes of a stream, until it is seen again whether its project keeps too much
-_MOST_DROPPED = 20  # streams at once: they are thousands of pieces
+_MOST_DROPPED = 50  # streams at once: they are thousands of pieces
 _PIECES_READ = 4
 _FINAL = {"completed": "completed", "incomplete": "incomplete"}
 
@@ -175,7 +175,7 @@ def sweep(connection: Connection, now: float) -> int:
 
 
 def trim(connection: Connection, owner: Principal, most: int) -> None:
-    """The oldest streams of a project give way, also one that is still written: its response is made all the same."""
+    """The oldest streams of a project give way, some at a time; also one that is written: its response is made on."""
     mine = (ResponseStream.team == owner.team) & (ResponseStream.project == owner.project)
     sizes = select(ResponseStream.id, ResponseStream.size).where(mine).order_by(ResponseStream.created.desc())
     held, gone = 0, list[str]()

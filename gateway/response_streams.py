@@ -85,6 +85,13 @@ class Streams:
         self._followed: dict[str, _Followed] = {}
         self._followers = 0
         self._looker: asyncio.Task[None] | None = None
+        self._draining = False
+
+    def drain(self) -> None:
+        """Followers go, to take it up at another worker: they would keep this one from ending, which makers may use."""
+        self._draining = True
+        for name in self._followed:
+            self.news(name)
 
     # -- for the maker ---------------------------------------------------------------------------------------------
 
@@ -216,7 +223,8 @@ class Streams:
     async def follow(self, owner: Principal, response_id: str, after: int) -> AsyncGenerator[bytes, None]:
         """The events with a greater number than `after`, as they go to the client, up to the last.
 
-        Between them now and then a comment. Ends without a last event where it takes longer than a response may.
+        Between them now and then a comment. Ends without a last event where it takes longer than a response may, or
+        this worker is to end.
         """
         number = after + 1
         loop = asyncio.get_running_loop()
@@ -234,7 +242,7 @@ class Streams:
                     continue
                 if told:
                     yield told
-                if over:
+                if over or self._draining:
                     return
                 if (at_hand or not told) and not await set_within(news, EVERY):
                     yield COMMENT

@@ -361,7 +361,8 @@ def _chain(connection: Connection, owner: Principal, response_id: str, now: floa
 
 
 def _shrink(connection: Connection, owner: Principal, most: int) -> None:
-    """The oldest give way."""
+    """The oldest give way, and so do the oldest events."""
+    streams.trim(connection, owner, most)
     sizes = select(func.coalesce(func.sum(KeptResponse.size), 0)).where(_own(owner))
     while int(connection.execute(sizes).scalar_one()) > most:
         oldest = select(KeptResponse.id).where(_own(owner)).order_by(KeptResponse.created).limit(_COUNT_EVERY)

@@ -21,6 +21,7 @@ from gateway.kept_settings import KeptSettings
 from gateway.response_streams import Streams
 from gateway.responses import Responses
 from gateway.tasks import Tasks
+from gateway.ticking import COMMENT
 from tests.clock import FrozenClock
 from tests.waiting import until
 
@@ -228,23 +229,27 @@ async def test_a_stream_without_end_is_cut_and_still_ends(
     assert numbers(await there.hear(after=20)) == [50]
 
 
-async def test_a_projects_oldest_streams_give_way(url: str, clock: FrozenClock) -> None:
-    """One project's events must not fill the database for all; its responses stay."""
+@pytest.mark.parametrize(("streams", "size", "most"), [(4, (1 << 20) + 1, 3 << 20), (100, 10_000, 400_000)])
+async def test_a_projects_oldest_streams_give_way(
+    url: str, clock: FrozenClock, streams: int, size: int, most: int
+) -> None:
+    """One project's events must not fill the database for all, be they few large streams or many small ones."""
     database = Patchy(url)
     await database.start()
-    worker = Worker(database, "here", clock, most=3 << 20)
+    worker = Worker(database, "here", clock, most)
     async with database.begin() as connection:
         alive = {"host": "h", "journalled": True, "started": 0.0, "seen": 0.0, "closed": None}
         await connection.execute(insert(Boot).values({**alive, "id": "here"}))
-    names = [f"resp_{number}" for number in range(4)]
+    names = [f"resp_{number}" for number in range(streams)]
     for name in names:
         await worker.begin(name)
-        await worker.streams.add(name, delta(1, "x" * ((1 << 20) + 1)))
+        await worker.streams.add(name, delta(1, "x" * size))
         await worker.finish(delta(2), name)
         clock.advance(1)
     assert [event["type"] for event in await worker.hear(names[0])] == ["error"]
-    assert [len(await worker.hear(name)) for name in names[2:]] == [3, 3]
+    assert [len(await worker.hear(name)) for name in names[-2:]] == [3, 3]
     assert (await worker.responses.get(OURS, names[0])).status == "completed"
+    assert await count(database, ResponseStream) < streams
     await worker.tasks.finish(5.0)
     await database.close()
 
@@ -270,6 +275,22 @@ async def test_what_waits_and_who_follows_is_bounded(
     await here.finish(delta(2))
     await hearing
     await here.streams.check(await here.responses.get(OURS, NAME))
+
+
+async def test_who_follows_in_vain_is_kept_awake_and_let_go(
+    both: tuple[Worker, Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A silent connection is cut on its way by others; one that never ends would be held for ever."""
+    here, _ = both
+    monkeypatch.setattr(response_streams, "EVERY", 0.05)
+    monkeypatch.setattr(stored, "LONGEST", 0.5)
+    await here.begin()
+    async with asyncio.timeout(30):
+        told = [some async for some in here.streams.follow(OURS, NAME, -1)]
+    assert told[0] == delta(0, "created")
+    assert set(told[1:]) == {COMMENT}
+    here.streams.drain()
+    assert [some async for some in here.streams.follow(OURS, NAME, -1)] == told[:1]
 
 
 async def test_going_back_loses_the_events_alone(both: tuple[Worker, Worker], url: str) -> None:

@@ -1,6 +1,7 @@
 """Responses made in the background and streamed, with OpenAI's own client over real sockets: left, taken up, ended."""
 
 import asyncio
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -243,8 +244,12 @@ async def _cancelled_there(script: Script, client: AsyncOpenAI, other: AsyncOpen
     assert events[-1].response.status == "cancelled"
 
 
-async def test_a_worker_that_is_killed_leaves_no_stream_open(tmp_path: Path) -> None:
-    """What was told stays told, and its end is that of a response in the background whose worker is gone."""
+@pytest.mark.parametrize("killed", [True, False])
+async def test_a_worker_that_is_gone_leaves_no_stream_open(tmp_path: Path, killed: bool) -> None:
+    """What was told stays told, and its end is that of a response in the background whose worker is gone.
+
+    One that is told to end lets its followers go at once: what is made has all its time, and they may ask elsewhere.
+    """
     (tmp_path / "run").mkdir()
     async with scripted() as (script, upstream), aiohttp.ClientSession() as session:
         script.stalls = True
@@ -255,10 +260,18 @@ async def test_a_worker_that_is_killed_leaves_no_stream_open(tmp_path: Path) -> 
             await door.ask("PUT", "/api/v1/prices/lab/m", ADMIN, json={"input_usd": "1.00", "output_usd": "2.00"})
             async with AsyncOpenAI(base_url=f"{door.url}/v1", api_key=key, max_retries=0, timeout=60) as client:
                 stream, seen = await begun(client)
-                process.kill()
-                process.wait()
-                with pytest.raises(openai.APIConnectionError):
-                    await rest_of(stream, seen)
+                other = await following(client, seen[0].response.id)
+                if killed:
+                    process.kill()
+                    for ending in (rest_of(stream, seen), other):
+                        with pytest.raises(openai.APIConnectionError):
+                            await ending
+                else:
+                    process.send_signal(signal.SIGTERM)
+                    for events in (await rest_of(stream, seen), await other):
+                        assert events[-1].type == "response.output_text.delta"
+                    assert process.poll() is None
+                await asyncio.to_thread(process.wait)
         with served(tmp_path, upstream.url) as (process, port):
             door = await opened(process, port, session)
             async with AsyncOpenAI(base_url=f"{door.url}/v1", api_key=key, max_retries=0, timeout=60) as client:
