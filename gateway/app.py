@@ -384,5 +384,5 @@ def create_app(settings: Settings, rereading: Rereading = _NEVER_AGAIN) -> App:
         request_max_body_size=settings.server.max_body,
     )
     app.data_plane, app.sockets, app.doors, app.control = plane.direct, plane.sockets, plane.doors, control
-    app.trouble = trouble
+    app.trouble, app.drain = trouble, plane.drain
     return app

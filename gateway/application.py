@@ -30,7 +30,8 @@ class App(Litestar):
     The endpoints answer every failure themselves, so nothing that Litestar would add is lost; whatever else comes on
     their paths (another method, `HEAD`) takes the usual way. `data_plane`: endpoints by path. `doors`: who turns
     newcomers away before that, for a server that asks (`gateway.server_protocol`), and `sockets` what WebSockets are
-    spoken on. `control`: what answers on all paths of its own.
+    spoken on. `control`: what answers on all paths of its own. `drain`: lets go of those who would stay to the end of
+    something that goes on without them; called when no request is let in any more.
     """
 
     data_plane: Mapping[str, Callable[[Any, Any, Any], Awaitable[None]]]
@@ -38,6 +39,7 @@ class App(Litestar):
     doors: Mapping[str, Door]
     control: ControlPlane
     trouble: StartTrouble
+    drain: Callable[[], None]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """ASGI."""

@@ -20,7 +20,9 @@ from gateway.journey import Answer
 from gateway.pipeline import Pipeline
 from gateway.prompt_tokens import Counter
 from gateway.repeats import Repeats
+from gateway.response_streams import Streams
 from gateway.routes import batches, conversations, files, media, messages, openai, responses
+from gateway.routes.responses_background import Background
 from gateway.routes.responses_socket import Sockets
 from gateway.server_protocol import Door
 
@@ -33,7 +35,8 @@ Direct = Callable[[Any, Any, Any], Awaitable[None]]
 class Plane(Struct, frozen=True, kw_only=True):
     """`direct`: endpoints by path, to be asked before any router, and `doors` before those.
 
-    `sockets`: the paths that WebSockets are spoken on. `office` runs batches and has to be started.
+    `sockets`: the paths that WebSockets are spoken on. `office` runs batches and has to be started. `drain`: to be
+    called when no request is let in any more.
     """
 
     direct: Mapping[str, Direct]
@@ -41,6 +44,7 @@ class Plane(Struct, frozen=True, kw_only=True):
     doors: Mapping[str, Door]
     handlers: list[Any]
     office: Office
+    drain: Callable[[], None]
 
 
 def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
@@ -64,7 +68,8 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
         monotonic=time.monotonic,
     )
     counter = Counter(worker.catalog, worker.upstreams.providers)
-    making = responses.Continuing(edge, worker.responses)
+    background = _background(worker, edge)
+    making = responses.Continuing(edge, worker.responses, background=background)
     found = {
         **openai.endpoints(edge),
         **media.endpoints(edge),
@@ -74,7 +79,7 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
     handlers = [
         *openai.route_handlers(found),
         *messages.route_handlers(),
-        *responses.route_handlers(responses.Desk(worker.responses, worker.keyring, making)),
+        *responses.route_handlers(responses.Desk(worker.responses, worker.keyring, background)),
         *conversations.route_handlers(
             conversations.Desk(
                 worker.responses.conversations, worker.keyring, settings.server, monotonic=time.monotonic
@@ -89,7 +94,14 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
         doors=openai.doors(found),
         handlers=handlers,
         office=office,
+        drain=background.streams.drain,
     )
+
+
+def _background(worker: "Worker", edge: openai.Edge) -> Background:
+    most = worker.settings.kept.project_responses
+    streams = Streams(worker.database, worker.responses, worker.answering, now=time.time, most=most)
+    return Background(edge, worker.responses, streams)
 
 
 def _office(worker: "Worker", pipeline: Pipeline, once: Idempotency) -> Office:

@@ -1,11 +1,11 @@
 """Responses that clients come back to: kept whole, continued, listed item by item, made in the background, deleted.
 
-A project's own, for a time, and bounded in all: the oldest go first. Knows: rows and chains of them. Does not know:
-HTTP, dialects, how a response is made.
+A project's own, for a time, and bounded in all: the oldest go first. Knows: rows and chains of them, and that what ends
+a response ends its stream (`gateway.response_events`). Does not know: HTTP, dialects, how a response is made.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import msgspec
@@ -14,6 +14,7 @@ from msgspec import Struct
 from sqlalchemy import ColumnElement, delete, func, insert, select, update
 from sqlalchemy.engine import Connection
 
+from gateway import response_events as streams
 from gateway.aftermath import closed
 from gateway.call import Body, Principal
 from gateway.conversations import Conversations
@@ -39,7 +40,7 @@ _ASKED = "item_"  # how the names begin that what a client has sent without one 
 
 
 class Kept(Struct, frozen=True, kw_only=True):
-    """One response. `body` as the client was told it, `items` as it asked."""
+    """One response. `body` as the client was told it, `items` as it asked. `streamed`: it was made to be followed."""
 
     id: str
     previous: str | None
@@ -47,6 +48,7 @@ class Kept(Struct, frozen=True, kw_only=True):
     body: bytes
     items: bytes
     boot: str | None
+    streamed: bool | None = None
 
     @property
     def response(self) -> Body:
@@ -91,16 +93,23 @@ class Responses:
         """Whether anything is kept at all."""
         return self._settings.responses_ttl > 0
 
-    async def put(self, owner: Principal, response: Body, items: list[Body], *, background: bool = False) -> bool:
-        """Keep it, and what it continues as long as it; whether that was possible."""
+    async def put(
+        self, owner: Principal, response: Body, items: list[Body], *, background: bool = False, announced: bytes = b""
+    ) -> bool:
+        """Keep it, and what it continues as long as it; whether that was possible.
+
+        `announced`: the first events, of one that is to be followed while it is made.
+        """
         body, asked = _encode(response), _encode(numbered(items, str(response["id"])))
         if len(body) + len(asked) > LARGEST:
             return False
         row = {"id": response["id"], "team": owner.team, "project": owner.project, "status": response["status"]}
         row |= {"previous": response.get("previous_response_id"), "body": body, "items": asked}
         row |= {"size": len(body) + len(asked), "boot": self._boot if background else None}
+        row |= {"streamed": True if announced else None}
+        ttl = self._settings.responses_ttl
         try:
-            await self._database.transact(_put, row, _sources(items), self._now(), self._settings.responses_ttl)
+            await self._database.transact(_put, row, _sources(items), self._now(), ttl, announced)
             await self._tidy(owner)
         except UNREACHABLE as error:
             log.warning("a response could not be kept", error=repr(error)[:200])
@@ -166,8 +175,7 @@ class Responses:
     async def delete(self, owner: Principal, response_id: str) -> None:
         """Raises NotFound."""
         await self.get(owner, response_id)
-        async with self._database.begin() as connection:
-            await connection.execute(delete(KeptResponse).where(_own(owner), KeptResponse.id == response_id))
+        await self._database.transact(_forget, (_own(owner), KeptResponse.id == response_id))
 
     async def cancel(self, owner: Principal, response_id: str) -> Kept:
         """Stop one that is made in the background. Raises NotFound, InvalidRequest."""
@@ -175,21 +183,37 @@ class Responses:
         if kept.response.get("background") is not True:
             message = "Only responses with 'background' set to true can be cancelled."
             raise InvalidRequest(message, param="response_id", code="invalid_value")
-        if kept.status in ("queued", "in_progress"):
-            body = {**kept.response, "status": "cancelled"}
-            mine = update(KeptResponse).where(
-                _own(owner), KeptResponse.id == response_id, KeptResponse.boot.is_not(None)
-            )
-            async with self._database.begin() as connection:
-                await connection.execute(mine.values(status="cancelled", body=_encode(body), boot=None))
+        if kept.status in streams.UNDER_WAY:
+            told = {**kept.response, "status": "cancelled"}
+            mine = _own(owner) & KeptResponse.boot.is_not(None)
+            await self._database.transact(_end, mine, told, self._now())
         return await self.get(owner, response_id)
 
-    async def finish(self, response: Body) -> None:
-        """One that was made in the background is done, unless it was cancelled or deleted meanwhile."""
-        mine = update(KeptResponse).where(KeptResponse.id == response["id"], KeptResponse.boot == self._boot)
-        values = {"status": response["status"], "body": _encode(response), "boot": None}
-        async with self._database.begin() as connection:
-            await connection.execute(mine.values(values))
+    async def finish(self, response: Body, rest: streams.Writing | None = None) -> None:
+        """One that was made in the background is done, unless it was cancelled or deleted meanwhile.
+
+        `rest`: the last of its events, where it is streamed.
+        """
+
+        def work(connection: Connection) -> None:
+            now = self._now()
+            if _end(connection, KeptResponse.boot == self._boot, response, now, told=rest is not None) and rest:
+                streams.append(connection, rest, self._settings.project_responses)
+                streams.end(connection, rest.id, now)
+
+        await self._database.transact(work)
+
+    async def settle(self, owner: Principal, response_id: str) -> None:
+        """If it is over, its stream says so, whoever ended it: also a version that knows no streams."""
+
+        def work(connection: Connection) -> None:
+            kept = _get(connection, owner, response_id, self._now())
+            if kept is None:
+                streams.drop_of(connection, [response_id])
+            elif kept.status not in streams.UNDER_WAY:
+                streams.conclude(connection, kept.response, self._now())
+
+        await self._database.transact(work)
 
     async def wanted(self, response_id: str) -> bool:
         """Whether one that is being made here still should be."""
@@ -198,7 +222,9 @@ class Responses:
             return await connection.scalar(mine) == self._boot
 
     async def sweep(self) -> int:
-        """Away with what has expired; answers how many."""
+        """Away with what has expired; answers how many responses."""
+        while await self._database.transact(streams.sweep, self._now()):
+            pass
         return await self._database.transact(_drop, KeptResponse.expires <= self._now())
 
     async def _tidy(self, owner: Principal) -> None:
@@ -264,9 +290,11 @@ def _sources(items: list[Body]) -> list[str]:
     return list(filter(_is_name, names))[:_LONGEST_CHAIN]
 
 
-def _put(connection: Connection, row: Body, sources: list[str], now: float, ttl: float) -> None:
+def _put(connection: Connection, row: Body, sources: list[str], now: float, ttl: float, announced: bytes) -> None:
     """What it continues is kept as long as it, and so is what its items may be named by again."""
     connection.execute(insert(KeptResponse).values({**row, "created": now, "expires": now + ttl}))
+    if announced:
+        streams.begin(connection, row, announced, now)
     if sources:
         mine = (KeptResponse.team == row["team"]) & (KeptResponse.project == row["project"])
         named = update(KeptResponse).where(mine, KeptResponse.id.in_(sources), KeptResponse.expires > now)
@@ -290,11 +318,22 @@ def _get(connection: Connection, owner: Principal, response_id: str, now: float)
     kept = Kept(**{name: getattr(row, name) for name in Kept.__struct_fields__})
     if kept.boot is None or not closed(connection, kept.boot):
         return kept
-    error = {"code": "server_error", "message": _LOST}
-    body = _encode({**kept.response, "status": "failed", "error": error})
-    lost = update(KeptResponse).where(KeptResponse.id == response_id, KeptResponse.boot == kept.boot)
-    connection.execute(lost.values(status="failed", body=body, boot=None))
-    return msgspec.structs.replace(kept, status="failed", body=body, boot=None)
+    told = {**kept.response, "status": "failed", "error": {"code": "server_error", "message": _LOST}}
+    _end(connection, KeptResponse.boot == kept.boot, told, now)
+    return msgspec.structs.replace(kept, status="failed", body=_encode(told), boot=None)
+
+
+def _end(connection: Connection, mine: ColumnElement[bool], response: Body, now: float, *, told: bool = False) -> bool:
+    """It is over as `response` says, if it still is as `mine` says. `told`: its stream gets another last event."""
+    body = _encode(response)
+    values: Body = {"status": response["status"], "body": body, "boot": None}
+    values["size"] = func.length(KeptResponse.items) + len(body)
+    was = update(KeptResponse).where(KeptResponse.id == response["id"], mine)
+    if not connection.execute(was.values(values)).rowcount:
+        return False
+    if not told:
+        streams.conclude(connection, response, now)
+    return True
 
 
 def _read(connection: Connection, owner: Principal, response_id: str, now: float, asked: bool) -> bytes:
@@ -322,16 +361,22 @@ def _chain(connection: Connection, owner: Principal, response_id: str, now: floa
 
 
 def _shrink(connection: Connection, owner: Principal, most: int) -> None:
-    """The oldest give way."""
+    """The oldest give way, and so do the oldest events."""
+    streams.trim(connection, owner, most)
     sizes = select(func.coalesce(func.sum(KeptResponse.size), 0)).where(_own(owner))
     while int(connection.execute(sizes).scalar_one()) > most:
         oldest = select(KeptResponse.id).where(_own(owner)).order_by(KeptResponse.created).limit(_COUNT_EVERY)
         ids = [row.id for row in connection.execute(oldest)]
-        connection.execute(delete(KeptResponse).where(KeptResponse.id.in_(ids)))
+        _forget(connection, (KeptResponse.id.in_(ids),))
 
 
 def _drop(connection: Connection, condition: ColumnElement[bool]) -> int:
     ids = [row.id for row in connection.execute(select(KeptResponse.id).where(condition).limit(_MOST_SWEPT))]
     if ids:
-        connection.execute(delete(KeptResponse).where(KeptResponse.id.in_(ids)))
+        _forget(connection, (KeptResponse.id.in_(ids),))
     return len(ids)
+
+
+def _forget(connection: Connection, mine: Sequence[ColumnElement[bool]]) -> None:
+    gone = connection.execute(delete(KeptResponse).where(*mine).returning(KeptResponse.id)).scalars()
+    streams.drop_of(connection, list(gone))

@@ -74,6 +74,15 @@ class Worker(uvicorn.Server):
 
         self.servers += cast("list[asyncio.Server]", [Listener(sock, connection, _BACKLOG) for sock in self._tcp])
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._drain()
+        await super().shutdown(sockets=sockets)
+
+    def _drain(self) -> None:
+        """The application hears of it before its lifespan ends, for that is after the last answer."""
+        if (drain := getattr(self.config.app, "drain", None)) is not None:
+            drain()
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         del frame
         if self.should_exit and sig == signal.SIGINT:
@@ -106,6 +115,7 @@ class GranianWorker(Worker):
             self._granians.append((granian, loop.create_task(granian.serve())))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._drain()
         for granian, _ in self._granians:
             granian.stop()
         if self._granians:

@@ -14,7 +14,7 @@ from gateway.dialects.chat import dicts, first_choice, text_of, thought_of
 from gateway.dialects.conversations import name_of
 from gateway.dialects.named import detail_of
 from gateway.dialects.responses_compaction import compacted
-from gateway.dialects.responses_items import Called, Event, Noted, Ran, Said
+from gateway.dialects.responses_items import Called, Event, Noted, Ran, Said, on_the_wire
 from gateway.dialects.responses_object import blank, usage
 from gateway.dialects.responses_relay import Relay, events_of
 from gateway.dialects.responses_request import Inner
@@ -30,6 +30,7 @@ _NAMED = {
     "verbosity": "text.verbosity",
 }
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_BEGINNINGS = frozenset(("response.created", "response.queued", "response.in_progress"))
 
 
 def refusal(error: GatewayError) -> tuple[int, bytes]:
@@ -56,7 +57,7 @@ class ResponsesVoice:
         self.keeps = inner.keeps
         self._id = ""
         self._created: object = 0
-        self._begun = False
+        self._begun = self._announced = False
         self._sequence = 0
         self._items: list[Said | Called | Ran | Noted] = []
         self._saying: Said | None = None
@@ -84,11 +85,12 @@ class ResponsesVoice:
     def natively(self, events: list[Body], data: Body) -> bytes:
         if not self._begun:
             self._begin(data)
-        return self._tell(self._relay.told(events, self._ours()))
+        told = self._relay.told(events, self._ours())
+        return self._tell(one for one in told if not (self._announced and one[0] in _BEGINNINGS))
 
     @property
     def background(self) -> bool:
-        """The client does not wait for the answer."""
+        """It is made whether or not the client waits for it."""
         return bool(self._inner.asked.background)
 
     @property
@@ -105,6 +107,12 @@ class ResponsesVoice:
         self._begin({"id": request_id.replace("-", ""), "created": int(at), "model": model})
         self._begun = False
         return {**self._response, "status": "queued"}
+
+    def announced(self, queued: Body) -> tuple[Body, bytes]:
+        """The response once it is begun, and the events up to there: before the model has said a word."""
+        self._begun = self._announced = True
+        first: list[Event] = [(f"response.{kind}", {"response": queued}) for kind in ("created", "queued")]
+        return self._response, self._tell([*first, ("response.in_progress", {"response": self._response})])
 
     def broken(self, error: GatewayError) -> Body:
         """The response when it has failed."""
@@ -264,9 +272,8 @@ class ResponsesVoice:
 
     def _tell(self, events: Iterable[Event]) -> bytes:
         told = b""
-        for kind, fields in events:
-            raw = _encode({"type": kind, "sequence_number": self._sequence, **fields})
-            told += b"event: %b\ndata: %b\n\n" % (kind.encode(), raw)
+        for event in events:
+            told += on_the_wire(event, self._sequence)
             self._sequence += 1
         return told
 

@@ -1,7 +1,7 @@
 """The items of a Responses answer while they grow: a message, thoughts, a call, a note.
 
 Knows: the events of one item from its start to its end, and what it is in the end. Does not know: the order of items,
-sequence numbers, bytes.
+which number an event has.
 """
 
 from collections.abc import Iterator
@@ -16,9 +16,17 @@ from gateway.dialects.responses_client_tools import Kind
 from gateway.dialects.responses_tools import INPUT
 
 Event = tuple[str, Body]  # its type and the fields beside it
+_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, object]).decode
 # By kind of part: the field of its text, and the events of its growth.
 _FIELDS = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}
+
+
+def on_the_wire(event: Event, number: int) -> bytes:
+    """An event on the wire. `number`: its place in the stream; there is no blank line in it but at its end."""
+    kind, fields = event
+    raw = _encode({"type": kind, "sequence_number": number, **fields})
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), raw)
 
 
 class Said(Struct):

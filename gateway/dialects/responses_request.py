@@ -174,11 +174,8 @@ def _refuse_state(asked: shapes.Responses, *, kept: bool) -> None:
         raise InvalidRequest(
             "'background' needs a state that is not kept here.", param="background", code="unsupported_parameter"
         )
-    if asked.background and (asked.store is False or asked.stream):
-        other = "store" if asked.store is False else "stream"
-        message = f"'background' cannot be combined with '{other}': {asked.store if other == 'store' else True}."
-        if other == "stream":
-            message += " Send it without 'stream', and ask for /v1/responses/ID until its status is final."
+    if asked.background and asked.store is False:
+        message = "'background' cannot be combined with 'store': false."
         raise InvalidRequest(message, param="background", code="invalid_value")
 
 

@@ -3,14 +3,13 @@
 Knows: OpenAI's paths and shapes. Does not know: what is said there (`gateway.dialects`), how responses are kept.
 """
 
-import asyncio
-from contextlib import closing
 from typing import Any, Protocol, cast
 
 import msgspec
 import structlog
 from litestar import delete, get, post
 from litestar.params import FromPath
+from litestar.response import Stream
 from litestar.types import HTTPScope, Send
 
 from gateway.auth import Keyring
@@ -22,20 +21,20 @@ from gateway.dialects.conversations import name_of, shown
 from gateway.dialects.responses import Compacting
 from gateway.dialects.responses import Responses as Dialect
 from gateway.dialects.responses_answer import ResponsesVoice
-from gateway.errors import GatewayError, InvalidRequest, Overloaded, UpgradeRefused
-from gateway.headers import JSON, always
-from gateway.ledger.shipper import set_within
+from gateway.errors import InvalidRequest, Overloaded, UpgradeRefused
 from gateway.prompt_tokens import Counter
 from gateway.responses import Responses, refers
 from gateway.routes.asker import AnyRequest, after_of, asker, limit_of, order_of
 from gateway.routes.messages import Counting
-from gateway.routes.openai import Edge, Endpoint, Endpoints, Read, broken, send_whole
+from gateway.routes.openai import Edge, Endpoint, Endpoints, Read
+from gateway.routes.responses_background import Background, added
 
 log = structlog.get_logger("nearhit.responses")
 
-_LOOK_SECONDS = 1.0  # how soon a cancellation is noticed that another worker was told
 _LISTED = 20
 _CONTINUED = ("previous_response_id", "conversation")
+_EVENT_STREAM = "text/event-stream"
+_EVENTS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _encode = msgspec.json.Encoder().encode
 Json = dict[str, object]
 
@@ -58,16 +57,24 @@ class Past(Protocol):
 
 
 class Continuing(Endpoint):
-    """Knows the responses before, and keeps its own. `past`: where they are looked for, if not among the kept."""
+    """Knows the responses before, and keeps its own. `past`: where they are looked for, if not among the kept.
+
+    `background`: who makes those that nobody waits for; None where there are none.
+    """
 
     def __init__(
-        self, edge: Edge, responses: Responses, dialect: Dialect | None = None, past: Past | None = None
+        self,
+        edge: Edge,
+        responses: Responses,
+        dialect: Dialect | None = None,
+        past: Past | None = None,
+        background: Background | None = None,
     ) -> None:
         self._speaking = dialect or Dialect()
         super().__init__(edge, self._speaking)
         self.responses = responses
         self._past: Past = past or responses
-        self._making: dict[str, asyncio.Task[None]] = {}
+        self._background = background
 
     async def _principal(self, scope: HTTPScope) -> Principal:
         if scope["method"] == "GET" and any(name == b"upgrade" for name, _ in cast("Any", scope["headers"])):
@@ -128,75 +135,17 @@ class Continuing(Endpoint):
 
     async def _answer(self, call: Call, send: Send, connection: Connection) -> None:
         voice = cast("ResponsesVoice", call.voice)
-        if not voice.background:
+        if voice.background and self._background is not None:
+            await self._background.answer(call, send, connection)
+        else:
             await super()._answer(call, send, connection)
-            return
-        queued = voice.queued(call.id, call.model, call.at)
-        if not await self.responses.put(call.principal, queued, voice.items, background=True):
-            raise Overloaded("The response cannot be kept now, and 'background' needs that.", headers=_LATER)
-        name = str(queued["id"])
-        task = self._edge.tasks.spawn(self._make(call, voice), f"response {name}")
-        self._making[name] = task
-        task.add_done_callback(lambda _: self._making.pop(name, None))
-        self._edge.tasks.spawn(self._watch(name, task), f"watch response {name}")
-        await send_whole(send, _encode(queued), [*always(call.id), JSON])
 
     async def _kept(self, call: Call, payload: bytes) -> bytes:
         voice = cast("ResponsesVoice", call.voice)
-        told = await self._added(call.principal, voice)
+        told = await added(self.responses, call.principal, voice)
         if voice.keeps and not await self._past.put(call.principal, voice.final(), voice.items):
             voice.keeps = told = False
         return payload if told else _encode(voice.final())
-
-    async def _added(self, principal: Principal, voice: ResponsesVoice) -> bool:
-        """What was asked and answered stands in its conversation from now on; whether that was possible."""
-        name = voice.conversation
-        if name is None:
-            return True
-        items = [*voice.items, *cast("list[Body]", voice.final()["output"])]
-        try:
-            await self.responses.conversations.add(principal, name, items)
-        except (GatewayError, *UNREACHABLE) as error:  # it is gone, it is full, or nobody answers
-            log.warning("an answer could not be added to its conversation", error=repr(error)[:200])
-            voice.alone()
-            return False
-        return True
-
-    # -- in the background -----------------------------------------------------------------------------------------
-
-    async def _make(self, call: Call, voice: ResponsesVoice) -> None:
-        """The answer, for whoever comes for it. Never raises but for a cancellation."""
-        try:
-            answer = await self._edge.pipeline.complete(call, _nobody_leaves)
-            with closing(answer.reading):
-                await answer.reading.whole()
-            await self._added(call.principal, voice)
-            told = voice.final()
-        except GatewayError as error:
-            told = voice.broken(error)
-        except Exception as error:
-            log.exception("a response in the background broke", request_id=call.id)
-            told = voice.broken(broken(error))
-        try:
-            await self.responses.finish(told)
-        except UNREACHABLE as error:
-            log.error("a response made in the background could not be kept", error=repr(error)[:200])
-
-    async def _watch(self, name: str, task: asyncio.Task[None]) -> None:
-        """Stop making it once it was cancelled or deleted, here or at another worker."""
-        ended = asyncio.Event()
-        task.add_done_callback(lambda _: ended.set())
-        while not await set_within(ended, _LOOK_SECONDS):
-            try:
-                if not await self.responses.wanted(name):
-                    task.cancel()
-            except UNREACHABLE:
-                continue
-
-    def stop(self, name: str) -> None:
-        """At once, if it is made here."""
-        if (task := self._making.get(name)) is not None:
-            task.cancel()
 
 
 class ContinuingCount(Counting, Continuing):
@@ -206,13 +155,6 @@ class ContinuingCount(Counting, Continuing):
         Continuing.__init__(self, edge, responses)
         self._counter = counter
         self._shape: Json = {"object": "response.input_tokens"}
-
-
-_LATER = (("retry-after", "2"),)
-
-
-def _nobody_leaves() -> None:
-    """There is no client who could."""
 
 
 def endpoints(edge: Edge, counter: Counter, making: Continuing) -> Endpoints:
@@ -227,17 +169,20 @@ def endpoints(edge: Edge, counter: Counter, making: Continuing) -> Endpoints:
 class Desk:
     """What becomes of a response afterwards."""
 
-    def __init__(self, responses: Responses, keyring: Keyring, making: Continuing) -> None:
+    def __init__(self, responses: Responses, keyring: Keyring, background: Background) -> None:
         self._responses = responses
         self._keyring = keyring
-        self._making = making
+        self._background = background
 
-    async def get(self, request: AnyRequest, response_id: str) -> Json:
-        if request.query_params.get("stream") == "true":
-            message = "A response that is kept is not streamed again; fetch it without 'stream'."
-            raise InvalidRequest(message, param="stream", code="unsupported_parameter")
+    async def get(self, request: AnyRequest, response_id: str) -> Json | Stream:
         owner = await asker(self._keyring, request.scope)
-        return (await self._responses.get(owner, response_id)).response
+        kept = await self._responses.get(owner, response_id)
+        if request.query_params.get("stream") != "true":
+            return kept.response
+        after = _starting_after(request)
+        streams = self._background.streams
+        await streams.check(kept)
+        return Stream(streams.follow(owner, response_id, after), headers=_EVENTS, media_type=_EVENT_STREAM)
 
     async def items(self, request: AnyRequest, response_id: str) -> Json:
         owner = await asker(self._keyring, request.scope)
@@ -254,15 +199,26 @@ class Desk:
 
     async def delete(self, request: AnyRequest, response_id: str) -> Json:
         await self._responses.delete(await asker(self._keyring, request.scope), response_id)
-        self._making.stop(response_id)
+        self._background.stop(response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
     async def cancel(self, request: AnyRequest, response_id: str) -> Json:
         owner = await asker(self._keyring, request.scope)
         kept = await self._responses.cancel(owner, response_id)
         if kept.status == "cancelled":
-            self._making.stop(response_id)
+            self._background.stop(response_id)
         return kept.response
+
+
+def _starting_after(request: AnyRequest) -> int:
+    """The query's `starting_after`; -1 where all events are wanted. Raises InvalidRequest."""
+    told = request.query_params.get("starting_after")
+    if told is None:
+        return -1
+    if not (told.isascii() and told.isdigit()):
+        message = "'starting_after' must be a whole number, 0 or greater."
+        raise InvalidRequest(message, param="starting_after", code="invalid_value")
+    return int(told[:12])
 
 
 def route_handlers(desk: Desk) -> list[Any]:
@@ -270,7 +226,7 @@ def route_handlers(desk: Desk) -> list[Any]:
     both: Any = {"tags": ["Data plane"], "status_code": 200}
 
     @get(["/v1/responses/{response_id:str}", "/responses/{response_id:str}"], **both)
-    async def get_response(request: AnyRequest, response_id: FromPath[str]) -> Json:
+    async def get_response(request: AnyRequest, response_id: FromPath[str]) -> Json | Stream:
         return await desk.get(request, response_id)
 
     @get(["/v1/responses/{response_id:str}/input_items", "/responses/{response_id:str}/input_items"], **both)

@@ -101,6 +101,11 @@ ROUTES: tuple[Route, ...] = (
         "post", "/v1/responses", "Response", "OpenAI's Responses: kept, continued, in the background, streamed or not.",
         Responses, (_JSON, _EVENTS),
     ),
+    Route(
+        "get", "/v1/responses/{response_id}", "A kept response",
+        "Whole; with `stream=true` the events of one made with `background` and `stream`, after `starting_after`.",
+        answers=(_JSON, _EVENTS),
+    ),
     Route("post", "/v1/responses/compact", "Shorten a conversation", "As items that stand for all of it.", Responses),
     Route("post", "/v1/responses/input_tokens", "Tokens of a response", "What a response would read.", Responses),
     Route("post", "/v1/conversations", "Make a conversation", "Items in their order, for responses.", NewConversation),

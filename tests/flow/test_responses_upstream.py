@@ -53,6 +53,23 @@ def client_of(gateway: Live) -> AsyncOpenAI:
     return AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=gateway.key, max_retries=0)
 
 
+async def test_openais_own_events_are_kept_with_numbers_of_ours(tmp_path: Path) -> None:
+    """Its stream begins with events that were told before it was asked: clients that count them must see them once."""
+    async with served(tmp_path) as (gateway, up), client_of(gateway) as client:
+        asked: Any = {"model": "codex", "input": "Hi.", "tools": [SEARCH], "background": True, "stream": True}
+        events: list[Any] = [event async for event in await client.responses.create(**asked)]
+        kinds = [event.type for event in events]
+        assert [kinds.count(f"response.{name}") for name in ("created", "queued", "in_progress")] == [1, 1, 1]
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        assert "web_search_call" in [event.item.type for event in events if event.type == "response.output_item.done"]
+        assert kinds[-1] == "response.completed"
+        name = events[0].response.id
+        assert {event.response.id for event in events if hasattr(event, "response")} == {name}
+        kept: Any = [event async for event in await client.responses.retrieve(name, stream=True)]
+        assert [event.to_dict() for event in kept] == [event.to_dict() for event in events]
+        assert "background" not in up.heard[0].body
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_response_reaches_openai_as_it_came_and_comes_back_whole(tmp_path: Path, stream: bool) -> None:
     """Searches, sealed thoughts and citations are worth the client's money, and chat has no words for them."""

@@ -8,7 +8,16 @@ doubles, window bounds whole seconds. Ids are text made before the row is writte
 
 from gateway.db.models.base import Base
 from gateway.db.models.happened import Explain, RequestRow, SavingCorrection
-from gateway.db.models.kept import BatchLine, BatchPart, BatchRow, KeptResponse, OnceAnswer, StoredFile, StoredPiece
+from gateway.db.models.kept import (
+    BatchLine,
+    BatchPart,
+    BatchRow,
+    KeptResponse,
+    OnceAnswer,
+    ResponseStream,
+    StoredFile,
+    StoredPiece,
+)
 from gateway.db.models.limits import Boot, BudgetAlert, BudgetRow, BudgetVersion, BudgetWindow, Lease
 from gateway.db.models.months import ExportRun, LateEntry, MonthLine, MonthSeal, SharedCost
 from gateway.db.models.pace import AlertDelivery, CacheAlert, CacheDelivery, RateBucket, RateRow
@@ -48,6 +57,7 @@ __all__ = [
     "RateBucket",
     "RateRow",
     "RequestRow",
+    "ResponseStream",
     "SavingCorrection",
     "Setting",
     "SharedCost",

@@ -1,4 +1,4 @@
-"""What clients have kept here: files, batches with their lines, responses, answers under an idempotency key.
+"""What clients have kept here: files, batches with their lines, responses and their events, answers under a key.
 
 `team` and `project` are whose it is: nobody else ever sees it. Does not know: shapes of the API, who runs a batch.
 """
@@ -11,7 +11,7 @@ from gateway.db.models.base import Base
 
 
 class StoredPiece(Base):
-    """A part of something long: of a file, of an answer. `owner` is the id of the row that it belongs to."""
+    """A part of something long: of a file, an answer, a stream. `owner` is the id of the row that it belongs to."""
 
     __tablename__ = "stored_piece"
     owner: Mapped[str] = mapped_column(primary_key=True)
@@ -117,7 +117,7 @@ class BatchPart(Base):
 class KeptResponse(Base):
     """A response of the Responses API. `body` as the client was told it, `items` as it asked, both JSON.
 
-    `boot` while it is being made in the background.
+    `boot` while it is being made in the background. `streamed`: its events are kept too, for a while.
     """
 
     __tablename__ = "kept_response"
@@ -133,6 +133,26 @@ class KeptResponse(Base):
     created: Mapped[float]
     expires: Mapped[float] = mapped_column(index=True)
     boot: Mapped[str | None]
+    streamed: Mapped[bool | None]
+
+
+class ResponseStream(Base):
+    """The events of a response that is made in the background, as far as they are written: pieces under the same id.
+
+    A piece is numbered as the first event in it. `events`: the number of the next one. `ended`: the last one is there.
+    A row of its own, because it changes several times a second while the response itself may be megabytes.
+    """
+
+    __tablename__ = "response_stream"
+    __table_args__ = (Index("ix_response_stream_team_project_created", "team", "project", "created"),)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    team: Mapped[str]
+    project: Mapped[str]
+    events: Mapped[int]
+    size: Mapped[int]
+    ended: Mapped[bool]
+    created: Mapped[float]
+    expires: Mapped[float] = mapped_column(index=True)
 
 
 class OnceAnswer(Base):

@@ -162,3 +162,18 @@ def test_an_unknown_model_is_a_bad_request_here() -> None:
     """OpenAI answers 400 on this route and 404 on the others."""
     status, raw = refusal(NotFound("no such model"))
     assert (status, msgspec.json.decode(raw)["error"]["param"]) == (400, "model")
+
+
+def test_one_that_was_announced_is_not_begun_again() -> None:
+    """Its first events are kept before anybody is asked; the numbers of those that follow go on from there."""
+    spoken = ResponsesVoice(translate({"model": "m", "input": "hi", "background": True, "stream": True}, []))
+    queued = spoken.queued("7", "m", 5.0)
+    begun, first = spoken.announced(queued)
+    assert (queued["status"], begun["status"], begun["id"]) == ("queued", "in_progress", "resp_7")
+    piece = {"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}
+    rest = spoken.events({"id": "chatcmpl-7", "created": 5, "model": "m", "choices": [piece]}) + spoken.end()
+    events = told(first + rest)
+    assert [event["type"] for event in events[:4]] == [
+        "response.created", "response.queued", "response.in_progress", "response.output_item.added",
+    ]  # fmt: skip
+    assert events[-1]["response"] == spoken.final()
