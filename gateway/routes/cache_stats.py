@@ -30,7 +30,6 @@ Key = tuple[str, str, str]
 DAY = 86_400.0
 DAYS = 7.0
 _MOST_SHADOWED = 5_000
-_UNBOUND = "admin"  # whose answers a caller without a team shares
 _COUNTED = ("lookups", "hits_exact", "hits_semantic")
 
 
@@ -141,7 +140,7 @@ class Names:
         self._led |= {name: ",".join(entry.to for entry in model.route) for name, model in settings.models.items()}
 
     def key(self, team: str, project: str, asked: str) -> Key:
-        return team or _UNBOUND, project, self._led.get(asked, asked)
+        return team, project, self._led.get(asked, asked)
 
 
 def interval(wrong: int, judged: int) -> Measured:

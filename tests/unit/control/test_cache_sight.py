@@ -200,4 +200,4 @@ def test_the_log_and_the_cache_name_one_model_alike(tmp_path: Path) -> None:
     names = Names(settings)
     assert names.key("acme", "web", "chat") == ("acme", "web", "local/demo")
     assert names.key("acme", "web", "smart") == ("acme", "web", "a/b,c/d")
-    assert names.key("", "", "x/y") == ("admin", "", "x/y")
+    assert names.key("", "", "x/y") == ("", "", "x/y")
