@@ -228,11 +228,11 @@ class SemanticCache:
 
         `vector`: the one a `Miss` for the same query carried. `ttl` (seconds) can only shorten the configured one.
         """
-        entry = self._maker.entry(query, kept, None if vector is None else from_bytes(vector), ttl)
-        if entry is None:
+        if (entry := self._maker.entry(query, kept, None if vector is None else from_bytes(vector), ttl)) is None:
             return None
+        era = self._front.era
         if vector is None and self._wants_vector(query):
-            early = self._front.put(entry)  # whoever asks the same meanwhile need not wait for an embedding, nor pay
+            early = self._front.put(entry, era)  # whoever asks the same meanwhile need not wait for it, nor pay
             entry = self._maker.found_by(entry, await self._vector(query))
             if early and not self._front.has(entry.id):
                 return None  # taken back meanwhile, by a person's word or a purge
@@ -242,11 +242,11 @@ class SemanticCache:
         except StoreDown:
             self._front.drop(entry.exact)
             return None
-        self._kept(query, entry)
+        self._kept(query, entry, era)
         return entry.id
 
-    def _kept(self, query: Query, entry: Entry) -> None:
-        self._front.put(entry)
+    def _kept(self, query: Query, entry: Entry, era: int | None = None) -> None:
+        self._front.put(entry, era)
         self._tally.of(query).kept += 1
 
     async def evict(self, entry_id: int) -> Entry | None:
@@ -296,7 +296,7 @@ class SemanticCache:
     ) -> Hit | Miss:
         """What the front does not have: the store's exact entry, else the semantic tier."""
         started, hold, most, turn = how
-        miss = partial(self._miss, started)
+        miss, era = partial(self._miss, started), self._front.era
         if self._config.mode == "off":
             return miss("off")
         try:
@@ -304,7 +304,7 @@ class SemanticCache:
         except StoreDown:
             return miss("store-down")
         if entry is not None and self._may_serve(entry, query, max_age, most=most):
-            self._front.put(entry)
+            self._front.put(entry, era)
             return self._hit(entry, query, started)
         if tier == "exact" or self._config.mode == "exact" or self._meaning is None or query.semantic_bar is not None:
             return miss(query.semantic_bar or "not-kept")
