@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -430,6 +430,36 @@ async def test_values_in_memory_are_bounded(clock: FrozenClock) -> None:
         await worker.add(bytes([number]), 1, soon=True)
     assert len(worker) <= 4
     assert await worker.get(b"\x00") == 1
+    await worker.close()
+
+
+class Busy(MemoryStore):
+    """While it writes the first value, `meanwhile` happens."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def put_state(self, name: bytes, blob: bytes, *, seen: int) -> bool:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        return await super().put_state(name, blob, seen=seen)
+
+
+async def test_a_value_that_was_written_and_let_go_meanwhile_stops_no_writing(clock: FrozenClock) -> None:
+    """With a scope per conversation one is written, and makes room, while others wait: what writes died of it."""
+    store = Busy()
+    worker = Folded[int, int](store, Sums(), most=1, monotonic=clock.monotonic)
+    for name in (b"a", b"b", b"c"):
+        await worker.add(name, 1)
+
+    async def meanwhile() -> None:
+        await worker.add(b"b", 1, soon=True)
+        await worker.get(b"d")
+
+    store.meanwhile = meanwhile
+    await worker.flush()
+    assert worker.peek(b"b") is None
+    assert [int(one.blob) for one in await store.states([b"a", b"b", b"c"]) if one is not None] == [1, 2, 1]
     await worker.close()
 
 
