@@ -252,6 +252,23 @@ async def test_too_many_wrong_hits_raise_one_alert_and_stop_serving(clock: Froze
     await cache.close()
 
 
+async def test_what_people_report_raises_the_alarm_and_claims_no_brake(clock: FrozenClock) -> None:
+    """A page that says "serves nothing by meaning" over a scope that goes on serving sends people looking elsewhere."""
+    rig = Rig(clock, audit_share=0.0, max_wrong_hit_rate=0.05)
+    cache = await rig.open()
+    for number in range(30):
+        text = " ".join(f"{letter}{number}" for letter in "abcdefgh")
+        root = await put(cache, query(text), f"answer {number}")
+        found = await hit(cache, f"{text} please")
+        if number >= 27:
+            await cache.feedback(root, right=False, ticket=ticket(query(f"{text} please"), found))
+    assert len(rig.alerts) == 1
+    assert not (await trust(cache)).braked
+    await put(cache, query("what grows well on a dry stony hill in spain"), "olives")
+    assert await hit(cache, "what grows well on a very dry stony hill in spain")
+    await cache.close()
+
+
 async def test_wrong_feedback_takes_the_answer_and_shuts_what_is_near(clock: FrozenClock) -> None:
     """A person has seen it: no key of that answer is left, and near questions are asked anew until one verifies."""
     cache = await Rig(clock).open()
