@@ -319,6 +319,29 @@ async def test_in_shadow_it_decides_learns_and_serves_nothing(clock: FrozenClock
     await cache.close()
 
 
+async def test_in_shadow_every_wording_has_its_own_answer(clock: FrozenClock) -> None:
+    """A judged wording became a key of the other one's answer, and that was served where nothing is to be served."""
+    rig = Rig(clock, learned.Policy(), mode="shadow")
+    cache = await rig.open()
+    root = await put(cache, query(), "in the oven")
+    watched = await miss(cache, SIMILAR)
+    own = await put(cache, query(SIMILAR), "in the oven")
+    compared = await cache.compare(query(SIMILAR), kept("in the oven"), watched)
+    assert (compared.result, compared.key) == ("same", None)
+    assert (await hit(cache, SIMILAR)).entry.id == own
+    await cache.close()
+    rig.config = msgspec.structs.replace(rig.config, mode="semantic")
+    cache = await rig.open()
+    found = await miss(cache, OTHER)
+    assert (await cache.compare(query(OTHER), kept("in the oven"), found)).key in {root, own}
+    assert (await hit(cache, OTHER)).entry.answer_id
+    await cache.close()
+    rig.config = msgspec.structs.replace(rig.config, mode="shadow")
+    cache = await rig.open()
+    await miss(cache, OTHER)
+    await cache.close()
+
+
 async def test_a_store_that_is_away_teaches_nothing_and_breaks_nothing(clock: FrozenClock) -> None:
     """Learning is off the path of a reply; trouble there is told, and the cache goes on."""
 
