@@ -30,7 +30,7 @@ from policies.reuse import Budget, ReusePolicy
 
 # Entries taken back while the store was away; they are refused here and taken out as soon as it answers.
 _MAX_REFUSED = 10_000
-_How = tuple[float, bool, float, Turn | None]  # since when, on hold, how much doubt is borne, whose turn it is
+_How = tuple[float, bool, bool, float, Turn | None]  # since when, on hold, dry, what doubt is borne, whose turn it is
 # A client that asks for nothing stricter.
 _ANY = Budget(max_error_rate=1.0, max_wrong_hit_rate=1.0)
 
@@ -120,6 +120,7 @@ class SemanticCache:
         allowed: Budget = _ANY,
         again: Miss | None = None,
         hold: bool = False,
+        dry: bool = False,
         turn: Turn | None = None,
     ) -> Hit | Miss:
         """An answer for `query`, or why there is none.
@@ -128,31 +129,23 @@ class SemanticCache:
         another wording will not do, however it was judged. Where less is `allowed` than the operator does, only one
         that was judged to be so surely the same. `max_age`: in seconds.
         `again`: the miss of an earlier look-up for the same request, which then counts once, by how it ends. `hold`: a
-        verdict that serves nothing counts in what the scope learns only when `count` is told of the miss. `turn`: finds
-        out who makes the answer, where there is none.
+        verdict that serves nothing counts in what the scope learns only when `count` is told of it. `dry`: nothing
+        is counted. `turn`: finds out who makes the answer, where there is none.
         """
         started = self._monotonic()
-        if again is not None:
-            self._tally.again(query, again.reason)
-        counts = self._tally.of(query)
-        counts.lookups += 1
         budget = tightened(self._config, allowed)
         most = NONE if tier == "exact" else borne(budget, self._config)
         entry = self._front.get(query.exact)
         if entry is not None and self._config.mode != "off" and self._may_serve(entry, query, max_age, most=most):
             found = self._hit(entry, query, started)
         else:
-            found = await self._find_apart(query, tier, max_age, budget, (started, hold, most, turn))
-        if isinstance(found, Miss):
-            self._tally.miss(query, found.reason)
-            return found
-        self._store.touch(found.entry.exact)
-        if found.tier == "exact":
-            counts.hits_exact += 1
-        else:
-            counts.hits_semantic += 1
-        if found.tier == "semantic" or found.entry.answer_id:
-            await self._verifier.served(query)
+            found = await self._find_apart(query, tier, max_age, budget, (started, hold, dry, most, turn))
+        if not dry:
+            self._tally.found(query, found, again)
+            if isinstance(found, Hit):
+                self._store.touch(found.entry.exact)
+                if found.tier == "semantic" or found.entry.answer_id:
+                    await self._verifier.served(query)
         return found
 
     def count(self, miss: Miss) -> None:
@@ -295,7 +288,7 @@ class SemanticCache:
         self, query: Query, tier: Tier, max_age: float | None, budget: Budget, how: _How
     ) -> Hit | Miss:
         """What the front does not have: the store's exact entry, else the semantic tier."""
-        started, hold, most, turn = how
+        started, hold, dry, most, turn = how
         miss, era = partial(self._miss, started), self._front.era
         if self._config.mode == "off":
             return miss("off")
@@ -313,6 +306,7 @@ class SemanticCache:
             budget,
             partial(self._may_serve, query=query, max_age=max_age, exact=False, most=most),
             hold=hold,
+            dry=dry,
         )
         if found.entry is None or self._config.mode == "shadow":
             return Miss(

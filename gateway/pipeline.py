@@ -107,6 +107,7 @@ class Pipeline:
                 allowed=call.directives.allowed,
                 again=journey.miss,
                 hold=journey.miss is None and self._parts.herds.is_near(query),
+                dry=call.directives.dry_run,
                 turn=self._parts.elsewhere.turn(journey),
             )
             journey.timings.looked_up = self._parts.monotonic()

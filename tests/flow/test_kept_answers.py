@@ -136,3 +136,14 @@ async def test_what_broke_off_for_all_who_shared_it_saved_nothing(tmp_path: Path
             assert [row["saved_nano"] for row in rows] == [0, 0, 0]
     finally:
         await upstream.close()
+
+
+async def test_a_dry_run_is_no_hit(tmp_path: Path) -> None:
+    """It says that nothing is recorded, and each one made the hit rate better or worse."""
+    async with live(settings(tmp_path)) as gateway:
+        await gateway.chat()
+        for temperature, mark in ((None, "hit-exact"), (0.5, "miss")):
+            told = await gateway.chat(headers={"x-nearhit-dry-run": "1"}, temperature=temperature)
+            assert told.json["cache"] == mark
+        total = (await control(gateway, "GET", "/api/v1/cache/stats"))["total"]
+        assert (total["lookups"], total["hits_exact"], total["misses"]) == (1, 0, {"not-kept": 1})

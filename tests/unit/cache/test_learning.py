@@ -308,6 +308,21 @@ async def test_another_tenants_scope_learns_nothing(clock: FrozenClock) -> None:
     await cache.close()
 
 
+async def test_a_dry_look_up_counts_nowhere(clock: FrozenClock) -> None:
+    """Whoever tries what would be served must not spend the error budget, nor make hits look better than they are."""
+    cache = await Rig(clock, learned.Policy()).open()
+    await put(cache, query(), "in the oven")
+    key = (query().scope, "hash-384")
+    before = (await cache._scopes.get(key)).state
+    for text in ("how do i bake bread at home", SIMILAR, "what is a lake"):
+        await cache.find(query(text), dry=True)
+        await cache.find(query(text), dry=True, hold=True)
+    assert (await cache._scopes.get(key)).state is before
+    (row,) = await cache.stats()
+    assert (row.lookups, row.hits_exact, row.hits_semantic, row.misses, row.trust) == (0, 0, 0, {}, None)
+    await cache.close()
+
+
 async def test_in_shadow_it_decides_learns_and_serves_nothing(clock: FrozenClock) -> None:
     """Who only watches gets the numbers that say whether to go on."""
     cache = await Rig(clock, mode="shadow").open()
