@@ -43,6 +43,11 @@ class Front:
     def has(self, entry_id: int) -> bool:
         return entry_id in self._exact_of
 
+    def root_of(self, entry_id: int) -> int:
+        """What all keys of its answer share, where that is known here; else the id itself."""
+        entry = self._entries.get(self._exact_of.get(entry_id, b""))
+        return entry_id if entry is None else entry.root
+
     def put(self, entry: Entry, era: int | None = None) -> bool:
         """Keep `entry`, letting the least recently used go; False for one that alone exceeds the bounds, and for one
         that went meanwhile. `era`: as it was when a store was asked, None where none was.

@@ -247,11 +247,12 @@ class SemanticCache:
 
         Raises StoreDown when the store cannot be told; this process refuses the entry from now on all the same.
         """
+        root = self._front.root_of(entry_id)
         self._front.drop_id(entry_id)
         try:
             return await self._store.drop(entry_id)
         except StoreDown:
-            self._refused[entry_id] = None
+            self._refused |= {entry_id: None, root: None}
             while len(self._refused) > _MAX_REFUSED:
                 del self._refused[next(iter(self._refused))]
             raise

@@ -366,6 +366,29 @@ async def test_evicting_while_the_store_is_away_holds_here_and_is_made_up_for(cl
     await cache.close()
 
 
+async def test_a_wording_that_is_taken_back_while_the_store_is_away_takes_its_answer_along(clock: FrozenClock) -> None:
+    """The report was on another wording of it: the answer itself went on being served out of this process's memory."""
+    rig = Rig(clock)
+    rig.store = BrokenStore()
+    cache = rig.open()
+    await cache.start()
+    await cache.keep(query(), Kept(answer=b"{}"))
+    (first,) = await cache.entries(1)
+    other = replace(first, id=first.id + 1, exact=query(SIMILAR).exact, answer_id=first.id, doubt=0.0)
+    assert await rig.store.put_key(other, first.exact, 8)
+    for text in (ASKED, SIMILAR):
+        assert isinstance(await cache.find(query(text)), Hit)
+    rig.store.down = True
+    with pytest.raises(StoreDown):
+        await cache.evict(other.id)
+    for text in (ASKED, SIMILAR):
+        assert isinstance(await cache.find(query(text)), Miss)
+    rig.store.down = False
+    await cache.keep(query("another thing"), Kept(answer=b"{}"))
+    assert await rig.store.get_many([first.exact, other.exact]) == [None, None]
+    await cache.close()
+
+
 async def test_an_entry_that_lies_about_its_scope_is_refused(clock: FrozenClock) -> None:
     """Defence in depth: even a store that hands over another tenant's entry under our digest leaks nothing."""
 
