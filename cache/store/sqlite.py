@@ -205,15 +205,16 @@ class SqliteStore:
         gathered, self._gathered = self._gathered, []
         touched = self._touches.take() if gathered or uses or self._touches.is_due else {}
         now = self._now()
-        doing = asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: (self._file.write(gathered, touched, now), work())
-        )
         try:
-            changes, found = await asyncio.shield(doing)
-        except asyncio.CancelledError:
-            # Whoever asked is gone. What others gave is written all the same, and what changes is told.
-            doing.add_done_callback(lambda done: self._done_for_nobody(done, gathered))
-            raise
+            doing = asyncio.get_running_loop().run_in_executor(
+                self._thread, lambda: (self._file.write(gathered, touched, now), work())
+            )
+            try:
+                changes, found = await asyncio.shield(doing)
+            except asyncio.CancelledError:
+                # Whoever asked is gone. What others gave is written all the same, and what changes is told.
+                doing.add_done_callback(lambda done: self._done_for_nobody(done, gathered))
+                raise
         except (sqlite3.Error, OSError, RuntimeError) as error:
             self._trouble = type(error).__name__
             for entry, _, _ in gathered:
