@@ -36,11 +36,18 @@ class Codec:
 
     `unreadable` is told why each record that could not be read was not: `damaged` (its checksum), `version` (unknown),
     `key` (sealed with one that is not here), `forged` (changed, or another entry's), `plain` (where keys are in use).
+    `is_answer`: whether bytes are an answer that can be served, so that one of another version is none.
     Raises ValueError for a key of another length.
     """
 
-    def __init__(self, keys: Sequence[bytes] = (), unreadable: Callable[[Trouble], None] | None = None) -> None:
+    def __init__(
+        self,
+        keys: Sequence[bytes] = (),
+        unreadable: Callable[[Trouble], None] | None = None,
+        is_answer: Callable[[bytes], bool] | None = None,
+    ) -> None:
         self._unreadable = unreadable or _nobody
+        self._is_answer = is_answer
         self._boxes = {}
         if not keys:
             return
@@ -69,7 +76,9 @@ class Codec:
         """The entry kept under `exact`; None when the bytes are damaged, of another version or key, or another's."""
         found = self._open(raw, exact)
         if isinstance(found, Entry):
-            return found
+            if self._is_answer is None or self._is_answer(found.answer):
+                return found
+            found = "version"
         self._unreadable(found)
         return None
 

@@ -145,7 +145,9 @@ class Folded(Generic[V, E]):
 
     async def _write(self, name: bytes) -> None:
         """Compare and set until it works; another process's value gets this one's events folded in."""
-        held = self._held[name]
+        held = self._held.get(name)
+        if held is None:
+            return  # somebody else has written it meanwhile, and it made room for others
         async with held.lock:
             for _ in range(_TRIES):
                 if not held.pending:

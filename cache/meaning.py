@@ -78,10 +78,12 @@ class Meaning:
         self._config = config
         self._now, self._monotonic = clock
 
-    async def find(self, query: Query, budget: Budget, alive: Callable[[Entry], bool], *, hold: bool = False) -> Found:
+    async def find(
+        self, query: Query, budget: Budget, alive: Callable[[Entry], bool], *, hold: bool = False, dry: bool = False
+    ) -> Found:
         """What the policy says about the nearest kept texts. Trouble becomes a reason, never an exception.
 
-        `hold`: a verdict that serves nothing is not counted yet.
+        `hold`: a verdict that serves nothing is not counted yet. `dry`: none is, ever.
         """
         found = Found()
         started, computed = self._monotonic(), 0.0
@@ -101,7 +103,7 @@ class Meaning:
             verdict = await self._judge(query, budget, found, await self._fetch(key, near, alive), alive)
             if hold and found.entry is None:
                 found.uncounted = Uncounted(key, verdict)
-            else:
+            elif not dry:
                 self._scopes.count(key, verdict, served=found.entry is not None and self._config.mode != "shadow")
         except NotReady:
             found.reason = "index-loading"

@@ -30,6 +30,7 @@ _ATTEMPTS = 20
 _PAGE = 200
 _ID = b"#"
 _GROUP = b"="
+_FLUSHED = "-"
 _Raw = bytes | None
 _encode = msgspec.msgpack.Encoder().encode
 _decode_group = msgspec.msgpack.Decoder(tuple[str | None, str | None, str | None])
@@ -46,6 +47,7 @@ class Cuts:
     """What was purged or refused, by the mark's number."""
 
     def __init__(self, raw: dict[bytes, bytes]) -> None:
+        self.are_lost = not raw  # where there is a number there is a note
         self._groups: list[tuple[Selection, int]] = []
         self._ids: dict[int, int] = {}
         for field, number in raw.items():
@@ -97,8 +99,9 @@ class Era:
         before = self._mark
         client = self._link.fast if budget <= self._link.lookup else self._link.slow
         self._adopt(*await self._link.ask(lambda: self._read(client), budget))
-        if before is not None and before.generation == self.mark.generation and self.mark.cut < before.cut:
-            # The number was lost to memory pressure: what it cut off must not come again.
+        fell = before is not None and before.generation == self.mark.generation and self.mark.cut < before.cut
+        if fell or (self.mark.cut > 0 and self._cuts.are_lost):
+            # The number or the notes were lost to memory pressure: what they cut off must not come again.
             await self.flush()
 
     async def is_present(self, generation: _Raw, cut: _Raw, budget: float = WRITE_BUDGET) -> bool:
@@ -130,6 +133,7 @@ class Era:
             pipe.zcard(keys.used)
             pipe.sadd(keys.generations, fresh)
             pipe.set(keys.generation, fresh)
+            pipe.hset(keys.cuts, _FLUSHED, "0")  # the number stays, so there must be a note
             return cast("list[int]", await pipe.execute())
 
         held = (await self._link.ask(work))[0]

@@ -8,6 +8,7 @@ message, and nobody without the secret can compute or recognise a scope.
 
 import hashlib
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Literal, TypeVar, cast
 
 import msgspec
@@ -24,6 +25,10 @@ Json = dict[str, object]
 MAX_TEXT = 1_000
 # Answers to time-sensitive questions age in minutes, not in the cache's usual day.
 TIME_SENSITIVE_TTL = 300.0
+# So many of the user's earlier turns still say what a short last one ("and Paris?") is about.
+_TURNS_BACK = 3
+# Characters at the end of such a turn, where its question stands: reading all of a long one would cost milliseconds.
+_ASKED_IN = 400
 # Raising it makes every older entry unreachable; needed whenever the table below changes its meaning.
 VERSION = 2
 _MIN_SECRET = 16
@@ -221,9 +226,9 @@ def scope_query(  # noqa: PLR0913 - a request, who asks, and what the operator s
         return Uncacheable("no-identity")
     if _temperature(body) > max_temperature and operation != "embedding":
         return Uncacheable("temperature")
-    turn, before = _take_apart(body, operation)
-    seen = _Seen(body, operation, identity, model, encoder, turn, before)
     try:
+        turn, before = _take_apart(body, operation)
+        seen = _Seen(body, operation, identity, model, encoder, turn, before)
         scope = _current().scope(secret, seen)
         digest = _begin(secret, b"exact", scope)
         for text in turn.texts:
@@ -233,7 +238,7 @@ def scope_query(  # noqa: PLR0913 - a request, who asks, and what the operator s
         # Lone surrogates, or values that did not come from JSON: not ours to repair.
         return Uncacheable("malformed")
     text = turn.texts[0] if len(turn.texts) == 1 else "\n".join(turn.texts)
-    aging = is_time_sensitive(text) or _is_looked_up(body)
+    aging = is_time_sensitive(text) or _is_looked_up(body) or _began_with_now(before)
     return Query(
         scope=scope,
         exact=exact,
@@ -244,6 +249,25 @@ def scope_query(  # noqa: PLR0913 - a request, who asks, and what the operator s
         project=identity.project,
         model=model,
     )
+
+
+def _began_with_now(before: list[tuple[int, object]]) -> bool:
+    """Whether the user asked about the moment a few turns ago: "Paris" after "what is the weather today?" does too.
+
+    What the assistant says ("How can I help you today?") asks for nothing.
+    """
+    items = (cast("Json", item) for _, item in reversed(before) if isinstance(item, dict))
+    asked = (_said(item.get("content")) for item in items if item.get("role") == "user")
+    return any(is_time_sensitive(text[-_ASKED_IN:]) for text in islice(asked, _TURNS_BACK))
+
+
+def _said(content: object) -> str:
+    """The text of a message; empty for any other shape."""
+    if isinstance(content, str):
+        return content
+    parts = cast("list[object]", content) if isinstance(content, list) else []
+    texts = (cast("Json", part).get("text") for part in parts if isinstance(part, dict))
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 def _is_looked_up(body: Json) -> bool:
@@ -290,7 +314,10 @@ def _take_apart(body: Json, operation: Operation) -> tuple[_Turn, list[tuple[int
     """The last user turn, and the (position, message) pairs before it. Whatever is not understood stays exact."""
     if operation != "chat":
         source = body.get("prompt") if operation == "completion" else body.get("input")
-        return _Turn([_canonical_text(source)], None, None), []
+        if isinstance(source, str):
+            return _Turn([source], None, None), []
+        # A list, marked as one: the text '["a"]' is another question than the list ["a"].
+        return _Turn([_spelled(source)], "json", None), []
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         return _Turn([], messages, "no-text"), []
@@ -319,7 +346,7 @@ def _read_turn(message: Json) -> _Turn:
             shape.append(None)
         else:
             # A picture may be megabytes; its digest is enough to tell it from every other.
-            shape.append(hashlib.sha256(_canonical_text(part).encode("utf-8", "surrogatepass")).hexdigest())
+            shape.append(hashlib.sha256(_spelled(part).encode()).hexdigest())
     return _Turn(texts, [others, shape], "non-text-parts" if any(shape) else None)
 
 
@@ -338,8 +365,9 @@ def _plain(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _canonical_text(value: object) -> str:
-    return value if isinstance(value, str) else _canonical.encode(value).decode()
+def _spelled(value: object) -> str:
+    """As JSON. Raises for what did not come from JSON."""
+    return _canonical.encode(value).decode()
 
 
 def _begin(secret: bytes, purpose: bytes, field: bytes) -> Any:

@@ -30,7 +30,7 @@ from policies.reuse import Budget, ReusePolicy
 
 # Entries taken back while the store was away; they are refused here and taken out as soon as it answers.
 _MAX_REFUSED = 10_000
-_How = tuple[float, bool, float, Turn | None]  # since when, on hold, how much doubt is borne, whose turn it is
+_How = tuple[float, bool, bool, float, Turn | None]  # since when, on hold, dry, what doubt is borne, whose turn it is
 # A client that asks for nothing stricter.
 _ANY = Budget(max_error_rate=1.0, max_wrong_hit_rate=1.0)
 
@@ -120,6 +120,7 @@ class SemanticCache:
         allowed: Budget = _ANY,
         again: Miss | None = None,
         hold: bool = False,
+        dry: bool = False,
         turn: Turn | None = None,
     ) -> Hit | Miss:
         """An answer for `query`, or why there is none.
@@ -128,31 +129,23 @@ class SemanticCache:
         another wording will not do, however it was judged. Where less is `allowed` than the operator does, only one
         that was judged to be so surely the same. `max_age`: in seconds.
         `again`: the miss of an earlier look-up for the same request, which then counts once, by how it ends. `hold`: a
-        verdict that serves nothing counts in what the scope learns only when `count` is told of the miss. `turn`: finds
-        out who makes the answer, where there is none.
+        verdict that serves nothing counts in what the scope learns only when `count` is told of it. `dry`: nothing
+        is counted. `turn`: finds out who makes the answer, where there is none.
         """
         started = self._monotonic()
-        if again is not None:
-            self._tally.again(query, again.reason)
-        counts = self._tally.of(query)
-        counts.lookups += 1
         budget = tightened(self._config, allowed)
         most = NONE if tier == "exact" else borne(budget, self._config)
         entry = self._front.get(query.exact)
         if entry is not None and self._config.mode != "off" and self._may_serve(entry, query, max_age, most=most):
             found = self._hit(entry, query, started)
         else:
-            found = await self._find_apart(query, tier, max_age, budget, (started, hold, most, turn))
-        if isinstance(found, Miss):
-            self._tally.miss(query, found.reason)
-            return found
-        self._store.touch(found.entry.exact)
-        if found.tier == "exact":
-            counts.hits_exact += 1
-        else:
-            counts.hits_semantic += 1
-        if found.tier == "semantic" or found.entry.answer_id:
-            await self._verifier.served(query)
+            found = await self._find_apart(query, tier, max_age, budget, (started, hold, dry, most, turn))
+        if not dry:
+            self._tally.found(query, found, again)
+            if isinstance(found, Hit):
+                self._store.touch(found.entry.exact)
+                if found.tier == "semantic" or found.entry.answer_id:
+                    await self._verifier.served(query)
         return found
 
     def count(self, miss: Miss) -> None:
@@ -228,11 +221,11 @@ class SemanticCache:
 
         `vector`: the one a `Miss` for the same query carried. `ttl` (seconds) can only shorten the configured one.
         """
-        entry = self._maker.entry(query, kept, None if vector is None else from_bytes(vector), ttl)
-        if entry is None:
+        if (entry := self._maker.entry(query, kept, None if vector is None else from_bytes(vector), ttl)) is None:
             return None
+        era = self._front.era
         if vector is None and self._wants_vector(query):
-            early = self._front.put(entry)  # whoever asks the same meanwhile need not wait for an embedding, nor pay
+            early = self._front.put(entry, era)  # whoever asks the same meanwhile need not wait for it, nor pay
             entry = self._maker.found_by(entry, await self._vector(query))
             if early and not self._front.has(entry.id):
                 return None  # taken back meanwhile, by a person's word or a purge
@@ -242,11 +235,11 @@ class SemanticCache:
         except StoreDown:
             self._front.drop(entry.exact)
             return None
-        self._kept(query, entry)
+        self._kept(query, entry, era)
         return entry.id
 
-    def _kept(self, query: Query, entry: Entry) -> None:
-        self._front.put(entry)
+    def _kept(self, query: Query, entry: Entry, era: int | None = None) -> None:
+        self._front.put(entry, era)
         self._tally.of(query).kept += 1
 
     async def evict(self, entry_id: int) -> Entry | None:
@@ -254,11 +247,12 @@ class SemanticCache:
 
         Raises StoreDown when the store cannot be told; this process refuses the entry from now on all the same.
         """
+        root = self._front.root_of(entry_id)
         self._front.drop_id(entry_id)
         try:
             return await self._store.drop(entry_id)
         except StoreDown:
-            self._refused[entry_id] = None
+            self._refused |= {entry_id: None, root: None}
             while len(self._refused) > _MAX_REFUSED:
                 del self._refused[next(iter(self._refused))]
             raise
@@ -295,8 +289,8 @@ class SemanticCache:
         self, query: Query, tier: Tier, max_age: float | None, budget: Budget, how: _How
     ) -> Hit | Miss:
         """What the front does not have: the store's exact entry, else the semantic tier."""
-        started, hold, most, turn = how
-        miss = partial(self._miss, started)
+        started, hold, dry, most, turn = how
+        miss, era = partial(self._miss, started), self._front.era
         if self._config.mode == "off":
             return miss("off")
         try:
@@ -304,7 +298,7 @@ class SemanticCache:
         except StoreDown:
             return miss("store-down")
         if entry is not None and self._may_serve(entry, query, max_age, most=most):
-            self._front.put(entry)
+            self._front.put(entry, era)
             return self._hit(entry, query, started)
         if tier == "exact" or self._config.mode == "exact" or self._meaning is None or query.semantic_bar is not None:
             return miss(query.semantic_bar or "not-kept")
@@ -313,6 +307,7 @@ class SemanticCache:
             budget,
             partial(self._may_serve, query=query, max_age=max_age, exact=False, most=most),
             hold=hold,
+            dry=dry,
         )
         if found.entry is None or self._config.mode == "shadow":
             return Miss(

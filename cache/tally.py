@@ -1,6 +1,6 @@
 """Counts of look-ups by tenant and model, bounded: whoever invents new model names ends up in one common row."""
 
-from cache.types import Group, Query, ScopeStats
+from cache.types import Group, Hit, Miss, Query, ScopeStats
 
 MAX_GROUPS = 2_000
 OTHERS = Group("(others)", "(others)", "(others)")
@@ -16,13 +16,20 @@ class Tally:
         found = self._groups.get((query.team, query.project, query.model))
         return found or self._row(Group(query.team, query.project, query.model))
 
-    def miss(self, query: Query, reason: str) -> None:
-        misses = self.of(query).misses
-        misses[reason] = misses.get(reason, 0) + 1
-
-    def again(self, query: Query, reason: str) -> None:
-        """A look-up that missed for `reason` is looked up once more: it counts once, by how it ends."""
+    def found(self, query: Query, found: Hit | Miss, again: Miss | None) -> None:
+        """How a look-up has ended. One made once more for the same request, after the miss `again`, counts once."""
         row = self.of(query)
+        if again is not None:
+            self._take_back(row, again.reason)
+        row.lookups += 1
+        if isinstance(found, Miss):
+            row.misses[found.reason] = row.misses.get(found.reason, 0) + 1
+        elif found.tier == "exact":
+            row.hits_exact += 1
+        else:
+            row.hits_semantic += 1
+
+    def _take_back(self, row: ScopeStats, reason: str) -> None:
         if row.misses.get(reason, 0) > 0:
             row.lookups -= 1
             row.misses[reason] -= 1

@@ -21,9 +21,10 @@ def tightened(config: CacheConfig, allowed: Budget) -> Budget:
 def borne(budget: Budget, config: CacheConfig) -> float:
     """How much doubt of a judged key is borne within such a `tightened` budget: the share of hits that may be wrong.
 
+    None where the cache only watches: such a key is an answer to another wording, and served by meaning.
     Where fewer wrong answers are allowed than the operator does, that share too: all requests may be for that key.
     """
-    if min(budget.max_error_rate, budget.max_wrong_hit_rate) <= 0.0:
+    if config.mode == "shadow" or min(budget.max_error_rate, budget.max_wrong_hit_rate) <= 0.0:
         return NONE
     fewer = budget.max_error_rate < config.max_error_rate
     return min(budget.max_wrong_hit_rate, budget.max_error_rate) if fewer else budget.max_wrong_hit_rate

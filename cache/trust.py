@@ -77,8 +77,11 @@ def broken(trust: Trust, budget: float) -> bool:
     """Whether more hits are wrong than allowed, beyond doubt: so many wrong audits, judge's errors counted, would come
     about with a chance of 1 % at most were it not so; or people have reported more than that share of all hits.
     """
-    if trust.hits >= _FEWEST and trust.reported_wrong > budget * trust.hits:
-        return True
+    return proven(trust, budget) or (trust.hits >= _FEWEST and trust.reported_wrong > budget * trust.hits)
+
+
+def proven(trust: Trust, budget: float) -> bool:
+    """The same by audits alone: what a scope's brake goes by. People's reports shut what is near, and no more."""
     flip = min(0.45, trust.flips / trust.audited) if trust.audited else 0.0
     share = min(1.0, budget + flip * (1.0 - 2.0 * budget))
     return trust.audited_wrong > 0 and _tail(trust.audited_wrong, trust.audited, share) <= _DOUBT

@@ -23,7 +23,7 @@ from cache.judging import Judge, Judgement, Pair, text_of
 from cache.learning import Judged, shut
 from cache.scopes import Scopes
 from cache.store import Store, StoreDown
-from cache.trust import TrustForm, broken, measured, name_of
+from cache.trust import TrustForm, broken, measured, name_of, proven
 from cache.types import CacheConfig, Entry, Group, Hit, Kept, Miss, Query, Sight, Trust, Weighed
 from cache.vectors import Vector, unpack
 from policies.reuse import Evidence, Outcome, believed
@@ -197,7 +197,7 @@ class Verifier:
         found = {group: self._trust.peek(name) or Trust() for group, name in names.items()}
         budget = self._config.max_wrong_hit_rate
         return {
-            group: replace(measured(held, budget), braked=broken(held, budget))
+            group: replace(measured(held, budget), braked=proven(held, budget))
             for group, held in found.items()
             if held != Trust()
         }

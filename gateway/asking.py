@@ -5,8 +5,11 @@ A client may only make things stricter than the operator's settings. Does not kn
 
 from typing import Literal, cast
 
+from msgspec.structs import replace
+
 from cache.scope import Identity, scope_query
 from cache.types import Miss, Query, Uncacheable
+from gateway.auth import ORG_WIDE
 from gateway.call import PASSED, CacheMark, Call
 from gateway.catalog import Route
 from gateway.flights import Key
@@ -33,7 +36,7 @@ class Asking:
             return Uncacheable("off")
         # What only some upstreams are told of changes their answers all the same.
         body = call.body if call.native is None or not call.native.apart else {**call.body, "native": call.native.apart}
-        return scope_query(
+        found = scope_query(
             body,
             cast("Reused", operation),
             identity=self._identity(call),
@@ -42,6 +45,10 @@ class Asking:
             max_temperature=self._settings.max_temperature,
             encoder=self._settings.encoder,
         )
+        if isinstance(found, Query) and call.principal.team == ORG_WIDE:
+            # What is shown, counted and purged by team: no team may be called what those without one are.
+            return replace(found, team=ORG_WIDE)
+        return found
 
     def _identity(self, call: Call) -> Identity:
         principal, directives = call.principal, call.directives

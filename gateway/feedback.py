@@ -4,17 +4,19 @@ Knows: which verdict was there before (the last one counts, the same one again c
 Does not know: who may judge (routes do), how an answer is taken back or what is learned (`cache`).
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.engine import Connection
 
 from cache.semantic import SemanticCache
 from gateway.audit import Change, said_by
 from gateway.call import Principal
 from gateway.db.decisions import FEEDBACK
-from gateway.db.models import Audit, SavingCorrection
+from gateway.db.models import Audit, RequestRow, SavingCorrection
 from gateway.db.rows import RequestDetail, RequestLine
 from gateway.db.session import Also
 from gateway.ledger.request_rows import RequestRows
@@ -28,13 +30,19 @@ async def judged(services: Services, actor: Principal, found: RequestDetail, ver
 
     Raises StoreDown when the cache cannot be told: then nothing is recorded, and it can be said again.
     """
+    async with services.verdicts:  # else two at once would both find none before them, and both be learned
+        return await _judged(services, actor, found, verdict, ip)
+
+
+async def _judged(services: Services, actor: Principal, found: RequestDetail, verdict: Verdict, ip: str | None) -> bool:
     row, explain = found.request, found.explain or {}
     cache, entry = services.cache, explain.get("entry")
     assert row is not None
     assert cache is not None
     assert isinstance(entry, int)
-    before = await _last(services, row.id)
-    evicted = await _tell(cache, entry, verdict, before, explain.get("ticket"))
+    async with services.database.read() as connection:
+        before = (await connection.execute(_last(row.id))).scalar()
+    evicted = await _tell(cache, entry, verdict, _as_verdict(before), explain.get("ticket"))
     after: dict[str, object] = {
         "verdict": verdict,
         "entry": entry,
@@ -43,11 +51,9 @@ async def judged(services: Services, actor: Principal, found: RequestDetail, ver
         "model": row.model,
     }
     said = said_by(services, actor, Change(FEEDBACK, row.id, after=after), ip)
-    amount = _correction(row, verdict, before)
-    known: dict[str, object] = {"request_id": row.id, "team": row.team, "project": row.project, "model": row.model}
-    why: dict[str, object] = {"reason": f"feedback: {verdict}", "actor": actor.key_id}
-    correction = known | why | {"at": services.now(), "amount_nano": amount} if amount else None
-    await services.database.transact(_insert, RequestRows(services.database.dialect), correction, said)
+    why: dict[str, object] = {"reason": f"feedback: {verdict}", "actor": actor.key_id, "at": services.now()}
+    work = partial(_insert, rows=RequestRows(services.database.dialect), row=row, verdict=verdict, why=why, said=said)
+    await services.database.transact(work)
     return evicted
 
 
@@ -61,10 +67,13 @@ async def _tell(cache: SemanticCache, entry: int, verdict: Verdict, before: Verd
     return gone is not None
 
 
-async def _last(services: Services, request_id: str) -> Verdict | None:
-    wanted = select(Audit.after).where(Audit.action == FEEDBACK, Audit.target == request_id).order_by(Audit.id.desc())
-    async with services.database.read() as connection:
-        after = await connection.scalar(wanted.limit(1))
+def _last(request_id: str) -> Select[Any]:
+    """What was written down with the last verdict on a request."""
+    wanted = select(Audit.after).where(Audit.action == FEEDBACK, Audit.target == request_id)
+    return wanted.order_by(Audit.id.desc()).limit(1)
+
+
+def _as_verdict(after: Mapping[str, object] | None) -> Verdict | None:
     return None if after is None else "wrong" if after.get("verdict") == "wrong" else "right"
 
 
@@ -75,12 +84,24 @@ def _correction(row: RequestLine, verdict: Verdict, before: Verdict | None) -> i
     return -row.saved_nano if verdict == "wrong" else row.saved_nano if before == "wrong" else 0
 
 
-def _insert(connection: Connection, rows: RequestRows, correction: dict[str, object] | None, said: Also) -> None:
-    """The next correction of its request, with the sums that follow, and the verdict itself."""
-    if correction is not None:
-        request_id = str(correction["request_id"])
-        held = select(func.count()).select_from(SavingCorrection).where(SavingCorrection.request_id == request_id)
-        number = (connection.scalar(held) or 0) + 1
+def _insert(
+    connection: Connection, *, rows: RequestRows, row: RequestLine, verdict: Verdict, why: dict[str, object], said: Also
+) -> None:
+    """The next correction of its request, with the sums that follow, and the verdict itself.
+
+    Under a lock on the request's row: of two workers that are told the same at once, the second finds the first's word.
+    """
+    connection.execute(select(RequestRow.id).where(RequestRow.id == row.id).with_for_update())
+    if amount := _correction(row, verdict, _as_verdict(connection.execute(_last(row.id)).scalar())):
+        held = select(func.count()).select_from(SavingCorrection).where(SavingCorrection.request_id == row.id)
+        known: dict[str, object] = {
+            "id": f"{row.id}#{(connection.scalar(held) or 0) + 1}",
+            "request_id": row.id,
+            "team": row.team,
+            "project": row.project,
+            "model": row.model,
+            "amount_nano": amount,
+        }
         with suppress(LookupError):  # its row was pruned since the verdict came in: no saving is left to correct
-            rows.correct(connection, request_id, correction | {"id": f"{request_id}#{number}"})
+            rows.correct(connection, row.id, known | why)
     said(connection)

@@ -71,6 +71,8 @@ class Herds:
         directives = journey.call.directives
         if not isinstance(query, Query) or miss is None or miss.vector is None or not directives.write:
             return False
+        if directives.max_age == 0:
+            return False  # what is kept by then is older than that
         leads = self._leads.get(query.scope)
         if not leads:
             return False

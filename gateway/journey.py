@@ -143,8 +143,8 @@ def _note(journey: Journey, landing: Landing) -> None:
     outcome.usage = landing.usage or outcome.usage
     outcome.finish = landing.finish
     outcome.provider, outcome.model = landing.provider, landing.model
-    if outcome.source == "shared":
-        outcome.saved_nano = landing.cost_nano
+    if outcome.source == "shared":  # what broke off has answered nobody, and saved nothing
+        outcome.saved_nano = landing.cost_nano if landing.ended == "complete" else 0
     elif outcome.source == "upstream":
         outcome.attempts = len(landing.steps)
         outcome.cost_nano, outcome.cost_status = landing.cost_nano, landing.cost_status

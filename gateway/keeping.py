@@ -54,14 +54,27 @@ def kept_from(call: Call, flight: Flight) -> Kept | None:
 
 
 class _Told(Struct, frozen=True):
-    """What is read out of a kept answer to count it; its text is left alone."""
+    """What is read out of a kept answer to count it; its text is left alone. `data`: of embeddings."""
 
     usage: msgspec.Raw = msgspec.Raw(b"null")
     choices: list["_Choice"] = []
+    data: list[dict[str, msgspec.Raw]] = []
 
 
 class _Choice(Struct, frozen=True):
     finish_reason: str | None = None
+    message: dict[str, msgspec.Raw] | None = None
+    text: str | None = None
+
+
+def is_answer(kept: bytes) -> bool:
+    """Whether these bytes can be told to a client: a store may hold what another version, or somebody else, wrote."""
+    try:
+        told = _decode_told(kept)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    said = all(choice.message is not None or choice.text is not None for choice in told.choices)
+    return kept[:1] == b"{" and said and bool(told.choices or told.data)
 
 
 def replayed(hit: Hit) -> Flight:

@@ -24,6 +24,7 @@ from engine.api import Engine
 from engine.locate import ModelNotFound, locate
 from gateway.fleet import Fleet
 from gateway.judging import Ask, ModelJudge
+from gateway.keeping import is_answer
 from gateway.key_pool import KeyPool
 from gateway.providers import Provider, load
 from gateway.providers import local as local_provider
@@ -41,7 +42,7 @@ ENCODER = "minilm"  # the name under which the bundled encoder is asked for
 def build_codec(settings: Settings, unreadable: Callable[[str], None] | None = None) -> Codec:
     """How entries are written: sealed where there is a file of keys. Raises ValueError and OSError as `read_keys`."""
     path = settings.cache.encryption_key_file
-    return Codec(() if path is None else read_keys(path), unreadable)
+    return Codec(() if path is None else read_keys(path), unreadable, is_answer)
 
 
 def build_store(settings: Settings, unreadable: Callable[[str], None] | None = None) -> Store:

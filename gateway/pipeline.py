@@ -90,9 +90,10 @@ class Pipeline:
     def _admit(self, journey: Journey) -> None:
         """Whether this key may ask for this model, and where that leads."""
         call, repeat = journey.call, journey.call.repeat
-        journey.route = repeat.route if repeat is not None else self._parts.catalog.resolve(call.model)
+        journey.route = self._parts.catalog.resolve(call.model)
         may_ask(call.principal, call.model)
-        journey.query = repeat.query if repeat is not None else self._parts.asking.query(call, journey.route)
+        read = repeat is not None and repeat.query.model == journey.route.told  # a reload may have changed the way
+        journey.query = repeat.query if repeat and read else self._parts.asking.query(call, journey.route)
         journey.timings.admitted = self._parts.monotonic()
 
     async def _find(self, journey: Journey) -> Answer | None:
@@ -106,6 +107,7 @@ class Pipeline:
                 allowed=call.directives.allowed,
                 again=journey.miss,
                 hold=journey.miss is None and self._parts.herds.is_near(query),
+                dry=call.directives.dry_run,
                 turn=self._parts.elsewhere.turn(journey),
             )
             journey.timings.looked_up = self._parts.monotonic()

@@ -1,8 +1,8 @@
 """Requests that came before, byte for byte: what was read from them need not be read again.
 
 An exact hit is such a repeat nearly always, and reading it (JSON, checks, digests) costs more than finding its answer.
-Remembered is only what follows from the bytes, the key and the settings: identity, budgets and the kept answer itself
-are looked at anew each time. Bounded. Does not know: what is served.
+Remembered is only what follows from the bytes and the key: identity, budgets, where the model's name leads and the kept
+answer itself are looked at anew each time. Bounded. Does not know: what is served.
 """
 
 from collections import OrderedDict
@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from cache.types import Query
 from gateway.call import Body
-from gateway.catalog import Route
 
 _MOST = 512
 _LONGEST = 8_192  # bytes of a request; longer ones are rarely repeated and would fill the memory
@@ -25,7 +24,6 @@ class Repeat(Struct, frozen=True, kw_only=True):
     model: str
     stream: bool
     include_usage: bool
-    route: Route
     query: Query
 
 

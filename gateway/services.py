@@ -3,6 +3,7 @@
 Knows: names and types of the parts. Does not know: how any of them is built, started or closed.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ class Services:
     `deployments` in short-lived processes; `sign_on` where only keys sign in.
 
     `now`: wall-clock seconds. `models` answers the names clients may ask for, `kept_as` under which an answer to one of
-    them is kept.
+    them is kept. `verdicts`: held while one of people's is taken in, since the next depends on it.
     A plain class: Litestar would take a dataclass apart to check it.
     """
 
@@ -74,3 +75,4 @@ class Services:
         self.kept_as = kept_as
         self.reloader = reloader
         self.deployments = deployments
+        self.verdicts = asyncio.Lock()

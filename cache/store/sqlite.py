@@ -206,9 +206,15 @@ class SqliteStore:
         touched = self._touches.take() if gathered or uses or self._touches.is_due else {}
         now = self._now()
         try:
-            changes, found = await asyncio.get_running_loop().run_in_executor(
+            doing = asyncio.get_running_loop().run_in_executor(
                 self._thread, lambda: (self._file.write(gathered, touched, now), work())
             )
+            try:
+                changes, found = await asyncio.shield(doing)
+            except asyncio.CancelledError:
+                # Whoever asked is gone. What others gave is written all the same, and what changes is told.
+                doing.add_done_callback(lambda done: self._done_for_nobody(done, gathered))
+                raise
         except (sqlite3.Error, OSError, RuntimeError) as error:
             self._trouble = type(error).__name__
             for entry, _, _ in gathered:
@@ -217,13 +223,23 @@ class SqliteStore:
                 await self._begin_anew()
             raise StoreDown(f"sqlite: {error}") from error
         self._trouble = None
+        self._written(changes, gathered)
+        return found
+
+    def _done_for_nobody(self, done: "asyncio.Future[tuple[list[Change], T]]", gathered: list[Gathered]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            for entry, _, _ in gathered:
+                self._listen(Change("drop", entry.scope, entry.encoder, row_of(entry)))
+        else:
+            self._written(done.result()[0], gathered)
+
+    def _written(self, changes: list[Change], gathered: list[Gathered]) -> None:
         for change in changes:
             self._forget(change)
         gone = {change.row.entry_id for change in changes}  # what is worth least may go as soon as it has come
         for item in gathered:  # an error before may have had all that is known read again, from a file without them
             if item.entry.id not in gone:
                 self._file.known.setdefault(short(item.entry.exact), item.entry.id)
-        return found
 
     async def _begin_anew(self) -> None:
         """A file that turns out damaged while in use serves nobody: set it aside and go on with an empty one."""

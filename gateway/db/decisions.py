@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Text, select
 from sqlalchemy import cast as sql_cast
 
 from gateway.db.models import Audit, Explain, RequestRow
-from gateway.db.queries import Queries
+from gateway.db.queries import Pruned, Queries
 from gateway.db.session import Database
 from gateway.db.sums import HOUR
 from policies.tuning import Seen
@@ -135,7 +135,11 @@ async def decisions(
     if team is not None:
         conditions.append(RequestRow.team == team)
     where = {} if team is None else {"team": team}
-    rows = await Queries(database).usage(["cache", "status"], start // HOUR * HOUR, 1e11, where, latencies=False)
+    queries, asked = Queries(database), ["cache", "status"]
+    try:
+        rows = await queries.usage(asked, start, 1e11, where, latencies=False)
+    except Pruned:  # the rows of that hour have gone; of its sums no part can be told
+        rows = await queries.usage(asked, start // HOUR * HOUR, 1e11, where, latencies=False)
     requests = sum(row.requests for row in rows if row.group["cache"] in _ASKED and int(row.group["status"]) < 400)
     if reason is not None:
         conditions.append(Explain.data["reason"].as_string() == reason)

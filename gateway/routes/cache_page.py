@@ -18,7 +18,7 @@ from gateway.db.nearness import nearness
 from gateway.db.queries import Queries
 from gateway.errors import GatewayError
 from gateway.routes.cache_admin import cache_of, found_entries
-from gateway.routes.cache_stats import DAY, DAYS, ScopeView, statistics
+from gateway.routes.cache_stats import DAYS, ScopeView, since_of, statistics
 from gateway.routes.cache_tune import tuned
 from gateway.routes.usage import reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router
@@ -55,8 +55,8 @@ async def cache_page(visitor: VisitorDep, contains: Text = "", purged: Text = ""
     services, principal = visitor.services, visitor.principal
     told = await statistics(services, principal)
     may_look = services.cache is not None and may(principal, "operator")
-    now = services.now()
-    days = await series(Queries(services.database), now - DAYS * DAY, now + 1, reach(principal))
+    now, since = services.now(), since_of(services, DAYS)
+    days = await series(Queries(services.database), since, now + 1, reach(principal))
     return visitor.page(
         "cache.html",
         told=told,
@@ -66,8 +66,8 @@ async def cache_page(visitor: VisitorDep, contains: Text = "", purged: Text = ""
         alarms=alarms(told.data),
         days=int(DAYS),
         series=days,
-        near=await _near(visitor, now - DAYS * DAY),
-        audits=await _audits(visitor, now - DAYS * DAY, [day.label for day in days]),
+        near=await _near(visitor, since),
+        audits=await _audits(visitor, since, [day.label for day in days]),
         may_look=may_look,
         contains=contains,
         entries=await found_entries(services, principal, contains, _ENTRIES) if may_look else [],

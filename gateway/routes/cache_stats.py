@@ -17,6 +17,7 @@ from gateway.call import Principal
 from gateway.db.decisions import Decision, decisions, verdicts
 from gateway.db.queries import Queries
 from gateway.db.rows import UsageRow
+from gateway.db.sums import HOUR
 from gateway.parts import aliases
 from gateway.routes import shapes
 from gateway.routes.usage import reach
@@ -30,7 +31,6 @@ Key = tuple[str, str, str]
 DAY = 86_400.0
 DAYS = 7.0
 _MOST_SHADOWED = 5_000
-_UNBOUND = "admin"  # whose answers a caller without a team shares
 _COUNTED = ("lookups", "hits_exact", "hits_semantic")
 
 
@@ -141,7 +141,7 @@ class Names:
         self._led |= {name: ",".join(entry.to for entry in model.route) for name, model in settings.models.items()}
 
     def key(self, team: str, project: str, asked: str) -> Key:
-        return team or _UNBOUND, project, self._led.get(asked, asked)
+        return team, project, self._led.get(asked, asked)
 
 
 def interval(wrong: int, judged: int) -> Measured:
@@ -152,10 +152,17 @@ def interval(wrong: int, judged: int) -> Measured:
     return Measured(judged=judged, wrong=wrong, rate=found.rate, low=found.low, high=found.high)
 
 
+def since_of(services: Services, days: float) -> float:
+    """So long ago, and at most an hour more (a day, where hours are not kept so long): single rows may have gone."""
+    kept = services.settings.retention.hours
+    width = DAY if 0 < kept <= days else float(HOUR)
+    return (services.now() - days * DAY) // width * width
+
+
 async def statistics(services: Services, principal: Principal, days: float = DAYS) -> StatsAnswer:
     """What the caller may see of every tenant and model, and the sum."""
     groups = await services.cache.stats() if services.cache is not None else []
-    since = services.now() - days * DAY
+    since = since_of(services, days)
     names = Names(services.settings)
     people = await _people(services, names)
     worth = await _worth(services, principal, since, names)

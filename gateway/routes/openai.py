@@ -281,7 +281,6 @@ class Endpoint:
                 model=call.model,
                 stream=call.stream,
                 include_usage=call.include_usage,
-                route=journey.route,
                 query=journey.query,
             )
             self._repeats.keep((self._operation, call.principal.key_id, raw), repeat)

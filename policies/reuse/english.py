@@ -262,8 +262,8 @@ def _digits(sequence: Sequence[Word], i: int) -> tuple[float | None, int]:
     try:
         # Times and dates become one number that no other time or date shares.
         value = sum(float(piece) * 1_000.0**k for k, piece in enumerate(reversed(pieces)))
-    except ValueError:
-        value = _token(plain)  # versions and addresses: 1.2.3, 192.168.0.1
+    except (ValueError, OverflowError):
+        value = _token(plain)  # versions and addresses: 1.2.3, 192.168.0.1; a hundred numbers with commas between
     if len(plain) > _EXACT_DIGITS or (plain.isdigit() and plain.startswith("00")):
         value = _token(plain)
     fraction = plain.partition(".")[2]

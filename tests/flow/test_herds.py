@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.flow.test_audits import ASKED, SIMILAR, opened, say
 from tests.live import Live
+from tests.waiting import until
 
 
 def slow(gateway: Live, ms: float) -> Any:
@@ -53,6 +54,19 @@ async def test_the_wait_is_bounded(tmp_path: Path) -> None:
         assert second.headers["x-nearhit-cache"] == "miss"
         await first
         assert up.calls == 2
+
+
+async def test_who_wants_nothing_kept_waits_for_nobody(tmp_path: Path) -> None:
+    """With `max-age=0`, as HTTP libraries send it, the other one's answer would not do: two seconds for nothing."""
+    async with opened(tmp_path, audit_share=None) as gateway:
+        up = slow(gateway, 1_500)
+        fresh = {"cache-control": "max-age=0"}
+        asked = [asyncio.get_running_loop().create_task(say(gateway, ASKED))]
+        await until(lambda: up.calls == 1)
+        asked.append(asyncio.get_running_loop().create_task(say(gateway, SIMILAR, headers=fresh)))
+        await until(lambda: up.calls == 2)
+        assert not asked[0].done()
+        assert [(await one).headers["x-nearhit-cache"] for one in asked] == ["miss", "miss"]
 
 
 async def test_what_a_guard_forbids_is_not_waited_for(tmp_path: Path) -> None:

@@ -12,11 +12,14 @@ import pytest
 
 from cache.codec import Codec
 from cache.embedder import Encoded, HashEncoder
+from cache.judging import Pair
+from cache.judging.offline import OfflineJudge
 from cache.semantic import SemanticCache
 from cache.store import Store, VectorRow
 from cache.store.memory import MemoryStore
 from cache.store.sqlite import SqliteStore
 from cache.types import CacheConfig, Entry, Hit, Kept, Miss, Uncacheable
+from policies.reuse import Budget, Neighbour, learned
 from policies.reuse.threshold import Params, Policy
 from tests.clock import FrozenClock
 from tests.unit.cache.asking import asked, query
@@ -244,6 +247,28 @@ async def test_a_hostile_prompt_is_only_text(clock: FrozenClock, tmp_path: Path,
     assert await found.purge(contains=text[:60]) == 1
     assert isinstance(await found.find(query("where is the key to the safe", "umbrella")), Hit)
     await found.close()
+
+
+BREAKING = [
+    "0,1" * 300,
+    "1:" * 400,
+    "7/" * 400,
+    "9" * 990,
+    "½" * 500,
+    "million " * 120,
+    "not " * 240,
+    "\u0301" * 500,
+    "'s " * 300,
+]
+
+
+@pytest.mark.parametrize("text", BREAKING, ids=lambda text: text[:6])
+async def test_no_text_breaks_what_decides_or_compares(text: str) -> None:
+    """Both read numbers, names and negations out of texts that anybody may have written."""
+    near = Neighbour(entry_id=1, text=text + " b", similarity=0.99)
+    assert learned.Policy().judge(text + " a", [near], Budget()) is not None
+    (said,) = await OfflineJudge().compare([Pair(question=text, kept=text + " a", fresh=text + " b")])
+    assert 0.0 <= said.probability <= 1.0
 
 
 def test_entries_of_a_future_version_are_none(clock: FrozenClock) -> None:

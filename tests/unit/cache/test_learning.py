@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -252,6 +252,23 @@ async def test_too_many_wrong_hits_raise_one_alert_and_stop_serving(clock: Froze
     await cache.close()
 
 
+async def test_what_people_report_raises_the_alarm_and_claims_no_brake(clock: FrozenClock) -> None:
+    """A page that says "serves nothing by meaning" over a scope that goes on serving sends people looking elsewhere."""
+    rig = Rig(clock, audit_share=0.0, max_wrong_hit_rate=0.05)
+    cache = await rig.open()
+    for number in range(30):
+        text = " ".join(f"{letter}{number}" for letter in "abcdefgh")
+        root = await put(cache, query(text), f"answer {number}")
+        found = await hit(cache, f"{text} please")
+        if number >= 27:
+            await cache.feedback(root, right=False, ticket=ticket(query(f"{text} please"), found))
+    assert len(rig.alerts) == 1
+    assert not (await trust(cache)).braked
+    await put(cache, query("what grows well on a dry stony hill in spain"), "olives")
+    assert await hit(cache, "what grows well on a very dry stony hill in spain")
+    await cache.close()
+
+
 async def test_wrong_feedback_takes_the_answer_and_shuts_what_is_near(clock: FrozenClock) -> None:
     """A person has seen it: no key of that answer is left, and near questions are asked anew until one verifies."""
     cache = await Rig(clock).open()
@@ -291,6 +308,21 @@ async def test_another_tenants_scope_learns_nothing(clock: FrozenClock) -> None:
     await cache.close()
 
 
+async def test_a_dry_look_up_counts_nowhere(clock: FrozenClock) -> None:
+    """Whoever tries what would be served must not spend the error budget, nor make hits look better than they are."""
+    cache = await Rig(clock, learned.Policy()).open()
+    await put(cache, query(), "in the oven")
+    key = (query().scope, "hash-384")
+    before = (await cache._scopes.get(key)).state
+    for text in ("how do i bake bread at home", SIMILAR, "what is a lake"):
+        await cache.find(query(text), dry=True)
+        await cache.find(query(text), dry=True, hold=True)
+    assert (await cache._scopes.get(key)).state is before
+    (row,) = await cache.stats()
+    assert (row.lookups, row.hits_exact, row.hits_semantic, row.misses, row.trust) == (0, 0, 0, {}, None)
+    await cache.close()
+
+
 async def test_in_shadow_it_decides_learns_and_serves_nothing(clock: FrozenClock) -> None:
     """Who only watches gets the numbers that say whether to go on."""
     cache = await Rig(clock, mode="shadow").open()
@@ -299,6 +331,29 @@ async def test_in_shadow_it_decides_learns_and_serves_nothing(clock: FrozenClock
     assert watched.reason == "shadow"
     assert (await cache.compare(query(SIMILAR), kept("in the oven"), watched)).result == "same"
     assert (await trust(cache)).explored_same == 1
+    await cache.close()
+
+
+async def test_in_shadow_every_wording_has_its_own_answer(clock: FrozenClock) -> None:
+    """A judged wording became a key of the other one's answer, and that was served where nothing is to be served."""
+    rig = Rig(clock, learned.Policy(), mode="shadow")
+    cache = await rig.open()
+    root = await put(cache, query(), "in the oven")
+    watched = await miss(cache, SIMILAR)
+    own = await put(cache, query(SIMILAR), "in the oven")
+    compared = await cache.compare(query(SIMILAR), kept("in the oven"), watched)
+    assert (compared.result, compared.key) == ("same", None)
+    assert (await hit(cache, SIMILAR)).entry.id == own
+    await cache.close()
+    rig.config = msgspec.structs.replace(rig.config, mode="semantic")
+    cache = await rig.open()
+    found = await miss(cache, OTHER)
+    assert (await cache.compare(query(OTHER), kept("in the oven"), found)).key in {root, own}
+    assert (await hit(cache, OTHER)).entry.answer_id
+    await cache.close()
+    rig.config = msgspec.structs.replace(rig.config, mode="shadow")
+    cache = await rig.open()
+    await miss(cache, OTHER)
     await cache.close()
 
 
@@ -430,6 +485,36 @@ async def test_values_in_memory_are_bounded(clock: FrozenClock) -> None:
         await worker.add(bytes([number]), 1, soon=True)
     assert len(worker) <= 4
     assert await worker.get(b"\x00") == 1
+    await worker.close()
+
+
+class Busy(MemoryStore):
+    """While it writes the first value, `meanwhile` happens."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def put_state(self, name: bytes, blob: bytes, *, seen: int) -> bool:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        return await super().put_state(name, blob, seen=seen)
+
+
+async def test_a_value_that_was_written_and_let_go_meanwhile_stops_no_writing(clock: FrozenClock) -> None:
+    """With a scope per conversation one is written, and makes room, while others wait: what writes died of it."""
+    store = Busy()
+    worker = Folded[int, int](store, Sums(), most=1, monotonic=clock.monotonic)
+    for name in (b"a", b"b", b"c"):
+        await worker.add(name, 1)
+
+    async def meanwhile() -> None:
+        await worker.add(b"b", 1, soon=True)
+        await worker.get(b"d")
+
+    store.meanwhile = meanwhile
+    await worker.flush()
+    assert worker.peek(b"b") is None
+    assert [int(one.blob) for one in await store.states([b"a", b"b", b"c"]) if one is not None] == [1, 2, 1]
     await worker.close()
 
 

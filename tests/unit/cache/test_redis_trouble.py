@@ -252,6 +252,34 @@ async def test_what_is_taken_back_stays_gone_though_redis_forgot_how_to_find_it(
     await other.close()
 
 
+@pytest.mark.parametrize("lost", ["i:", ""])
+async def test_what_is_taken_back_stays_gone_though_redis_forgot_that_it_was(redis_url: str, lost: str) -> None:
+    """The list of what was taken back is a key like any other: a worker that started after Redis had let it go served
+    again what had been reported wrong, or was being purged."""
+    prefix = f"notes:{lost}"
+    one = store(redis_url, prefix)
+    await one.put(entry(1))
+    raw = Redis.from_url(redis_url)
+    if lost:  # what leads from the id to the answer, so that the note is all that there is against it
+        async for key in raw.scan_iter(match=f"{prefix}*:{lost}*"):
+            await raw.delete(key)
+        await one.drop(1)
+    else:
+        await one._era.cut(Selection(team="acme"))  # of a purge that was killed before it removed anything
+    assert await one.get(entry(1).exact) is None
+    await raw.delete(f"{prefix}cuts")
+    late = store(redis_url, prefix)
+    assert await late.get(entry(1).exact) is None
+    assert await one.get(entry(1).exact) is None
+    await late.put(entry(2))
+    assert await late.get(entry(2).exact) is not None
+    await one._read.look()
+    assert await one.get(entry(2).exact) is not None
+    await raw.aclose()
+    await one.close()
+    await late.close()
+
+
 async def test_a_lost_generation_never_brings_the_past_back(redis_url: str) -> None:
     """Should memory pressure take even that word, the cache begins anew; flushed entries may still lie around."""
     one, other = store(redis_url, "gen:"), store(redis_url, "gen:")

@@ -286,6 +286,15 @@ def test_completions_and_embeddings_match_exactly_only(operation: str) -> None:
     assert lists.exact != one.exact
 
 
+@pytest.mark.parametrize("operation", ["completion", "embedding"])
+@pytest.mark.parametrize(("text", "value"), [('["a"]', ["a"]), ("[1,2]", [1, 2]), ("null", None)])
+def test_a_text_that_spells_a_list_is_not_that_list(operation: str, text: str, value: object) -> None:
+    """The vector of the text '["a"]' is not that of "a": whoever asked second was answered with the first one's."""
+    one = query({"model": "m", "prompt": text, "input": text}, operation=operation)
+    other = query({"model": "m", "prompt": value, "input": value}, operation=operation)
+    assert one.exact != other.exact
+
+
 def test_hot_sampling_is_not_cached() -> None:
     """Whoever asks for variety must get it; absent means the API's default of 1.0."""
     assert ask(changed(temperature=1.5)) == Uncacheable("temperature")
@@ -325,6 +334,20 @@ def test_time_sensitive_answers_age_fast() -> None:
     """The answer to "now" of yesterday is wrong, even to the very same words."""
     assert query(messages((3, {"role": "user", "content": "Who is winning right now?"}))).max_ttl == TIME_SENSITIVE_TTL
     assert query().max_ttl is None
+
+
+def test_a_short_answer_to_a_question_back_is_about_the_moment_too() -> None:
+    """ "Paris" after "what is the weather today?" was kept for a day, and tomorrow's asker got today's weather."""
+
+    def talk(asked: object, back: str = "Which city?") -> Query:
+        turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": back}]
+        return query({"messages": [*turns, {"role": "user", "content": "Paris"}]})
+
+    for asked in ("What is the weather today?", [{"type": "text", "text": "What is the weather today?"}]):
+        assert (talk(asked).max_ttl, talk(asked).semantic_bar) == (TIME_SENSITIVE_TTL, "time-sensitive")
+    assert talk("What is the capital of France?", back="How can I help you today?").max_ttl is None
+    tool = [{"role": "user", "content": "Weather now?"}, {"role": "tool", "tool_call_id": "1", "content": "12 °C"}]
+    assert query({"messages": tool}).max_ttl == TIME_SENSITIVE_TTL
 
 
 @given(

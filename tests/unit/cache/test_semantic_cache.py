@@ -171,6 +171,57 @@ async def test_evict_takes_effect_at_once(cache: SemanticCache) -> None:
     assert await cache.evict(entry_id) is None
 
 
+class Late(MemoryStore):
+    """Does what it is asked at once and says so when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late, self.done = asyncio.Event(), asyncio.Event()
+        self.late.set()
+
+    async def get(self, exact: bytes) -> Entry | None:
+        return await self._told(await super().get(exact))
+
+    async def put(self, entry: Entry) -> None:
+        await self._told(await super().put(entry))
+
+    async def _told(self, found: Entry | None) -> Entry | None:
+        self.done.set()
+        await self.late.wait()
+        return found
+
+
+@pytest.mark.parametrize("begun", ["find", "keep"])
+@pytest.mark.parametrize("back", ["evict", "purge all", "purge team"])
+async def test_what_is_taken_back_while_the_store_still_answers_does_not_stay(
+    clock: FrozenClock, begun: str, back: str
+) -> None:
+    """A reply of Redis that lies in the socket while an answer is reported wrong would have it served for its whole
+    life by this process, out of its memory."""
+    rig = Rig(clock)
+    rig.store = Late()
+    cache = rig.open()
+    await cache.start()
+    if begun == "find":
+        await cache.keep(query(), Kept(answer=b"wrong"))
+        cache._front.clear()
+    rig.store.late.clear()
+    rig.store.done.clear()
+    vector = to_bytes((await rig.encoder.encode([ASKED])).vectors[0])
+    work = cache.find(query()) if begun == "find" else cache.keep(query(), Kept(answer=b"wrong"), vector=vector)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(work)
+        await rig.store.done.wait()
+        (entry,) = await cache.entries(1)
+        if back == "evict":
+            assert await cache.evict(entry.id) is not None
+        else:
+            assert await cache.purge(team=None if back == "purge all" else "acme") == 1
+        rig.store.late.set()
+    assert isinstance(await cache.find(query()), Miss)
+    await cache.close()
+
+
 async def test_purge_by_what_is_given(cache: SemanticCache) -> None:
     """Purging one team's entries leaves the others alone."""
     await cache.keep(query(), Kept(answer=b"{}"))
@@ -312,6 +363,29 @@ async def test_evicting_while_the_store_is_away_holds_here_and_is_made_up_for(cl
     assert reason(await cache.find(query(SIMILAR))) == "far"
     await cache.keep(query("another thing"), Kept(answer=b"{}"))
     assert await rig.store.get(query().exact) is None
+    await cache.close()
+
+
+async def test_a_wording_that_is_taken_back_while_the_store_is_away_takes_its_answer_along(clock: FrozenClock) -> None:
+    """The report was on another wording of it: the answer itself went on being served out of this process's memory."""
+    rig = Rig(clock)
+    rig.store = BrokenStore()
+    cache = rig.open()
+    await cache.start()
+    await cache.keep(query(), Kept(answer=b"{}"))
+    (first,) = await cache.entries(1)
+    other = replace(first, id=first.id + 1, exact=query(SIMILAR).exact, answer_id=first.id, doubt=0.0)
+    assert await rig.store.put_key(other, first.exact, 8)
+    for text in (ASKED, SIMILAR):
+        assert isinstance(await cache.find(query(text)), Hit)
+    rig.store.down = True
+    with pytest.raises(StoreDown):
+        await cache.evict(other.id)
+    for text in (ASKED, SIMILAR):
+        assert isinstance(await cache.find(query(text)), Miss)
+    rig.store.down = False
+    await cache.keep(query("another thing"), Kept(answer=b"{}"))
+    assert await rig.store.get_many([first.exact, other.exact]) == [None, None]
     await cache.close()
 
 

@@ -1,6 +1,8 @@
 """The file of the SQLite store: what the versions before have left is taken over."""
 
+import asyncio
 import sqlite3
+import threading
 from pathlib import Path
 
 import msgspec
@@ -9,6 +11,7 @@ import pytest
 from cache import sqlite_schema
 from cache.codec import Codec
 from cache.sqlite_file import Bounds, Gathered, SqliteFile
+from cache.store import Change
 from cache.store.sqlite import SqliteStore
 from cache.touches import Used
 from cache.types import Entry
@@ -158,4 +161,30 @@ async def test_what_goes_as_soon_as_it_has_come_is_forgotten(tmp_path: Path) -> 
             assert store.put_soon(one)
         await store.get(given[0].exact)  # writes what was gathered
     assert len(store._file.known) == 10
+    await store.close()
+
+
+async def test_who_leaves_takes_nothing_along_that_others_gave(tmp_path: Path) -> None:
+    """What is given is written with whatever is asked next: a client that went away in that moment, behind others in
+    the one thread, took their answers with it."""
+    told: list[Change] = []
+    store = SqliteStore(tmp_path / "cache.db", now=lambda: 1.0, max_entries=2)
+    await store.start(told.append)
+    given = [entry(number, str(number).encode()) for number in (1, 2, 3, 4)]
+    hold = threading.Event()
+    busy = asyncio.get_running_loop().run_in_executor(store._thread, hold.wait)
+    for one in given:
+        assert store.put_soon(one)
+    leaving = asyncio.get_running_loop().create_task(store.get(given[0].exact))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    hold.set()
+    await busy
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    found = [one.id for one in await store.get_many([one.exact for one in given]) if one is not None]
+    assert len(found) == 2
+    gone = {change.row.entry_id for change in told if change.kind == "drop"}
+    assert gone == {1, 2, 3, 4} - set(found)
+    assert len(store._file.known) == 2
     await store.close()

@@ -2,18 +2,23 @@
 
 import re
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import pytest
+from sqlalchemy import insert
 
 from cache.semantic import SemanticCache
 from cache.store.memory import MemoryStore
 from cache.trust import measured, pooled
 from cache.types import CacheConfig, Kept, Query, ScopeStats, Trust
 from gateway.auth import ADMIN
+from gateway.db.models import Setting
+from gateway.db.sums import ROWS_FROM
+from gateway.kept_settings import RetentionSettings
 from gateway.routes.cache_page import alarms
-from gateway.routes.cache_stats import Names, statistics
+from gateway.routes.cache_stats import Names, since_of, statistics
 from gateway.settings import ModelSettings, Settings
 from policies.reuse import load as load_policy
 from tests.clock import FrozenClock
@@ -153,6 +158,50 @@ async def test_tune_replays_the_log_and_says_how_much_there_was(home: House, clo
     assert any("Only 2 near answers were judged" in warning for warning in told["warnings"])
 
 
+async def test_what_was_asked_before_the_span_is_not_said_to_have_lost_its_explanation(
+    home: House, clock: FrozenClock
+) -> None:
+    """The whole hour in which the span begins was counted, and told to be requests whose explanations are gone."""
+    rows = [hit_row(clock, number) for number in range(1, 60)]
+    await happened(home.services.database, rows)
+    for row in rows:
+        await explained(home.services.database, row["id"], row["at"], {"reason": "far", "scope": "s"})
+    async with home.client() as admin:
+        for minutes in (5, 25, 45):
+            since = datetime.fromtimestamp(clock.now() - minutes * 60 - 30, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            told = (await admin.get(f"/api/v1/cache/tune?since={since}")).json()
+            assert (told["requests"], told["explained"]) == (minutes, minutes)
+            assert not any("left out" in warning for warning in told["warnings"])
+
+
+async def test_rows_that_are_kept_for_less_than_a_week_take_no_figures_away(home: House, clock: FrozenClock) -> None:
+    """`retention.requests: 3` left stats and the page nothing but an error, as `--days 120` did by the defaults."""
+    await log(home, clock)
+    async with home.services.database.begin() as connection:
+        gone = {"name": ROWS_FROM, "value": str(int(clock.now()) - 3 * 86_400)}
+        await connection.execute(insert(Setting).values(gone))
+    async with home.client() as admin:
+        for days in (7, 120):
+            told = await admin.get(f"/api/v1/cache/stats?days={days}")
+            assert told.status_code == 200, told.text
+            assert told.json()["total"]["money"]["saved_usd"] == "0.000426"
+    async with home.client(None) as visitor:
+        from tests.unit.control.test_pages import sign_in
+
+        await sign_in(visitor)
+        assert (await visitor.get("/ui/cache")).status_code == 200
+
+
+@pytest.mark.parametrize(("hours", "days", "width"), [(400, 7, 3_600), (0, 300, 3_600), (5, 7, 86_400), (7, 3, 3_600)])
+async def test_money_is_counted_from_where_its_sums_are_kept(home: House, hours: int, days: int, width: int) -> None:
+    """Sums are by hour, and by day where hours have gone: a span that begins within one cannot be told."""
+    kept = RetentionSettings(requests=1, hours=hours, days=0)
+    home.services.settings = home.services.settings.model_copy(update={"retention": kept})
+    ago = home.services.now() - since_of(home.services, days)
+    assert since_of(home.services, days) % width == 0
+    assert days * 86_400 <= ago < days * 86_400 + width
+
+
 async def test_an_unreadable_explanation_is_left_out(home: House, clock: FrozenClock) -> None:
     """An older or newer version wrote other shapes; the page must still come."""
     row = hit_row(clock, 1)
@@ -200,4 +249,4 @@ def test_the_log_and_the_cache_name_one_model_alike(tmp_path: Path) -> None:
     names = Names(settings)
     assert names.key("acme", "web", "chat") == ("acme", "web", "local/demo")
     assert names.key("acme", "web", "smart") == ("acme", "web", "a/b,c/d")
-    assert names.key("", "", "x/y") == ("admin", "", "x/y")
+    assert names.key("", "", "x/y") == ("", "", "x/y")

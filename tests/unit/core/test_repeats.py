@@ -1,7 +1,6 @@
 """The memory of requests read before: what it keeps and what it lets go."""
 
 from cache.types import Query
-from gateway.catalog import Route
 from gateway.repeats import Repeat, Repeats
 
 REPEAT = Repeat(
@@ -9,7 +8,6 @@ REPEAT = Repeat(
     model="m",
     stream=False,
     include_usage=False,
-    route=Route("m", ()),
     query=Query(scope=b"s", exact=b"e", text="t"),
 )
 

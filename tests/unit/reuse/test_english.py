@@ -27,6 +27,14 @@ def test_numbers_in_digits_and_words(text: str, values: list[float]) -> None:
     assert [number.value for number in numbers(words(text))] == pytest.approx(values)
 
 
+def test_a_hundred_numbers_in_a_row_are_a_figure_too() -> None:
+    """A table pasted into a question made every look-up near it an error, and its answers could not be compared."""
+    row = ",".join(str(7 * i % 10) for i in range(120))
+    (one,) = numbers(words(row))
+    (other,) = numbers(words(row[:-1] + "9"))
+    assert one.value != other.value
+
+
 @pytest.mark.parametrize(
     "pair", ["3.1|3.10", "10:30|10:31", "1.2.3|1.2.4", "7/8|8/7", "2,5|25", "1e5|1e6", "12,000|120,00"]
 )

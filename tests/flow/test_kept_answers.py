@@ -1,0 +1,149 @@
+"""Kept answers as clients and operators meet them: whose they are, whether they can be told, what they are worth."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cache.codec import Codec
+from gateway.keeping import is_answer
+from gateway.rereading import Rereading
+from gateway.scripted_calls import Options
+from gateway.scripted_server import ScriptedServer
+from gateway.settings import Settings
+from tests.live import Live, live, settings
+from tests.waiting import until
+
+ADMIN = "sk-test-admin-key-of-some-length"
+SQLITE = {"store": "sqlite", "mode": "exact"}
+
+
+async def control(gateway: Live, method: str, path: str, key: str = ADMIN, body: object = None) -> Any:
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+    data = None if body is None else msgspec.json.encode(body)
+    async with gateway.client.request(method, gateway.url + path, headers=headers, data=data) as told:
+        assert told.status == 200, await told.text()
+        return await told.json()
+
+
+async def test_a_text_that_spells_a_list_gets_a_vector_of_its_own(tmp_path: Path) -> None:
+    """An index that was built from lists and asked with texts got vectors of other texts from the exact tier."""
+    async with live(settings(tmp_path)) as gateway:
+        marks = [
+            (await gateway.post("/v1/embeddings", {"model": "up/scripted", "input": text})).headers["x-nearhit-cache"]
+            for text in (["a"], '["a"]', ["a"], '["a"]')
+        ]
+        assert marks == ["miss", "miss", "hit-exact", "hit-exact"]
+
+
+async def test_no_team_is_called_what_those_without_one_are(tmp_path: Path) -> None:
+    """An operator of a team called "admin" read, and could purge, what keys of no team had asked."""
+    async with live(settings(tmp_path)) as gateway:
+        await gateway.chat(key=ADMIN)
+        theirs = await gateway.new_key("admin", role="operator")
+        assert (await control(gateway, "GET", "/api/v1/cache/entries", theirs))["data"] == []
+        assert (await control(gateway, "GET", "/api/v1/cache/stats", theirs))["data"] == []
+        assert await control(gateway, "DELETE", "/api/v1/cache", theirs) == {"purged": 0}
+        (own,) = (await control(gateway, "GET", "/api/v1/cache/stats"))["data"]
+        assert (own["team"], own["entries"], own["lookups"]) == ("", 1, 1)
+        assert (await gateway.chat(key=ADMIN)).headers["x-nearhit-cache"] == "hit-exact"
+
+
+async def test_a_repeat_goes_where_its_model_leads_now(tmp_path: Path) -> None:
+    """A request that was remembered byte for byte got the old model's answers however its route was changed, and even
+    when there was no such model any more."""
+    values: dict[str, Any] = {"providers": {"up": {"kind": "scripted"}, "new": {"kind": "scripted"}}}
+
+    def read() -> Settings:
+        return settings(tmp_path, **values)
+
+    values["models"] = {"smart": {"route": ["up/scripted"], "free": True}}
+    async with live(read(), Rereading(read)) as gateway:
+        marks = [(await gateway.chat(model="smart")).headers["x-nearhit-cache"] for _ in range(3)]
+        assert marks == ["miss", "hit-exact", "hit-exact"]
+        values["models"] = {"smart": {"route": ["new/scripted"], "free": True}}
+        await control(gateway, "POST", "/api/v1/config/reload")
+        now = await gateway.chat(model="smart")
+        assert (now.headers["x-nearhit-cache"], now.headers["x-nearhit-provider"]) == ("miss", "new")
+        values["models"] = {}
+        await control(gateway, "POST", "/api/v1/config/reload")
+        assert (await gateway.chat(model="smart")).status == 404
+
+
+async def test_a_verdict_said_twice_at_once_counts_once(tmp_path: Path) -> None:
+    """A double click took the saving back twice, and two reports of one wrong hit can raise an alarm."""
+    async with live(settings(tmp_path)) as gateway:
+        await gateway.chat()
+        hit = await gateway.chat()
+        await gateway.settled()
+        said = {"request_id": hit.headers["x-request-id"], "verdict": "wrong"}
+        told = await asyncio.gather(*(control(gateway, "POST", "/api/v1/cache/feedback", body=said) for _ in range(4)))
+        assert sum(one["evicted"] for one in told) == 1
+        money = (await control(gateway, "GET", "/api/v1/cache/stats"))["total"]["money"]
+        assert float(money["saved_usd"]) == -float(money["corrected_usd"]) == float(hit.headers["x-nearhit-saved-usd"])
+
+
+SPOILT = (
+    *(b"", b"not json", b"[]", b"{}", b'{"choices":null}', b'{"choices":[{"finish_reason":5}]}', b'{"choices":[1]}'),
+    *(b"\xff", b'{"choices":[{"message":3}]}', b'{"choices":[{}]}', b'{"choices":[{"message":{}}]', b"[" * 100_000),
+)
+
+
+@pytest.mark.parametrize("spoilt", SPOILT, ids=lambda raw: raw[:40].decode("latin-1"))
+def test_what_cannot_be_told_is_no_answer(spoilt: bytes) -> None:
+    """Bytes that pass the checksum may still be of another version, or of whoever can write to Redis."""
+    assert not is_answer(spoilt)
+
+
+async def test_a_kept_answer_that_cannot_be_told_is_a_miss(tmp_path: Path) -> None:
+    """It was a 500 for everybody who asked the same until its time was over."""
+    async with live(settings(tmp_path, cache=SQLITE)) as gateway:
+        await gateway.chat()
+        await gateway.settled()
+        cache: Any = gateway.services.cache
+        (entry,) = await cache.entries(10)
+
+        def spoil() -> None:
+            body = Codec().encode(msgspec.structs.replace(entry, answer=b'{"choices":[1]}'))
+            cache._store._file.db.execute("UPDATE entry SET body = ?", (body,))
+
+        await cache._store._run(spoil)
+        cache._front.clear()
+        for mark in ("miss", "hit-exact"):
+            told = await gateway.chat()
+            assert (told.status, told.headers["x-nearhit-cache"]) == (200, mark)
+            await gateway.settled()
+
+
+async def test_what_broke_off_for_all_who_shared_it_saved_nothing(tmp_path: Path) -> None:
+    """Everyone who waited for a broken answer counted as having saved its cost: the more failed, the more was saved."""
+    upstream = ScriptedServer(Options(tokens=20, tpot_ms=10, cut_rate=1.0))
+    url = f"http://127.0.0.1:{await upstream.start()}/v1"
+    try:
+        providers = {"up": {"kind": "openai", "base_url": url, "api_key": "none"}}
+        async with live(settings(tmp_path, providers=providers)) as gateway:
+            await asyncio.gather(*(gateway.chat(stream=True) for _ in range(3)))
+            rows: list[dict[str, Any]] = []
+
+            async def written() -> bool:
+                rows[:] = await gateway.rows()
+                return len(rows) == 3
+
+            await until(written)
+            assert [row["source"] for row in rows].count("shared") == 2
+            assert [row["saved_nano"] for row in rows] == [0, 0, 0]
+    finally:
+        await upstream.close()
+
+
+async def test_a_dry_run_is_no_hit(tmp_path: Path) -> None:
+    """It says that nothing is recorded, and each one made the hit rate better or worse."""
+    async with live(settings(tmp_path)) as gateway:
+        await gateway.chat()
+        for temperature, mark in ((None, "hit-exact"), (0.5, "miss")):
+            told = await gateway.chat(headers={"x-nearhit-dry-run": "1"}, temperature=temperature)
+            assert told.json["cache"] == mark
+        total = (await control(gateway, "GET", "/api/v1/cache/stats"))["total"]
+        assert (total["lookups"], total["hits_exact"], total["misses"]) == (1, 0, {"not-kept": 1})
