@@ -19,6 +19,7 @@ from gateway.db.rows import UsageRow
 from gateway.errors import Overloaded, Unauthorized
 from gateway.routes.access import AnyRequest, peer, services_of
 from gateway.routes.budgets import visible
+from gateway.routes.cache_stats import since_of
 from gateway.routes.usage import Span, month_start, reach
 from gateway.routes.visitor import (
     Visitor,
@@ -32,6 +33,7 @@ from gateway.routes.visitor import (
     text_fields,
     within_pages,
 )
+from gateway.services import Services
 from gateway.web.pages import HEADERS, assets, render
 from gateway.web.reads import FirstPiece, first_piece, month_forecast, series
 from gateway.web.sessions import Sessions
@@ -67,7 +69,9 @@ class Glance(Struct, kw_only=True):
     first: FirstPiece
 
 
-def span_of(period: Period, now: float) -> Span:
+def span_of(services: Services, period: Period) -> Span:
+    """Up to now. Where single requests are kept for less, up to an hour more: of an hour's sum no part can be told."""
+    now, kept = services.now(), services.settings.retention.requests
     if period == "month":
         return Span(month_start(now), now + 1)
     if period == "today":
@@ -75,7 +79,7 @@ def span_of(period: Period, now: float) -> Span:
             datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp(), now + 1
         )
     days = {"24h": 1, "7d": 7, "30d": 30}[period]
-    return Span(now - days * _DAY, now + 1)
+    return Span(since_of(services, days) if 0 < kept <= days else now - days * _DAY, now + 1)
 
 
 async def glance(visitor: Visitor, span: Span) -> Glance:
@@ -89,7 +93,7 @@ async def glance(visitor: Visitor, span: Span) -> Glance:
 async def overview(visitor: VisitorDep, period: ChosenPeriod = "month") -> Response[bytes]:
     """Spend, savings, hit rate, latency, requests over time, what they were, the newest ones."""
     services, now = visitor.services, visitor.services.now()
-    span, where = span_of(period, now), reach(visitor.principal)
+    span, where = span_of(services, period), reach(visitor.principal)
     numbers = await glance(visitor, span)
     queries = Queries(services.database)
     models = await queries.usage(["model"], span.start, span.end, where, latencies=False)
@@ -116,7 +120,7 @@ async def overview(visitor: VisitorDep, period: ChosenPeriod = "month") -> Respo
 @get("/parts/tiles", opt={"role": "viewer"})
 async def tiles(visitor: VisitorDep, period: ChosenPeriod = "month") -> Response[bytes]:
     """The tiles again, asked for by the first page while it is open."""
-    numbers = await glance(visitor, span_of(period, visitor.services.now()))
+    numbers = await glance(visitor, span_of(visitor.services, period))
     return html(render("tiles.html", total=numbers.total, first=numbers.first))
 
 

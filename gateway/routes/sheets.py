@@ -75,14 +75,14 @@ async def _cache(visitor: Visitor) -> Response[bytes]:
 
 
 async def _usage(visitor: Visitor, period: ChosenPeriod, dimension: str) -> Response[bytes]:
-    span = span_of(period, visitor.services.now())
+    span = span_of(visitor.services, period)
     queries = Queries(visitor.services.database)
     rows = await queries.usage([dimension], span.start, span.end, reach(visitor.principal))
     return usage_csv([shown(row) for row in rows], [dimension], f"nearhit-{dimension}")
 
 
 async def _series(visitor: Visitor, period: ChosenPeriod) -> Response[bytes]:
-    span = span_of(period, visitor.services.now())
+    span = span_of(visitor.services, period)
     buckets = await series(Queries(visitor.services.database), span.start, span.end, reach(visitor.principal))
     columns = ["start", "exact", "semantic", "shared", "fresh", "refused", "cost_usd", "saved_usd"]
     rows: list[list[Cell]] = [

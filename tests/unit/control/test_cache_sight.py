@@ -189,7 +189,16 @@ async def test_rows_that_are_kept_for_less_than_a_week_take_no_figures_away(home
         from tests.unit.control.test_pages import sign_in
 
         await sign_in(visitor)
-        assert (await visitor.get("/ui/cache")).status_code == 200
+        home.services.settings = home.services.settings.model_copy(update={"retention": RetentionSettings(requests=3)})
+        for page in (
+            "cache",
+            "?period=24h",
+            "?period=7d",
+            "?period=30d",
+            "parts/tiles?period=7d",
+            "csv/series?period=7d",
+        ):
+            assert (await visitor.get(f"/ui/{page}")).status_code == 200, page
 
 
 @pytest.mark.parametrize(("hours", "days", "width"), [(400, 7, 3_600), (0, 300, 3_600), (5, 7, 86_400), (7, 3, 3_600)])
