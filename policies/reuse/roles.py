@@ -5,6 +5,7 @@ words must be the same in both texts, which free word order rarely leaves so. Be
 """
 
 import re
+from collections import Counter
 
 from policies.reuse.english import bag, stem
 from policies.reuse.facts import Facts
@@ -35,8 +36,9 @@ def swapped(a: Facts, b: Facts) -> bool:
     """Whether two words both texts share have changed places in a way that changes who does what."""
     if _exchanged(a, b) or any((y, x) in _owned(b) for x, y in _owned(a)):
         return True
-    shared = [word for word in a.content if word in b.content_set and a.stems.count(word) == b.stems.count(word) == 1]
-    order_b = {word: b.stems.index(word) for word in shared}
+    in_a, in_b = Counter(a.stems), Counter(b.stems)
+    shared = [word for word in a.content if in_a[word] == in_b[word] == 1]
+    order_b = {word: place for place, word in enumerate(b.stems)}
     turned = passive(a) != passive(b)
     for i, x in enumerate(shared):
         for y in shared[i + 1 : i + 1 + _FAR]:

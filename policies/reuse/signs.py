@@ -74,5 +74,6 @@ def _sums(text: str) -> tuple[str, ...]:
 def _cased(text: str) -> tuple[str, ...]:
     """Single letters only where one of them is there in both cases: "is X more than x"."""
     letters = _LETTER.findall(text)
-    twice = {letter.casefold() for letter in letters if letter.swapcase() in letters}
+    there = frozenset(letters)
+    twice = {letter.casefold() for letter in there if letter.swapcase() in there}
     return (*_CASED.findall(text), *(letter for letter in letters if letter.casefold() in twice))

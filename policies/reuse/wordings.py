@@ -260,13 +260,14 @@ def core(text: str) -> Core:
         said = re.sub(r"\byour\b", "YOUR", said)  # no longer anybody's: "how do I change your plan"
     tokens = tuple(said.split())
     counted = frozenset(part for number in facts.numbers for part in number.text.split())
+    no_topic = _SMALL | counted
     topics = tuple(
         (at, base)
         for at, token in enumerate(tokens)
         if token.islower()
         and token.isalpha()
         and token not in _PLURAL
-        and token not in _SMALL | counted
+        and token not in no_topic
         and (base := stem(token)) not in STOP
     )
     return Core(
