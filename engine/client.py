@@ -115,7 +115,8 @@ class EngineClient:
 
     def abort(self, request_id: str) -> None:
         collector = self._open.get(request_id)
-        if collector is not None and self._link is not None:
+        # One that is over may be of a process before this one, which has other requests under the same numbers.
+        if collector is not None and self._link is not None and not collector.over:
             self._link.cancel(collector, "abort")
 
     def usage_of(self, request_id: str) -> EngineUsage | None:

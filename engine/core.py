@@ -165,14 +165,14 @@ class EngineCore:
         self._scheduler.add(sequence)
 
     def _sequence(self, key: Hashable, request: Submit) -> Sequence:
-        now = self._monotonic()
+        now, vocabulary = self._monotonic(), self.decoder.spec.vocabulary
         return Sequence(
             key=key,
             tokens=list(request.tokens),
             prompt=len(request.tokens),
             sampling=request.sampling,
             seed=request.seed,
-            eos=frozenset(token for token in request.eos if 0 <= token < self.decoder.spec.vocabulary)
+            eos=frozenset(token for token in request.eos if 0 <= token < vocabulary)
             | frozenset(request.sampling.stop_token_ids),
             salt=request.salt,
             priority=request.priority,
@@ -180,7 +180,8 @@ class EngineCore:
             submitted=now,
             deadline=None if request.deadline_ms is None else now + request.deadline_ms / 1000,
             closing=request.closing,
-            prediction=request.prediction,
+            # Some tokenizers know tokens that the model has no column for (Gemma 3 1B).
+            prediction=[token for token in request.prediction if 0 <= token < vocabulary],
         )
 
     def cancel(self, key: Hashable, reason: FinishReason) -> Output | None:

@@ -149,6 +149,10 @@ class Server:
     def _read(self, client: Connection) -> None:
         try:
             for message in client.read():
+                if isinstance(message, Submit | Export | Import):
+                    self._awake()
+                if self._clients.get(client.fd) is not client:
+                    return  # everybody was told that a sleeper wakes, and this one had left
                 self._heed(client, message)
         except FrameError as error:
             _log.error("a client sent what is no frame, closing it: %s", error)
@@ -245,13 +249,14 @@ class Server:
     def _drop(self, client: Connection) -> None:
         """Close a connection; what it asked for has no reader any more and ends."""
         fd = client.fd
+        if self._clients.pop(fd, None) is None:
+            return  # it was gone already
         for handle in client.handles:
             if (core := self._resident.core) is not None:
                 output = core.cancel((fd, handle), "abort")
                 if output is not None:
                     self._meter.saw((fd, handle), output, self._monotonic())
         self._selector.unregister(client.socket)
-        del self._clients[fd]
         client.close()
 
 
