@@ -83,10 +83,11 @@ class Server:
         self._stopping = True
 
     def run(self) -> None:
-        """Raises EngineError when a sleeping model cannot be woken any more, or blocks of its cache were lost."""
+        """Raises EngineError when a sleeping model cannot be woken any more, a part of it or of its cache is lost."""
         while not self._stopping:
             if not self._receive(0.0 if self._resident.busy else _IDLE):
                 self._look_at_the_books()
+                self._resident.check()
             if self._orphaned():
                 _log.warning("the process that started this one is gone; ending")
                 break
@@ -343,7 +344,7 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(number, end)
     try:
         server.run()
-        with contextlib.suppress(RuntimeError):  # a follower is gone already
+        with contextlib.suppress(RuntimeError, EngineFailed):  # a follower is gone already
             resident.rest(2)  # processes that hold shares of the model end with it, in peace
     except EngineError as error:
         _log.error("cannot go on serving %s: %s", given.model, error)
