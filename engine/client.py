@@ -32,6 +32,7 @@ from engine.api import (
     ModelInfo,
 )
 from engine.frames import Handed, Submit
+from engine.grammar import unusable
 from engine.link import Collector, Link
 from engine.peer import Peer
 from engine.preparing import ModelText, Prepared, load_text, prepare, takes_long, tokens_of
@@ -266,6 +267,8 @@ async def _deltas(link: Link, collector: Collector, answer: Answer) -> AsyncGene
     told = False
     while True:
         output = await collector.take()
+        if output.why:  # the request's own fault: who says that the engine failed sends others away from it
+            raise unusable(output.why)
         delta = answer.push(output)
         if answer.stopped and output.finish is None and not told:
             told = True

@@ -281,8 +281,8 @@ class EngineCore:
     def _advance(self, asked: Asked, drawn: Drawn, now: float) -> Output | None:
         """Book what came of a sequence's rows. None when there is nothing to tell yet."""
         work, sequence = asked.work, asked.work.sequence
-        if asked.broken is not None:
-            _log.warning("a grammar cannot go on, its request ends: %.200s", asked.broken)
+        if drawn.broken is not None:
+            _log.warning("a grammar cannot go on, its request ends: %.200s", drawn.broken)
         self._scheduler.settle(work, len(drawn.tokens))
         sequence.scored += len(drawn.scores)
         if work.drafts and self._speculation is not None:
@@ -299,6 +299,7 @@ class EngineCore:
         output.tokens = drawn.tokens
         output.choices = drawn.choices or None
         output.scores = drawn.scores or None
+        output.why = drawn.broken or ""
         return output
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> Output:

@@ -155,7 +155,7 @@ def _grammar(request: GenerateRequest, text: ModelText, info: ModelInfo, opening
         return None
     if opening and not _free(request):  # where any text may come, a thought may too
         found = join(f"start: thought @answer\n{opening}", answer=found)
-    text.vocabulary(info.vocabulary).matcher(found)
+    text.vocabulary(info.vocabulary).check(found)
     return found
 
 
