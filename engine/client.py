@@ -131,6 +131,14 @@ class EngineClient:
             return await asyncio.to_thread(tokens_of, request, text, link.info)
         return tokens_of(request, text, link.info)
 
+    async def prepared(self, request: GenerateRequest) -> Prepared:
+        """As it would be submitted, for who has work to do before. Raises InvalidRequest, EngineFailed."""
+        link, text = self._ready()
+        assert link.info is not None
+        if takes_long(request):
+            return await asyncio.to_thread(prepare, request, text, link.info)
+        return prepare(request, text, link.info)
+
     async def export(self, tokens: list[int], salt: str) -> Handed:
         """Have what is cached of this prompt held out to other processes until `release` of its handle."""
         return await self._ready()[0].export(tokens, salt)
@@ -154,10 +162,7 @@ class EngineClient:
         collector = link.open(lambda usage: self._recent.put(request.id, usage))
         self._open[request.id] = collector
         try:
-            if takes_long(request):
-                ready = await asyncio.to_thread(prepare, request, text, link.info)
-            else:
-                ready = prepare(request, text, link.info)
+            ready = await self.prepared(request)
             link.submit(collector, _submit(request, collector.handle, ready))
             answer = Answer(text.tokenizer, ready.sampling, ready.reading)
             async with aclosing(_deltas(link, collector, answer)) as deltas:

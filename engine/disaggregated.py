@@ -111,10 +111,11 @@ class DisaggregatedEngine:
         """Closing it frees what both legs hold. Usage counts the prompt once; the thrown-away token is not billed."""
         if request.id in self._visits:
             raise InvalidRequest(f"Request id {request.id!r} is in use.")
-        tokens = await self._decode.tokens(request)
+        tokens = (await self._decode.prepared(request)).tokens  # what is refused is refused before it costs anything
         visit = self._visits[request.id] = _Visit()
         try:
-            if len(tokens) > _WORTH:
+            # A prompt whose tokens are scored is computed whole where it is answered, whatever is cached.
+            if len(tokens) > _WORTH and request.sampling.prompt_logprobs is None:
                 await self._read(request, tokens, visit)
             if visit.aborted:
                 yield self._ended(request.id, visit)

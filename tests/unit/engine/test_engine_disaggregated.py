@@ -120,6 +120,14 @@ async def test_two_processes_answer_as_one_and_bill_the_prompt_once(engine: Disa
     assert len(tokens(await everything(engine, ask("short", [5, 6, 7])))) == 24
     with pytest.raises(InvalidRequest):
         await everything(engine, ask("long", [5] * 5000))
+    bad = GenerateRequest(id="bad", sampling=SamplingParams(max_tokens=5, temperature=-1), token_ids=PROMPT[:200])
+    with pytest.raises(InvalidRequest):
+        await everything(engine, bad)
+    assert engine._prefill.usage_of("bad") is None  # its prompt was read for nothing
+    scores = SamplingParams(max_tokens=0, prompt_logprobs=0)
+    whole = GenerateRequest(id="scores", sampling=scores, token_ids=[5] * 2048)
+    scored = await everything(engine, whole)  # as many as the window has: a leg that writes has no room for one
+    assert [len(delta.prompt_logprobs) for delta in scored if delta.prompt_logprobs] == [2048]
     await _aborts(engine)
 
 

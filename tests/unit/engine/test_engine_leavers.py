@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -79,8 +81,8 @@ class _Leg:
     def __init__(self, told: EngineUsage) -> None:
         self.told, self.refuses, self.ended = told, False, False
 
-    async def tokens(self, request: GenerateRequest) -> list[int]:
-        return request.token_ids or []
+    async def prepared(self, request: GenerateRequest) -> Any:
+        return SimpleNamespace(tokens=request.token_ids)
 
     async def generate(self, request: GenerateRequest) -> "object":
         if self.refuses:
