@@ -319,6 +319,7 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         _log.error("cannot listen at %s: %s", given.socket, error)
         return 1
+    own = given.socket.stat().st_ino
     try:
         resident = Resident(
             given.model,
@@ -350,7 +351,9 @@ def main(argv: list[str] | None = None) -> int:
         _log.error("cannot go on serving %s: %s", given.model, error)
         return 1
     finally:
-        given.socket.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if given.socket.stat().st_ino == own:  # else another process listens there by now
+                given.socket.unlink()
     return 0
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from engine.api import Delta, EngineUsage, GenerateRequest, InvalidRequest, SamplingParams
+from engine.api import Delta, EngineFailed, EngineUsage, GenerateRequest, InvalidRequest, SamplingParams
 from engine.client import EngineClient
 from engine.disaggregated import DisaggregatedEngine
 from engine.frames import Export, Submit, pack
+from engine.host import serving
 from engine.meter import Meter, Objective
 from engine.options import Options
 from engine.process import Server, listen
@@ -73,6 +74,27 @@ async def test_an_abort_that_comes_after_the_process_went_ends_nobody_elses_answ
     await client.stop()
     process.terminate()
     assert await process.wait() == 0
+
+
+async def test_who_ends_takes_only_its_own_socket_away(tmp_path: Path) -> None:
+    """A second engine at the same socket cut the first one's clients off, and was unreachable once that ended."""
+    path = tmp_path / "e.sock"
+    first = await start_process(MODEL, path)
+    client = EngineClient(MODEL, path)
+    await client.start()
+    await until_ready(client)
+    with pytest.raises(EngineFailed, match="another process serves there"):
+        async with serving(MODEL, [path], []):
+            pass
+    second = await start_process(MODEL, path)  # started by hand, past that question
+    first.terminate()
+    assert await first.wait() == 0
+    await until(lambda: client.stats().restarts == 1, "the second process")
+    assert [delta async for delta in client.generate(ask("there"))][-1].finish_reason == "length"
+    await client.stop()
+    second.terminate()
+    assert await second.wait() == 0
+    assert not path.exists()
 
 
 class _Leg:
