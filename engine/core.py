@@ -220,7 +220,7 @@ class EngineCore:
                     steps.append(step)
                     asked.append(read.asked)
                     self._let_go()
-        except RuntimeError:  # torch's own errors, out of memory included
+        except (RuntimeError, MemoryError):  # torch's own errors, and where masks found no memory
             return Flight([], [], now, ended + self._crashed(touched))
         return Flight(asked, steps, now, ended, decodes, prompt)
 
@@ -252,7 +252,7 @@ class EngineCore:
             self._scheduler.remove(self._read.sequence)
         try:
             picks = iter([pick for step in flight.steps for pick in step.finish()])
-        except RuntimeError:
+        except (RuntimeError, MemoryError):
             return flight.ended + self._crashed(flight.asked)
         then = self._monotonic()
         if flight.decodes or flight.prompt:

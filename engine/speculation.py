@@ -190,7 +190,7 @@ class Speculation:
                 asked.append((sequence, min(self._tokens, left)))
         try:
             proposed = self._drafter.propose(asked)
-        except RuntimeError:  # torch's own errors, as of a draft model for which there is no memory
+        except (RuntimeError, MemoryError):  # torch's own errors, as of a draft model for which there is no memory
             _log.exception("guessing failed; %d requests go on without", len(asked))
             for sequence, _ in asked:
                 sequence.guesses.given_up = True

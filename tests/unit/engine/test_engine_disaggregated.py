@@ -48,6 +48,25 @@ def test_handed_over_blocks_are_a_prefix_hit_with_the_same_bits(
     assert take(make_core(), PROMPT, "", held.path) == 0
 
 
+def test_where_there_is_no_room_to_hold_blocks_out_nobody_is_cut_off(
+    make_core: Callable[..., EngineCore], submit: Callable[..., Submit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full memory file counted as the client's connection breaking: all that it asked ended with it."""
+    core = make_core()
+    finish(core, 0, submit(PROMPT, max_tokens=1))
+    before = set(Path("/proc/self/fd").iterdir())
+
+    def full(_file: int, _data: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        held = Held(core, PROMPT, "")
+    assert (held.blocks, held.path) == (0, "")
+    assert set(Path("/proc/self/fd").iterdir()) == before
+    held.close()
+
+
 def test_only_what_fits_and_only_ours_is_taken(
     make_core: Callable[..., EngineCore], submit: Callable[..., Submit], tmp_path: Path
 ) -> None:
@@ -76,6 +95,8 @@ def test_only_what_fits_and_only_ours_is_taken(
     held.close()
     assert len(hashes(PROMPT[:16], "")) == 0
     assert len(hashes(PROMPT[:17], "")) == 1
+    for beyond in (-1, 2**40):  # a client that sends these must not end the process
+        assert hashes([beyond] * 40, "") == []
 
 
 @pytest.fixture
