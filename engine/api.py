@@ -271,7 +271,10 @@ class Engine(Protocol):
         ...
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
-        """Raises InvalidRequest/Overloaded/EngineFailed before the first delta. Closing the generator aborts."""
+        """Raises InvalidRequest/Overloaded/EngineFailed before the first delta. Closing the generator aborts.
+
+        InvalidRequest may come later, too, where the form that was asked for turns out to lead nowhere.
+        """
         ...
 
     def abort(self, request_id: str) -> None:

@@ -144,25 +144,25 @@ class _Batch:
     async def _tried(self, request: GenerateRequest) -> Whole:
         """Patient with an engine that is full or being restarted; what was lost is asked again from the beginning.
 
-        What the engine breaks off every time is this line's fault, not the file's.
+        One that is full is there, and is waited for however long it takes. What the engine breaks off every time is
+        this line's fault, not the file's.
         """
-        wait = _FIRST_WAIT
-        for attempt in range(_TRIES):
+        wait, failures = _FIRST_WAIT, 0
+        while True:
             try:
                 return await _whole(self._engine.generate(request))
             except InvalidRequest as error:
                 raise _Refused(400, str(error), error.param, error.code) from error
             except Overloaded as error:
                 wait = max(wait, error.retry_after)
-            except _Unfinished as error:
-                if attempt == _TRIES - 1:
+            except EngineError as error:
+                failures += 1
+                if failures == _TRIES and isinstance(error, _Unfinished):
                     raise _Refused(500, str(error), code="engine_error") from error
-            except EngineError:
-                if attempt == _TRIES - 1:
+                if failures == _TRIES:
                     raise
             await self._sleep(wait)
             wait = min(wait * 2, _LONGEST_WAIT)
-        raise EngineFailed(f"The engine was full {_TRIES} times.")
 
 
 class _Unfinished(EngineFailed):

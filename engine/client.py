@@ -32,6 +32,7 @@ from engine.api import (
     ModelInfo,
 )
 from engine.frames import Handed, Submit
+from engine.grammar import unusable
 from engine.link import Collector, Link
 from engine.peer import Peer
 from engine.preparing import ModelText, Prepared, load_text, prepare, takes_long, tokens_of
@@ -115,7 +116,8 @@ class EngineClient:
 
     def abort(self, request_id: str) -> None:
         collector = self._open.get(request_id)
-        if collector is not None and self._link is not None:
+        # One that is over may be of a process before this one, which has other requests under the same numbers.
+        if collector is not None and self._link is not None and not collector.over:
             self._link.cancel(collector, "abort")
 
     def usage_of(self, request_id: str) -> EngineUsage | None:
@@ -128,6 +130,14 @@ class EngineClient:
         if takes_long(request):
             return await asyncio.to_thread(tokens_of, request, text, link.info)
         return tokens_of(request, text, link.info)
+
+    async def prepared(self, request: GenerateRequest) -> Prepared:
+        """As it would be submitted, for who has work to do before. Raises InvalidRequest, EngineFailed."""
+        link, text = self._ready()
+        assert link.info is not None
+        if takes_long(request):
+            return await asyncio.to_thread(prepare, request, text, link.info)
+        return prepare(request, text, link.info)
 
     async def export(self, tokens: list[int], salt: str) -> Handed:
         """Have what is cached of this prompt held out to other processes until `release` of its handle."""
@@ -152,10 +162,7 @@ class EngineClient:
         collector = link.open(lambda usage: self._recent.put(request.id, usage))
         self._open[request.id] = collector
         try:
-            if takes_long(request):
-                ready = await asyncio.to_thread(prepare, request, text, link.info)
-            else:
-                ready = prepare(request, text, link.info)
+            ready = await self.prepared(request)
             link.submit(collector, _submit(request, collector.handle, ready))
             answer = Answer(text.tokenizer, ready.sampling, ready.reading)
             async with aclosing(_deltas(link, collector, answer)) as deltas:
@@ -265,6 +272,8 @@ async def _deltas(link: Link, collector: Collector, answer: Answer) -> AsyncGene
     told = False
     while True:
         output = await collector.take()
+        if output.why:  # the request's own fault: who says that the engine failed sends others away from it
+            raise unusable(output.why)
         delta = answer.push(output)
         if answer.stopped and output.finish is None and not told:
             told = True

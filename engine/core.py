@@ -165,14 +165,14 @@ class EngineCore:
         self._scheduler.add(sequence)
 
     def _sequence(self, key: Hashable, request: Submit) -> Sequence:
-        now = self._monotonic()
+        now, vocabulary = self._monotonic(), self.decoder.spec.vocabulary
         return Sequence(
             key=key,
             tokens=list(request.tokens),
             prompt=len(request.tokens),
             sampling=request.sampling,
             seed=request.seed,
-            eos=frozenset(token for token in request.eos if 0 <= token < self.decoder.spec.vocabulary)
+            eos=frozenset(token for token in request.eos if 0 <= token < vocabulary)
             | frozenset(request.sampling.stop_token_ids),
             salt=request.salt,
             priority=request.priority,
@@ -180,7 +180,8 @@ class EngineCore:
             submitted=now,
             deadline=None if request.deadline_ms is None else now + request.deadline_ms / 1000,
             closing=request.closing,
-            prediction=request.prediction,
+            # Some tokenizers know tokens that the model has no column for (Gemma 3 1B).
+            prediction=[token for token in request.prediction if 0 <= token < vocabulary],
         )
 
     def cancel(self, key: Hashable, reason: FinishReason) -> Output | None:
@@ -219,7 +220,7 @@ class EngineCore:
                     steps.append(step)
                     asked.append(read.asked)
                     self._let_go()
-        except RuntimeError:  # torch's own errors, out of memory included
+        except (RuntimeError, MemoryError):  # torch's own errors, and where masks found no memory
             return Flight([], [], now, ended + self._crashed(touched))
         return Flight(asked, steps, now, ended, decodes, prompt)
 
@@ -251,7 +252,7 @@ class EngineCore:
             self._scheduler.remove(self._read.sequence)
         try:
             picks = iter([pick for step in flight.steps for pick in step.finish()])
-        except RuntimeError:
+        except (RuntimeError, MemoryError):
             return flight.ended + self._crashed(flight.asked)
         then = self._monotonic()
         if flight.decodes or flight.prompt:
@@ -280,8 +281,8 @@ class EngineCore:
     def _advance(self, asked: Asked, drawn: Drawn, now: float) -> Output | None:
         """Book what came of a sequence's rows. None when there is nothing to tell yet."""
         work, sequence = asked.work, asked.work.sequence
-        if asked.broken is not None:
-            _log.warning("a grammar cannot go on, its request ends: %.200s", asked.broken)
+        if drawn.broken is not None:
+            _log.warning("a grammar cannot go on, its request ends: %.200s", drawn.broken)
         self._scheduler.settle(work, len(drawn.tokens))
         sequence.scored += len(drawn.scores)
         if work.drafts and self._speculation is not None:
@@ -298,6 +299,7 @@ class EngineCore:
         output.tokens = drawn.tokens
         output.choices = drawn.choices or None
         output.scores = drawn.scores or None
+        output.why = drawn.broken or ""
         return output
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> Output:

@@ -8,6 +8,7 @@ A request is computed by the first process as a prompt with one token, which is 
 the second process finds them as a prefix hit and answers. Prompts shorter than two blocks go to the second at once.
 """
 
+from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from engine.api import (
     Delta,
+    EngineError,
     EngineFailed,
     EngineStats,
     EngineUsage,
@@ -33,11 +35,18 @@ _WORTH = 2 * BLOCK
 _ONE = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
 
 
+_KEPT = 4096  # requests that left early, of which the decode process still has to tell what it did
+
+
 class _Visit:
-    """One request on its way. `read`: what the prefill process says it consumed, None when it never went there."""
+    """One request on its way. `read`: what the prefill process says it consumed, None when it never went there.
+
+    `answering`: the decode process has it, and is to say what it consumed there.
+    """
 
     def __init__(self) -> None:
         self.aborted = False
+        self.answering = False
         self.read: EngineUsage | None = None
 
 
@@ -48,6 +57,7 @@ class DisaggregatedEngine:
         self._prefill = prefill
         self._decode = decode
         self._visits: dict[str, _Visit] = {}
+        self._left: OrderedDict[str, _Visit] = OrderedDict()
         self._recent = RecentUsage()
 
     async def start(self) -> None:
@@ -88,7 +98,11 @@ class DisaggregatedEngine:
         known = self._recent.get(request_id)
         if known is not None or request_id in self._visits:
             return known
-        return self._decode.usage_of(request_id) or _prompt_only(self._prefill.usage_of(request_id))
+        visit = self._left.get(request_id)
+        if visit is not None and visit.answering:
+            written = self._decode.usage_of(request_id)
+            return None if written is None else _together(written, visit.read)
+        return _prompt_only(self._prefill.usage_of(request_id))
 
     async def count_tokens(self, request: GenerateRequest) -> int:
         return await self._decode.count_tokens(request)
@@ -97,19 +111,37 @@ class DisaggregatedEngine:
         """Closing it frees what both legs hold. Usage counts the prompt once; the thrown-away token is not billed."""
         if request.id in self._visits:
             raise InvalidRequest(f"Request id {request.id!r} is in use.")
-        tokens = await self._decode.tokens(request)
+        tokens = (await self._decode.prepared(request)).tokens  # what is refused is refused before it costs anything
         visit = self._visits[request.id] = _Visit()
         try:
-            if len(tokens) > _WORTH:
+            # A prompt whose tokens are scored is computed whole where it is answered, whatever is cached.
+            if len(tokens) > _WORTH and request.sampling.prompt_logprobs is None:
                 await self._read(request, tokens, visit)
             if visit.aborted:
                 yield self._ended(request.id, visit)
                 return
+            async with aclosing(self._answer(request, visit)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        finally:
+            self._leave(request.id)
+
+    async def _answer(self, request: GenerateRequest, visit: _Visit) -> AsyncGenerator[Delta, None]:
+        """The leg of the answer. What that process refuses before its first delta it never had."""
+        began, visit.answering = False, True
+        try:
             async with aclosing(self._decode.generate(request)) as deltas:
                 async for delta in deltas:
+                    began = True
                     yield self._billed(request.id, delta, visit)
-        finally:
-            del self._visits[request.id]
+        except EngineError:
+            visit.answering = began
+            raise
+
+    def _leave(self, request_id: str) -> None:
+        self._left[request_id] = self._visits.pop(request_id)
+        if len(self._left) > _KEPT:
+            self._left.popitem(last=False)
 
     async def _read(self, request: GenerateRequest, tokens: list[int], visit: _Visit) -> None:
         """The prompt's leg: computed there, handed over. Raises what the engine refused or broke with."""
@@ -138,9 +170,9 @@ class DisaggregatedEngine:
 
     def _billed(self, request_id: str, delta: Delta, visit: _Visit) -> Delta:
         """What was handed over is no reuse: `cached` is what the prefill process found."""
-        if delta.usage is None or visit.read is None:
+        if delta.usage is None:
             return delta
-        usage = replace(delta.usage, prompt=visit.read.prompt, cached=visit.read.cached)
+        usage = _together(delta.usage, visit.read)
         self._recent.put(request_id, usage)
         return replace(delta, usage=usage)
 
@@ -149,6 +181,11 @@ class DisaggregatedEngine:
         self._recent.put(request_id, usage)
         timing = Timing(queue_ms=0.0, ttft_ms=0.0, tpot_ms=0.0)
         return Delta(finish_reason="abort", usage=usage, timing=timing)
+
+
+def _together(written: EngineUsage, read: EngineUsage | None) -> EngineUsage:
+    """What the decode process says, with the prompt as the prefill process counted it where it was there."""
+    return written if read is None else replace(written, prompt=read.prompt, cached=read.cached)
 
 
 def _prompt_only(usage: EngineUsage | None) -> EngineUsage | None:

@@ -89,7 +89,8 @@ class Choice(Struct, array_like=True, frozen=True):
 class Output(Struct, array_like=True, kw_only=True):
     """New tokens of one handle. Terminal when `finish` is set; then `usage` and `timing` are too.
 
-    `scores`: log probabilities of prompt tokens, from the second on, as far as this step read it.
+    `scores`: log probabilities of prompt tokens, from the second on, as far as this step read it. `why`: what is wrong
+    with the form that was asked for, where that ended it.
     """
 
     handle: int
@@ -99,6 +100,7 @@ class Output(Struct, array_like=True, kw_only=True):
     usage: EngineUsage | None = None
     timing: Timing | None = None
     scores: list[Choice] | None = None
+    why: str = ""
 
 
 def merge(first: Output, second: Output) -> Output:
@@ -108,7 +110,7 @@ def merge(first: Output, second: Output) -> Output:
         first.choices = (first.choices or []) + second.choices
     if second.scores is not None:
         first.scores = (first.scores or []) + second.scores
-    first.finish, first.usage, first.timing = second.finish, second.usage, second.timing
+    first.finish, first.usage, first.timing, first.why = second.finish, second.usage, second.timing, second.why
     return first
 
 

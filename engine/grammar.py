@@ -29,6 +29,7 @@ MAX_REFERENCES = 256  # chains of references are followed by recursion
 MAX_RULES = 512  # likewise
 MAX_MEETINGS = 12  # patterns that must hold together: what their meeting costs doubles with each
 MAX_KEY_PATTERNS = 32  # compared pair by pair
+_DEAD_END = "NoExtensionBias"  # llguidance's name for it
 _CLOSING = b'"}] \n'
 _REFERENCE = re.compile(r'"\$(?:ref|dynamicRef|recursiveRef)"')
 _JSON_STYLE: "JsonCompileOptions" = {
@@ -137,6 +138,15 @@ class Vocabulary:
         if inner.is_error():
             raise _refusal(inner.get_error())
         return Matcher(inner, tokens)
+
+    def check(self, grammar: str) -> None:
+        """Raises InvalidRequest when llguidance refuses the grammar, or no answer can begin as it says."""
+        try:
+            begins = any(self.matcher(grammar).masks(())[0])
+        except Forked as error:
+            raise unusable(str(error)) from error
+        if not begins:
+            raise unusable("no answer can have it")
 
     def special(self, token: int) -> bool:
         """Whether llguidance names this token instead of spelling it."""
@@ -266,6 +276,11 @@ def _depth(value: object) -> int:
                 inner += cast("list[object]", one)
         level = inner
     return depth
+
+
+def unusable(why: str) -> InvalidRequest:
+    """The refusal of a form whose answer cannot begin, or cannot go on."""
+    return _refusal("no answer can have it" if _DEAD_END in why else why)
 
 
 def _refusal(why: str) -> InvalidRequest:

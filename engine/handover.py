@@ -7,6 +7,7 @@ The taker reads it through `/proc` (Linux, the same user). What it takes becomes
 a request finds them as a prefix hit, and whatever was evicted meanwhile is computed again.
 """
 
+import logging
 import os
 import re
 from collections.abc import Sequence
@@ -17,20 +18,32 @@ from torch import Tensor
 from engine.blocks import BLOCK, link, root
 from engine.core import EngineCore
 
+_log = logging.getLogger(__name__)
+_MOST_TOKENS = 2**32
 _OURS = re.compile(r"/proc/\d+/fd/\d+")
 
 
 class Held:
-    """Blocks that are held out to others. `path` can be opened by processes of the same user until `close`."""
+    """Blocks that are held out to others. `path` can be opened by processes of the same user until `close`.
+
+    None where there is no room for them: the taker computes them itself.
+    """
 
     def __init__(self, core: EngineCore, tokens: Sequence[int], salt: str) -> None:
+        self.blocks, self.path, self._file = 0, "", -1
         found = core.pool.match(hashes(tokens, salt))
-        self.blocks = len(found)
-        self._file = os.memfd_create("kv") if found else -1
-        self.path = f"/proc/{os.getpid()}/fd/{self._file}" if found else ""
+        if not found:
+            return
         slots = _slots(found)
-        for tensor in core.cache.tensors() if found else []:
-            _write(self._file, tensor.index_select(1, slots.to(tensor.device)).cpu())
+        try:
+            self._file = os.memfd_create("kv")
+            for tensor in core.cache.tensors():
+                _write(self._file, tensor.index_select(1, slots.to(tensor.device)).cpu())
+        except OSError as error:
+            _log.warning("%d blocks cannot be held out: %s", len(found), error)
+            self.close()
+        else:
+            self.blocks, self.path = len(found), f"/proc/{os.getpid()}/fd/{self._file}"
 
     def close(self) -> None:
         if self._file >= 0:
@@ -70,6 +83,8 @@ def take(core: EngineCore, tokens: Sequence[int], salt: str, path: str) -> int:
 def hashes(tokens: Sequence[int], salt: str) -> list[bytes]:
     """Of the full blocks of a prompt but its last token, which is always computed where the answer is."""
     found: list[bytes] = []
+    if tokens and not 0 <= min(tokens) <= max(tokens) < _MOST_TOKENS:
+        return found  # no prompt was ever computed of these
     previous = root(salt)
     for at in range((len(tokens) - 1) // BLOCK):
         previous = link(previous, tokens[at * BLOCK : (at + 1) * BLOCK])

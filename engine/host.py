@@ -17,6 +17,7 @@ from engine import options as flags
 from engine.api import Engine, EngineFailed
 from engine.client import EngineClient
 from engine.options import Options
+from engine.peer import serves
 from engine.pool import EnginePool
 
 _log = logging.getLogger(__name__)
@@ -86,7 +87,12 @@ async def open_engine(
 
 @asynccontextmanager
 async def serving(model: str, sockets: Sequence[Path], line: Sequence[str]) -> AsyncGenerator[Engine, None]:
-    """The same at sockets of the caller's choice, where other programs may connect too."""
+    """The same at sockets of the caller's choice, where other programs may connect too.
+
+    Raises EngineFailed as well when another process serves at one of them: its clients would be cut off.
+    """
+    if taken := next((path for path in sockets if serves(path)), None):
+        raise EngineFailed(f"{taken}: another process serves there.")
     keepers = [Keeper(command(model, socket, *line)) for socket in sockets]
     clients = [EngineClient(model, socket) for socket in sockets]
     engine: Engine = clients[0] if len(clients) == 1 else EnginePool(clients)

@@ -42,6 +42,16 @@ class Loaded(Struct, frozen=True):
     vocabulary: Vocabulary
     draft: Decoder | None
 
+    def check(self) -> None:
+        """Raises EngineFailed when a process that holds a share of it is gone."""
+        if isinstance(self.decoder, Leader):
+            self.decoder.check()
+
+    def forget(self) -> None:
+        """The last core is gone, and with it its keys and values, wherever they are kept. Raises EngineFailed."""
+        if isinstance(self.decoder, Leader):
+            self.decoder.forget()
+
     def close(self) -> None:
         """Nobody will use it any more: processes that hold shares of it end."""
         if isinstance(self.decoder, Leader):

@@ -12,6 +12,8 @@ import argparse
 import socket
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -148,16 +150,33 @@ class Leader(Decoder):
     def forward(self, batch: Batch, cache: Cache) -> Tensor:
         """Logits, as of the whole model. Raises EngineFailed when a follower is gone: the whole engine is then."""
         assert isinstance(cache, KVCache)
-        try:
+        with self._together():
             if cache is not self._cache:
                 _tell(_Cache(cache.layers[0].shape[1] // BLOCK - 1, cache.dtype))
                 self._cache = cache
             _tell(_pass_of(batch))
             return super().forward(batch, cache)
-        except RuntimeError as error:
-            ended = [one.returncode for one in self._followers if one.poll() is not None]
-            if ended:
-                raise EngineFailed(f"A process of this model ended with status {ended[0]}.") from error
+
+    def forget(self) -> None:
+        """Nobody will use the last cache again: its memory is given up everywhere. Raises EngineFailed as above."""
+        if self._cache is not None:
+            with self._together():
+                _tell(_Cache(0, self._cache.dtype))
+            self._cache = None
+
+    def check(self) -> None:
+        """Raises EngineFailed when a follower is gone, so that it is noticed before the next request."""
+        ended = [one.returncode for one in self._followers if one.poll() is not None]
+        if ended:
+            raise EngineFailed(f"A process of this model ended with status {ended[0]}.")
+
+    @contextmanager
+    def _together(self) -> Generator[None, None, None]:
+        """Around what all ranks do: where that fails because one of them is gone, it is said so."""
+        try:
+            yield
+        except RuntimeError:
+            self.check()
             raise
 
     def close(self) -> None:

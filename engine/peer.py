@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 import sys
+from pathlib import Path
 
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
@@ -32,6 +33,19 @@ class Peer:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def serves(path: Path) -> bool:
+    """Whether a process listens at this Unix socket now."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:  # so many are waiting to be let in that there is no place for one more
+            return True
+        except OSError:
+            return False
+    return True
 
 
 def _open(connected: socket.socket) -> int | None:

@@ -7,10 +7,11 @@ Prompts are compared as text before any replica tokenizes them; so the index is 
 costs a prefill, never an answer.
 """
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 
 import msgspec
 
@@ -18,6 +19,7 @@ from engine.api import (
     Delta,
     Engine,
     EngineFailed,
+    EngineLost,
     EngineStats,
     EngineUsage,
     Figures,
@@ -96,6 +98,7 @@ class EnginePool:
         self._index = index or PrefixIndex()
         self._monotonic = monotonic
         self._answering: OrderedDict[str, Engine] = OrderedDict()
+        self._turn = asyncio.Lock()  # of those that were lost with a process
 
     async def start(self) -> None:
         for replica in self._replicas:
@@ -157,23 +160,34 @@ class EnginePool:
         return await self._any().count_tokens(request)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
-        """A replica that is full or gone before its first delta passes the request on to the next best."""
+        """A replica that is full or gone before its first delta passes the request on to the next best.
+
+        What was lost with a process may have ended it: it is passed on once, and one at a time.
+        """
         refused: EngineFailed | Overloaded | None = None
+        lost: EngineLost | None = None
         keys, tokens = _prompt(request)
-        for number in self._order(request, keys, tokens):
-            began = False
-            try:
-                async with aclosing(self._ask(number, request, keys, tokens)) as deltas:
-                    async for delta in deltas:
-                        began = True
-                        yield delta
-            except (EngineFailed, Overloaded) as error:
-                if began:
-                    raise
-                refused = _kinder(refused, error)
-            else:
-                return
-        raise refused or EngineFailed("No replica of this engine is ready.")
+        async with AsyncExitStack() as turn:
+            for number in self._order(request, keys, tokens):
+                began = False
+                try:
+                    async with aclosing(self._ask(number, request, keys, tokens)) as deltas:
+                        async for delta in deltas:
+                            began = True
+                            await turn.aclose()
+                            yield delta
+                except EngineLost as error:
+                    if began or lost is not None:
+                        raise
+                    lost = error
+                    await turn.enter_async_context(self._turn)
+                except (EngineFailed, Overloaded) as error:
+                    if began:
+                        raise
+                    refused = _kinder(refused, error)
+                else:
+                    return
+        raise lost or refused or EngineFailed("No replica of this engine is ready.")
 
     def _any(self) -> Engine:
         return next((one.engine for one in self._replicas if one.engine.info() is not None), self._replicas[0].engine)

@@ -127,8 +127,9 @@ def prepare(request: GenerateRequest, text: ModelText, info: ModelInfo) -> Prepa
 def _size(request: GenerateRequest) -> int:
     """Roughly how many characters the prompt has."""
     if request.text is not None:
-        return len(request.text)
-    return sum(len(str(message.get("content"))) for message in request.messages or []) + len(request.prediction)
+        return len(request.text) + len(request.prediction)
+    said = sum(len(str(value)) for message in request.messages or [] for value in message.values())  # calls, too
+    return said + len(request.prediction)
 
 
 def _tokens(request: GenerateRequest, text: ModelText, info: ModelInfo) -> tuple[list[int], str]:
@@ -155,7 +156,7 @@ def _grammar(request: GenerateRequest, text: ModelText, info: ModelInfo, opening
         return None
     if opening and not _free(request):  # where any text may come, a thought may too
         found = join(f"start: thought @answer\n{opening}", answer=found)
-    text.vocabulary(info.vocabulary).matcher(found)
+    text.vocabulary(info.vocabulary).check(found)
     return found
 
 

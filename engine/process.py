@@ -83,10 +83,11 @@ class Server:
         self._stopping = True
 
     def run(self) -> None:
-        """Raises EngineError when a sleeping model cannot be woken any more, or blocks of its cache were lost."""
+        """Raises EngineError when a sleeping model cannot be woken any more, a part of it or of its cache is lost."""
         while not self._stopping:
             if not self._receive(0.0 if self._resident.busy else _IDLE):
                 self._look_at_the_books()
+                self._resident.check()
             if self._orphaned():
                 _log.warning("the process that started this one is gone; ending")
                 break
@@ -149,6 +150,10 @@ class Server:
     def _read(self, client: Connection) -> None:
         try:
             for message in client.read():
+                if isinstance(message, Submit | Export | Import):
+                    self._awake()
+                if self._clients.get(client.fd) is not client:
+                    return  # everybody was told that a sleeper wakes, and this one had left
                 self._heed(client, message)
         except FrameError as error:
             _log.error("a client sent what is no frame, closing it: %s", error)
@@ -245,13 +250,14 @@ class Server:
     def _drop(self, client: Connection) -> None:
         """Close a connection; what it asked for has no reader any more and ends."""
         fd = client.fd
+        if self._clients.pop(fd, None) is None:
+            return  # it was gone already
         for handle in client.handles:
             if (core := self._resident.core) is not None:
                 output = core.cancel((fd, handle), "abort")
                 if output is not None:
                     self._meter.saw((fd, handle), output, self._monotonic())
         self._selector.unregister(client.socket)
-        del self._clients[fd]
         client.close()
 
 
@@ -313,6 +319,7 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         _log.error("cannot listen at %s: %s", given.socket, error)
         return 1
+    own = given.socket.stat().st_ino
     try:
         resident = Resident(
             given.model,
@@ -338,13 +345,15 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(number, end)
     try:
         server.run()
-        with contextlib.suppress(RuntimeError):  # a follower is gone already
+        with contextlib.suppress(RuntimeError, EngineFailed):  # a follower is gone already
             resident.rest(2)  # processes that hold shares of the model end with it, in peace
     except EngineError as error:
         _log.error("cannot go on serving %s: %s", given.model, error)
         return 1
     finally:
-        given.socket.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if given.socket.stat().st_ino == own:  # else another process listens there by now
+                given.socket.unlink()
     return 0
 
 

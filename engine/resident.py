@@ -50,8 +50,13 @@ class Resident:
     def busy(self) -> bool:
         return self.core is not None and self.core.busy
 
+    def check(self) -> None:
+        """Raises EngineFailed when a process that holds a share of the weights is gone."""
+        if self._loaded is not None:
+            self._loaded.check()
+
     def rest(self, level: Literal[1, 2]) -> bool:
-        """Drop what `level` says. False while requests run: then nothing happens."""
+        """Drop what `level` says. False while requests run: then nothing happens. Raises EngineFailed."""
         if self.busy:
             return False
         if level > self.sleeping:
@@ -59,6 +64,8 @@ class Resident:
             if level > 1 and self._loaded is not None:
                 self._loaded.close()
                 self._loaded = None
+            elif self._loaded is not None:
+                self._loaded.forget()
             self.sleeping = level
             _give_back()
             _log.info("%s sleeps (level %d)", self._model, level)

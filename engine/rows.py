@@ -23,13 +23,17 @@ class Asked(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """What one work came to. `finish` is set when the sequence has ended; `failed` says that a row was not finite."""
+    """What one work came to. `finish` is set when the sequence has ended.
+
+    `failed`: a row was not finite. `broken`: why its grammar cannot go on.
+    """
 
     tokens: list[int]
     choices: list[Choice]
     scores: list[Choice]
     finish: FinishReason | None = None
     failed: bool = False
+    broken: str | None = None
 
 
 def ask(work: Work) -> Asked:
@@ -79,6 +83,7 @@ def take(asked: Asked, picks: list[Pick]) -> Drawn:
     tokens: list[int] = []
     choices: list[Choice] = []
     finish: FinishReason | None = None
+    broken = asked.broken
     if asked.draws and sequence.sampling.max_tokens == 0:
         finish = "length"
     for at, pick in enumerate(picks[len(asked.scores) :]):
@@ -91,18 +96,19 @@ def take(asked: Asked, picks: list[Pick]) -> Drawn:
         sequence.tokens.append(pick.token)
         if pick.choice is not None:
             choices.append(pick.choice)
-        finish = _finish(sequence, pick.token)
-    return Drawn(tokens, choices, scores, "error" if failed or asked.broken is not None else finish, failed)
+        try:
+            finish = _finish(sequence, pick.token)
+        except Forked as error:
+            broken, finish = str(error), "error"
+    return Drawn(tokens, choices, scores, "error" if failed or broken is not None else finish, failed, broken)
 
 
 def _finish(sequence: Sequence, token: int) -> FinishReason | None:
+    """Raises Forked."""
     if token in sequence.eos:
         return "stop"
     if sequence.matcher is not None:
-        try:
-            sequence.matcher.accept(token)
-        except Forked:
-            return "error"
+        sequence.matcher.accept(token)
         if sequence.matcher.ended:
             return "stop"
     return "length" if sequence.completion >= sequence.sampling.max_tokens else None

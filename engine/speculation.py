@@ -8,6 +8,7 @@ draft model draws with the same noise, so both draw the same token about as ofte
 coupling). The answer is the same with and without speculation, token by token, and so its distribution is.
 """
 
+import logging
 from array import array
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from engine.sampler import Row, sample
 from engine.scheduler import Work
 from engine.sequence import Sequence
 
+_log = logging.getLogger(__name__)
 LEAST_RIGHT = 0.3  # fewer right guesses than this and a sequence stops guessing
 _WINDOW = 24  # guesses that are judged together
 _LONGEST, _SHORTEST = 4, 2  # tokens that must repeat
@@ -186,7 +188,14 @@ class Speculation:
             left = sequence.sampling.max_tokens - sequence.completion - 1
             if left > 0 and not sequence.guesses.given_up and len(decoding) <= self._most:
                 asked.append((sequence, min(self._tokens, left)))
-        for (sequence, _), drafts in zip(asked, self._drafter.propose(asked), strict=True):
+        try:
+            proposed = self._drafter.propose(asked)
+        except (RuntimeError, MemoryError):  # torch's own errors, as of a draft model for which there is no memory
+            _log.exception("guessing failed; %d requests go on without", len(asked))
+            for sequence, _ in asked:
+                sequence.guesses.given_up = True
+            return
+        for (sequence, _), drafts in zip(asked, proposed, strict=True):
             sequence.drafts = drafts if sequence.matcher is None else sequence.matcher.valid(drafts)
 
     def note(self, sequence: Sequence, drafted: int, accepted: int) -> None:

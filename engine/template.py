@@ -98,8 +98,17 @@ def _plain(message: Message, path: str) -> Message:
         content = "".join(_text(part, f"{path}.content") for part in cast("list[object]", content))
     elif content is not None and not isinstance(content, str):
         raise InvalidRequest(f"{path}.content must be a string or a list of text parts.", param=f"{path}.content")
+    _check_calls(message.get("tool_calls"), f"{path}.tool_calls")
     told = {name: value for name, value in message.items() if value is not None and (name, value) != ("tool_calls", [])}
     return {**told, "role": "system" if role == "developer" else role, "content": content or ""}
+
+
+def _check_calls(calls: object, path: str) -> None:
+    """Calls are retold before any template sees them: a function that is none is refused by its place."""
+    for at, call in enumerate(cast("list[object]", calls) if isinstance(calls, list) else []):
+        function = cast("dict[str, object]", call).get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict | None):
+            raise InvalidRequest(f"{path}[{at}].function must be an object.", param=f"{path}[{at}].function")
 
 
 def _text(part: object, path: str) -> str:

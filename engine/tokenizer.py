@@ -19,6 +19,7 @@ _UNFINISHED = "\ufffd"
 _LONGEST_CHARACTER = 4  # bytes, so tokens at most
 _WINDOW = 64
 _MOST_TOKENS = 2**31
+_MOST_WORDS = 2**24  # as many as a model may have columns
 
 _json = msgspec.json.Decoder(dict[str, object])
 
@@ -109,6 +110,9 @@ def load_tokenizer(source: ModelSource) -> TextTokenizer:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing narrower
         raise ModelNotFound(f"{file}: {error}") from error
+    highest = max(tokenizer.get_vocab().values(), default=0)
+    if highest >= _MOST_WORDS:  # tables are made up to the highest id: one that is absurd would take all memory
+        raise ModelNotFound(f"{file}: a token has the id {highest:,}; {_MOST_WORDS:,} are the most that are read.")
     return TextTokenizer(tokenizer, _end_ids(source, tokenizer))
 
 

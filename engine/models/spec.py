@@ -193,7 +193,7 @@ def _integer(config: Config, key: str, default: int | None = None) -> int:
 def _context(config: Config) -> int:
     """YaRN is switched on by adding it, with the window it stretches, beside an unchanged `max_position_embeddings`."""
     stated = _integer(config, "max_position_embeddings")
-    given = entry(config, "rope_parameters") or entry(config, "rope_scaling")
+    given = _rotation(config)
     if (given.get("rope_type") or given.get("type")) != "yarn" or "original_max_position_embeddings" not in given:
         return stated
     stretched = number(given, "original_max_position_embeddings") * number(given, "factor")
@@ -239,8 +239,12 @@ def _sliding(config: Config, family: Family, layers: int, still: tuple[bool, ...
     """Which layers look back `sliding_window` tokens only. Qwen lists a size that is off unless asked for."""
     asked = family.window not in ("late", "still") or bool(config.get("use_sliding_window"))
     kinds = _layer_types(config, layers)
+    if not asked and "sliding_attention" in (kinds or ()) and config.get("sliding_window") is not None:
+        raise UnsupportedModel("config.json: layer_types has windows and use_sliding_window says that there are none.")
     if family.window == "none" or not asked or config.get("sliding_window") is None:
         return (False,) * layers
+    if kinds is not None and family.packed and "full_attention" in kinds:
+        raise UnsupportedModel("layer_types is not part of phi3: all its layers look back sliding_window tokens.")
     if kinds is not None:
         return tuple(kind == "sliding_attention" for kind in kinds)
     if family.window == "late":
@@ -266,14 +270,32 @@ def _layer_types(config: Config, layers: int) -> list[str] | None:
     return named
 
 
+def _rotation(config: Config) -> Config:
+    """What the file says of rotation: `rope_parameters`, or `rope_scaling` of older ones, as cards still tell to add.
+
+    Where both are there and differ, transformers forgets the former, its theta among it: nobody can mean that.
+    """
+    newer, older = entry(config, "rope_parameters"), entry(config, "rope_scaling")
+    said = {"rope_type": "default"} | _typed(entry(newer, "full_attention") or newer)
+    if newer and any(said.get(key) != value for key, value in _typed(older).items()):
+        raise UnsupportedModel("config.json: rope_scaling is not what rope_parameters says. Write it there.")
+    return newer or older
+
+
+def _typed(given: Config) -> Config:
+    return {"rope_type" if key == "type" else key: value for key, value in given.items()}
+
+
 def _ropes(config: Config, head: int, sliding: tuple[bool, ...], still: tuple[bool, ...]) -> tuple[Rope | None, ...]:
     """transformers 5 writes `rope_parameters`, per kind of layer where they differ; before, `rope_theta` and
     `rope_scaling` were apart, and Gemma 3 had `rope_local_base_freq` for its layers with a window."""
-    given = entry(config, "rope_parameters") or entry(config, "rope_scaling")
+    given = _rotation(config)
     if any(kind in given for kind in _KINDS):
         full, local = entry(given, "full_attention"), entry(given, "sliding_attention")
     else:
         full, local = given, ({} if "rope_local_base_freq" in config else given)
     near = config | {"rope_theta": config.get("rope_local_base_freq") or config.get("rope_theta")}
     kinds = {False: read_rope(config, full, head), True: read_rope(near, local, head) if any(sliding) else None}
+    if config.get("model_type") != "phi3" and any(rope and rope.rotary < head for rope in kinds.values()):
+        raise UnsupportedModel(f"Rotary embedding: partial_rotary_factor is not part of {config.get('model_type')}.")
     return tuple(None if no else kinds[slides] for slides, no in zip(sliding, still, strict=True))

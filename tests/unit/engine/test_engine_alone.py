@@ -170,6 +170,9 @@ async def test_a_batch_waits_for_a_full_engine_and_gives_up_on_a_dead_one(tmp_pa
     assert (await run(engine, source, target, in_flight=4, sleep=sleep)).done == 30
     assert sorted(slept) == [0.1, 3]
     assert engine.most == 4
+    busy = Moody([Overloaded("full", retry_after=1) for _ in range(50)])
+    await busy.start()
+    assert (await run(busy, source, tmp_path / "busy.jsonl", in_flight=2, sleep=sleep)).done == 30
     dead = Moody([EngineFailed("dead") for _ in range(100)])
     with pytest.raises(EngineFailed):
         await run(dead, source, tmp_path / "other.jsonl", in_flight=2, sleep=sleep)

@@ -284,13 +284,16 @@ def test_blocks_behind_bad_logits_are_not_shared(make_core: Any, submit: Any, mo
     assert usage.cached == 0
 
 
-def test_a_failing_step_ends_its_requests_not_the_engine(make_core: Any, submit: Any, monkeypatch: Any) -> None:
-    """Out of memory in one step is no reason to restart."""
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), MemoryError()])
+def test_a_failing_step_ends_its_requests_not_the_engine(
+    error: Exception, make_core: Any, submit: Any, monkeypatch: Any
+) -> None:
+    """Out of memory in one step, torch's or numpy's, is no reason to restart."""
     core: EngineCore = make_core()
     real = core.decoder.forward
 
     def failing(batch: Any, cache: Any) -> torch.Tensor:
-        raise RuntimeError("out of memory")
+        raise error
 
     core.submit("r", submit(PROMPT))
     monkeypatch.setattr(core.decoder, "forward", failing)

@@ -48,6 +48,25 @@ def test_handed_over_blocks_are_a_prefix_hit_with_the_same_bits(
     assert take(make_core(), PROMPT, "", held.path) == 0
 
 
+def test_where_there_is_no_room_to_hold_blocks_out_nobody_is_cut_off(
+    make_core: Callable[..., EngineCore], submit: Callable[..., Submit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full memory file counted as the client's connection breaking: all that it asked ended with it."""
+    core = make_core()
+    finish(core, 0, submit(PROMPT, max_tokens=1))
+    before = set(Path("/proc/self/fd").iterdir())
+
+    def full(_file: int, _data: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        held = Held(core, PROMPT, "")
+    assert (held.blocks, held.path) == (0, "")
+    assert set(Path("/proc/self/fd").iterdir()) == before
+    held.close()
+
+
 def test_only_what_fits_and_only_ours_is_taken(
     make_core: Callable[..., EngineCore], submit: Callable[..., Submit], tmp_path: Path
 ) -> None:
@@ -76,6 +95,8 @@ def test_only_what_fits_and_only_ours_is_taken(
     held.close()
     assert len(hashes(PROMPT[:16], "")) == 0
     assert len(hashes(PROMPT[:17], "")) == 1
+    for beyond in (-1, 2**40):  # a client that sends these must not end the process
+        assert hashes([beyond] * 40, "") == []
 
 
 @pytest.fixture
@@ -120,6 +141,14 @@ async def test_two_processes_answer_as_one_and_bill_the_prompt_once(engine: Disa
     assert len(tokens(await everything(engine, ask("short", [5, 6, 7])))) == 24
     with pytest.raises(InvalidRequest):
         await everything(engine, ask("long", [5] * 5000))
+    bad = GenerateRequest(id="bad", sampling=SamplingParams(max_tokens=5, temperature=-1), token_ids=PROMPT[:200])
+    with pytest.raises(InvalidRequest):
+        await everything(engine, bad)
+    assert engine._prefill.usage_of("bad") is None  # its prompt was read for nothing
+    scores = SamplingParams(max_tokens=0, prompt_logprobs=0)
+    whole = GenerateRequest(id="scores", sampling=scores, token_ids=[5] * 2048)
+    scored = await everything(engine, whole)  # as many as the window has: a leg that writes has no room for one
+    assert [len(delta.prompt_logprobs) for delta in scored if delta.prompt_logprobs] == [2048]
     await _aborts(engine)
 
 

@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 import time
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,6 +28,7 @@ from engine.frames import (
     read_for_engine,
 )
 from engine.link import Collector
+from engine.preparing import takes_long
 from engine.recent import RecentUsage
 from engine.sim import SimEngine
 
@@ -190,3 +192,18 @@ def test_command_line() -> None:
     wrong = cli("generate", "no-such-model", "x")
     assert wrong.returncode == 1
     assert b"config.json is missing" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    "long",
+    [
+        {"messages": [{"role": "user", "content": "x" * 30_000}]},
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "x" * 30_000}}]}]},
+        {"text": "x" * 30_000},
+        {"text": "x", "prediction": "x" * 30_000},
+    ],
+)
+def test_whatever_makes_a_prompt_long_is_prepared_beside_the_event_loop(long: dict[str, Any]) -> None:
+    """Megabytes in earlier calls, or in a prediction beside a text, held up everybody of the worker."""
+    assert takes_long(GenerateRequest(id="long", sampling=SamplingParams(max_tokens=1), **long))
+    assert not takes_long(GenerateRequest(id="short", sampling=SamplingParams(max_tokens=1), text="x"))

@@ -1,17 +1,20 @@
 """Answers held to a form, on a real core: what is refused, what comes out, and that it ends."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from engine.api import Constraint, InvalidRequest, Tools
+from engine.api import Constraint, EngineUsage, GenerateRequest, InvalidRequest, SamplingParams, Tools
+from engine.client import EngineClient
 from engine.core import EngineCore
 from engine.grammar import MAX_REFERENCES, Vocabulary, check_schema, from_lark, join, translate
 from engine.models.decoder import Decoder
 from engine.scheduler import Limits
 from engine.speculation import NGram, Speculation
+from engine.testing import start_process, until_ready
 from engine.tokenizer import END_OF_TURN, TextTokenizer, byte_tokenizer
 from engine.toolforms import Form, form_of, grammar
 
@@ -153,6 +156,41 @@ def test_what_could_hurt_the_compiler_is_refused(at: int, vocabulary: Vocabulary
     assert len(str(refused.value)) < 500
 
 
+DEAD_ENDS = [
+    Constraint("schema", '{"$ref": "#"}'),
+    Constraint("regex", r"[^\x00-\x{10FFFF}]"),
+    Constraint("grammar", "start: a\na: b\nb: a"),
+    Constraint("grammar", 'start: start "a"'),
+]
+
+
+@pytest.mark.parametrize("form", DEAD_ENDS)
+def test_a_form_that_no_answer_can_have_is_refused(form: Constraint, vocabulary: Vocabulary) -> None:
+    """The compiler takes them. They were failures of the engine, and a few of them sent everybody away from it."""
+    with pytest.raises(InvalidRequest, match="no answer can have it"):
+        vocabulary.check(translate(form))
+
+
+async def test_a_form_that_cannot_go_on_is_the_requests_own_fault(tmp_path: Path) -> None:
+    """Found out after the first token only: told as the engine's failure it was tried again, and counted against it."""
+    process = await start_process("tiny-random:qwen3", tmp_path / "e.sock")
+    client = EngineClient("tiny-random:qwen3", tmp_path / "e.sock")
+    await client.start()
+    await until_ready(client)
+    wide = Constraint("grammar", "start: " + " | ".join(f'"w{at}"' for at in range(6000)))
+    sampling = SamplingParams(max_tokens=20)
+    with pytest.raises(InvalidRequest) as refused:
+        async for _ in client.generate(GenerateRequest(id="wide", text="x", sampling=sampling, constraint=wide)):
+            pass
+    assert refused.value.param == "response_format"
+    assert client.usage_of("wide") == EngineUsage(prompt=1, completion=1)
+    last = [delta async for delta in client.generate(GenerateRequest(id="next", text="x", sampling=sampling))][-1]
+    assert last.finish_reason == "length"
+    await client.stop()
+    process.terminate()
+    assert await process.wait() == 0
+
+
 def test_a_grammar_that_becomes_too_dear_ends_its_own_request(
     decoder: Decoder, vocabulary: Any, clock: Any, submit: Any
 ) -> None:
@@ -163,8 +201,10 @@ def test_a_grammar_that_becomes_too_dear_ends_its_own_request(
     core.submit("other", submit([5, 6], max_tokens=5))
     ends = {}
     while core.busy:
-        ends |= {one.key: one.output.finish for one in core.step() if one.output.finish is not None}
-    assert ends == {"dear": "error", "other": "length"}
+        ends |= {one.key: one.output for one in core.step() if one.output.finish is not None}
+    assert {key: one.finish for key, one in ends.items()} == {"dear": "error", "other": "length"}
+    assert ends["dear"].why
+    assert not ends["other"].why
     core.check()
 
 

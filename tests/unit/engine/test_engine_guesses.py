@@ -100,6 +100,37 @@ class Wrong:
         """Nothing is known of it."""
 
 
+def test_a_prediction_of_tokens_the_model_has_not_is_no_guess(decoder: Decoder, clock: Any, submit: Any) -> None:
+    """Tokenizers may know more tokens than a model has columns: one such guess ended the process and all in it."""
+    core = make(decoder, clock, NGram(always=False))
+    request: Submit = submit([5, 6, 7, 8], max_tokens=12)
+    core.submit("me", request)
+    said = drain(core)["me"]
+    for beyond in (decoder.spec.vocabulary, -1):
+        guessing = msgspec.structs.replace(request, prediction=[8, said[0], beyond, beyond])
+        core.submit("again", guessing)
+        assert drain(core)["again"] == said
+
+
+def test_a_draft_model_that_fails_costs_guesses_only(
+    decoder: Decoder, clock: Any, submit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of torch in a guess, of no memory say, ended the process and all that ran in it."""
+    plain = make(decoder, clock, None)
+    plain.submit("me", submit([5, 6, 7, 8], max_tokens=12))
+    said = drain(plain)
+    drafter = DraftModel(decoder, 64)
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(drafter, "_draw", fails)
+    core = make(decoder, clock, drafter)
+    core.submit("me", submit([5, 6, 7, 8], max_tokens=12))
+    assert drain(core) == said
+    drafter.check()
+
+
 def test_bad_guesses_stop(decoder: Decoder, clock: Any, submit: Any) -> None:
     """Every wrong guess is a row computed for nothing; under 30 % right, a sequence stops guessing for good."""
     core = make(decoder, clock, Wrong())

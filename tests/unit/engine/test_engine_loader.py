@@ -185,6 +185,13 @@ def test_tensors_that_are_no_plain_numbers(folder: Path) -> None:
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
         ({"rope_scaling": 5}, "rope_scaling"),
         ({"partial_rotary_factor": 1.5}, "Rotary"),
+        ({"partial_rotary_factor": 0.5}, "Rotary"),  # transformers passes it over, and it is no matter of taste
+        ({"rope_parameters": {"rope_theta": 1e6}, "rope_scaling": {"type": "yarn", "factor": 4}}, "rope_parameters"),
+        ({"model_type": "qwen3", "sliding_window": 8, "layer_types": ["sliding_attention"] * 2}, "use_sliding_window"),
+        (
+            {"model_type": "phi3", "sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]},
+            "layer_types",
+        ),
         ({"partial_rotary_factor": 0.01}, "Rotary"),
         ({"hidden_size": "64"}, "hidden_size"),
         ({"num_hidden_layers": 0}, "num_hidden_layers"),

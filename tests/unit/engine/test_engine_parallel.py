@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 import torch
 
+from engine.api import EngineFailed
 from engine.core import EngineCore
 from engine.frames import Submit
 from engine.launch import launch
@@ -17,6 +18,7 @@ from engine.options import Options
 from engine.parallel import CannotDivide, Leader, Rank, Sharded, _Summed
 from engine.quant.factory import QuantFactory
 from engine.quant.linears import Quantized
+from engine.resident import Resident
 
 MODEL = "tiny-random:qwen3"
 PROMPTS = [[5 + at * step % 90 for at in range(70)] for step in (3, 7, 11)]
@@ -44,6 +46,28 @@ def test_two_ranks_answer_as_one(submit: Callable[..., Submit]) -> None:
     finally:
         leader.close()
     assert [one.returncode for one in leader._followers] == [0]
+
+
+def test_a_model_of_two_processes_sleeps_whole_and_notices_a_loss(submit: Callable[..., Submit]) -> None:
+    """Asleep, both kept the last cache; that a follower had ended was noticed by a request, which it cost."""
+    resident = Resident(
+        MODEL, Options(threads=1, memory=2**20, sequences=4, tensor_parallel=2), monotonic=time.monotonic
+    )
+    core = resident.wake()
+    leader = cast("Leader", core.decoder)
+    said = answers(core, submit)
+    del core
+    assert resident.rest(1)
+    assert leader._cache is None
+    assert answers(resident.wake(), submit) == said
+    resident.check()
+    leader._followers[0].kill()
+    leader._followers[0].wait()
+    with pytest.raises(EngineFailed, match="status -9"):
+        resident.check()
+    with pytest.raises(EngineFailed, match="status -9"):
+        resident.rest(1)
+    torch.distributed.destroy_process_group()
 
 
 def test_ranks_hold_different_shares_of_equal_size() -> None:

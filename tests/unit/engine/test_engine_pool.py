@@ -11,6 +11,7 @@ from engine.api import (
     Delta,
     Engine,
     EngineFailed,
+    EngineLost,
     EngineStats,
     GenerateRequest,
     InvalidRequest,
@@ -90,6 +91,26 @@ async def test_what_has_begun_is_never_begun_again() -> None:
     with pytest.raises(EngineFailed):
         await answer(pool, ask("r", max_tokens=9))
     assert not hasattr(well, "asked")
+
+
+async def test_what_may_have_ended_a_process_is_passed_on_once_and_in_turn() -> None:
+    """One prompt that ends a process ended every replica, one after another, and all that had moved along with it."""
+    ends = [Watched(fail=EngineLost("ended")) for _ in range(3)]
+    pool = await pool_of(*ends)
+    with pytest.raises(EngineLost):
+        await answer(pool, ask("poison"))
+    assert sum(len(getattr(one, "asked", [])) for one in ends) == 2
+    ended, well = Watched(fail=EngineLost("ended")), Watched(ttft_ms=50)
+    pool = await pool_of(ended, well)
+    moved = [asyncio.ensure_future(answer(pool, ask(f"moved {at}"))) for at in range(3)]  # noqa: TID251  (a test's own)
+    seen = 0
+    while not all(one.done() for one in moved):
+        seen = max(seen, well.stats().running)
+        await asyncio.sleep(0.005)
+    assert [(await one)[-1].finish_reason for one in moved] == ["length"] * 3
+    assert well.asked == ["moved 0", "moved 1", "moved 2"]
+    assert seen == 1
+    await pool.stop()
 
 
 async def test_a_bad_request_is_refused_once() -> None:

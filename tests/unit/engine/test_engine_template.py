@@ -212,6 +212,7 @@ def test_messages_become_plain() -> None:
         {"role": "user", "content": 5},
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]},
         {"role": "user", "content": ["text"]},
+        {"role": "assistant", "tool_calls": [{"function": "x"}]},
     ]
     for message in bad:
         with pytest.raises(InvalidRequest):

@@ -185,6 +185,15 @@ def test_folder_gives_tokenizer_and_every_end(tmp_path: Path) -> None:
         load_tokenizer(locate(str(tmp_path)))
 
 
+def test_an_absurd_token_id_is_refused(tmp_path: Path) -> None:
+    """Tables of words are as long as the highest id: two thousand million took half a minute and all memory."""
+    write_checkpoint(tmp_path, "tiny-random:llama")
+    file = tmp_path / "tokenizer.json"
+    file.write_text(file.read_text().replace('"a":', '"a":2147483648,"aa":', 1))
+    with pytest.raises(ModelNotFound, match="2,147,483,648"):
+        load_tokenizer(locate(str(tmp_path)))
+
+
 def test_unknown_models_name_the_known(tmp_path: Path) -> None:
     """A typo should be answered with what would have worked."""
     for name in (str(tmp_path), "tiny-random:gpt", "tiny-random:llama?x=1", "nothing"):
