@@ -87,14 +87,14 @@ async def test_a_day_that_was_pruned_meanwhile_does_not_count_as_known(
     await database.transact(version_before.leave)
     while await sum_upgrade._gather(database) is not None:
         pass
-    await pruned_to(database, 20)
-    floor = END // DAY - 20
+    await pruned_to(database, 12)
+    floor = END // DAY - 12
     really = sum_anew.added_up
 
     async def and_prune(among: Database, span: range, pause: float) -> Any:
         found = await really(among, span, pause)
         if span.start // 24 == floor:
-            await pruned_to(database, 19)
+            await pruned_to(database, 11)
         return found
 
     monkeypatch.setattr(sum_anew, "added_up", and_prune)

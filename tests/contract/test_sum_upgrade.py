@@ -164,7 +164,7 @@ async def test_what_a_process_of_the_version_before_counts_late_is_found(counted
     """In an update one by one it adds to hours, and to days of all, users and tags: not to owners, costs and blocks."""
     assert await sum_proof.differences(counted_late) != []
     assert await sum_upgrade.mend(counted_late, time.monotonic()) == 1
-    assert await sum_upgrade.mend(counted_late) > 50
+    assert await sum_upgrade.mend(counted_late) > 25
     assert await sum_upgrade.mend(counted_late) == 0
     assert await sum_proof.differences(counted_late) == []
     await same(counted_late, TRAFFIC, ASKED)
