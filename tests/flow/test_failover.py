@@ -111,6 +111,19 @@ async def test_an_upstream_that_hangs_is_given_up_and_charged_as_in_doubt(tmp_pa
         assert row["cost_status"] == "estimated"
 
 
+async def test_an_upstream_that_failed_slowly_is_not_told_as_our_own_time(tmp_path: Path) -> None:
+    """Who sees seconds of overhead looks for the fault in the gateway, while a server on the route hangs."""
+    hung = {"kind": "scripted", "ttft_ms": 60_000, "first_chunk_timeout": 0.4}
+    async with live(_two(tmp_path, hung)) as gateway:
+        await _priced(gateway)
+        told = await gateway.chat(model="smart", stream=True)
+        assert (told.status, told.headers["x-nearhit-attempts"]) == (200, "2"), told.raw
+        spent = dict(part.strip().split(";dur=") for part in told.headers["server-timing"].split(","))
+        assert float(spent["upstream"]) >= 400 > float(spent["overhead"])
+        (row,) = await gateway.rows()
+        assert row["total_ms"] >= 400 > row["overhead_ms"]
+
+
 async def test_the_cost_at_the_end_of_a_stream_is_what_was_posted(tmp_path: Path) -> None:
     """A first attempt that was paid in vain is a part of what the request cost, in whatever form that is told."""
     slow = {"kind": "scripted", "ttft_ms": 60_000, "first_chunk_timeout": 0.2}
