@@ -197,7 +197,10 @@ class Chunk(NamedTuple):
 
 
 class Outcome(Struct, kw_only=True):
-    """One request, ended: exactly one row. Amounts in nano-USD, durations in milliseconds."""
+    """One request, ended: exactly one row. Amounts in nano-USD, durations in milliseconds.
+
+    `upstream_ms`: in which any attempt was out; `answer_ms`: of the one that answered, or was the last; 0: never sent.
+    """
 
     call: Call
     status: int = 200
@@ -219,6 +222,7 @@ class Outcome(Struct, kw_only=True):
     ttft_ms: float | None = None
     total_ms: float = 0.0
     upstream_ms: float = 0.0
+    answer_ms: float = 0.0
     chunks: int = 0
     finish: str | None = None
     complete: bool = False

@@ -8,6 +8,7 @@ attempt is (`gateway.attempts`), which failovers would be in vain (`gateway.fail
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from http import HTTPStatus
 from itertools import chain
 
 from msgspec import Struct
@@ -68,6 +69,11 @@ class Dispatcher:
         self._retries.began()
         try:
             live = await self._walk(call, route, choice, landing, why)
+        except errors.UpstreamRefused as problem:
+            if problem.http_status != HTTPStatus.UNAUTHORIZED:
+                raise
+            place = landing.steps[-1].provider if landing.steps else "The upstream"
+            raise errors.CredentialRefused(place, problem.http_status) from None
         finally:
             self._retries.ended()
         return took_off(landing, live)

@@ -5,8 +5,9 @@ Knows: shapes and ranges. Does not know: which models exist, how processes are s
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 
+from gateway.price_terms import amount
 from gateway.setting_types import Octets, Seconds, Section
 
 
@@ -42,3 +43,9 @@ class EngineSettings(Section):
     sleep_level: Literal[1, 2] = 1
     slo_ttft_ms: float | None = Field(default=None, gt=0)
     slo_tpot_ms: float | None = Field(default=None, gt=0)
+
+    @field_validator("hour_usd")
+    @classmethod
+    def _an_amount(cls, value: str) -> str:
+        amount(value)
+        return value

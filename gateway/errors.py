@@ -15,6 +15,7 @@
     |- UpstreamFailed            502  refused, cut or garbled before the first byte
        |- UpstreamTimeout        504    |- EngineUnavailable 503
        |- UpstreamRefused        the upstream's own 4xx, passed on unchanged
+          |- CredentialRefused   502, its 401: the key there is wrong, which is ours and not the client's
 
 Each class answers three questions: `status`, `retryable` (may another candidate be tried), `level` (for the log).
 """
@@ -249,6 +250,23 @@ class UpstreamRefused(UpstreamFailed):
     def detail(self) -> dict[str, str | None]:
         found = {k: self.upstream_error.get(k) for k in ("message", "type", "param", "code")}
         return {k: None if v is None else str(v)[:_LONGEST_MESSAGE] for k, v in found.items()}
+
+
+class CredentialRefused(UpstreamRefused):
+    """Where no other place was left: a 401 would say that the client's own key is wrong, and quote some of ours."""
+
+    level = "warning"
+    code = "upstream_credential_refused"
+
+    def __init__(self, provider: str, status: int) -> None:
+        why = f"{provider} refuses the credential that this gateway has for it. Only an operator can mend that."
+        told: dict[str, object] = {"message": why, "type": self.type, "param": None, "code": self.code}
+        super().__init__(status, told)
+        self.headers = (("x-should-retry", "false"),)
+
+    @property
+    def http_status(self) -> int:
+        return self.status
 
 
 def in_doubt(error: GatewayError) -> bool:

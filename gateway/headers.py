@@ -5,7 +5,7 @@ Knows the names clients read (OpenAI's, RFC 9211, ours). Does not know: bodies, 
 
 from cache.types import Query
 from gateway.journey import Answer, Journey
-from gateway.steps import looked, waited
+from gateway.steps import away, looked, waited
 from policies.money import usd
 
 Pairs = list[tuple[bytes, bytes]]
@@ -111,7 +111,7 @@ def _server_timing(journey: Journey, now: float) -> str:
         told += f"wait;dur={waited(timings) * 1e3:.1f}, "
     upstream = 0.0
     if journey.hit is None and journey.flight is not None and journey.flight.landing.steps:
-        step = journey.flight.landing.answered or journey.flight.landing.steps[-1]
-        upstream = (step.ended_at or step.first_chunk_at or now) - (step.sent_at or step.ended_at)
+        steps = [step for step in journey.flight.landing.steps if step.sent_at]
+        upstream = away((step.sent_at, step.ended_at or step.first_chunk_at or now) for step in steps)
         told += f"upstream;dur={upstream * 1e3:.1f}, "
     return f"{told}overhead;dur={max(0.0, now - received - upstream - waited(timings)) * 1e3:.1f}"

@@ -93,9 +93,11 @@ class Idempotency:
                     return recording.status
                 await recording.ended()
                 continue
-            found = await self._claimed(wanted)
+            # A task of its own: a claim that is written down when its client leaves would stand there for nobody.
+            recording = self._making[wanted.id] = Recording(wanted.fingerprint)
+            claim = self._tasks.spawn(self._begun(wanted, recording, make), f"claim {wanted.request_id}")
+            found = await asyncio.shield(claim)
             if isinstance(found, Recording):
-                self._tasks.spawn(self._make(wanted, found, make), f"once {wanted.request_id}")
                 if not await found.play(send):
                     raise Overloaded("The gateway is stopping.", headers=(("retry-after", "1"),))
                 return None
@@ -107,12 +109,18 @@ class Idempotency:
                 raise Conflict(why, param="Idempotency-Key", code="idempotency_key_in_use")
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _claimed(self, wanted: Asked) -> "Recording | _Stored | None":
+    async def _begun(self, wanted: Asked, recording: Recording, make: Make) -> "Recording | _Stored | None":
+        """The recording of an answer that is being made from now on, else as `_claimed`."""
+        found = await self._claimed(wanted, recording)
+        if isinstance(found, Recording):
+            self._tasks.spawn(self._make(wanted, found, make), f"once {wanted.request_id}")
+        return found
+
+    async def _claimed(self, wanted: Asked, recording: Recording) -> "Recording | _Stored | None":
         """A recording to make, what is kept, or None while another process makes it.
 
         Others who come meanwhile find the recording, and hear at its end that they have to look again.
         """
-        recording = self._making[wanted.id] = Recording(wanted.fingerprint)
         found: _Stored | str = ""
         try:
             found = await self._database.transact(self._claim, wanted, self._now())

@@ -17,7 +17,7 @@ from gateway.catalog import Route
 from gateway.flights import Flight, Landing, Step
 from gateway.ledger import Ledger
 from gateway.reading import Reading
-from gateway.steps import Attempt, Timings
+from gateway.steps import Attempt, Timings, away
 from gateway.telemetry import Telemetry
 from policies.money import cost_nano
 
@@ -154,7 +154,8 @@ def _note(journey: Journey, landing: Landing) -> None:
         if landing.steps:
             journey.timings.dispatched = landing.steps[0].held_at
             last = landing.answered or landing.steps[-1]
-            outcome.upstream_ms = (last.ended_at - last.sent_at) * 1e3 if last.sent_at else 0.0
+            outcome.answer_ms = (last.ended_at - last.sent_at) * 1e3 if last.sent_at else 0.0
+            outcome.upstream_ms = away((step.sent_at, step.ended_at) for step in landing.steps if step.sent_at) * 1e3
 
 
 def _discount(landing: Landing) -> int:

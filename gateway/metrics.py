@@ -254,7 +254,8 @@ class Metrics:
 
     def _count_upstream(self, outcome: Outcome, timings: Timings, bound: _Bound) -> None:
         usage = outcome.usage
-        bound.client(outcome.upstream_ms / 1_000)
+        if outcome.answer_ms:  # what was refused here took no provider's time
+            bound.client(outcome.answer_ms / 1_000)
         if usage.prompt:
             bound.tokens_in(usage.prompt)
         if usage.completion:

@@ -32,7 +32,7 @@ class Pumps:
         self._dispatcher = dispatcher
         self._tasks = tasks
         self._monotonic = monotonic
-        self._drains = 0
+        self._draining: dict[Flight, asyncio.TimerHandle] = {}
 
     def start(self, flight: Flight, call: Call, route: Route) -> None:
         """Fly: the flight gets its chunks and its end from a task of its own."""
@@ -43,18 +43,29 @@ class Pumps:
         return self._dispatcher.quote(call, route)
 
     def _abandon(self, flight: Flight, task: asyncio.Task[None]) -> None:
-        """Nobody reads any more."""
-        if flight.landing.billing == "bills-anyway" and self._drains < _MOST_DRAINS:
-            self._drains += 1
-            late = asyncio.get_running_loop().call_later(_LONGEST_DRAIN, task.cancel)
-            flight.at_end(late.cancel)
-            flight.at_end(self._drained)
+        """Nobody reads any more; not for the first time, where somebody had come to read what runs on."""
+        before = self._draining.get(flight)
+        if flight.landing.billing == "bills-anyway" and (before is not None or self._drains < _MOST_DRAINS):
+            late = asyncio.get_running_loop().call_later(_LONGEST_DRAIN, self._too_long, flight, task)
+            self._draining[flight] = late
+            if before is None:
+                flight.at_end(lambda: self._draining.pop(flight).cancel())
+            else:
+                before.cancel()
         else:
             flight.land()
             task.cancel()
 
-    def _drained(self) -> None:
-        self._drains -= 1
+    @property
+    def _drains(self) -> int:
+        return sum(not flight.readers for flight in self._draining)
+
+    @staticmethod
+    def _too_long(flight: Flight, task: asyncio.Task[None]) -> None:
+        """It has run on for nobody long enough. Who came meanwhile reads on, and begins that time anew by leaving."""
+        if not flight.readers:
+            flight.land()
+            task.cancel()
 
     async def _fly(self, flight: Flight, call: Call, route: Route) -> None:
         error: errors.GatewayError | None = None

@@ -279,8 +279,7 @@ class Supervisor:
         if self._reload:
             self._reload = False
             self._tell("nearhit: the workers read the configuration again")
-            for child in self._workers():
-                child.signal(signal.SIGHUP)
+            self._rolling.reread()
 
     def _restart_workers(self) -> None:
         """One after another, where the configuration they will read is one."""

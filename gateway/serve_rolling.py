@@ -1,5 +1,7 @@
 """Every worker anew, one after another, without a broken stream: what `SIGUSR2` to `nearhit serve` does.
 
+And every worker told to read its configuration again, for `SIGHUP`, once it can be told.
+
 A worker is told to drain: it takes no new connection and finishes its answers, while the others, and the backlog of
 the socket they share, take what comes. Its successor is started when it has ended, and the next worker's turn comes
 when the successor serves. Knows: whose turn it is, who serves. Does not know: how a process is started or drained.
@@ -25,6 +27,7 @@ class Rolling:
         self._born = born
         self._longest = longest
         self._serving: set[int] = set()
+        self._owed: set[Child] = set()
         self._left: list[Child] = []
         self._turn: Child | None = None
         self._old: int | None = None
@@ -37,9 +40,16 @@ class Rolling:
         self._left = list(self._workers)
         return True
 
+    def reread(self) -> None:
+        """Every worker reads its configuration again, a starting one once it serves: until then SIGHUP ends it."""
+        self._owed.update(self._workers)
+
     def step(self, now: float) -> str | None:
         """To be called often, after the children were looked after; what there is to tell."""
         self._hear()
+        for worker in [owed for owed in self._owed if owed.pid in self._serving]:
+            self._owed.remove(worker)
+            worker.signal(signal.SIGHUP)
         turn = self._turn
         if turn is None:
             if self._left:

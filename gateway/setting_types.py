@@ -4,7 +4,9 @@ Knows: how `150ms` and `16MiB` are read. Does not know: any setting.
 """
 
 import re
-from typing import Annotated
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -42,7 +44,7 @@ def octets(value: object) -> object:
     return value
 
 
-Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0)]
+Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0, allow_inf_nan=False)]
 Octets = Annotated[int, BeforeValidator(octets), Field(gt=0)]
 
 
@@ -62,7 +64,34 @@ def mistakes(error: ValidationError) -> str:
     return "the configuration is not valid:\n  " + "\n  ".join(lines)
 
 
-def no_yaml(error: yaml.YAMLError) -> str:
+class _Twice(yaml.MarkedYAMLError):
+    """A key that is written twice: of two sections the first would be lost without a word."""
+
+
+class _Loader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[object] = set()
+        for name, _ in node.value:
+            if isinstance(name, yaml.ScalarNode) and name.tag != "tag:yaml.org,2002:merge":
+                if name.value in seen:
+                    raise _Twice(problem=str(name.value)[:60], problem_mark=name.start_mark)
+                seen.add(name.value)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> object:
+    """What stands in a file. Raises ValueError."""
+    try:
+        return yaml.load(path.read_text("utf-8"), _Loader)  # noqa: S506 - a safe one
+    except yaml.YAMLError as error:
+        raise ValueError(f"cannot read {path}: {_no_yaml(error)}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
+
+
+def _no_yaml(error: yaml.YAMLError) -> str:
     """Where a file is no YAML. The error's own words show what is written there, which may be a secret, too."""
+    if isinstance(error, _Twice) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1} says `{error.problem}` a second time"
     mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
     return "it is no YAML" if mark is None else f"line {mark.line + 1}, column {mark.column + 1} is no YAML"

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-import yaml
 from pydantic import (
     BeforeValidator,
     ConfigDict,
@@ -35,7 +34,7 @@ from gateway.kept_settings import KeptSettings, RetentionSettings
 from gateway.model_settings import ModelSettings
 from gateway.oidc_settings import OidcSettings
 from gateway.secret_files import with_files
-from gateway.setting_types import Octets, Seconds, Section, mistakes, no_yaml
+from gateway.setting_types import Octets, Seconds, Section, mistakes, read_yaml
 from policies.money import nano
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -356,17 +355,15 @@ def environment() -> dict[str, str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = yaml.safe_load(path.read_text("utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"cannot read {path}: {no_yaml(error)}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {path}: {error}") from error
+    found = read_yaml(path)
     if found is None:
         return {}
     if not isinstance(found, dict):
         raise ValueError(f"{path} must hold a mapping, not a {type(found).__name__}")
-    return cast("dict[str, Any]", _resolve(found))
+    try:
+        return cast("dict[str, Any]", _resolve(found))
+    except RecursionError:
+        raise ValueError(f"cannot read {path}: something in it contains itself") from None
 
 
 def _resolve(value: Any) -> Any:

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import yaml
 from pydantic import BaseModel, SecretStr
 
+from gateway.setting_types import read_yaml
 from gateway.settings import WELL_KNOWN, Settings, environment
 
 _HIDDEN = "***"
@@ -27,7 +27,7 @@ class Shown(NamedTuple):
 def every(settings: Settings, config: Path | None, *, flags: tuple[str, ...] = ()) -> list[Shown]:
     """`config`: the file they were read from, None for ./nearhit.yaml; `flags`: names given on the command line."""
     path = config or Path("nearhit.yaml")
-    written: object = (yaml.safe_load(path.read_text("utf-8")) or {}) if path.exists() else {}
+    written: object = (read_yaml(path) or {}) if path.exists() else {}
     return [
         Shown(name, _shown(value), f"flag --{name}" if name in flags else _source(name, path, written))
         for name, value in flat(settings)

@@ -3,7 +3,7 @@
 Knows: the marks and how steps nest; names are those of the functions they time. Does not know: spans, pages, clocks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -51,6 +51,15 @@ class Timings(Struct, kw_only=True):
 def waited(timings: Timings) -> float:
     """Seconds in which another worker's answer was waited for: neither a look-up's time nor the gateway's own."""
     return 0.0 if timings.waited is None else timings.waited[1] - timings.waited[0]
+
+
+def away(spans: Iterable[tuple[float, float]]) -> float:
+    """Seconds in which at least one attempt was out, from when to when each; those beside each other count once."""
+    seconds = until = 0.0
+    for sent, ended in sorted(spans):
+        seconds += max(0.0, ended - max(sent, until))
+        until = max(until, ended)
+    return seconds
 
 
 def looked(timings: Timings) -> float:

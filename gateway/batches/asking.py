@@ -15,7 +15,16 @@ from gateway.call import Body, Call, Directives, Operation, Principal
 from gateway.dialects import Dialect
 from gateway.dialects.plain import Plain
 from gateway.dialects.responses import Responses
-from gateway.errors import GatewayError, Internal, InvalidRequest, Overloaded, RateLimited, UpstreamFailed, in_doubt
+from gateway.errors import (
+    CredentialRefused,
+    GatewayError,
+    Internal,
+    InvalidRequest,
+    Overloaded,
+    RateLimited,
+    UpstreamFailed,
+    in_doubt,
+)
 from gateway.pipeline import Pipeline
 
 log = structlog.get_logger("nearhit.batches")
@@ -128,7 +137,7 @@ def _plain(body: Body) -> Body:
 
 def _pause(error: GatewayError) -> float | None:
     """Only what surely cost nothing is tried again; how long to wait at least."""
-    if in_doubt(error):
+    if in_doubt(error) or isinstance(error, CredentialRefused):
         return None
     told = dict(error.headers).get("retry-after-ms")
     if isinstance(error, RateLimited | Overloaded):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from litestar import Response, get
+from litestar import HttpMethod, Response, get, route
 from litestar.status_codes import HTTP_200_OK, HTTP_503_SERVICE_UNAVAILABLE
 from msgspec.structs import replace
 
@@ -13,22 +13,23 @@ from gateway.telemetry import CONTENT_TYPE, Telemetry
 from gateway.upstreams import Upstreams
 
 Missing = Callable[[], dict[str, str]]
+_LOOKED_AT = [HttpMethod.GET, HttpMethod.HEAD]  # monitors ask with HEAD, and read 405 as an outage
 
 
 def route_handlers(missing: Missing, upstreams: Upstreams, deployments: Deployments, telemetry: Telemetry) -> list[Any]:
     """`missing`: what is still loading or down, by part; empty when every request can be served."""
 
-    @get("/health/live", sync_to_thread=False)
+    @route("/health/live", http_method=_LOOKED_AT, sync_to_thread=False)
     def live() -> dict[str, str]:
         return {"status": "alive"}
 
-    @get("/health/ready", sync_to_thread=False)
+    @route("/health/ready", http_method=_LOOKED_AT, sync_to_thread=False)
     def ready() -> Response[dict[str, object]]:
         waiting = missing()
         status = HTTP_503_SERVICE_UNAVAILABLE if waiting else HTTP_200_OK
         return Response({"status": "starting" if waiting else "ready", "waiting_for": waiting}, status_code=status)
 
-    @get("/health/upstreams", sync_to_thread=False)
+    @route("/health/upstreams", http_method=_LOOKED_AT, sync_to_thread=False)
     def of_upstreams() -> dict[str, object]:
         states = {name: provider.ready() or "ready" for name, provider in upstreams.providers.items()}
         places = deployments.told()

@@ -34,6 +34,8 @@ async def test_followers_are_answered_when_the_leader_has_gone(tmp_path: Path) -
         assert told.status == 200
         assert told.headers["x-nearhit-cache"] == "shared"
         assert len(await gateway.entries()) == 1
+        (overhead,) = [row["overhead_ms"] for row in await gateway.rows() if row["cache"] == "shared"]
+        assert overhead is None  # all of its wait would count as the gateway's own time
 
 
 async def test_different_teams_never_share_a_flight(tmp_path: Path) -> None:

@@ -88,3 +88,31 @@ async def test_a_client_that_leaves_before_a_whole_reply_is_noticed(tmp_path: Pa
         await _leave_after(gateway, 0, stream=False)
         await _booked(gateway)
         assert len(await gateway.entries()) == 1
+
+
+async def test_who_comes_back_to_an_answer_that_runs_on_reads_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that gave up after a minute and asks again must not be cut off by the minute of its first try."""
+    monkeypatch.setattr("gateway.pump._LONGEST_DRAIN", 0.3)
+    async with live(settings(tmp_path, upstream={**SLOW, "billing": "bills-anyway"})) as gateway:
+        await _leave_after(gateway, 1)
+        again = await gateway.chat(stream=True)
+        assert again.headers["x-nearhit-cache"] == "shared"
+        assert again.events[-1] == "[DONE]"
+        await _booked(gateway)
+        (entry,) = await gateway.entries()
+        assert entry["source"] == "provider"
+
+
+async def test_an_answer_left_twice_has_its_time_once_more_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody pays for ever for an answer without readers, however many have come and gone."""
+    monkeypatch.setattr("gateway.pump._LONGEST_DRAIN", 0.3)
+    async with live(settings(tmp_path, upstream={**SLOW, "tokens": 400, "billing": "bills-anyway"})) as gateway:
+        await _leave_after(gateway, 1)
+        await _leave_after(gateway, 20)
+        await _booked(gateway)
+        (entry,) = await gateway.entries()
+        assert entry["ended"] == "cancelled", entry

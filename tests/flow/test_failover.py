@@ -9,6 +9,7 @@ import pytest
 from gateway.ledger import Hold
 from policies.budget import Budget
 from policies.rate import Rate
+from tests.flow.dialect_upstream import scripted
 from tests.live import Live, live, settings
 
 GOOD = {"kind": "scripted", "tokens": 5}
@@ -77,6 +78,24 @@ async def test_when_nobody_answers_the_client_gets_a_502_in_openais_shape(tmp_pa
         assert all(entry["amount_nano"] == 0 for entry in await gateway.entries())
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_a_wrong_credential_of_ours_is_not_told_as_the_clients(tmp_path: Path, path: str) -> None:
+    """A client that reads 401 throws its own key away, which was right, and the provider's words quote ours."""
+    words = {"message": "Incorrect API key provided: sk-proj-********wxyz.", "code": "invalid_api_key"}
+    async with scripted() as (script, upstream):
+        script.refuses = ("401 Unauthorized", words)
+        bad = {"kind": "openai", "base_url": upstream.url, "api_key": "none"}
+        async with live(settings(tmp_path, providers={"up": GOOD, "bad": bad})) as gateway:
+            await _priced(gateway)
+            asked = {"model": "bad/scripted", "max_tokens": 5, "messages": [{"role": "user", "content": "Who?"}]}
+            told = await gateway.post(path, asked)
+            assert told.status == 502, told.raw
+            assert b"wxyz" not in told.raw
+            assert told.json["error"]["code"] == "upstream_credential_refused"
+            assert told.headers["x-should-retry"] == "false"
+            assert sum(entry["amount_nano"] for entry in await gateway.entries()) == 0
+
+
 async def test_an_upstream_that_hangs_is_given_up_and_charged_as_in_doubt(tmp_path: Path) -> None:
     """Nobody knows what a silent upstream billed: the reservation is posted, labelled as an upper bound."""
     upstream = {"ttft_ms": 5_000, "first_chunk_timeout": 0.2}
@@ -90,6 +109,19 @@ async def test_an_upstream_that_hangs_is_given_up_and_charged_as_in_doubt(tmp_pa
         (row,) = await gateway.rows()
         assert row["cost_nano"] == sum(entry["amount_nano"] for entry in entries) > 0
         assert row["cost_status"] == "estimated"
+
+
+async def test_an_upstream_that_failed_slowly_is_not_told_as_our_own_time(tmp_path: Path) -> None:
+    """Who sees seconds of overhead looks for the fault in the gateway, while a server on the route hangs."""
+    hung = {"kind": "scripted", "ttft_ms": 60_000, "first_chunk_timeout": 0.4}
+    async with live(_two(tmp_path, hung)) as gateway:
+        await _priced(gateway)
+        told = await gateway.chat(model="smart", stream=True)
+        assert (told.status, told.headers["x-nearhit-attempts"]) == (200, "2"), told.raw
+        spent = dict(part.strip().split(";dur=") for part in told.headers["server-timing"].split(","))
+        assert float(spent["upstream"]) >= 400 > float(spent["overhead"])
+        (row,) = await gateway.rows()
+        assert row["total_ms"] >= 400 > row["overhead_ms"]
 
 
 async def test_the_cost_at_the_end_of_a_stream_is_what_was_posted(tmp_path: Path) -> None:

@@ -76,6 +76,21 @@ async def test_who_comes_while_it_is_being_made_joins(tmp_path: Path) -> None:
         assert len(await gateway.entries()) == 1
 
 
+async def test_who_leaves_while_the_key_is_claimed_can_ask_again(tmp_path: Path) -> None:
+    """A client that gave up at once and repeated itself was told for a day that its answer is lost."""
+    async with scripted() as (script, upstream), live(behind(tmp_path, upstream.url)) as gateway:
+        await priced(gateway)
+        for number in range(16):
+            named = {"idempotency-key": f"order-{number}"}
+            first = asyncio.get_running_loop().create_task(gateway.post("/v1/chat/completions", ASKED, headers=named))
+            await asyncio.sleep(number / 2_000)
+            first.cancel()
+            await asyncio.wait([first])
+            again = await gateway.post("/v1/chat/completions", ASKED, headers=named)
+            assert again.status == 200, again.raw
+        assert len(script.sent) == len(await gateway.entries()) == 16
+
+
 async def test_a_key_belongs_to_one_request_of_one_caller(tmp_path: Path) -> None:
     """Another body under the same key is a mistake of the client; another caller's same key is another key."""
     async with scripted() as (script, upstream), live(behind(tmp_path, upstream.url)) as gateway:

@@ -291,3 +291,13 @@ async def test_an_exhausted_budget_still_gets_hits(tmp_path: Path) -> None:
         assert refused.json["error"]["code"] == "insufficient_quota"
         assert refused.headers["x-should-retry"] == "false"
         assert (await gateway.chat(max_tokens=50)).headers["x-nearhit-cache"] == "hit-exact"
+
+
+@pytest.mark.parametrize("name", ["live", "ready", "upstreams"])
+async def test_monitors_may_ask_with_head(tmp_path: Path, name: str) -> None:
+    """Many of them do by default, and took the 405 for an outage."""
+    async with live(settings(tmp_path)) as gateway:
+        async with gateway.client.get(f"{gateway.url}/health/{name}") as whole:
+            wanted = whole.status
+        async with gateway.client.head(f"{gateway.url}/health/{name}") as told:
+            assert (told.status, await told.read()) == (wanted, b"")

@@ -103,3 +103,22 @@ def test_one_that_does_not_end_is_killed(rig: Rig) -> None:
     rig.now += 2.0
     rig.step()
     assert rig.started[0].signals[-1] == signal.SIGKILL
+
+
+def test_one_that_is_starting_reads_the_configuration_again_once_it_serves(rig: Rig) -> None:
+    """It has no handler yet: the signal ended it, again and again where somebody was impatient."""
+    rig.step()
+    first, second = rig.started
+    first.status = -signal.SIGKILL
+    rig.step()
+    rig.now += 1.0
+    rig.step()
+    successor = rig.started[-1]
+    assert successor is not second
+    rig.rolling.reread()
+    rig.step()
+    assert (successor.signals, second.signals) == ([], [signal.SIGHUP])
+    rig.serves()
+    rig.step()
+    rig.step()
+    assert (successor.signals, second.signals) == ([signal.SIGHUP], [signal.SIGHUP])

@@ -42,6 +42,9 @@ def test_a_reference_to_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.M
         ("redis: localhost", "redis: expected redis://"),
         ("server: {workers: 2}", "server.workers > 1 needs database"),
         ("models: {m: {route: [a/b], hedge: soon}}", "models.m.hedge: a duration such as"),
+        ("server: {drain_timeout: .inf}", "server.drain_timeout: Input should be a finite number"),
+        ("engines: {local: {model: sim, hour_usd: '0,50'}}", "engines.local.hour_usd: not an amount in USD"),
+        ("engines: {local: {model: sim, hour_usd: -1}}", "engines.local.hour_usd: an amount between 0 and"),
     ],
 )
 def test_a_mistake_is_told_by_the_settings_name(tmp_path: Path, written: str, told: str) -> None:
@@ -50,6 +53,29 @@ def test_a_mistake_is_told_by_the_settings_name(tmp_path: Path, written: str, to
     config.write_text(written)
     with pytest.raises(ValueError, match=f"^the configuration is not valid:\n  {re.escape(told)}"):
         load(config)
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("models: {a: {route: [local/demo]}}\nserver: {port: 1}\nmodels: {}\n", "line 3 says `models` a second time"),
+        ("server:\n  port: 1\n  port: 2\n", "line 3 says `port` a second time"),
+        ("models: &all {a: *all}\n", "something in it contains itself"),
+    ],
+)
+def test_what_would_be_lost_without_a_word_is_refused(tmp_path: Path, written: str, told: str) -> None:
+    """Of two sections of one name the last alone counted, so that the models of the first were nowhere."""
+    config = tmp_path / "nearhit.yaml"
+    config.write_text(written)
+    with pytest.raises(ValueError, match=re.escape(told)):
+        load(config)
+
+
+def test_parts_that_are_merged_in_may_be_said_anew(tmp_path: Path) -> None:
+    """`<<` is there to have a value of its own beside what it brings."""
+    config = tmp_path / "nearhit.yaml"
+    config.write_text("providers:\n  a: &a {kind: scripted, seed: 1}\n  b: {<<: *a, seed: 2}\n")
+    assert (load(config).providers["b"].model_extra or {})["seed"] == 2
 
 
 @pytest.mark.parametrize(("told", "meant"), [(".5", 0.5), ("1e3", 1_000.0), (" 30 ", 30.0), ("5m", 300.0)])

@@ -47,6 +47,7 @@ def a_miss(call: Call | None = None, **changes: Any) -> Outcome:
         "ttft_ms": 100.0,
         "total_ms": 400.0,
         "upstream_ms": 390.0,
+        "answer_ms": 390.0,
         "chunks": 20,
         "finish": "stop",
         "complete": True,

@@ -77,6 +77,15 @@ def test_waiting_for_another_request_is_no_overhead() -> None:
     assert found['nearhit_saved_usd_total{source="shared"}'] == pytest.approx(0.0015)
 
 
+def test_what_was_never_sent_took_no_provider_any_time() -> None:
+    """Refusals by a budget are answered in no time: as points of zero they would halve what providers seem to take."""
+    metrics = Metrics(["gpt-5-mini"])
+    refused = a_miss(status=429, error="insufficient_quota", provider="", upstream_ms=0.0, answer_ms=0.0, attempts=0)
+    metrics.count(refused, marks(attempts=[]))
+    found = samples(metrics)
+    assert not any(found[name] for name in found if name.startswith("gen_ai_client_operation_duration_seconds_count"))
+
+
 def test_a_failed_request_still_shows_what_it_cost() -> None:
     """An answer that broke off is charged; hiding that would make the metric disagree with the ledger."""
     metrics = Metrics(["gpt-5-mini"])
