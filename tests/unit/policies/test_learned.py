@@ -86,7 +86,7 @@ def test_what_nobody_has_read_is_not_served_but_asked_for() -> None:
 
 
 def test_a_scope_reads_what_a_budget_per_hit_does_not_let_it_serve_yet() -> None:
-    """What may be served under it is learned from what was read: a scope that reads nothing would stay without a hit."""
+    """What may be served under it is learned from what was read: who reads nothing would stay without a hit."""
     strict = Budget(max_error_rate=0.01, max_wrong_hit_rate=0.001)
     verdict = POLICY.judge(REWORDED, [UNREAD], strict)
     assert isinstance(verdict, Explore)
