@@ -118,7 +118,7 @@ class ChunkReader:
     def _chunk(self, body: Body) -> Chunk:
         choices: Any = body.get("choices")  # every event comes by: no call of `cast` here
         if body.get("error") or choices.__class__ is not list:
-            raise StreamGarbage(f"failed: {self._rules.clean(in_band_message(body))}")
+            choices = self._none_but_usage(body)
         if self._rules.tell is not None:
             self._rules.tell(body)
         finish = None
@@ -136,6 +136,14 @@ class ChunkReader:
         if usage is not None:
             self._usage = usage
         return Chunk(body, usage, finish)
+
+    def _none_but_usage(self, body: Body) -> list[Any]:
+        """Some servers leave `choices` out where they tell the usage: nothing else was said. Raises StreamGarbage."""
+        if body.get("error") or body.get("choices") is not None or not isinstance(body.get("usage"), dict):
+            raise StreamGarbage(f"failed: {self._rules.clean(in_band_message(body))}")
+        found: list[Any] = []
+        body["choices"] = found
+        return found
 
     def _so_far(self, choices: list[dict[str, Any]], usage: Usage) -> Usage | None:
         """What all of the answer has used. Of several prompts an event tells its own, and who knows what of the others

@@ -266,6 +266,18 @@ async def test_usage_that_came_before_the_break_is_not_lost(transport: Transport
     assert error.usage.prompt == 3
 
 
+@pytest.mark.parametrize("left_out", [b"", b'"choices":null,'])
+async def test_an_event_of_nothing_but_usage_needs_no_choices(
+    left_out: bytes, transport: Transport, tasks: Tasks
+) -> None:
+    """Compatible servers leave them out there: a whole answer was told as one that broke off, and kept by nobody."""
+    usage = USAGE.replace(b'"choices":[],', left_out)
+    async with raw_upstream(fixed(events(ROLE, WORD, END, usage), close=True)) as up:
+        seen, error = await run(provider(up.url, transport, tasks), sending())
+    assert error is None
+    assert (seen[-1].data["choices"], seen[-1].usage and seen[-1].usage.prompt) == ([], 3)
+
+
 STARTS = [b"<html>", b"null", b'{"error":{"message":"overloaded","code":503}}', b"{}", b"[DONE]"]
 
 
