@@ -4,7 +4,6 @@ Knows: how `150ms` and `16MiB` are read. Does not know: any setting.
 """
 
 import re
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,20 +68,22 @@ class _Twice(yaml.MarkedYAMLError):
 
 
 class _Loader(yaml.SafeLoader):
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        """As it is written: what `<<` merges is put among the keys later, and may be said again."""
+        node = super().compose_mapping_node(anchor)
         seen: set[object] = set()
         for name, _ in node.value:
             if isinstance(name, yaml.ScalarNode) and name.tag != "tag:yaml.org,2002:merge":
                 if name.value in seen:
                     raise _Twice(problem=str(name.value)[:60], problem_mark=name.start_mark)
                 seen.add(name.value)
-        return super().construct_mapping(node, deep)
+        return node
 
 
 def read_yaml(path: Path) -> object:
     """What stands in a file. Raises ValueError."""
     try:
-        return yaml.load(path.read_text("utf-8"), _Loader)  # noqa: S506 - a safe one
+        return _Loader(path.read_text("utf-8")).get_single_data()
     except yaml.YAMLError as error:
         raise ValueError(f"cannot read {path}: {_no_yaml(error)}") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -5,9 +5,11 @@ from pathlib import Path
 from traceback import format_exception
 
 import pytest
+import yaml
 
 from gateway.app import build
 from gateway.config_check import problems
+from gateway.setting_types import read_yaml
 from gateway.settings import load
 
 
@@ -76,6 +78,13 @@ def test_parts_that_are_merged_in_may_be_said_anew(tmp_path: Path) -> None:
     config = tmp_path / "nearhit.yaml"
     config.write_text("providers:\n  a: &a {kind: scripted, seed: 1}\n  b: {<<: *a, seed: 2}\n")
     assert (load(config).providers["b"].model_extra or {})["seed"] == 2
+
+
+def test_what_merges_others_may_be_merged_before_it_is_read(tmp_path: Path) -> None:
+    """What `<<` brings is put among the keys in place: that is nothing written twice, in whatever order it is read."""
+    config = tmp_path / "any.yaml"
+    config.write_text("c: &c {k: 0}\nx:\n  y:\n    deep: &b {<<: *c, k: 1}\nother: {<<: *b, z: 2}\n")
+    assert read_yaml(config) == yaml.safe_load(config.read_text())
 
 
 @pytest.mark.parametrize(("told", "meant"), [(".5", 0.5), ("1e3", 1_000.0), (" 30 ", 30.0), ("5m", 300.0)])
