@@ -4,11 +4,13 @@ Builds what a worker would build and throws it away. Does not start, ask or writ
 """
 
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 from gateway.catalog import Catalog
 from gateway.ledger.configured import configured as limits
 from gateway.parts import aliases, build_policy, build_store, build_upstream, offers
 from gateway.rates import configured as rates
+from gateway.serve_home import strange_names
 from gateway.settings import Settings
 from gateway.tasks import Tasks
 from gateway.transport.direct import DirectTransport
@@ -34,6 +36,17 @@ def problems(settings: Settings) -> list[str]:
     for budget in settings.budgets:
         alone = settings.model_copy(update={"budgets": [budget]})
         tried(lambda alone=alone: (limits(alone.budgets), rates(alone)))
+    found += strange_names(settings.engines)
+    if (otlp := settings.telemetry.otlp) and not _is_address(otlp):
+        found.append("telemetry.otlp is an http:// or https:// address")
     tried(lambda: build_policy(settings))
     tried(lambda: build_store(settings))
     return found
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)

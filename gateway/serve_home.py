@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from gateway.settings import Settings
@@ -21,6 +22,12 @@ class CannotServe(Exception):
     """Why this gateway cannot start, as a sentence that says what to do."""
 
 
+def strange_names(engines: Iterable[str]) -> list[str]:
+    """Those that no socket can be called by, each in a sentence."""
+    strange = [name for name in engines if not name or not set(name) <= _SAFE]
+    return [f"engines: {name!r} is no name; use letters, digits and _ . -" for name in strange]
+
+
 def prepare(settings: Settings) -> Path:
     """Make the folders; answer NEARHIT_HOME/run. Raises CannotServe."""
     home = settings.home
@@ -29,9 +36,8 @@ def prepare(settings: Settings) -> Path:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise CannotServe(f"cannot write to {home}: {error.strerror}. Set NEARHIT_HOME to another folder.") from error
-    for name in settings.engines:
-        if not name or not set(name) <= _SAFE:
-            raise CannotServe(f"engines: {name!r} is no name; use letters, digits and _ . -")
+    for trouble in strange_names(settings.engines):
+        raise CannotServe(trouble)
     longest = max((f"engine-{name}.00.sock" for name in settings.engines), key=len, default="encoder.sock")
     if len(os.fsencode((home / "run" / longest).absolute())) > _LONGEST_SOCKET_PATH:
         raise CannotServe(f"{home.absolute()} is too long a path for Unix sockets. Set NEARHIT_HOME to a shorter one.")

@@ -159,6 +159,22 @@ def test_what_no_gateway_could_start_with_is_found(tmp_path: Path, written: str,
         build(settings)
 
 
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("engines: {a/b: {model: sim}}", "engines: 'a/b' is no name"),
+        ("telemetry: {otlp: 'collector:4318'}", "telemetry.otlp is an http:// or https:// address"),
+        ("telemetry: {otlp: 'http://[collector'}", "telemetry.otlp is an http:// or https:// address"),
+    ],
+)
+def test_names_and_addresses_are_checked_before_a_start(tmp_path: Path, written: str, told: str) -> None:
+    """`nearhit config check` called a name valid that `nearhit serve` refuses, and traces that go nowhere."""
+    config = tmp_path / "nearhit.yaml"
+    config.write_text(written)
+    [problem] = problems(load(config, home=tmp_path / "home"))
+    assert problem.startswith(told)
+
+
 def test_what_a_gateway_starts_with_has_no_problems(tmp_path: Path) -> None:
     """The defaults, and one of everything that is looked at."""
     config = tmp_path / "nearhit.yaml"
