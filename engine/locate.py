@@ -12,6 +12,7 @@ from engine.api import EngineError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma2", "gemma3", "phi3")
 _TINY = "tiny-random:"
+_READ = (".json", ".safetensors", ".jinja")
 _DEMO = Path(__file__).parent / "demo"
 
 
@@ -55,3 +56,13 @@ def _tiny(model: str) -> ModelSource:
     if (query and not query.startswith("seed=")) or not seed.isdecimal():
         raise ModelNotFound(f"Model {model!r}: only ?seed=NUMBER may follow the family.")
     return ModelSource(name=model, family=family, seed=int(seed))
+
+
+def standing(model: str) -> dict[str, tuple[int, int]]:
+    """Size in bytes and time of the last change in ns of each of a model's files: what is exchanged shows in it.
+
+    {} for one that is made in memory. Raises ModelNotFound, OSError.
+    """
+    folder = locate(model).folder
+    files = [] if folder is None else [path for path in folder.iterdir() if path.suffix in _READ and path.is_file()]
+    return {path.name: (found.st_size, found.st_mtime_ns) for path in files if (found := path.stat())}

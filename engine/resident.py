@@ -3,7 +3,8 @@
 Knows: how to make a core, what to drop. Does not know: sockets, clients, who decides but the idle timer.
 
 Level 1 drops keys and values and keeps the weights: waking takes milliseconds and every prefix is forgotten. Level 2
-drops the weights too: waking reads the checkpoint again.
+drops the weights too: waking reads the checkpoint again. It must be the same one: whoever asks has its tokenizer, its
+window and its name, and learns of another's when a process starts.
 """
 
 import ctypes
@@ -12,9 +13,10 @@ import logging
 from collections.abc import Callable
 from typing import Literal
 
-from engine.api import ModelInfo
+from engine.api import EngineFailed, ModelInfo
 from engine.core import EngineCore
 from engine.launch import Loaded, build, load
+from engine.locate import standing
 from engine.options import Options
 
 _log = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ class Resident:
         self._monotonic = monotonic
         self._idle_s = idle_s
         self._level: Literal[1, 2] = level
+        self._files = standing(model)
         self._loaded: Loaded | None = load(model, options, monotonic=monotonic)
         self.core: EngineCore | None = build(self._loaded, options, monotonic=monotonic, warm=True)
         self.info: ModelInfo = self.core.info()
@@ -81,10 +84,12 @@ class Resident:
         return False
 
     def wake(self) -> EngineCore:
-        """The core, ready to step; made again if need be. Raises EngineError when the checkpoint is gone."""
+        """The core, ready to step; made again if need be. Raises EngineError when the checkpoint is gone or another."""
         self._worked = began = self._monotonic()
         if self.core is None:
             if self._loaded is None:
+                if standing(self._model) != self._files:
+                    raise EngineFailed("its files were exchanged while it slept: a new process has to read them")
                 self._loaded = load(self._model, self._options, monotonic=self._monotonic)
             self.core = build(self._loaded, self._options, monotonic=self._monotonic, warm=False)
             self.sleeping = 0

@@ -51,6 +51,7 @@ _POOL_TIMEOUT = 2.0
 # seconds, and not for a database that is away. To refuse them sooner would refuse what can be done.
 _WRITER_PATIENCE = 8.0
 _READERS = 3
+_BLOCKING = "nearhit_blocking"
 _NICE = 10  # of the writing thread; Linux gives every thread a priority of its own
 _POSTGRES_CONNECTIONS = 6
 _decode_json = msgspec.json.Decoder().decode
@@ -83,7 +84,6 @@ class Database:
     def __init__(self, url: str) -> None:
         self.url = parse(url)
         self.dialect: Dialect = "sqlite" if self.url.get_backend_name() == "sqlite" else "postgresql"
-        self._blocking: tuple[sqlite3.Connection, Engine] | None = None
         self._writer = self._engine_for_writes()
         self._reader = self._engine_for_reads()
 
@@ -104,7 +104,6 @@ class Database:
         await (migrate.upgrade_database(self, apart=apart) if upgrade else migrate.require_current(self))
 
     async def close(self) -> None:
-        self._blocking = None
         await self._reader.dispose()
         if self._writer is not self._reader:
             await self._writer.dispose()
@@ -129,9 +128,25 @@ class Database:
             async with self._writer.begin() as connection:
                 return await connection.run_sync(inside)
         async with self._writer.connect() as connection:
-            driver: Any = (await connection.get_raw_connection()).driver_connection
-            # aiosqlite has no public way to run several statements in its thread at once
-            return await driver._execute(self._in_thread, driver._conn, inside)
+            return await _in_its_thread(connection, _begin_immediate, inside)
+
+    async def examine(
+        self, patience: float, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """`work(connection, …)` on what `read` yields, run as `transact` runs it: for reports of many statements.
+
+        All of them see the same moment. `patience`: seconds that each may take on PostgreSQL; 0 is as long as it needs.
+        """
+
+        def inside(blocking: Connection) -> T:
+            return work(blocking, *args, **kwargs)
+
+        if self.dialect == "postgresql":
+            async with self.read(patience=patience) as connection:
+                return await connection.run_sync(inside)
+        begin = _begin_immediate if self._reader is self._writer else _begin
+        async with self._reader.connect() as connection:
+            return await _in_its_thread(connection, begin, inside)
 
     @asynccontextmanager
     async def read(self, *, patience: float | None = None) -> AsyncGenerator[AsyncConnection, None]:
@@ -163,16 +178,6 @@ class Database:
         async with AsyncSession(self._writer, expire_on_commit=False) as session, session.begin():
             yield session
 
-    def _in_thread(self, raw: sqlite3.Connection, work: Callable[[Connection], T]) -> T:
-        """In the writer's thread: the blocking face of the one connection that can write."""
-        if self._blocking is None or self._blocking[0] is not raw:
-            _step_back()
-            engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool, json_serializer=_dumps)
-            event.listen(engine, "begin", _begin_immediate)
-            self._blocking = (raw, engine)
-        with self._blocking[1].begin() as connection:
-            return work(connection)
-
     def _engine_for_writes(self) -> AsyncEngine:
         if self.dialect == "postgresql":
             return _postgres(self.url)
@@ -189,6 +194,39 @@ class Database:
         event.listen(engine.sync_engine, "connect", _reader_pragmas)
         event.listen(engine.sync_engine, "begin", _begin)
         return engine
+
+
+async def _in_its_thread(
+    connection: AsyncConnection, begin: Callable[[Connection], None], work: Callable[[Connection], T]
+) -> T:
+    """SQLite: all of `work` as one transaction, in the thread that its connection belongs to."""
+    pooled = await connection.get_raw_connection()
+    driver: Any = pooled.driver_connection
+    # aiosqlite has no public way to run several statements in its thread at once
+    return await driver._execute(_whole, driver._conn, pooled.info, begin, work)
+
+
+def _whole(
+    raw: sqlite3.Connection,
+    kept: dict[str, Engine],
+    begin: Callable[[Connection], None],
+    work: Callable[[Connection], T],
+) -> T:
+    """In that thread. `kept`: what lasts as long as the connection does: its blocking face."""
+    engine = kept.get(_BLOCKING)
+    if engine is None:
+        if begin is _begin_immediate:
+            _step_back()
+        engine = kept[_BLOCKING] = create_engine(
+            "sqlite://",
+            creator=lambda: raw,
+            poolclass=StaticPool,
+            json_serializer=_dumps,
+            json_deserializer=_decode_json,
+        )
+        event.listen(engine, "begin", begin)
+    with engine.begin() as connection:
+        return work(connection)
 
 
 def _postgres(url: URL) -> AsyncEngine:

@@ -136,8 +136,7 @@ class Retention:
     async def _prune_sums(self, model: Summed, starts: int) -> int:
         """The oldest periods of each facet: the beginning of the key, so that nothing is searched for."""
         gone, of = 0, table(model)
-        async with self._database.read(patience=60.0) as connection:
-            facets = await connection.run_sync(facets_of, model)
+        facets = await self._database.examine(60.0, facets_of, model)
         for facet in facets:
             mine = (of.c.facet == facet) & (of.c.starts < starts)
             some = select(of.c.starts, of.c.who).where(mine).limit(_BATCH)

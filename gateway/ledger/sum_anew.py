@@ -6,10 +6,11 @@ Does not know: which day needs it.
 
 import asyncio
 from collections.abc import Iterator
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import structlog
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.engine import Connection
 
 from gateway.db.models import UsageDay, UsageHour
@@ -18,7 +19,7 @@ from gateway.db.sums import DAY, HOUR, OWNER, ROWS_FROM, SUMMED, Sums, by_hour, 
 from gateway.ledger.balances import table
 from gateway.ledger.request_rows import Made, RequestRows, Summed, made_so_far, note_late
 from gateway.ledger.sum_blocks import put_blocks_of
-from gateway.ledger.sum_rows import After, Changed, be_patient, following, forget, hold, page, turn
+from gateway.ledger.sum_rows import After, Changed, be_patient, bounds, following, forget, hold, inside, page, turn
 
 log = structlog.get_logger("nearhit.ledger")
 
@@ -47,8 +48,7 @@ async def made_anew(database: Database, day: int) -> bool:
     """
     told: list[list[int]] = []
     for _ in range(TRIES):
-        async with database.read(patience=PATIENCE) as connection:
-            so_far = await connection.run_sync(made_so_far)
+        so_far = await database.examine(PATIENCE, made_so_far)
         span = range(day * 24, min(day * 24 + 24, so_far.labels))
         hours, labels = await added_up(database, span, _PAUSE)
         told.append(counted(hours))
@@ -78,8 +78,7 @@ async def added_up(database: Database, of: range, pause: float = 0.0) -> tuple[S
     labels: Sums = {}
     after: After | None = (float(of.start * HOUR), "")
     while after is not None:
-        async with database.read(patience=PATIENCE) as connection:
-            rows, corrected = await connection.run_sync(page, of.stop * HOUR, after)
+        rows, corrected = await database.examine(PATIENCE, page, of.stop * HOUR, after)
         merge(hours, await asyncio.to_thread(by_hour, rows, corrected))
         merge(labels, await asyncio.to_thread(by_label, rows, corrected))
         after = following(rows)
@@ -95,9 +94,13 @@ def counted(hours: Sums) -> list[int]:
 
 def total(connection: Connection, of: Summed, span: range) -> list[int]:
     """Of all requests."""
+    return [int(value) for value in connection.execute(_total(of), bounds(span)).one()]
+
+
+@cache
+def _total(of: Summed) -> Select[Any]:
     sums = [func.coalesce(func.sum(table(of).c[name]), 0) for name in SUMMED]
-    inside = (of.facet == "", of.starts >= span.start, of.starts < span.stop)
-    return [int(value) for value in connection.execute(select(*sums).where(*inside)).one()]
+    return select(*sums).where(of.facet == "", *inside(of))
 
 
 def _parts(sums: Sums) -> Iterator[dict[str, Sums]]:

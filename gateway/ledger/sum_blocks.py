@@ -4,15 +4,17 @@ Knows: that a block follows from its days, and how it is noticed that one of the
 how requests add up, when it is time.
 """
 
+from functools import cache
+
 import structlog
-from sqlalchemy import BigInteger, cast, func, insert, literal, select
+from sqlalchemy import BigInteger, Insert, Integer, bindparam, cast, func, insert, select
 from sqlalchemy.engine import Connection
 
-from gateway.db.models import Setting, UsageDay, UsageDays8, UsageDays64
+from gateway.db.models import UsageDay, UsageDays8, UsageDays64
 from gateway.db.session import Database
 from gateway.db.sums import BLOCKS_TO, GATHER, LATE, MISSING, SUMMED
 from gateway.ledger.request_rows import Made, Summed, made_so_far
-from gateway.ledger.sum_rows import Changed, be_patient, facets_of, forget, keep, lock, turn
+from gateway.ledger.sum_rows import Changed, be_patient, bounds, facets_of, forget, inside, keep, lock, setting, turn
 
 log = structlog.get_logger("nearhit.ledger")
 
@@ -40,13 +42,12 @@ async def make_blocks(database: Database) -> int:
 
 async def _first_to_make(database: Database) -> int | None:
     """The first day of it; None when its days are not all made."""
-    async with database.read(patience=_PATIENCE) as connection:
-        return await connection.run_sync(_next)
+    return await database.examine(_PATIENCE, _next)
 
 
 def _next(connection: Connection) -> int | None:
     so_far = made_so_far(connection)
-    if connection.execute(select(Setting.value).where(Setting.name == MISSING)).scalar() == GATHER:
+    if setting(connection, MISSING) == GATHER:
         return None  # days do not say everything yet that a block has to
     earliest = select(func.min(UsageDay.starts)).where(UsageDay.facet == "")
     first: int | None = so_far.blocks or connection.execute(earliest).scalar()
@@ -71,7 +72,7 @@ def _put_block(connection: Connection, first: int) -> None:
 
 
 def _late(connection: Connection) -> str:
-    return connection.execute(select(Setting.value).where(Setting.name == LATE)).scalar() or ""
+    return setting(connection, LATE)
 
 
 def put_blocks_of(connection: Connection, day: int, so_far: Made, facets: list[str] | None = None) -> None:
@@ -94,7 +95,13 @@ def _sum_up(connection: Connection, sizes: tuple[Summed, Summed], block: int, fa
     of, into = sizes
     forget(connection, into, range(block, block + 1), facets)
     those = facets_of(connection, of) if facets is None else facets
+    asked = {"facets": those, "block": block, **bounds(range(block * EIGHT, (block + 1) * EIGHT))}
+    connection.execute(_summed_up(of, into), asked)
+
+
+@cache
+def _summed_up(of: Summed, into: Summed) -> Insert:
     sums = [cast(func.sum(getattr(of, name)), BigInteger) for name in SUMMED]
-    inside = (of.facet.in_(those), of.starts >= block * EIGHT, of.starts < (block + 1) * EIGHT)
-    chosen = select(of.facet, literal(block), of.who, *sums).where(*inside).group_by(of.facet, of.who)
-    connection.execute(insert(into).from_select(("facet", "starts", "who", *SUMMED), chosen))
+    wanted = select(of.facet, bindparam("block", type_=Integer), of.who, *sums)
+    wanted = wanted.where(of.facet.in_(bindparam("facets", expanding=True)), *inside(of))
+    return insert(into).from_select(("facet", "starts", "who", *SUMMED), wanted.group_by(of.facet, of.who))

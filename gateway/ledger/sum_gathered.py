@@ -5,18 +5,21 @@ rows. What each hour of the day cost by owner is right only where the other sums
 """
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, cast, func, or_, select
+from sqlalchemy import BigInteger, Select, bindparam, cast, func, or_, select
 from sqlalchemy.engine import Connection
 
-from gateway.db.models import Setting, UsageDay, UsageWho
+from gateway.db.models import UsageDay, UsageWho
 from gateway.db.models.sums import EVERY_HOUR
 from gateway.db.sums import ANY, COSTS, COSTS_FROM, LATE, OWNER, SUMMED, TAG, USER, Key, owned
 from gateway.ledger.request_rows import RequestRows, made_so_far, note_late
 from gateway.ledger.sum_anew import total
 from gateway.ledger.sum_blocks import put_blocks_of
-from gateway.ledger.sum_rows import Changed, be_patient, facets_of, forget, keep, lock, turn
+from gateway.ledger.sum_rows import Changed, be_patient, facets_of, forget, keep, lock, setting, turn
+
+_OWNERS = 4  # team, project, key and model
 
 
 def gather(connection: Connection, day: int) -> None:
@@ -44,19 +47,25 @@ def gather_pruned(connection: Connection, day: int) -> None:
     keep(connection, COSTS_FROM, max(turn(connection, COSTS_FROM), day + 1))
 
 
-def _state(connection: Connection, day: int) -> tuple[list[int], str | None]:
+def _state(connection: Connection, day: int) -> tuple[list[int], str]:
     """Differs once anything was added to a day that is made."""
-    late = connection.execute(select(Setting.value).where(Setting.name == LATE)).scalar()
-    return total(connection, UsageDay, range(day, day + 1)), late
+    return total(connection, UsageDay, range(day, day + 1)), setting(connection, LATE)
 
 
 def _gathered(connection: Connection, day: int) -> Iterator[tuple[Key, list[int]]]:
     """The database adds up."""
+    asked = {"facets": facets_of(connection, UsageDay), "day": day}
+    for facet, *line in connection.execute(_added_up(), asked):
+        whose = (*line[:_OWNERS], "", "", "", "", "", 0, "")
+        yield (ANY + facet if facet else OWNER, day, whose), [*line[_OWNERS:], EVERY_HOUR]
+
+
+@cache
+def _added_up() -> Select[Any]:
     who = [UsageWho.team, UsageWho.project, UsageWho.key_id, UsageWho.model]
+    assert len(who) == _OWNERS
     sums = [cast(func.sum(getattr(UsageDay, name)), BigInteger) for name in (*SUMMED, *COSTS)]
-    labels: Any = or_(UsageDay.facet.in_(("", USER)), UsageDay.facet.startswith(TAG, autoescape=True))
+    labels = or_(UsageDay.facet.in_(("", USER)), UsageDay.facet.startswith(TAG, autoescape=True))
+    those = UsageDay.facet.in_(bindparam("facets", expanding=True))
     wanted: Any = select(UsageDay.facet, *who, *sums).join(UsageWho, UsageWho.id == UsageDay.who)
-    wanted = wanted.where(UsageDay.facet.in_(facets_of(connection, UsageDay)), UsageDay.starts == day, labels)
-    for facet, *line in connection.execute(wanted.group_by(UsageDay.facet, *who)):
-        whose = (*line[: len(who)], "", "", "", "", "", 0, "")
-        yield (ANY + facet if facet else OWNER, day, whose), [*line[len(who) :], EVERY_HOUR]
+    return wanted.where(those, UsageDay.starts == bindparam("day"), labels).group_by(UsageDay.facet, *who)

@@ -1,15 +1,15 @@
 """Proof that every stored sum is what it should be.
 
 Knows: that hours follow from rows as far back as rows are kept, days from hours and rows, blocks from their days. Does
-not know: how a difference comes about, who is told. One day at a time, so memory does not grow with the ledger.
+not know: how a difference comes about, who is told. One day at a time, each as of one moment, so neither memory nor how
+long the database keeps an old state grows with the ledger.
 """
 
 from collections.abc import Iterator
 
-from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
-from gateway.db.models import Setting, UsageDay, UsageDays8, UsageDays64, UsageHour
+from gateway.db.models import UsageDay, UsageDays8, UsageDays64, UsageHour
 from gateway.db.session import Database
 from gateway.db.sums import (
     BLOCKS_FROM,
@@ -29,25 +29,26 @@ from gateway.db.sums import (
     owned,
 )
 from gateway.ledger.request_rows import made_so_far, rows_from
-from gateway.ledger.sum_rows import days_there, folded, stored
+from gateway.ledger.sum_rows import days_there, folded, setting, stored
 
+_UNHURRIED = 0.0  # who asks for a proof waits for it
 _OF_HOURS = ("", FIRST, OWNER)
 
 
 async def differences(database: Database, most: int = 100) -> list[str]:
     """Every sum that is not what it should be, each in a sentence; empty when all is right."""
     found: list[str] = []
-    async with database.snapshot() as connection:
-        for day in await connection.run_sync(days_there, with_pruned=True):
-            found += await connection.run_sync(_wrong_in, day)
-            if len(found) >= most:
-                break
+    for day in await database.examine(_UNHURRIED, days_there, with_pruned=True):
+        found += await database.examine(_UNHURRIED, _wrong_in, day)
+        if len(found) >= most:
+            break
     return found[:most]
 
 
 def _wrong_in(connection: Connection, day: int) -> list[str]:
     """The differences of one day, and of the blocks that it ends."""
-    so_far, kept = made_so_far(connection), {name: _setting(connection, name) for name in (HOURS_FROM, COSTS_FROM)}
+    so_far = made_so_far(connection)
+    hours_from, costs_from = [int(setting(connection, name) or 0) for name in (HOURS_FROM, COSTS_FROM)]
     hours = stored(connection, UsageHour, range(day * 24, day * 24 + 24))
     days = stored(connection, UsageDay, range(day, day + 1))
     found = _wrong_blocks(connection, day, so_far.blocks)
@@ -55,19 +56,19 @@ def _wrong_in(connection: Connection, day: int) -> list[str]:
         right, labels = folded(connection, day, so_far.labels)
         found += _compared("hour", hours, right)
         days, right = _there(connection, days, made(right, labels, so_far.days, so_far.labels))
-    elif day * DAY < kept[HOURS_FROM]:
+    elif day * DAY < hours_from:
         return found  # the days are all that is left
     else:
         mine = {key: sums for key, sums in days.items() if key[0] in _OF_HOURS}
         days, right = _there(connection, mine, made(hours, {}, so_far.days, so_far.labels))
-    if day < kept[COSTS_FROM]:
+    if day < costs_from:
         days, right = _without_costs(days), _without_costs(right)
     return [*found, *_compared("day", days, right)]
 
 
 def _there(connection: Connection, *days: Sums) -> list[Sums]:
     """Without what is not added up yet since an upgrade."""
-    if connection.execute(select(Setting.value).where(Setting.name == MISSING)).scalar() != GATHER:
+    if setting(connection, MISSING) != GATHER:
         return list(days)
     return [{key: sums for key, sums in one.items() if not owned(key[0])} for one in days]
 
@@ -84,7 +85,7 @@ def _wrong_blocks(connection: Connection, day: int, made_to: int) -> list[str]:
         return found
     for of, parts, size in ((UsageDays8, UsageDay, 8), (UsageDays64, UsageDays8, 64)):
         block = day // size
-        if day % size != size - 1 or block * size * DAY < _setting(connection, BLOCKS_FROM):
+        if day % size != size - 1 or block * size * DAY < int(setting(connection, BLOCKS_FROM) or 0):
             continue
         right: Sums = {}
         for (facet, starts, who), sums in stored(connection, parts, range(block * 8, block * 8 + 8)).items():
@@ -92,10 +93,6 @@ def _wrong_blocks(connection: Connection, day: int, made_to: int) -> list[str]:
         have = {key: [*sums, 0] for key, sums in stored(connection, of, range(block, block + 1)).items()}
         found += _compared(f"{size} days", have, right)
     return found
-
-
-def _setting(connection: Connection, name: str) -> int:
-    return int(connection.execute(select(Setting.value).where(Setting.name == name)).scalar() or 0)
 
 
 def _compared(kind: str, have: Sums, right: Sums) -> Iterator[str]:

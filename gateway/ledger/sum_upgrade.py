@@ -29,7 +29,7 @@ from gateway.db.sums import (
 from gateway.ledger.request_rows import made_so_far, rows_from
 from gateway.ledger.sum_anew import PATIENCE, TRIES, Pruned, made_anew
 from gateway.ledger.sum_gathered import gather, gather_pruned
-from gateway.ledger.sum_rows import Changed, be_patient, keep, turn
+from gateway.ledger.sum_rows import Changed, be_patient, keep, setting, turn
 from gateway.ledger.sums import rebuild_day
 
 log = structlog.get_logger("nearhit.ledger")
@@ -68,7 +68,7 @@ async def _gather(database: Database) -> int | None:
 def _gather_next(connection: Connection) -> int | None:
     be_patient(connection)
     done_to = turn(connection, GATHERED_TO)
-    if connection.execute(select(Setting.value).where(Setting.name == MISSING)).scalar() != GATHER:
+    if setting(connection, MISSING) != GATHER:
         return None
     days = select(func.min(UsageDay.starts), func.max(UsageDay.starts))
     days = days.where(UsageDay.facet == "", UsageDay.starts >= done_to)
@@ -86,13 +86,12 @@ def _gather_next(connection: Connection) -> int | None:
 
 def _known_from(connection: Connection) -> int:
     """The first day that this version made of its rows, by owner and with its hours' costs; 0: all."""
-    return int(connection.execute(select(Setting.value).where(Setting.name == COSTS_FROM)).scalar() or 0)
+    return int(setting(connection, COSTS_FROM) or 0)
 
 
 async def _cost(database: Database) -> int | None:
     """One day more that knows what its hours cost, of those whose rows are kept; how many are left, None at the end."""
-    async with database.read(patience=PATIENCE) as connection:
-        found = await connection.run_sync(_next_to_cost)
+    found = await database.examine(PATIENCE, _next_to_cost)
     if found is None:
         return None
     day, first = found
@@ -131,8 +130,7 @@ async def mend(database: Database, until: float = math.inf) -> int:
     """Days to which a process of the version before has added what it counted late, which it did to no owner's sums;
     answers how many, of all whose rows are kept. Newest first, and one at least; no further `until` (monotonic).
     """
-    async with database.read(patience=PATIENCE) as connection:
-        days, made_to = await connection.run_sync(_apart)
+    days, made_to = await database.examine(PATIENCE, _apart)
     for count, day in enumerate(days):
         if count and time.monotonic() >= until:
             return count
@@ -152,7 +150,7 @@ def _apart(connection: Connection) -> tuple[list[int], int]:
     if not so_far.days:
         return [], 0
     first = -(-int(rows_from(connection)) // DAY)
-    if connection.execute(select(Setting.value).where(Setting.name == MISSING)).scalar() == GATHER:
+    if setting(connection, MISSING) == GATHER:
         first = max(first, _known_from(connection))
     by_day = _written(connection, UsageDay, "", range(first, so_far.days))
     owners = _written(connection, UsageDay, OWNER, range(first, so_far.days + 1))

@@ -5,10 +5,24 @@ counted twice or not at all. Does not know: when it is time, how to tell anybody
 memory nor the time that writers wait grows with the ledger.
 """
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import structlog
-from sqlalchemy import BigInteger, ColumnElement, Integer, case, cast, delete, func, insert, literal, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Insert,
+    Integer,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+)
 from sqlalchemy.engine import Connection
 
 from gateway.db.models import Setting, UsageDay, UsageHour
@@ -32,7 +46,20 @@ from gateway.ledger.request_rows import RequestRows, made_so_far, note_late
 from gateway.ledger.sum_anew import PATIENCE, TRIES, Pruned, added_up, counted, made_anew, tell, total
 from gateway.ledger.sum_blocks import put_blocks_of
 from gateway.ledger.sum_gathered import gather_pruned
-from gateway.ledger.sum_rows import Changed, be_patient, days_there, folded, forget, hold, keep, lock, turn
+from gateway.ledger.sum_rows import (
+    Changed,
+    be_patient,
+    bounds,
+    days_there,
+    folded,
+    forget,
+    hold,
+    inside,
+    keep,
+    lock,
+    setting,
+    turn,
+)
 
 log = structlog.get_logger("nearhit.ledger")
 
@@ -102,8 +129,7 @@ async def _tried(database: Database, span: range) -> bool:
 
 async def _take_up(database: Database) -> bool:
     """Make a day anew that a process of a version before has made; whether there was one. It knew of no owners."""
-    async with database.read(patience=PATIENCE) as connection:
-        day = await connection.run_sync(_to_take_up)
+    day = await database.examine(PATIENCE, _to_take_up)
     if day is None:
         return False
     log.warning("a day is added up anew: a process of an older version has made it", day=day)
@@ -118,7 +144,7 @@ async def _take_up(database: Database) -> bool:
 def _to_take_up(connection: Connection) -> int | None:
     """The first day of those; on a database whose first day this version has not begun it may be the first of all."""
     days = made_so_far(connection).days
-    labels = int(connection.execute(select(Setting.value).where(Setting.name == LABELS_TO)).scalar() or 0)
+    labels = int(setting(connection, LABELS_TO) or 0)
     if labels >= days * 24:
         return None
     if labels:
@@ -137,11 +163,14 @@ def _taken_up(connection: Connection, day: int, of_rows: bool) -> None:
 
 async def _first_to_make(database: Database, now: float) -> int:
     """The hour to go on with; before the first one of all, the first day that has anything."""
-    async with database.read(patience=PATIENCE) as connection:
-        labels = (await connection.run_sync(made_so_far)).labels
-        if labels:
-            return labels
-        hour = await connection.scalar(select(func.min(UsageHour.starts)).where(UsageHour.facet == ""))
+    return await database.examine(PATIENCE, _next_hour, now)
+
+
+def _next_hour(connection: Connection, now: float) -> int:
+    labels = made_so_far(connection).labels
+    if labels:
+        return labels
+    hour = connection.scalar(select(func.min(UsageHour.starts)).where(UsageHour.facet == ""))
     return int(now) // DAY * 24 if hour is None else hour // 24 * 24
 
 
@@ -203,16 +232,20 @@ def _begin_with(connection: Connection, day: int) -> None:
 
 def _put_day(connection: Connection, day: int) -> None:
     """One day by all dimensions, of its stored hours."""
-    hour, inside = UsageHour.starts % 24, (UsageHour.starts >= day * 24, UsageHour.starts < day * 24 + 24)
+    connection.execute(_made_of_hours(), {"day": day, **bounds(range(day * 24, day * 24 + 24))})
+
+
+@cache
+def _made_of_hours() -> Insert:
+    hour = UsageHour.starts % 24
     sums = [_whole(func.sum(getattr(UsageHour, name))) for name in SUMMED]
     costs = [_whole(func.sum(case((hour == i, UsageHour.cost_nano), else_=0))) for i in range(len(COSTS))]
     # Every hour stands once, so adding its bit puts it there.
     bits = cast(func.sum(literal(1).bitwise_lshift(hour)), Integer)
-    keys = [UsageHour.facet, literal(day), UsageHour.who]
+    keys = [UsageHour.facet, bindparam("day", type_=Integer), UsageHour.who]
     columns = ("facet", "starts", "who", *SUMMED, *COSTS, HOURS)
-    wanted = select(*keys, *sums, *costs, bits).where(UsageHour.facet.in_(("", FIRST)), *inside)
-    chosen = wanted.group_by(UsageHour.facet, UsageHour.who)
-    connection.execute(insert(UsageDay).from_select(columns, chosen))
+    wanted = select(*keys, *sums, *costs, bits).where(UsageHour.facet.in_(("", FIRST)), *inside(UsageHour))
+    return insert(UsageDay).from_select(columns, wanted.group_by(UsageHour.facet, UsageHour.who))
 
 
 def _whole(value: ColumnElement[Any]) -> ColumnElement[int]:
@@ -221,8 +254,7 @@ def _whole(value: ColumnElement[Any]) -> ColumnElement[int]:
 
 async def rebuild(database: Database) -> int:
     """Make the sums of every day whose rows are kept anew; answers how many days. Others may write meanwhile."""
-    async with database.snapshot() as connection:
-        span = await connection.run_sync(lambda blocking: days_there(blocking, with_pruned=False))
+    span = await database.examine(0.0, days_there, with_pruned=False)
     for day in span:
         await database.transact(rebuild_day, day)
     return len(span)

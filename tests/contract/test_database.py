@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,30 @@ async def test_workers_that_start_together_upgrade_once(postgres_url: str) -> No
     assert await migrate.current(url) == migrate.head()
     for database in databases:
         await database.close()
+
+
+async def test_what_is_examined_is_of_one_moment(rig: Rig) -> None:
+    """A proof of sums that sees half of somebody's change tells of a fault that is none."""
+    wanted = select(Setting.name).where(Setting.name.in_(("before", "meanwhile")))
+
+    async def write(database: Database, name: str) -> None:
+        async with database.begin() as connection:
+            await connection.execute(insert(Setting).values(name=name, value="1"))
+
+    async def elsewhere() -> None:
+        database = Database(rig.database.url.render_as_string(hide_password=False))
+        await write(database, "meanwhile")
+        await database.close()
+
+    def look(connection: Connection, name: str) -> list[list[str]]:
+        first = list(connection.scalars(wanted.where(Setting.name != name)))
+        with ThreadPoolExecutor() as threads:
+            threads.submit(asyncio.run, elsewhere()).result()
+        return [first, list(connection.scalars(wanted.where(Setting.name != name)))]
+
+    await write(rig.database, "before")
+    assert await rig.database.examine(5.0, look, "nobody") == [["before"], ["before"]]
+    assert len(await rig.database.examine(0.0, lambda connection: list(connection.scalars(wanted)))) == 2
 
 
 async def test_a_transaction_that_fails_leaves_nothing(rig: Rig) -> None:

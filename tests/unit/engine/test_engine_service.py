@@ -156,6 +156,18 @@ def test_resident_never_sleeps_over_work_and_says_when_it_cannot_wake(
         resident.wake()
 
 
+def test_a_checkpoint_that_was_exchanged_during_sleep_is_not_woken(tmp_path: Path) -> None:
+    """Prompts come with the tokens of the model that fell asleep: to another one they say something else."""
+    folder = write_checkpoint(tmp_path / "model")
+    resident = Resident(str(folder), Options(threads=1, memory=2**20, sequences=2), monotonic=time.monotonic)
+    assert resident.rest(2)
+    assert resident.wake().context  # the same files are the same model
+    assert resident.rest(2)
+    write_checkpoint(folder, "tiny-random:qwen3?seed=1")
+    with pytest.raises(EngineFailed, match="exchanged"):
+        resident.wake()
+
+
 def test_lost_blocks_are_noticed_once_work_has_ended(tmp_path: Path, make_core: Any, submit: Any) -> None:
     """A block that is lost stays lost: the cache would shrink until nothing fits, and nobody would know why."""
     core = make_core()
