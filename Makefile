@@ -20,8 +20,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 # Hundreds of tests start a process of ours: what was compiled for one is kept for the next.
 export PYTHONDONTWRITEBYTECODE :=
-# Tests wait for processes, sockets and clocks half of their time, so one more than there are cores.
-TEST_PROCESSES ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
+# Tests wait for processes, sockets and clocks half of their time, so more than there are cores.
+TEST_PROCESSES ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev serve pictures test tests lint types imports docs fmt bench bench-money bench-pages bench-cache proof h200-dry h200-keep containers clean bench-overload bench-slow bench-faults bench-routing soak constraints release bench-engine

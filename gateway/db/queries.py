@@ -13,7 +13,8 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import select
+from sqlalchemy import Row, select
+from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.listing import PAGE, Wanted, newest, page
@@ -29,7 +30,7 @@ from gateway.db.models import (
     UsageHour,
 )
 from gateway.db.rows import BudgetState, EntryLine, Overview, PriceLine, RequestDetail, RequestLine, UsageRow
-from gateway.db.session import Database
+from gateway.db.session import Database, Dialect
 from gateway.db.sums import (
     BLOCKS_FROM,
     BLOCKS_TO,
@@ -139,11 +140,9 @@ class Queries:
             measures=COST,
             among=None if among is None else tuple(among),
         )
-        async with self._database.read(patience=_PATIENCE) as connection:
-            asked = await _placed(connection, asked)
-            for line in (await connection.execute(statement(self._database.dialect, asked))).all():
-                group = tuple(_shown(name, value) for name, value in zip(names, line[1:-1], strict=True))
-                found[int(line[0])][group] = line[-1]
+        for line in await self._added_up(asked):
+            group = tuple(_shown(name, value) for name, value in zip(names, line[1:-1], strict=True))
+            found[int(line[0])][group] = line[-1]
         return found
 
     async def first_piece(
@@ -154,16 +153,12 @@ class Queries:
         Read off a histogram, see `gateway.db.sums.EDGES`; None without any request.
         """
         asked = Asked(group_by=(), buckets=[(start, end)], where=where, first=True)
-        async with self._database.read(patience=_PATIENCE) as connection:
-            asked = await _placed(connection, asked)
-            found = (await connection.execute(statement(self._database.dialect, asked))).mappings().one()
-        counts = [int(found[name]) for name in BUCKETS]
+        (found,) = await self._added_up(asked)
+        counts = [int(count) for count in found[-len(BUCKETS) :]]
         return percentile(counts, 50), percentile(counts, 95)
 
     async def _totals(self, asked: Asked, *, of_nothing: bool = False) -> list[list[UsageRow]]:
-        async with self._database.read(patience=_PATIENCE) as connection:
-            asked = await _placed(connection, asked)
-            found = (await connection.execute(statement(self._database.dialect, asked))).all()
+        found = await self._added_up(asked)
         totals: list[list[UsageRow]] = [[] for _ in asked.buckets]
         first, last = 1 + len(asked.group_by), 1 + len(asked.group_by) + len(asked.measures)
         for line in found:
@@ -173,6 +168,12 @@ class Queries:
             for rows in totals:
                 rows.sort(key=lambda row: list(row.group.values()))
         return totals
+
+    async def _added_up(self, asked: Asked) -> Sequence[Row[Any]]:
+        """What it takes to put the statement together, 10 to 60 ms, keeps no request waiting where the database has a
+        thread, which is SQLite.
+        """
+        return await self._database.examine(_PATIENCE, _read, self._database.dialect, asked)
 
     async def overview(self, start: float, end: float, team: str | None = None) -> Overview:
         """One period at a glance, of everyone or of one team."""
@@ -255,10 +256,14 @@ def _buckets(bounds: Sequence[float]) -> list[tuple[float, float]]:
     return found
 
 
-async def _placed(connection: AsyncConnection, asked: Asked) -> Asked:
+def _read(connection: Connection, dialect: Dialect, asked: Asked) -> Sequence[Row[Any]]:
+    return connection.execute(statement(dialect, _placed(connection, asked))).all()
+
+
+def _placed(connection: Connection, asked: Asked) -> Asked:
     """With how far the sums reach. Raises Pruned when what the answer rests on is not there any more."""
     wanted = select(Setting.name, Setting.value).where(Setting.name.in_((*_REACH, MISSING)))
-    reach = reach_of({row[0]: row[1] for row in await connection.execute(wanted)})
+    reach = reach_of({row[0]: row[1] for row in connection.execute(wanted)})
     asked, rows, hours = replace(asked, reach=reach), reach.rows_from, reach.hours_from
     found = cut(asked, facet_of(asked))
     if any(part.start < rows for part in found.rows):

@@ -252,6 +252,7 @@ def _sqlite(url: URL, connections: int, patience: float = _POOL_TIMEOUT) -> Asyn
         pool_size=connections,
         max_overflow=0,
         pool_timeout=patience,
+        pool_use_lifo=True,  # who reads alone keeps to one connection: each has pages in memory
         hide_parameters=True,  # an error of the database is logged: it must not quote what was to be kept
         json_serializer=_dumps,
         json_deserializer=_decode_json,

@@ -82,10 +82,14 @@ async def test_a_report_does_not_see_a_day_grow_between_two_statements(
     await write(database, TRAFFIC)
     await sums.make_days(database, END - 12 * HOUR)
     other, really = Database(database.url.render_as_string(hide_password=False)), queries._placed
+    loop = asyncio.get_running_loop()
 
-    async def and_grow(connection: Any, asked: Any) -> Any:
-        placed = await really(connection, asked)
-        await sums.make_days(other, END - HOUR)
+    def and_grow(connection: Any, asked: Any) -> Any:
+        placed, growing = really(connection, asked), sums.make_days(other, END - HOUR)
+        if connection.dialect.name == "postgresql":
+            await_only(growing)
+        else:  # this is the thread that reads
+            asyncio.run_coroutine_threadsafe(growing, loop).result()
         return placed
 
     monkeypatch.setattr(queries, "_placed", and_grow)

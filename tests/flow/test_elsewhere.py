@@ -252,6 +252,8 @@ async def test_redis_that_goes_away_ends_the_wait(tmp_path: Path) -> None:
 
 async def test_nothing_stays_behind(tmp_path: Path, redis_url: str) -> None:
     """After hits, misses, failures and waits no lease is left, here or in Redis."""
+    async with Redis.from_url(redis_url) as raw:
+        await raw.flushdb()  # what tests before this one left would be waited for until it runs out, a minute
     async with gateways(tmp_path, redis_url, {"ttft_ms": 50, "fail_rate": 0.5, "seed": 5}, {"ttft_ms": 50}) as found:
         asked = [{"role": "user", "content": f"number {n}"} for n in range(8)]
         await asyncio.gather(
