@@ -267,7 +267,7 @@ class Router:
             if canary and drawn < chosen.canary.share:
                 home = canary[0] if asked.session is None else home_of(asked.session, canary)
                 return brought_forward(ranking, home, "canary")
-            if canary and all(entry.to != chosen.canary.to for entry in chosen.route):
+            if 0 < len(canary) < len(order) and all(entry.to != chosen.canary.to for entry in chosen.route):
                 ranking = _without(ranking, {id(place): "canary of others" for place in canary})
                 order = ranking.order
         if asked.session is not None and len(order) > 1:

@@ -152,3 +152,48 @@ async def test_a_place_that_asked_for_patience_meanwhile_is_no_hedge(tmp_path: P
             heard = len(up.heard)
             assert (await asked).headers["x-nearhit-attempts"] == "1"
             assert len(up.heard) == heard
+
+
+@pytest.mark.parametrize("strategy", ["ordered", "fastest", "least_busy"])
+@pytest.mark.parametrize("status", ["401 Unauthorized", "402 Payment Required"])
+async def test_a_place_that_refuses_our_key_draws_no_requests(tmp_path: Path, strategy: str, status: str) -> None:
+    """It is never busy and never measured, so it was asked first by everybody, for as long as nobody mended it."""
+    async with wire_upstream(InTurn(status), Manner()) as up:
+        smart = {"strategy": strategy}
+        async with stage(tmp_path, {"a": QUICK, "b": QUICK}, smart, more={"a": _at(up.port)}) as found:
+            told = [await found.ask(number) for number in range(6)]
+            assert {one.headers["x-nearhit-provider"] for one in told} == {"b"}
+            assert len(up.heard) == 1
+            routing = (await found.explained(told[-1].headers["x-request-id"]))["why"]["routing"]
+            assert {"target": "a/m", "left_out": "credential refused"} in routing["candidates"]
+
+
+async def test_a_mended_key_works_at_once_where_there_is_no_other_place(tmp_path: Path) -> None:
+    """What is remembered of a refusal must not outlive it, nor be told as something that passes."""
+    mended = InTurn("401 Unauthorized", "401 Unauthorized", FINE)
+    async with (
+        wire_upstream(mended, Manner()) as up,
+        stage(tmp_path, {"a": QUICK}, {}, more={"a": _at(up.port)}) as found,
+    ):
+        for number in range(2):
+            refused = await found.gateway.chat(model="smart", messages=[{"role": "user", "content": f"{number}"}])
+            assert (refused.status, refused.json["error"]["code"]) == (502, "upstream_credential_refused")
+        for number in range(3):
+            await found.ask(number)
+        deployments = found.gateway.services.deployments
+        assert deployments is not None
+        assert [place.patient_for_s for place in deployments.told()] == [0.0]
+
+
+async def test_a_canary_of_several_servers_stands_in_where_nothing_else_is_left(tmp_path: Path) -> None:
+    """It is left out for those it is not tried on, but not where that leaves nobody."""
+    async with (
+        wire_upstream(InTurn("429 Too Many Requests"), Manner()) as up,
+        wire_upstream(InTurn(FINE), Manner()) as one,
+    ):
+        fleet = {"kind": "vllm", "replicas": [f"http://127.0.0.1:{one.port}/x/v1", f"http://127.0.0.1:{one.port}/y/v1"]}
+        smart = {"route": ["a/m"], "canary": {"to": "b/m", "share": 0.0001}}
+        async with stage(tmp_path, {"a": QUICK, "b": QUICK}, smart, more={"a": _at(up.port), "b": fleet}) as found:
+            hurried = {"x-nearhit-timeout": "0.5"}
+            assert (await found.gateway.chat(model="smart", headers=hurried)).status == 429
+            assert (await found.ask()).headers["x-nearhit-provider"] == "b"
