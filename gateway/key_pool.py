@@ -60,12 +60,16 @@ class KeyPool:
         self._asked = 0
 
     async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
-        """As a provider's; each key that may be asked is asked at most once."""
+        """As a provider's; each key that may be asked is asked at most once, all of them within the time of one."""
+        until: float | None = None
         for key in self._order():
+            now = self._monotonic()
+            until = now + sending.timeout if until is None else until
             key.in_flight += 1
             sending.keys.append(key.name)
             try:
-                async with aclosing(key.provider.send(sending)) as chunks:
+                asked = sending if now + sending.timeout <= until else replace(sending, timeout=max(0.001, until - now))
+                async with aclosing(key.provider.send(asked)) as chunks:
                     async for chunk in chunks:
                         yield chunk
                 return

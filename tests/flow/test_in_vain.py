@@ -106,6 +106,22 @@ async def test_a_pool_of_refused_keys_is_never_told_as_patience(tmp_path: Path, 
             assert sorted(language.heard) == ["one", "two"]
 
 
+async def test_all_keys_of_a_pool_share_the_time_of_one_attempt(tmp_path: Path) -> None:
+    """Each was given all of it anew: a slow refusal made the client wait beyond the time that it had named."""
+
+    class Slow(ByKey):
+        async def answer(self, asked: Request) -> Answer:
+            await asyncio.sleep(1.5 if not self.heard else 6.0)
+            return await super().answer(asked)
+
+    async with wire_upstream(Slow(one="429 Too Many Requests", two="429 Too Many Requests"), Manner()) as up:
+        pool = _at(up.port, api_keys=["one", "two"])
+        async with stage(tmp_path, {"a": QUICK}, {}, more={"a": pool}) as found:
+            async with asyncio.timeout(3.0):
+                told = await found.gateway.chat(model="smart", headers={"x-nearhit-timeout": "2"})
+            assert told.status == 504
+
+
 @pytest.mark.parametrize("order", [("tired", "wrong"), ("wrong", "tired")])
 async def test_a_pool_with_a_key_that_only_waits_says_so(tmp_path: Path, order: Sequence[str]) -> None:
     """Which key happened to be asked last decided between "come back" and "the credential is refused"."""
