@@ -50,8 +50,8 @@ def moved(config: Part) -> Moved:
     """Raises ValueError for what is no such file."""
     found = Moved(taken=set(_NAMED.findall(str(config))))
     models = config.get("model_list")
-    if not isinstance(models, list):
-        raise ValueError("there is no model_list in it: is this a configuration of the LiteLLM proxy?")
+    if not isinstance(models, list) or not all(isinstance(row, dict) for row in cast("list[Any]", models)):
+        raise ValueError("there is no model_list of mappings in it: is this a configuration of the LiteLLM proxy?")
     router, library = _part(config, "router_settings"), _part(config, "litellm_settings")
     groups = _groups(found, cast("list[Part]", models))
     named = str(router.get("routing_strategy") or "simple-shuffle")
@@ -133,7 +133,9 @@ _OPENAI = re.compile(
 
 def _entry(found: Moved, name: str, given: Part, base: str) -> Any:
     """A place of a route; None where its provider has no counterpart. `base`: the model behind a deployment."""
-    told = str(given.get("model") or "")
+    if not (told := str(given.get("model") or "")):
+        found.left.append(f"model_list {name!r}: its litellm_params name no model")
+        return None
     prefix, slash, model = told.partition("/")
     if not slash:
         prefix, model = ("anthropic" if told.startswith("claude") else "openai"), told
@@ -231,14 +233,14 @@ def _fallbacks(found: Moved, settings: Part) -> None:
     Those of everybody (`*`, default_fallbacks) are for groups without some of their own.
     """
     models: dict[str, Part] = found.config.get("models", {})
-    alias = {name: _aliased(target) for name, target in cast("Part", settings.get("model_group_alias") or {}).items()}
+    alias = {name: _aliased(target) for name, target in _part(settings, "model_group_alias").items()}
     wanted: list[tuple[str, list[str], str | None]] = []
     for field, on in (
         ("fallbacks", None),
         ("context_window_fallbacks", "context"),
         ("content_policy_fallbacks", "content_filter"),
     ):
-        for row in cast("list[dict[str, list[str]]]", settings.get(field) or []):
+        for row in _rows(field, settings.get(field) or []):
             wanted += [(alias.get(name, name), others, on) for name, others in row.items()]
     everyone = cast("list[str]", settings.get("default_fallbacks") or [])
     everyone = [*(other for name, others, on in wanted if name == "*" and on is None for other in others), *everyone]
@@ -261,6 +263,13 @@ def _fallbacks(found: Moved, settings: Part) -> None:
                 found.left.append(f"fallback of {name!r} to {other!r}: there is no such model")
 
 
+def _rows(field: str, given: Any) -> list[dict[str, list[str]]]:
+    rows: list[Any] = cast("list[Any]", given) if isinstance(given, list) else [given]
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{field} is no list of mappings")
+    return rows
+
+
 def _behind(chosen: Part, entry: Any) -> None:
     """At the end of a route. Where it is not the order that decides, a weight of 0 is taken last."""
     to = target_of(entry)
@@ -275,7 +284,7 @@ def _aliased(target: Any) -> str:
 
 def _aliases(found: Moved, router: Part) -> None:
     models: dict[str, Part] = found.config.get("models", {})
-    for alias, target in cast("Part", router.get("model_group_alias") or {}).items():
+    for alias, target in _part(router, "model_group_alias").items():
         name = _aliased(target)
         if name in models:
             models[str(alias)] = deepcopy(models[name])
@@ -298,7 +307,7 @@ def _budgets(found: Moved, library: Part, groups: dict[str, list[Part]]) -> None
             durations = {str(row.get("budget_duration") or "") for row in rows}
             if len(numbers) < len(rows) or (field == "max_budget" and len(durations) > 1):
                 found.left.append(
-                    f"model_list {name!r}: {field} of some of its deployments; a limit here is of the model as a whole"
+                    f"model_list {name!r}: {field} is no number in each of its deployments; a limit here is the model's"
                 )
             elif field == "max_budget":
                 budgets.append(_budget(found, scope, sum(numbers), durations.pop() or None))
@@ -321,7 +330,7 @@ def _budget(found: Moved, scope: str, most: Any, duration: Any) -> Part:
     window = "total" if duration is None else window_of(str(duration))
     if window is None:
         found.left.append(f"budget_duration {duration} of {scope}: a calendar month instead")
-    return {"scope": scope, "limit_usd": str(most), "window": window or "month"}
+    return {"scope": scope, "limit_usd": str(reference(most)), "window": window or "month"}
 
 
 def _cache(found: Moved, library: Part) -> None:

@@ -142,7 +142,10 @@ _LEFT = {
 
 def _targets(found: Moved, config: Part) -> list[Any]:
     route: list[Any] = []
-    for target in cast("list[Part]", config.get("targets") or [config]):
+    targets: Any = config.get("targets") or [config]
+    if not isinstance(targets, list) or not all(isinstance(target, dict) for target in cast("list[Any]", targets)):
+        raise ValueError("targets is no list of mappings")
+    for target in cast("list[Part]", targets):
         if "targets" in target:
             found.say("a strategy inside a strategy: its targets stand in one row")
             route += [entry for entry in _targets(found, target) if entry not in route]

@@ -53,14 +53,14 @@ def test_a_key_for_a_server_of_ones_own_without_tls_loads(tmp_path: Path, monkey
     ("rows", "budget", "said"),
     [
         ([{"rpm": 60}, {"rpm": 40}], {"rpm": 100}, ""),
-        ([{"rpm": 60}, {}], None, "rpm of some of its deployments"),
-        ([{"tpm": 60}, {"tpm": "os.environ/TPM"}], None, "tpm of some of its deployments"),
+        ([{"rpm": 60}, {}], None, "rpm is no number in each of its deployments"),
+        ([{"tpm": 60}, {"tpm": "os.environ/TPM"}], None, "tpm is no number in each of its deployments"),
         (
             [{"max_budget": 10, "budget_duration": "1d"}, {"max_budget": 5, "budget_duration": "1d"}],
             {"limit_usd": "15", "window": "day"},
             "",
         ),
-        ([{"max_budget": 10, "budget_duration": "1d"}, {}], None, "max_budget of some of its deployments"),
+        ([{"max_budget": 10, "budget_duration": "1d"}, {}], None, "max_budget is no number in each of its deployments"),
     ],
 )
 def test_limits_of_deployments_are_the_models_only_where_all_have_one(
@@ -205,3 +205,31 @@ def test_helicones_headers_that_work_here_are_not_said_to_be_lost() -> None:
     found = helicone.moved("Helicone-Property-Feature: faq\nHelicone-OpenAI-Api-Base: https://own.example/v1\n")
     assert "helicone-property-feature: goes on working as a header" in found.left
     assert found.config["providers"]["openai"]["base_url"] == "https://own.example/v1"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_list": ["gpt"]},
+        {"model_list": [{"model_name": "m"}], "router_settings": {"fallbacks": ["m"]}},
+        {"targets": ["openai"]},
+        {"targets": [{"targets": "openai"}]},
+    ],
+)
+def test_a_file_of_another_form_is_told_and_no_traceback(config: dict[str, Any]) -> None:
+    """`init` printed the calls that led to an AttributeError."""
+    with pytest.raises(ValueError, match="mappings"):
+        _ = litellm.moved(config) if "model_list" in config else portkey.moved(json.dumps(config))
+
+
+def test_fallbacks_written_as_one_mapping_and_a_budget_from_the_environment_are_moved() -> None:
+    """Both are easily written so; the budget was refused later as no amount of money."""
+    rows = [{"model_name": name, "litellm_params": {"model": f"openai/{name}"}} for name in "ab"]
+    parts: dict[str, Any] = {
+        "router_settings": {"fallbacks": {"a": ["b"]}},
+        "litellm_settings": {"max_budget": "os.environ/MOST"},
+    }
+    found = litellm.moved({"model_list": [*rows, {"model_name": "c"}], **parts})
+    assert found.config["models"]["a"]["route"] == ["openai/a", "openai/b"]
+    assert found.config["budgets"][0]["limit_usd"] == "${MOST}"
+    assert found.left == ["model_list 'c': its litellm_params name no model"]
