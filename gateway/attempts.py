@@ -232,8 +232,7 @@ class Attempts:
     def _verdict(self, problem: errors.GatewayError, sending: Sending, step: Step) -> tuple[Told, float | None]:
         """What a refusal or failure says about the place: our own hurry says nothing."""
         if isinstance(problem, errors.UpstreamRefused):
-            patient = problem.http_status == _TOO_MANY
-            return ("patience" if patient else "nothing"), problem.retry_after
+            return _SAYS.get(problem.http_status, "nothing"), problem.retry_after
         if isinstance(problem, errors.UpstreamTimeout):
             problem.hurried = step.ended_at - step.sent_at < self._patience(sending.stream, step.provider) - 0.05
             return ("nothing" if problem.hurried else "failed"), None
@@ -335,7 +334,8 @@ class Attempts:
         return step.cost_nano
 
 
-_TOO_MANY = 429
+# What a refusal says about the place; 403 may be about the request.
+_SAYS: dict[int, Told] = {401: "refused", 402: "refused", 429: "patience"}
 
 
 def _allowed(call: Call) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from gateway.catalog import Target
-from policies.routing import UNKNOWN, Place
+from policies.routing import CREDENTIAL_REFUSED, UNKNOWN, Place
 from policies.routing.affinity import PrefixIndex
 from policies.routing.circuit import Circuit, State
 from policies.routing.samples import Samples
@@ -20,7 +20,9 @@ from policies.routing.takeover import Takeover
 _MOST = 4_096
 _PATIENCE = 1.0  # seconds a place is left alone that asks for patience without saying how long
 _LONGEST_PATIENCE = 300.0  # of an upstream's Retry-After that is believed
-Told = Literal["succeeded", "failed", "patience", "nothing"]
+_PATIENT = "asked for patience"
+_REFUSED_FOR = 10.0  # seconds a place is left alone whose provider refuses our credential, or has nothing on account
+Told = Literal["succeeded", "failed", "patience", "refused", "nothing"]
 
 
 class Load(Struct, frozen=True, kw_only=True):
@@ -68,6 +70,7 @@ class Deployment:
         self.in_flight = 0
         self.queued_tokens = 0
         self.patient_until = 0.0
+        self.patient_as = ""  # why
         self.load = Load(running=0.0, waiting=0.0)
         self._ttft, self._tpot = Samples(), Samples()
         self._speed = (UNKNOWN,) * 4
@@ -90,6 +93,8 @@ class Deployment:
         """Its first token came after `ttft` seconds."""
         self.queued_tokens -= prompt
         self.circuit.succeeded(now)
+        if self.patient_until and self.patient_as == CREDENTIAL_REFUSED:
+            self.patient_until = 0.0
         self._ttft.add(ttft * 1e3, now)
         self._unread = True
         self._tell_changed()
@@ -105,7 +110,12 @@ class Deployment:
         else:
             self.circuit.unknown()
         if told == "patience":
-            self.patient_until = now + min(_LONGEST_PATIENCE, patience if patience is not None else _PATIENCE)
+            until = now + min(_LONGEST_PATIENCE, _PATIENCE if patience is None else patience)
+            # Who names no time takes nothing off one that was named before.
+            self.patient_until = until if patience is not None else max(until, self.patient_until)
+            self.patient_as = _PATIENT
+        elif told == "refused":
+            self.patient_until, self.patient_as = now + _REFUSED_FOR, CREDENTIAL_REFUSED
         self._tell_changed()
 
     def wrote(self, tokens: int, seconds: float, now: float) -> None:
@@ -188,7 +198,7 @@ class Deployment:
         patient = self.patient_until > circuit.open_until
         for place in self.places:
             place.shut_until = self.patient_until if patient else circuit.open_until
-            place.shut = "asked for patience" if patient else "circuit open"
+            place.shut = self.patient_as if patient else "circuit open"
             place.probing = bool(circuit.probe_since)
             place.in_flight, place.queued_tokens = self.in_flight, self.queued_tokens
             place.running, place.waiting, place.kv_used = load.running, load.waiting, load.kv_used

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from gateway.call import Directives
 from gateway.errors import InvalidRequest
-from gateway.foreign_headers import PROPERTY, SETTLED, helicone_property
+from gateway.foreign_headers import PROPERTY, helicone_property, ignored
 from gateway.foreign_headers import READERS as FOREIGN
 
 NONE = Directives()  # of a request without any: always this very object
@@ -58,8 +58,8 @@ def _asked(headers: list[tuple[bytes, bytes]]) -> Directives:
             foreign(theirs, value.decode("latin-1").strip())
         elif name.startswith(PROPERTY):
             helicone_property(theirs, name, value.decode("latin-1").strip())
-        elif name in SETTLED:
-            found["ignored"] = tuple(dict.fromkeys((*found.get("ignored", ()), name.decode("ascii"))))
+        elif ignored(theirs, name):
+            continue
         elif name.startswith(_OURS):
             raise _refuse(name.decode("latin-1")[:100], "is not a header of this gateway", code="unknown_header")
         elif len(_plain) < _MOST_PLAIN:

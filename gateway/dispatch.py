@@ -32,6 +32,10 @@ from policies.retry import RetryBudget, pause, worth_retrying
 _MOST_ATTEMPTS = 3
 _FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
 _NOT_THERE = ("unsupported_operation", "unsupported_parameter", "unsupported_content")  # what another place may do
+_MAYBE_ELSEWHERE = (  # how an attempt ends that another place may do better
+    *(errors.UpstreamFailed, errors.Overloaded),
+    *(errors.NotPriced, errors.BudgetExhausted, errors.InvalidRequest),
+)
 _LEAST_HEDGE = 0.05  # seconds; what is measured may be shorter than is worth another call
 
 
@@ -127,18 +131,21 @@ class Dispatcher:
         """The candidates one after another, those that were silent once more, and all again while that is worth it."""
         error: errors.GatewayError | None = None
         left: Left | None = None  # the place that has failed
+        passing: dict[int, errors.GatewayError] = {}  # what failed in a way that may pass, the longest ago first
         targets, silent = choice.targets, list[int]()
         for number in chain(range(len(targets)), silent, range(len(targets), _MOST_ATTEMPTS)):
-            again = number - len(targets)
-            target = targets[number % len(targets)]
-            if again >= 0 and not await self._may_repeat(call, target, error, again):
-                break
+            at, again = number, number - len(targets)
+            if again >= 0:
+                at = next(iter(passing), -1)
+                if at < 0 or not await self._may_repeat(call, targets[at], passing.pop(at), again):
+                    break
+            target = targets[at]
             spare = 0 if number in silent else len(targets) - number - 1
             way = await self._way(call, target, left, number, spare)
             if way is None:
                 self._pass_over(number, target, left, silent)
                 continue
-            queued = choice.to_read(number % len(targets))
+            queued = choice.to_read(at)
             trial = Trial(call=call, route=route, target=target, prompt=queued, why=why or choice.ranking.first)
             self._router.sent(choice, target)
             sent = self._monotonic()
@@ -146,18 +153,11 @@ class Dispatcher:
                 following = targets[number + 1] if number + 1 < len(targets) else None
                 with self._failovers.on(way):
                     return await self._try(trial, following, landing)
-            except errors.NotPriced as problem:
-                if number + 1 >= len(targets):
-                    raise
-                error = problem
-            except errors.InvalidRequest as problem:
-                error = error or problem
-                if problem.code not in _NOT_THERE or number + 1 >= len(targets):
-                    raise error from None
-            except (errors.UpstreamFailed, errors.Overloaded) as problem:
-                error = problem
-                if not _worth_another(problem, route) or self._monotonic() >= call.deadline:
-                    raise
+            except _MAYBE_ELSEWHERE as problem:
+                late = self._monotonic() >= call.deadline
+                error = _go_on(problem, error, route, others=number + 1 < len(targets), late=late)
+                if _may_pass(problem):
+                    passing[at] = problem
                 left = self._failovers.left(target, sent, left) if is_failing(problem) else left
         raise error or errors.UpstreamFailed("no candidate could be tried")
 
@@ -173,8 +173,8 @@ class Dispatcher:
         if number not in silent and self._failovers.is_silent(target, left):
             silent.append(number)
 
-    async def _may_repeat(self, call: Call, target: Target, error: errors.GatewayError | None, again: int) -> bool:
-        """Whether a place may be asked once more, having waited as long as the upstream asked for.
+    async def _may_repeat(self, call: Call, target: Target, error: errors.GatewayError, again: int) -> bool:
+        """Whether a place may be asked once more, having waited as long as it asked for in its own `error`.
 
         One that is to be left alone for longer than that is not worth the wait.
         """
@@ -188,18 +188,23 @@ class Dispatcher:
     async def _try(self, trial: Trial, following: Target | None, landing: Landing) -> Live:
         """One attempt, or two of which the quicker counts."""
         wait = self._hedge_after(trial)
-        if wait is None or following is None or self._deployments.of(following).circuit.in_a_row:
+        if wait is None or following is None or not self._is_well(following):
             return await self._one(trial, landing)
         first = self._tasks.spawn(self._one(trial, landing), f"attempt {trial.call.id}")
         try:
             done, _ = await asyncio.wait([first], timeout=wait)
-            if done or not self._retries.allows():
+            if done or not self._is_well(following) or not self._retries.allows():
                 return await first
             second = self._tasks.spawn(self._one(_beside(trial, following), landing), f"hedge {trial.call.id}")
         except asyncio.CancelledError:
             await self._leave(first)
             raise
         return await self._quicker(first, second)
+
+    def _is_well(self, target: Target) -> bool:
+        """Whether a place that need not be asked is worth it: it did not fail last, nor ask for patience meanwhile."""
+        there = self._deployments.of(target)
+        return not there.circuit.in_a_row and there.allows(self._monotonic())
 
     async def _quicker(self, first: "asyncio.Task[Live]", second: "asyncio.Task[Live]") -> Live:
         """The first answer of two; the other is given up, and its money settled as its provider bills."""
@@ -259,6 +264,25 @@ def took_off(landing: Landing, live: Live) -> Live:
     return live
 
 
+def _go_on(
+    problem: errors.GatewayError, before: errors.GatewayError | None, route: Route, *, others: bool, late: bool
+) -> errors.GatewayError:
+    """What is told if no other place answers either. Raises it where none is to be asked; `before`: what another said.
+
+    A budget refuses the request, unless another place has failed: then it only refuses this one, which is dearer.
+    """
+    if isinstance(problem, errors.InvalidRequest):
+        if problem.code not in _NOT_THERE or not others:
+            raise before or problem
+        return before or problem
+    if isinstance(problem, errors.NotPriced | errors.BudgetExhausted):
+        if not others or (before is None and isinstance(problem, errors.BudgetExhausted)):
+            raise problem
+    elif late or not _worth_another(problem, route):
+        raise problem
+    return problem
+
+
 def _worth_another(problem: errors.GatewayError, route: Route) -> bool:
     if getattr(problem, "unwanted", False):
         return True
@@ -266,6 +290,14 @@ def _worth_another(problem: errors.GatewayError, route: Route) -> bool:
     if refused and (problem.http_status in OURS_TO_MEND or _is_unwanted(problem, route)):
         return True
     return worth_retrying(problem.http_status, refused=refused)
+
+
+def _may_pass(problem: errors.GatewayError) -> bool:
+    """Whether the same place may answer the same request a moment later: not with our key that it does not know, not
+    where it has no such thing, not where its answer is unwanted, which would be paid for once more.
+    """
+    refused = isinstance(problem, errors.UpstreamRefused)
+    return not getattr(problem, "unwanted", False) and worth_retrying(problem.http_status, refused=refused)
 
 
 def _is_unwanted(problem: errors.GatewayError, route: Route) -> bool:

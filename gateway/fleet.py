@@ -6,7 +6,8 @@ Knows: which servers there are, and that each has a provider of its own. Does no
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from urllib.parse import urlsplit
 
@@ -44,7 +45,7 @@ class Fleet:
         for address in wanted:
             if urlsplit(address).scheme not in ("http", "https", "dns", "srv"):
                 raise ValueError(f"providers.{name}: replicas are http://, https://, dns:// or srv:// addresses")
-        self._put({_label(address): address for address in wanted if not _is_named(address)})
+        self._put(_labelled(address for address in wanted if not _is_named(address)))
         self.billing: Billing = build("http://127.0.0.1:9/v1").billing
 
     @property
@@ -60,18 +61,18 @@ class Fleet:
 
     async def refresh(self) -> None:
         """Ask the network again. Names that cannot be looked up keep the servers they had."""
-        found: dict[str, str] = {}
+        found: list[str] = []
         for address in self._wanted:
             if not _is_named(address):
-                found[_label(address)] = address
+                found.append(address)
                 continue
             try:
                 async with asyncio.timeout(_DNS_TIMEOUT):
-                    found |= {_label(one): one for one in await _looked_up(address)}
+                    found += await _looked_up(address)
             except (OSError, TimeoutError, ValueError) as error:
                 log.warning("a name could not be looked up", provider=self.name, name=address, error=repr(error)[:200])
                 return
-        self._put(dict(list(found.items())[:_MOST]))
+        self._put(dict(list(_labelled(found).items())[:_MOST]))
 
     def _put(self, found: dict[str, str]) -> None:
         if found.keys() != self._members.keys():
@@ -122,8 +123,13 @@ def _is_named(address: str) -> bool:
     return urlsplit(address).scheme in ("dns", "srv")
 
 
-def _label(address: str) -> str:
-    return urlsplit(address).netloc
+def _labelled(addresses: Iterable[str]) -> dict[str, str]:
+    """Each address under the name that is told of it: host and port, with the path where several share those."""
+    found = {address.rstrip("/"): urlsplit(address.rstrip("/")) for address in addresses}
+    shared = Counter(parts.netloc for parts in found.values())
+    return {
+        parts.netloc + (parts.path if shared[parts.netloc] > 1 else ""): address for address, parts in found.items()
+    }
 
 
 async def _looked_up(address: str) -> list[str]:

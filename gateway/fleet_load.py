@@ -106,7 +106,8 @@ class LoadWatch:
             return None
         base = f"http://{replica}" if replica else found.base_url
         if replica:
-            written = next((one for one in found.replicas if urlsplit(one).netloc == replica), None)
+            host, _, _ = replica.partition("/")  # metrics stand at the root of a server
+            written = next((one for one in found.replicas if urlsplit(one).netloc == host), None)
             base = written or base
         if base is None:
             return None

@@ -114,7 +114,10 @@ def _apart(found: Found, value: str) -> None:
 
 def _portkey_config(found: Found, value: str) -> None:
     """An inline configuration: what it says of the cache. Everything else of it is settled in nearhit.yaml."""
-    cache = _json(value).get("cache")
+    config = _json(value)
+    cache = config.get("cache")
+    if config.keys() != {"cache"}:
+        _say_ignored(found, "x-portkey-config")
     if isinstance(cache, dict):
         told = cast("dict[str, object]", cache)
         if told.get("mode") == "simple" and found.get("tier") != "off":
@@ -152,33 +155,24 @@ READERS: dict[bytes, Callable[[Found, str], None]] = {
 }
 
 
-# Of what is settled in nearhit.yaml, or has no counterpart here.
-SETTLED = frozenset(
-    (
-        b"x-litellm-num-retries",
-        b"x-litellm-trace-id",
-        b"x-litellm-stream-timeout",
-        b"helicone-ratelimit-policy",
-        b"helicone-retry-enabled",
-        b"helicone-retry-num",
-        b"helicone-fallbacks",
-        b"helicone-cache-bucket-max-size",
-        b"helicone-model-override",
-        b"helicone-target-url",
-        b"x-portkey-trace-id",
-        b"x-portkey-provider",
-        b"x-portkey-virtual-key",
-        b"x-portkey-custom-host",
-        b"x-portkey-retry-count",
-        b"x-portkey-forward-headers",
-        b"cf-aig-custom-cost",
-        b"cf-aig-max-attempts",
-        b"cf-aig-retry-delay",
-        b"cf-aig-backoff",
-        b"cf-aig-event-id",
-        b"cf-aig-collect-log",
-    )
-)
+# Whose headers these are. What of them is not read above is settled in nearhit.yaml, or has no counterpart here.
+_THEIRS = (b"x-litellm-", b"helicone-", b"x-portkey-", b"cf-aig-")
+_CREDENTIALS = frozenset((b"x-litellm-api-key", b"helicone-auth", b"x-portkey-api-key", b"cf-aig-authorization"))
+_MOST_IGNORED = 32
+
+
+def ignored(found: Found, name: bytes) -> bool:
+    """Whether it is one of theirs, which is then named to the client. Keys say who asks, and for nothing else."""
+    if not name.startswith(_THEIRS) or name in _CREDENTIALS:
+        return False
+    _say_ignored(found, name.decode("latin-1")[:_LONGEST])
+    return True
+
+
+def _say_ignored(found: Found, name: str) -> None:
+    before: tuple[str, ...] = found.get("ignored", ())
+    if name not in before and len(before) < _MOST_IGNORED:
+        found["ignored"] = (*before, name)
 
 
 def helicone_property(found: Found, name: bytes, value: str) -> None:

@@ -23,7 +23,7 @@ log = structlog.get_logger("nearhit.upstream")
 _PATIENCE = 1.0  # seconds for a key that was told to wait without saying how long
 _LONGEST = 300.0
 _REFUSED_FOR = 60.0  # seconds for a key the provider does not know
-_TOO_MANY, _REFUSED = 429, (401, 403)
+_TOO_MANY, _REFUSED = 429, (401, 402, 403)  # 402: nothing is left on its account
 
 
 class _Key(Struct):
@@ -31,6 +31,7 @@ class _Key(Struct):
     number: int
     in_flight: int = 0
     until: float = 0.0
+    refused: UpstreamRefused | None = None  # why it rests, where it was not told to wait
 
     @property
     def name(self) -> str:
@@ -59,23 +60,25 @@ class KeyPool:
         self._asked = 0
 
     async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
-        """As a provider's; each key that may be asked is asked at most once."""
-        refusal: UpstreamRefused | None = None
+        """As a provider's; each key that may be asked is asked at most once, all of them within the time of one."""
+        until: float | None = None
         for key in self._order():
+            now = self._monotonic()
+            until = now + sending.timeout if until is None else until
             key.in_flight += 1
             sending.keys.append(key.name)
             try:
-                async with aclosing(key.provider.send(sending)) as chunks:
+                asked = sending if now + sending.timeout <= until else replace(sending, timeout=max(0.001, until - now))
+                async with aclosing(key.provider.send(asked)) as chunks:
                     async for chunk in chunks:
                         yield chunk
                 return
             except UpstreamRefused as problem:
                 if not self._rest(key, problem):
                     raise
-                refusal = problem
             finally:
                 key.in_flight -= 1
-        raise refusal if refusal is not None and refusal.http_status != _TOO_MANY else self._all_rest()
+        raise self._all_rest()
 
     def _order(self) -> list[_Key]:
         """Keys that may be asked: fewest calls under way first, in turns where that is the same.
@@ -93,16 +96,21 @@ class KeyPool:
         status = problem.http_status
         if status == _TOO_MANY:
             wait = problem.retry_after if problem.retry_after is not None else _PATIENCE
-            key.until = self._monotonic() + min(_LONGEST, wait)
+            key.until, key.refused = self._monotonic() + min(_LONGEST, wait), None
             return True
         if status in _REFUSED:
             log.warning("a key of the pool was refused", provider=self.name, key=key.number, status=status)
-            key.until = self._monotonic() + _REFUSED_FOR
+            key.until, key.refused = self._monotonic() + _REFUSED_FOR, problem
             return True
         return False
 
     def _all_rest(self) -> UpstreamRefused:
-        wait = max(0.0, min(key.until for key in self._keys) - self._monotonic())
+        """Of keys that only wait it is told for how long; where none does, waiting is of no use, and why is told."""
+        waiting = [key.until for key in self._keys if key.refused is None]
+        refused = next((key.refused for key in self._keys if key.refused is not None), None)
+        if not waiting and refused is not None:
+            return UpstreamRefused(refused.http_status, refused.upstream_error)
+        wait = max(0.0, min(waiting) - self._monotonic())
         error: Body = {
             "message": f"Every key of {self.name} has been told to wait.",
             "type": "requests",

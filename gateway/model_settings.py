@@ -74,6 +74,9 @@ def _entry(value: Any) -> Any:
 Entry = Annotated[RouteEntry, BeforeValidator(_entry)]
 
 
+_OF_ONE_ANSWER = {"canary": None, "hedge": None, "sticky": "none", "cheapest_from": None}
+
+
 class ModelSettings(Section):
     """A name clients may ask for. `free` marks a route whose upstream really costs nothing.
 
@@ -105,6 +108,10 @@ class ModelSettings(Section):
             raise ValueError(f"unknown strategy {self.strategy!r}; known: {', '.join(strategies)}")
         if self.strategy == "cascade" and len(self.route) < 2:
             raise ValueError("a cascade needs two candidates or more")
+        if self.strategy in ("cascade", "ensemble"):
+            vain = [name for name, unset in _OF_ONE_ANSWER.items() if getattr(self, name) != unset]
+            if vain:
+                raise ValueError(f"{self.strategy} asks its candidates by itself; {', '.join(vain)} would do nothing")
         if len({entry.to for entry in self.route}) < len(self.route):
             raise ValueError("a route names each target once")
         return self

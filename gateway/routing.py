@@ -82,6 +82,7 @@ class _Plan:
         self.looked_at = 0.0
         self.generation = generation
         self.lacking = any(place.lacks for place in self.places)
+        self.equals = any(place.beside for place in self.places)
         self.priced: tuple[str, object, int, int] | None = None
         self.picky: dict[Cannot, list[Place]] = {}
         self.speaks: list[str] = []  # of the places, in order: the dialect that each takes as it came
@@ -157,7 +158,7 @@ class Router:
         self._refresh(plan, now, speed=name in _BY_SPEED)
         if name in ("cheapest", "slo"):
             self._set_prices(plan, call, route)
-        ranking = rank(strategy(name), asked, plan.places)
+        ranking = rank(strategy(name), asked, plan.places, equals=plan.equals)
         if call.need is not None:
             ranking = _speaking(ranking, call, plan, call.need)
         if plan.picky:
@@ -192,9 +193,10 @@ class Router:
             entries.append(RouteEntry(to=route.chosen.canary.to, weight=0.0))
         for entry in entries:
             provider, _, model = entry.to.partition("/")
-            for target in self._upstreams.spread(Target(provider, model)):
-                deployment = self._deployments.of(target)
-                rows.append((self._place(entry, target, len(rows)), deployment))
+            for beside, target in enumerate(self._upstreams.spread(Target(provider, model))):
+                deployment, place = self._deployments.of(target), self._place(entry, target, len(rows))
+                place.beside = beside
+                rows.append((place, deployment))
         for place, deployment in rows:
             deployment.attach(place)
         plan = _Plan(route, rows, self._upstreams.generation)
@@ -263,9 +265,10 @@ class Router:
             drawn = fraction(mixed(asked.session if asked.session is not None else asked.draw, number_of(route.name)))
             canary = [place for place in order if str(plan.targets[place.number]) == chosen.canary.to]
             if canary and drawn < chosen.canary.share:
-                return brought_forward(ranking, canary[0], "canary")
-            if canary and all(entry.to != chosen.canary.to for entry in chosen.route):
-                ranking = _without(ranking, {id(canary[0]): "canary of others"})
+                home = canary[0] if asked.session is None else home_of(asked.session, canary)
+                return brought_forward(ranking, home, "canary")
+            if 0 < len(canary) < len(order) and all(entry.to != chosen.canary.to for entry in chosen.route):
+                ranking = _without(ranking, {id(place): "canary of others" for place in canary})
                 order = ranking.order
         if asked.session is not None and len(order) > 1:
             return brought_forward(ranking, plan.home(asked.session, order), "session")

@@ -5,7 +5,7 @@ how one answer is begun (`gateway.dispatch`), how sure is sure enough and what a
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Collection, Coroutine
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -29,6 +29,7 @@ from policies.money import Usage
 from policies.routing.agreement import majority, mean_logprob, said
 
 _MOST_SINGLES = 512
+_STRAGGLERS = 10.0  # seconds at least for votes that change nothing any more
 _MOST_CHUNKS = 50_000  # of an answer that is waited for whole
 _LOGPROBS = ("logprobs", "top_logprobs")
 # Why a place gave none, which is no reason to throw away one that is in hand.
@@ -143,16 +144,14 @@ class Several:
             for target in targets
         ]
         try:
-            await asyncio.wait(asked)
+            await _all_in(asked)
         except asyncio.CancelledError:
-            for task in asked:
-                task.cancel()
-            await asyncio.wait(asked)
-            for task in asked:
-                if not task.cancelled() and task.exception() is None:
-                    self._let_go(task.result())
+            await _given_up(asked)
+            for whole in map(_answer, asked):
+                if whole is not None:
+                    self._let_go(whole)
             raise
-        found = [None if task.exception() is not None else task.result() for task in asked]
+        found = [_answer(task) for task in asked]
         votes = [_vote(whole) for whole in found]
         counted = majority(votes)
         ballot = [
@@ -166,7 +165,7 @@ class Several:
             if whole is not None and (counted is None or number != counted[0]):
                 self._let_go(whole)
         if counted is None:
-            raise next((task.exception() for task in asked if task.exception()), None) or errors.UpstreamFailed(
+            raise next(filter(None, map(_problem, asked)), None) or errors.UpstreamFailed(
                 "None of the models gave a whole answer."
             )
         winner = found[counted[0]]
@@ -229,6 +228,38 @@ def _single(route: Route, target: Target) -> Route:
     changed = {"route": entries, "strategy": "ordered", "canary": None, "hedge": None, "sticky": "none"}
     name = f"{route.name} > {target}"
     return Route(name, (target,), route.chosen.model_copy(update=changed), route.free, str(target))
+
+
+async def _all_in(asked: list["asyncio.Task[Whole]"]) -> None:
+    """Until all have answered. Once more than half say the same, one that hangs changes nothing: the others get as long
+    again as that took, and ten seconds at least, since what one has cost that is given up can only be guessed.
+    """
+    clock = asyncio.get_running_loop().time
+    began, late = clock(), set(asked)
+    while late:
+        _, late = await asyncio.wait(late, return_when=asyncio.FIRST_COMPLETED)
+        counted = majority([_vote(_answer(task)) if task.done() else None for task in asked])
+        if counted is not None and counted[1] * 2 > len(asked):
+            break
+    if late:
+        _, late = await asyncio.wait(late, timeout=max(_STRAGGLERS, clock() - began))
+    await _given_up(late)
+
+
+async def _given_up(tasks: Collection["asyncio.Task[Whole]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+def _answer(task: "asyncio.Task[Whole]") -> Whole | None:
+    """None where there is none."""
+    return None if task.cancelled() or task.exception() is not None else task.result()
+
+
+def _problem(task: "asyncio.Task[Whole]") -> BaseException | None:
+    return None if task.cancelled() else task.exception()
 
 
 def _voters(chosen: ModelSettings, targets: tuple[Target, ...]) -> list[Target]:

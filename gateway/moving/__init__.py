@@ -7,9 +7,12 @@ gateway's format (a file each), where anything is written.
 import itertools
 import re
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import yaml
 from msgspec import Struct, field
+
+from gateway.transport.credential import is_loopback
 
 KINDS = {
     "openai": "openai",
@@ -56,6 +59,11 @@ class Moved(Struct):
     taken: set[str] = field(default_factory=set[str])
     secrets: dict[str, str] = field(default_factory=dict[str, str])
 
+    def say(self, sentence: str) -> None:
+        """Once."""
+        if sentence not in self.left:
+            self.left.append(sentence)
+
     def secret(self, value: str, usual: str) -> str:
         """A name in the environment for what stands there in plain text: the `usual` one, numbered where there are
         several.
@@ -69,6 +77,12 @@ class Moved(Struct):
     def provider(self, kind: str, **settings: Any) -> str:
         """The name of an upstream of that kind with these settings; one that is there already is used again."""
         wanted = {"kind": kind, **{name: value for name, value in settings.items() if value is not None}}
+        base = str(wanted.get("base_url") or "")
+        if base.startswith("http://") and wanted.get("api_key") not in (None, "none"):
+            host = urlsplit(base).hostname or ""
+            if not is_loopback(host):
+                wanted["plain_http"] = True
+                self.say(f"the key for {host} crosses the network unencrypted, as it did (plain_http)")
         providers = cast("dict[str, dict[str, Any]]", self.config.setdefault("providers", {}))
         for name, there in providers.items():
             if {key: value for key, value in there.items() if key != "deployments"} == wanted:
@@ -90,6 +104,29 @@ class Moved(Struct):
             lines += ["#", "# Not moved:", *(f"# - {sentence}" for sentence in self.left)]
         body = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
         return "\n".join(lines) + "\n\n" + body
+
+
+def target_of(entry: Any) -> str:
+    """Of a place of a route, however it is written."""
+    return str(cast("dict[str, Any]", entry)["to"]) if isinstance(entry, dict) else str(entry)
+
+
+def each_once(route: list[Any]) -> list[Any]:
+    """As a route wants it: no place twice. Shares of the same place add up, one that is not written is 1."""
+    shares: dict[str, list[Any]] = {}
+    for entry in route:
+        shares.setdefault(target_of(entry), []).append(entry)
+    several = len(shares) > 1
+    return [
+        {"to": target, "weight": round(sum(_share(entry) for entry in same), 6)}
+        if len(same) > 1 and several
+        else same[0]
+        for target, same in shares.items()
+    ]
+
+
+def _share(entry: Any) -> float:
+    return cast("dict[str, Any]", entry).get("weight", 1) if isinstance(entry, dict) else 1
 
 
 def headers_of(text: str) -> dict[str, str]:

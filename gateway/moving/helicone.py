@@ -20,7 +20,8 @@ def moved(text: str) -> Moved:
     headers = headers_of(text)
     if not any(name.startswith("helicone-") for name in headers):
         raise ValueError("there is no line such as `Helicone-Cache-Enabled: true` in it")
-    _provider(found, headers.pop("helicone-target-url", ""))
+    base = headers.pop("helicone-openai-api-base", "")
+    _provider(found, headers.pop("helicone-target-url", "") or base)
     enabled = headers.pop("helicone-cache-enabled", "false").lower() == "true"
     cache: dict[str, object] = {"mode": "exact" if enabled else "off"}
     if age := _AGE.search(headers.pop("cache-control", "")):
@@ -32,15 +33,22 @@ def moved(text: str) -> Moved:
         found.left.append("Helicone-Fallbacks: write the targets as the route of a model")
     for name in sorted(headers):
         if name.startswith("helicone-"):
-            found.left.append(f"{name}: {_WHY.get(name, 'no counterpart')}")
+            usual = _GOES_ON if name.startswith("helicone-property-") else "no counterpart"
+            found.left.append(f"{name}: {_WHY.get(name, usual)}")
     return found
 
 
+_GOES_ON = "goes on working as a header"
+_BOUNDED = "retries are always on, bounded by a budget"
 _WHY = {
     "helicone-auth": "not needed: requests carry a key of nearhit",
-    "helicone-user-id": "goes on working as a header",
-    "helicone-session-id": "goes on working as a header",
-    "helicone-retry-enabled": "retries are always on, bounded by a budget",
+    "helicone-user-id": _GOES_ON,
+    "helicone-session-id": _GOES_ON,
+    "helicone-retry-enabled": _BOUNDED,
+    "helicone-retry-num": _BOUNDED,
+    "helicone-retry-factor": _BOUNDED,
+    "helicone-retry-min-timeout": _BOUNDED,
+    "helicone-retry-max-timeout": _BOUNDED,
     "helicone-cache-bucket-max-size": "one kept answer for each question",
     "helicone-cache-seed": "a request with it is not cached; use projects of their own instead",
 }

@@ -1,7 +1,8 @@
 """In which order the places a request can go to are tried, and what each was thought to cost.
 
 A strategy is a file of `policies.routing.strategies` with `UNIT`, `PARTS` and `costs(asked, places)`: for each place
-its cost in that unit as one number per part; the lowest sum goes first, the written order decides between equals.
+its cost in that unit as one number per part; the lowest sum goes first, the written order decides between equals, and
+between equal servers of one line which is less busy.
 `considered` says first who is out of the question, and why. Pure: time, prices and the one random number come from the
 caller. Does not know: how anything is sent, measured or found out.
 """
@@ -21,6 +22,7 @@ from policies.routing.draws import share
 TOOLS, IMAGES, JSON_SCHEMA = 1, 2, 4
 CAPABILITIES = {"tools": TOOLS, "images": IMAGES, "json_schema": JSON_SCHEMA}
 FULL_FROM = 0.9  # of a cache of keys and values: from here on who comes may have to wait until somebody leaves
+CREDENTIAL_REFUSED = "credential refused"  # why a place is shut that knows our key no more, or whose account is empty
 UNKNOWN = -1.0  # of a time that nobody has measured yet
 
 
@@ -51,11 +53,13 @@ class Place(Struct, kw_only=True):
     `in_flight`, `waiting`, `running`: requests of ours, and what the place itself says; `kv_used`: how full its cache
     of keys and values is, of 1. `ttft_ms`, `tpot_ms`: medians, `slow_*`: ninetieth percentiles. `queued_tokens`: prompt
     tokens under way to it that have no answer yet; `prefill_rate`: tokens/s it reads; `slowdown_ms`: by which one more
-    running sequence lengthens every token of the others. `number`: its place in the route.
+    running sequence lengthens every token of the others. `number`: its place in the route; `beside`: how many equal
+    servers that were written as one with it stand before it.
     """
 
     name: str
     number: int = 0
+    beside: int = 0
     weight: float = 1.0
     price: Price | None = None
     context: int = 0
@@ -135,8 +139,8 @@ def strategy(name: str) -> Strategy:
     return Strategy(name, module.UNIT, module.PARTS, cast("Costs", module.costs))
 
 
-def rank(chosen: Strategy, asked: Asked, places: Sequence[Place]) -> Ranking:
-    """Every place once: in the order to try them, or left out with a reason."""
+def rank(chosen: Strategy, asked: Asked, places: Sequence[Place], *, equals: bool = False) -> Ranking:
+    """Every place once: in the order to try them, or left out with a reason. `equals`: some are equal servers."""
     tokens = asked.prompt + asked.output
     left: list[Place] = []
     left_out: list[tuple[Place, str]] = []
@@ -147,8 +151,14 @@ def rank(chosen: Strategy, asked: Asked, places: Sequence[Place]) -> Ranking:
             left_out.append((place, why))
         else:
             left.append(place)
+    if not left:  # nobody else can answer: those tell best what is wrong with the credential, and whether it still is
+        left = [place for place, why in left_out if why == CREDENTIAL_REFUSED]
+        left_out = [(place, why) for place, why in left_out if why != CREDENTIAL_REFUSED]
     costs = chosen.costs(asked, left)
-    by_cost = sorted(range(len(left)), key=list(map(sum, costs)).__getitem__)  # equal ones stay as written
+    written: Sequence[int] = range(len(left))
+    if equals:  # of servers that are one to whoever wrote them the least busy stands first
+        written = sorted(written, key=[(place.number - place.beside, busy(place)) for place in left].__getitem__)
+    by_cost = sorted(written, key=list(map(sum, costs)).__getitem__)  # equal ones stay as written
     if not all(place.weight for place in left):
         by_cost.sort(key=lambda at: not left[at].weight)  # who has no share stands by for the others
     return Ranking(
@@ -157,6 +167,11 @@ def rank(chosen: Strategy, asked: Asked, places: Sequence[Place]) -> Ranking:
         costs=[costs[at] for at in by_cost],
         left_out=left_out,
     )
+
+
+def busy(place: Place) -> float:
+    """Requests that are there: ours under way or what the place says runs, the larger of both, and what waits."""
+    return max(place.in_flight, place.running) + place.waiting
 
 
 def out_of_the_question(asked: Asked, place: Place) -> str:
@@ -183,9 +198,10 @@ def brought_forward(ranking: Ranking, place: Place, why: str) -> Ranking:
 
 def home_of(session: int, places: Sequence[Place]) -> Place:
     """Where a session lives: the highest of weighted draws (rendezvous hashing), so that a place that comes or goes
-    moves only its own sessions.
+    moves only its own sessions. Where none of them has a weight all have the same.
     """
-    return min(places, key=lambda place: share(session, place.name, place.weight))
+    even = not any(place.weight for place in places)
+    return min(places, key=lambda place: share(session, place.name, 1.0 if even else place.weight))
 
 
 def _shown(value: float) -> float:

@@ -1,11 +1,14 @@
 """Answers that go to another place although one was given, second attempts beside a first, votes as a stream."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from gateway import several
+from gateway.model_settings import ModelSettings
 from gateway.scripted_calls import Options
 from tests.scripted import Stage, stage
 from tests.wire_upstream import Answer, Manner, Request, wire_upstream
@@ -102,6 +105,34 @@ async def test_the_majority_of_an_ensemble_streams(tmp_path: Path) -> None:
         assert [finish for finish in finishes if finish] == ["stop"]
         assert sum(bool(event.get("usage")) for event in events) == 1
         assert sorted(entry["provider"] for entry in await found.gateway.entries()) == ["a", "b", "c"]
+
+
+async def test_a_vote_that_hangs_keeps_no_majority_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of three agreed at once, and the client waited its whole time, ten minutes, for the one that said nothing."""
+    monkeypatch.setattr(several, "_STRAGGLERS", 0.2)
+    upstreams = {"a": Options(say="Yes."), "b": Options(say="Yes."), "c": Options(ttft_ms=120_000.0)}
+    async with stage(tmp_path, upstreams, {"strategy": "ensemble", "of": 3}) as found:
+        async with asyncio.timeout(30):
+            told = await found.ask(headers={"x-nearhit-timeout": "60"})
+        assert float(told.headers["x-nearhit-cost-usd"]) > 0
+        entries = await found.gateway.entries()
+        assert sorted(entry["provider"] for entry in entries) == ["a", "b", "c"]
+        cost = sum(entry["amount_nano"] for entry in entries)
+        assert told.headers["x-nearhit-cost-usd"] == f"{cost / 1e9:f}".rstrip("0")
+        ensemble = (await found.explained(told.headers["x-request-id"]))["why"]["ensemble"]
+        assert ([row["vote"] for row in ensemble["votes"]], ensemble["won_by"]) == ([0, 0, None], 2)
+        assert found.counters("c").closed_early == 1
+
+
+@pytest.mark.parametrize("strategy", ["cascade", "ensemble"])
+@pytest.mark.parametrize(
+    "beside", [{"canary": {"to": "a/m", "share": 0.5}}, {"hedge": "p95"}, {"sticky": "user"}, {"cheapest_from": 0.5}]
+)
+def test_what_would_do_nothing_beside_several_answers_is_refused(strategy: str, beside: dict[str, Any]) -> None:
+    """A canary that nobody is ever sent to was taken, and told nowhere."""
+    with pytest.raises(ValueError, match=f"{strategy}.*{next(iter(beside))} would do nothing"):
+        ModelSettings.model_validate({"route": ["a/m", "b/m"], "strategy": strategy, **beside})
+    ModelSettings.model_validate({"route": ["a/m", "b/m"], "strategy": strategy, "sticky": "none", "hedge": None})
 
 
 async def test_sessions_stay_where_they_are_beside_a_canary(tmp_path: Path) -> None:

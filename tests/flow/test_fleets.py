@@ -197,6 +197,65 @@ async def test_requests_spread_over_replicas_and_the_explanation_names_them(tmp_
             await server.close()
 
 
+@pytest.mark.parametrize("strategy", ["ordered", "cheapest", "fastest"])
+async def test_equal_servers_share_what_comes_at_once_whatever_the_strategy(tmp_path: Path, strategy: str) -> None:
+    """`ordered`, which is what holds unless something is written, asked the first server for everything."""
+    servers = [ScriptedServer(Options(tokens=4, ttft_ms=300.0)) for _ in range(3)]
+    urls = [f"http://127.0.0.1:{await server.start()}/v1" for server in servers]
+    providers = {"fleet": {"kind": "vllm", "replicas": urls}, "up": {"kind": "scripted"}}
+    models = {"m": {"route": ["fleet/m", "up/scripted"], "strategy": strategy, "free": True}}
+    try:
+        async with live(settings(tmp_path, providers=providers, models=models, **PLAIN)) as gateway:
+            await gateway.services.prices.set(
+                "fleet/m", input_usd="0.01", output_usd="0.01", actor="test", effective_from=0.0
+            )
+            model = "fleet/m" if strategy == "ordered" else "m"
+            asked = [gateway.chat(model=model, messages=[{"role": "user", "content": f"{n}"}]) for n in range(6)]
+            told = await asyncio.gather(*asked)
+            assert {one.status for one in told} == {200}
+        if strategy == "fastest":  # whom nobody has measured is found out too
+            assert all(server.books.counters.calls for server in servers)
+        else:
+            assert [server.books.counters.calls for server in servers] == [2, 2, 2]
+    finally:
+        for server in servers:
+            await server.close()
+
+
+async def test_a_canary_of_several_servers_is_nobodys_fallback(tmp_path: Path) -> None:
+    """Only one of its servers was left out for those it is not tried on; a session of its share moved between them."""
+    servers = [ScriptedServer(Options(tokens=4)) for _ in range(3)]
+    urls = [f"http://127.0.0.1:{await server.start()}/v1" for server in servers]
+    providers = {"fleet": {"kind": "vllm", "replicas": urls}, "up": {"kind": "scripted", "fail_rate": 1.0}}
+    canary = {"to": "fleet/m", "share": 0.5}
+    models = {"m": {"route": ["up/scripted"], "canary": canary, "sticky": "session", "free": True}}
+    try:
+        async with live(settings(tmp_path, providers=providers, models=models, **PLAIN)) as gateway:
+            firsts = dict[str, str]()
+            for session in range(24):
+                headers = {"x-nearhit-dry-run": "1", "x-nearhit-session": f"s{session}"}
+                routing = (await gateway.chat(model="m", headers=headers)).json["routing"]
+                able = [row["target"] for row in routing["candidates"] if "left_out" not in row]
+                assert able == ["up/scripted"] if routing.get("first") != "canary" else len(able) == 4
+                firsts[f"s{session}"] = able[0]
+            assert len(set(firsts.values())) == 4
+    finally:
+        for server in servers:
+            await server.close()
+
+
+def test_servers_behind_one_host_are_told_apart_by_their_paths() -> None:
+    """An ingress gives each its path: all but one of them were lost without a word."""
+    transport, tasks = DirectTransport(), Tasks()
+
+    def build(address: str) -> Any:
+        chosen = ProviderSettings(kind="vllm", base_url=address)
+        return load_kind("vllm").build("fleet", chosen, transport=transport, tasks=tasks)
+
+    fleet = Fleet("fleet", ["http://lb/a/v1", "http://lb/b/v1", "http://lb/b/v1/", "http://10.0.0.1:8000/v1"], build)
+    assert fleet.replicas() == ["10.0.0.1:8000", "lb/a/v1", "lb/b/v1"]
+
+
 async def test_what_a_server_says_of_its_load_is_read(tmp_path: Path) -> None:
     """Other gateways send there too: our own count is not the load."""
     server = ScriptedServer(Options(ttft_ms=3_000))

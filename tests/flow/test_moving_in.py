@@ -108,13 +108,22 @@ async def test_what_is_settled_here_is_named_as_ignored(tmp_path: Path) -> None:
         "x-portkey-trace-id": "t-1",
         "Helicone-RateLimit-Policy": "10;w=60",
         "cf-aig-custom-cost": '{"per_token_in": 1}',
+        "x-portkey-config": "pc-prod-1",
+        "x-portkey-azure-resource-name": "res",
+        "Helicone-Moderations-Enabled": "true",
+        "x-litellm-disable-callbacks": "langfuse",
     }
+    keys = {"Helicone-Auth": "Bearer x", "x-portkey-api-key": "x", "cf-aig-authorization": "Bearer x"}
     async with live(settings(tmp_path)) as gateway:
         for stream in (False, True, False):  # the last one is a hit
-            told = await gateway.chat(headers=sent, stream=stream)
+            told = await gateway.chat(headers=sent | keys, stream=stream)
             assert told.status == 200
             assert set(told.headers["x-nearhit-ignored"].split(", ")) == {name.lower() for name in sent}
         assert "x-nearhit-ignored" not in (await gateway.chat()).headers
+        inline = {"x-portkey-config": '{"cache": {"mode": "simple"}}', "x-litellm-tags": "a"}
+        assert "x-nearhit-ignored" not in (await gateway.chat(headers=inline)).headers
+        inline["x-portkey-config"] = '{"cache": {"mode": "simple"}, "retry": {"attempts": 3}}'
+        assert (await gateway.chat(headers=inline)).headers["x-nearhit-ignored"] == "x-portkey-config"
 
 
 async def test_their_ids_and_counts_come_with_every_answer(tmp_path: Path) -> None:

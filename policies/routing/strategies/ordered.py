@@ -1,4 +1,4 @@
-"""As the operator wrote them. Does not know: anything about the places but where they stand."""
+"""As the operator wrote them; equal servers of one line stand in the same place. Does not know: anything else."""
 
 from collections.abc import Sequence
 
@@ -9,4 +9,4 @@ PARTS = ("place",)
 
 
 def costs(asked: Asked, places: Sequence[Place]) -> list[tuple[float]]:  # noqa: ARG001 - every strategy is asked alike
-    return [(float(place.number),) for place in places]
+    return [(float(place.number - place.beside),) for place in places]

@@ -20,3 +20,12 @@ def test_the_oldest_idle_ones_make_room_and_their_numbers_are_used_again() -> No
     assert len({deployment.number for deployment in there}) == len(there)
     assert max(deployment.number for deployment in there) <= 4_096
     assert not known.held.matched([1, 2], 0.0)
+
+
+def test_who_names_no_time_takes_nothing_off_the_time_that_was_named() -> None:
+    """Of refusals that come together one without a header ended a minute's rest after a second."""
+    place = Deployments(monotonic=lambda: 0.0).of(Target("up", "m"))
+    for patience, until in ((60.0, 60.0), (None, 60.0), (5.0, 5.0)):
+        place.sent(1, 0.0)
+        place.ended("patience", 0.0, prompt=1, patience=patience)
+        assert (place.allows(until - 0.1), place.allows(until)) == (False, True)

@@ -10,6 +10,7 @@ import pytest
 from gateway.attempts import Attempts, Live, Trial
 from gateway.call import Chunk
 from gateway.catalog import Target
+from gateway.deployments import Deployments
 from gateway.dispatch import Dispatcher
 from gateway.flights import Ended, Landing
 from gateway.tasks import Tasks
@@ -24,8 +25,8 @@ class Racing(Dispatcher):
 
     def __init__(self, live: Live) -> None:
         self._tasks = Tasks()
-        healthy = SimpleNamespace(circuit=SimpleNamespace(in_a_row=0))
-        self._deployments: Any = SimpleNamespace(of=lambda _: healthy)
+        self._monotonic = lambda: 0.0
+        self._deployments = Deployments(monotonic=self._monotonic)
         self._live = live
         self.begun = asyncio.Event()
         self.dropped: list[Live] = []
