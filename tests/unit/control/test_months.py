@@ -118,6 +118,8 @@ async def test_statements_split_shared_costs_exactly(home: House) -> None:
         "shared_usd": "0.00000001",
         "adjustments_usd": "0",
         "total_usd": "0.00225751",
+        "requests": sum(team["requests"] for team in told["teams"]),
+        "net_saved_usd": "0.000213",
     }
     assert [part["amount_usd"] for part in by_team["acme"]["shared"]] == ["0.000000008", "0.00016125"]
     assert [part["amount_usd"] for part in by_team["beta"]["shared"]] == ["0.000000002", "0.00016125"]
