@@ -15,9 +15,9 @@ from msgspec import Struct
 THRESHOLD = 3.5
 _WEEKS = 4
 _WEEK = 7
-_LEAST = 3  # days of one weekday that say what that weekday is like
+_FEWEST = 3  # days of one weekday that say what that weekday is like
 _SIGMA = 1.4826  # makes the median absolute deviation of a normal distribution its standard deviation
-_NOISE = 0.1  # of the expected amount: variation below is never worth a look
+LEAST = 0.35  # of the expected amount: a difference below is never worth a look
 
 
 class Flag(Struct, frozen=True):
@@ -34,11 +34,11 @@ def flags(amounts: Sequence[int], floor: int, threshold: float = THRESHOLD) -> l
     found: list[Flag] = []
     for day, amount in enumerate(amounts):
         known = [amounts[day - week * _WEEK] for week in range(1, _WEEKS + 1) if day >= week * _WEEK]
-        if len(known) < _LEAST:
+        if len(known) < _FEWEST:
             continue
         expected = float(median(known))
         scale = _SIGMA * float(median(abs(before - expected) for before in known))
-        scale = max(scale, _NOISE * expected, floor / threshold, 1.0)
+        scale = max(scale, LEAST / threshold * expected, floor / threshold, 1.0)
         score = (amount - expected) / scale
         if abs(score) >= threshold:
             found.append(Flag(day, amount, round(expected), round(score, 2)))

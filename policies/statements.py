@@ -44,9 +44,13 @@ class Shared(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What a statement needs beside the lines of its month. `by`: how fine those are."""
+    """What a statement needs beside the lines of its month. `by`: how fine those are.
+
+    `nobody`: those of no team pay a part of what is shared, as in months that were closed before 2026-11-26.
+    """
 
     by: Literal["user", "key", "model"] = "user"
+    nobody: bool = True
     teams: list[TeamFacts] = []
     shared: list[Shared] = []
 
@@ -103,6 +107,7 @@ def shares(amount: int, weights: Mapping[str, int]) -> dict[str, int]:
 def bills(spent: Mapping[str, int], adjusted: Mapping[str, int], facts: Facts) -> list[TeamBill]:
     """A bill per team, in order of name: `spent` and `adjusted` nano-USD per team, shared costs split.
 
+    Shared costs are split among teams; where nobody of any team asked, those of none bear them.
     What a shared team spent is split among the others; its own bill then carries the same amount taken off, so that
     all bills together are the ledger's sum and the fixed shared costs, to the nano-USD.
     """
@@ -118,14 +123,14 @@ def bills(spent: Mapping[str, int], adjusted: Mapping[str, int], facts: Facts) -
         )
         for name in teams
     }
+    takers = [name for name in found if name or facts.nobody] or list(found)
     for shared in facts.shared:
-        _share(shared, found, spent)
+        _share(shared, [name for name in takers if name != shared.team], found, spent)
     return list(found.values())
 
 
-def _share(shared: Shared, found: Mapping[str, TeamBill], spent: Mapping[str, int]) -> None:
+def _share(shared: Shared, takers: Sequence[str], found: Mapping[str, TeamBill], spent: Mapping[str, int]) -> None:
     amount = shared.amount_nano if shared.team is None else spent.get(shared.team, 0)
-    takers = [name for name in found if name != shared.team]
     if not amount or not takers:
         return
     weights = _weights(shared, takers, found, spent)

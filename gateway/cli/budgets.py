@@ -15,10 +15,10 @@ def set_budgets(  # noqa: PLR0913 - one name per flag
     scope: str,
     limit_usd: str | None = None,
     *,
-    window: WindowKind = "month",
-    timezone: str = "UTC",
-    mode: Mode = "hard",
-    alerts: str = "0.5,0.8,0.95",
+    window: WindowKind | None = None,
+    timezone: str | None = None,
+    mode: Mode | None = None,
+    alerts: str | None = None,
     rpm: int | Literal["none"] | None = None,
     tpm: int | Literal["none"] | None = None,
     on_exhausted: str | None = None,
@@ -34,13 +34,13 @@ def set_budgets(  # noqa: PLR0913 - one name per flag
     limit_usd
         A decimal amount such as 10.00, or none.
     window
-        When it begins anew.
+        When it begins anew; month for a new one.
     timezone
-        IANA name; the window begins at its midnight.
+        IANA name; the window begins at its midnight. UTC for a new one.
     mode
-        hard refuses beyond the limit, soft only warns.
+        hard refuses beyond the limit, soft only warns; hard for a new one.
     alerts
-        Fractions of the limit, with commas between.
+        Fractions of the limit, with commas between; 0.5,0.8,0.95 for a new one.
     rpm
         Requests per minute, or none.
     tpm
@@ -52,14 +52,14 @@ def set_budgets(  # noqa: PLR0913 - one name per flag
     """
     given: dict[str, object] = {"rpm": rpm, "tpm": tpm}
     given |= {"on_exhausted": on_exhausted, "degrade_at": degrade_at, "limit_usd": limit_usd}
+    given |= {"window": window, "timezone": timezone, "mode": mode}
     body = {name: None if value == _NONE else value for name, value in given.items() if value is not None}
-    if limit_usd not in (None, _NONE):
+    if alerts is not None:
         try:
-            shares = [float(share) for share in alerts.split(",") if share.strip()]
+            body["alerts"] = [float(share) for share in alerts.split(",") if share.strip()]
         except ValueError:
             show.line(f"--alerts takes fractions of the limit such as 0.5,0.8,0.95, not {alerts!r}")
             return 2
-        body |= {"window": window, "timezone": timezone, "mode": mode, "alerts": shares}
     with control(settings_of(options)) as gateway:
         made = gateway.ask("PUT", f"/api/v1/budgets/{quote(scope, safe='/:=')}", body=body)
     if options.json:

@@ -20,16 +20,23 @@ from gateway.db.usage_cut import LABELLED_BY
 PAGE = 500
 """Rows read at once: few enough that other requests need not wait for them."""
 
+EVER = (0.0, 1e10)
+"""`[start, end)` in seconds since the epoch around every row."""
+
 _MOST_SPANS = 32  # hours read at once
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """The newest `limit` rows that match `where`, older than the row `before`; `failed`: answered with 400 or more."""
+    """The newest `limit` rows of a span that match `where`, older than the row `before`.
+
+    `failed`: only those answered with 400 or more.
+    """
 
     limit: int
     before: str | None
     where: Mapping[str, str]
     failed: bool
+    span: tuple[float, float] = EVER
 
     @property
     def any(self) -> bool:
@@ -46,6 +53,8 @@ async def newest(connection: AsyncConnection, dialect: Dialect, wanted: Wanted) 
     row = RequestRow
     rows = select(row)
     last = await _before(connection, wanted.before)
+    if wanted.span != EVER:
+        rows = rows.where(row.at >= wanted.span[0], row.at < wanted.span[1])
     if wanted.before is not None:
         rows = rows.where(row.at <= last, or_(row.at < last, row.id < wanted.before))
     if wanted.failed:
@@ -55,7 +64,7 @@ async def newest(connection: AsyncConnection, dialect: Dialect, wanted: Wanted) 
         return list((await connection.execute(in_order)).mappings())
     rows = rows.where(*conditions(dialect, wanted.where))
     found: list[Any] = []
-    async for some in _growing(_spans(connection, wanted, int(last))):
+    async for some in _growing(_spans(connection, wanted, int(min(last, wanted.span[1])))):
         # Apart from the order that is wanted: else PostgreSQL walks the index of time and looks at every row of it.
         inside = rows.where(or_(*(_within(span) for span in some))).cte("inside").prefix_with("MATERIALIZED")
         columns = [column.label(str(column.name)) for column in inside.columns]  # "user" is a name of another kind here
@@ -97,7 +106,7 @@ async def _spans(connection: AsyncConnection, wanted: Wanted, last: int) -> Asyn
     label = next((name for name in named if name not in plain), None)
     known = select(Setting.name, Setting.value).where(Setting.name.in_((ROWS_FROM, DAYS_TO)))
     floors = {row[0]: int(row[1]) for row in await connection.execute(known)}
-    made, first = floors.get(DAYS_TO, 0), floors.get(ROWS_FROM, 0)
+    made, first = floors.get(DAYS_TO, 0), max(floors.get(ROWS_FROM, 0), int(wanted.span[0]))
     by_hour = _Sought(UsageHour, "", plain, wanted.failed)
     for hour in await _starts(connection, by_hour, (max(first // HOUR, made * 24), last // HOUR)):
         yield _Span(hour * HOUR, (hour + 1) * HOUR)

@@ -18,7 +18,7 @@ from sqlalchemy import Row, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.db.listing import PAGE, Wanted, newest, page
+from gateway.db.listing import EVER, PAGE, Wanted, newest, page
 from gateway.db.models import (
     BudgetAlert,
     BudgetRow,
@@ -200,9 +200,10 @@ class Queries:
         before: str | None = None,
         where: Mapping[str, str] | None = None,
         failed: bool = False,
+        span: tuple[float, float] = EVER,
     ) -> list[RequestLine]:
         """Newest first. `before`: the last id of the page before. `failed`: only those answered with 400 or more."""
-        wanted = Wanted(limit=min(limit, _MOST_ROWS), before=before, where=where or {}, failed=failed)
+        wanted = Wanted(limit=min(limit, _MOST_ROWS), before=before, where=where or {}, failed=failed, span=span)
         async with self._database.read(patience=_PATIENCE) as connection:
             return [_line(RequestLine, row) for row in await newest(connection, self._database.dialect, wanted)]
 

@@ -15,7 +15,7 @@ from gateway.routes.spend_view import View, read_view, starts_of
 from gateway.routes.usage import reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
 from gateway.web.sheet import Cell
-from policies.anomalies import THRESHOLD, Flag, causes, flags
+from policies.anomalies import LEAST, THRESHOLD, Flag, causes, flags
 from policies.money import NANO_PER_USD, dollars
 
 _DAYS = 90
@@ -35,14 +35,16 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 async def anomalies(queries: Queries, view: View, where: dict[str, str]) -> tuple[list[tuple[str, int]], list[Found]]:
-    """(label, nano-USD) of every day, and the days out of line, newest first."""
+    """(label, nano-USD) of every day, and the days out of line, newest first. The last day still runs: what it has not
+    spent yet says nothing."""
     starts = starts_of(view)
     bounds = [*(at for _, at in starts), view.span()[1]]
     amounts = [sum(row.cost_nano for row in groups) for groups in await queries.series(bounds, (), where)]
     begun = next((day for day, amount in enumerate(amounts) if amount), len(amounts))  # before it nothing was usual
     starts, bounds, amounts = starts[begun:], bounds[begun:], amounts[begun:]
     found: list[Found] = []
-    for flag in reversed(flags(amounts, _FLOOR)[-_MOST_FLAGS:]):
+    told = [flag for flag in flags(amounts, _FLOOR) if flag.score > 0 or flag.day < len(amounts) - 1]
+    for flag in reversed(told[-_MOST_FLAGS:]):
         since = max(0, flag.day - _USUAL_DAYS)
         reasons: list[tuple[str, str, int]] = []
         for dimension in _CAUSES:
@@ -78,7 +80,9 @@ async def anomalies_page(visitor: VisitorDep) -> Response[bytes]:
     """The last ninety days, those out of line, and what made the difference."""
     view, days, found = await _seen(visitor)
     flagged = {item.label: item.flag for item in found}
-    return visitor.page("anomalies.html", days=days, found=found, flagged=flagged, threshold=THRESHOLD, view=view)
+    return visitor.page(
+        "anomalies.html", days=days, found=found, flagged=flagged, threshold=THRESHOLD, least=LEAST, view=view
+    )
 
 
 @get("/anomalies.csv", opt={"role": "viewer"})

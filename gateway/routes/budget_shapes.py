@@ -3,7 +3,9 @@
 Knows: shapes, and which of them say "leave it as it is". Does not know: who may ask, how limits are kept.
 """
 
-from msgspec import UNSET, Struct, UnsetType, field
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
 
 from gateway.db import budgets, rates
 from gateway.db.rows import BudgetState
@@ -21,15 +23,16 @@ class BudgetWanted(Struct, kw_only=True, forbid_unknown_fields=True):
     """`limit_usd` as a decimal (a string keeps every digit). `alerts`: fractions of the limit.
 
     `rpm`, `tpm`: requests and tokens per minute. `on_exhausted`: `refuse`, or `degrade:<model>` to have a cheaper model
-    answer once the fraction `degrade_at` of the limit is used. What is left out of `limit_usd`, `rpm`, `tpm` and
-    `on_exhausted` stays as it is, `null` takes it away; the other fields belong to `limit_usd`.
+    answer once the fraction `degrade_at` of the limit is used. What is left out stays as it is; `null` takes
+    `limit_usd`, `rpm` or `tpm` away. A new limit in money is `hard`, per `month` in UTC, with alerts at 0.5, 0.8 and
+    0.95 where nothing else is said.
     """
 
     limit_usd: str | int | float | UnsetType | None = UNSET
-    window: WindowKind = "month"
-    timezone: str = "UTC"
-    mode: Mode = "hard"
-    alerts: list[float] = field(default_factory=lambda: [0.5, 0.8, 0.95])
+    window: WindowKind | UnsetType = UNSET
+    timezone: str | UnsetType = UNSET
+    mode: Mode | UnsetType = UNSET
+    alerts: list[float] | UnsetType = UNSET
     rpm: int | UnsetType | None = UNSET
     tpm: int | UnsetType | None = UNSET
     on_exhausted: str | UnsetType = UNSET
@@ -88,10 +91,14 @@ class BudgetView(Struct, kw_only=True):
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """A change in the ledger's terms. `budget` None: no limit in money; UNSET: as it is. `degrade`: model and share."""
+    """A change in the ledger's terms. `limit` None: no limit in money; UNSET: as it is. `degrade`: model and share.
+
+    `terms`: what was said of that limit beside its amount, by the names of `Budget`.
+    """
 
     scope: str
-    budget: Budget | UnsetType | None = UNSET
+    limit: int | UnsetType | None = UNSET
+    terms: dict[str, Any] = {}
     rpm: int | UnsetType | None = UNSET
     tpm: int | UnsetType | None = UNSET
     degrade: tuple[str | None, float | None] | UnsetType = UNSET
@@ -108,7 +115,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 def wanted_budget(scope: str, data: BudgetWanted) -> Wanted:
     """The request in the ledger's terms. Raises InvalidRequest naming the field."""
-    if data.limit_usd is UNSET and data.rpm is UNSET and data.tpm is UNSET and data.on_exhausted is UNSET:
+    terms = _terms(data)
+    if all(value is UNSET for value in (data.limit_usd, data.rpm, data.tpm, data.on_exhausted)) and not terms:
         raise InvalidRequest("Give at least one of limit_usd, rpm, tpm and on_exhausted.", param="limit_usd")
     degrade = _degrade(data)
     try:
@@ -121,26 +129,23 @@ def wanted_budget(scope: str, data: BudgetWanted) -> Wanted:
         )
     except ValueError as error:
         raise InvalidRequest(str(error), param=_field_of(str(error))) from error
-    budget: Budget | UnsetType | None = UNSET if data.limit_usd is UNSET else None
-    if data.limit_usd is not UNSET and data.limit_usd is not None:
-        budget = _budget(scope, str(data.limit_usd), data)
-    return Wanted(scope=scope, budget=budget, rpm=data.rpm, tpm=data.tpm, degrade=degrade)
+    limit = data.limit_usd if data.limit_usd is UNSET or data.limit_usd is None else _amount(str(data.limit_usd))
+    if limit is not UNSET and limit is not None:
+        checked(Budget(scope=scope, limit_nano=limit, **terms))
+    return Wanted(scope=scope, limit=limit, terms=terms, rpm=data.rpm, tpm=data.tpm, degrade=degrade)
 
 
-def _budget(scope: str, limit: str, data: BudgetWanted) -> Budget:
+def _terms(data: BudgetWanted) -> dict[str, Any]:
+    said = {name: getattr(data, name) for name in ("window", "timezone", "mode")}
+    said["alerts"] = UNSET if data.alerts is UNSET else tuple(sorted(data.alerts))
+    return {name: value for name, value in said.items() if value is not UNSET}
+
+
+def _amount(limit: str) -> int:
     try:
-        amount = nano(limit.strip())
+        return nano(limit.strip())
     except ValueError as error:
         raise InvalidRequest(f"`limit_usd`: {error}", param="limit_usd") from error
-    wanted = Budget(
-        scope=scope,
-        limit_nano=amount,
-        window=data.window,
-        timezone=data.timezone,
-        mode=data.mode,
-        alerts=tuple(sorted(data.alerts)),
-    )
-    return checked(wanted)
 
 
 def checked(budget: Budget) -> Budget:

@@ -80,15 +80,17 @@ async def set_limit(asking: Asking, wanted: Wanted) -> BudgetView:
 
 def _next_budget(services: Services, wanted: Wanted, before: BudgetState | None) -> Budget | UnsetType | None:
     """The limit in money there will be: what is asked for, with what is left out as it was."""
-    budget = wanted.budget
-    if budget is UNSET:
-        if wanted.degrade is UNSET:
-            return UNSET
-        if before is None:
-            raise InvalidRequest("`on_exhausted` needs a limit in money: give `limit_usd` too.", param="on_exhausted")
-        budget = _budget_of(before)
-    if budget is None:
+    limit = wanted.limit
+    if limit is None:
         return None
+    if limit is UNSET and wanted.degrade is UNSET and not wanted.terms:
+        return UNSET
+    if limit is UNSET and before is None:
+        named = next(iter(wanted.terms), "on_exhausted")
+        raise InvalidRequest(f"`{named}` needs a limit in money: give `limit_usd` too.", param=named)
+    budget = Budget(scope=wanted.scope, limit_nano=0) if before is None else _budget_of(before)
+    amount = {} if limit is UNSET else {"limit_nano": limit}
+    budget = structs.replace(budget, **amount, **wanted.terms)
     degrade = wanted.degrade
     if degrade is UNSET:
         degrade = (before.degrade_to, before.degrade_at) if before is not None else (None, None)

@@ -20,6 +20,7 @@ from gateway.errors import GatewayError, InvalidRequest
 from gateway.routes.alerts import reached
 from gateway.routes.budget_shapes import BudgetView
 from gateway.routes.budgets import BudgetWanted, retire_limit, set_limit, views, wanted_budget
+from gateway.routes.meanwhile import SEEN, changed, mark
 from gateway.routes.usage import reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router
 from policies.budget import KINDS, Mode, WindowKind
@@ -36,6 +37,17 @@ _NEW = {
     "tpm": "",
     "degrade_to": "",
     "degrade_at": "",
+}
+_TOLD = {
+    "limit_usd": "limit in USD",
+    "window": "window",
+    "timezone": "time zone",
+    "mode": "mode",
+    "alerts": "alerts at",
+    "rpm": "requests per minute",
+    "tpm": "tokens per minute",
+    "degrade_to": "when exhausted ask",
+    "degrade_at": "from",
 }
 _LOOKED_THROUGH = 500
 _SHOWN_ALERTS = 20
@@ -105,7 +117,7 @@ async def _page(visitor: Visitor, *, problem: str = "", form: Mapping[str, str] 
         problem=problem,
         notice=f"The budget {done} is set." if done else "",
         editing=shown["scope"] if shown else "",
-        form={**_NEW, **(form or shown or {"scope": editing})},
+        form={**_NEW, SEEN: mark(shown), **(form or shown or {"scope": editing})},
     )
 
 
@@ -183,11 +195,17 @@ async def budgets_page(visitor: VisitorDep) -> Response[bytes]:
 async def set_budget(visitor: VisitorDep) -> Response[bytes]:
     """Set or change the limits of a scope."""
     form = await visitor.form()
-    scope = form.get("scope", "")
+    scope, entered = form.get("scope", ""), {name: form.get(name, "") for name in (*_NEW, SEEN)}
+    found = await views(visitor.services, visitor.principal)
+    current = next((fields_of(one) for one in found if one.scope == scope), None)
+    if told := changed(form, current, _TOLD):
+        if current == {name: entered[name] for name in _NEW}:  # the same form sent twice
+            return visitor.go("/ui/budgets?" + urlencode({"done": scope}))
+        return await _page(visitor, problem=f"{scope}: {told}", form={**entered, SEEN: mark(current)})
     try:
         await set_limit(visitor, wanted_budget(scope, wanted(form)))
     except GatewayError as error:
-        return await _page(visitor, problem=error.message, form={name: form.get(name, "") for name in _NEW})
+        return await _page(visitor, problem=error.message, form=entered)
     return visitor.go("/ui/budgets?" + urlencode({"done": scope}))
 
 

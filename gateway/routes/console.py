@@ -5,7 +5,6 @@ Knows: forms and which numbers each page shows. Does not know: SQL, money's rule
 """
 
 from typing import Annotated, cast
-from urllib.parse import urlencode
 
 from litestar import Response, get, post
 from litestar.params import FromPath, FromQuery, QueryParameter
@@ -23,7 +22,7 @@ from gateway.routes import shapes
 from gateway.routes.cache_admin import FeedbackWanted, judge
 from gateway.routes.charged_price import price_view
 from gateway.routes.requests import answer, detail
-from gateway.routes.spend_view import is_dimension
+from gateway.routes.requests_view import FIELDS, Chosen, read_chosen
 from gateway.routes.usage import month_start, reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router
 from gateway.web.pages import HEADERS
@@ -32,7 +31,6 @@ from gateway.web.why import sentence
 from gateway.web.words import DASH, MARKS, millis
 
 _PAGE = 50
-_FILTERS = ("model", "team", "key", "cache")
 _ROLE_WORDS: dict[Role, str] = {
     "app": "calls models, opens nothing here",
     "viewer": "sees usage and requests",
@@ -56,31 +54,29 @@ async def requests_page(
     visitor: VisitorDep, failed: FromQuery[bool] = False, before: FromQuery[str | None] = None
 ) -> Response[bytes]:
     """Requests by filter, newest first."""
-    services, asked = visitor.services, _asked(visitor)
-    queries = Queries(services.database)
-    where = {**{name: value for name, value in asked.items() if value}, **reach(visitor.principal)}
-    rows = await queries.recent_requests(_PAGE, before, where, failed)
-    chosen = {name: value for name, value in asked.items() if value} | ({"failed": "true"} if failed else {})
+    services, chosen = visitor.services, asked_for(visitor, failed=failed)
+    where = {**chosen.where, **reach(visitor.principal)}
+    rows = await Queries(services.database).recent_requests(_PAGE, before, where, failed, chosen.span())
+    narrowed = [(name, value) for name, value in chosen.asked.items() if name not in FIELDS]
     return visitor.page(
         "requests.html",
         rows=rows,
-        filters={**asked, "failed": failed},
-        narrowed=[(name, asked[name], urlencode({**chosen, name: ""})) for name in asked if name not in _FILTERS],
+        filters={**chosen.asked, "failed": failed},
+        chosen=chosen,
+        narrowed=[(name, value, chosen.address(without=name)) for name, value in narrowed],
         marks=list(MARKS),
         models=services.models(),
-        query=urlencode(chosen),
+        query=chosen.address(),
         before=before,
-        first_query=urlencode(chosen),
-        next=len(rows) == _PAGE,
-        next_query=urlencode({**chosen, "before": rows[-1].id}) if rows else "",
+        next_query=chosen.address(before=rows[-1].id) if len(rows) == _PAGE else "",
+        kept=services.settings.retention.requests,
     )
 
 
-def _asked(visitor: Visitor) -> dict[str, str]:
-    """The form's fields, and whatever else the spend page narrows to."""
-    given = visitor.request.query_params
-    more = [str(name) for name in given if is_dimension(str(name)) and name not in _FILTERS and given.get(name)]
-    return {name: (given.get(name) or "")[:200] for name in (*_FILTERS, *more)}
+def asked_for(visitor: Visitor, *, failed: bool) -> Chosen:
+    """The view that the address asks for."""
+    given = {str(name): str(value) for name, value in visitor.request.query_params.items()}
+    return read_chosen(given, visitor.services.now(), failed=failed)
 
 
 class Timeline(Struct, kw_only=True):

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from gateway.auth import within
 from gateway.call import Principal
+from gateway.db.listing import EVER
 from gateway.db.queries import Queries
 from gateway.db.rows import EntryLine, PriceLine, RequestDetail, RequestLine
 from gateway.errors import NotFound
@@ -21,7 +22,7 @@ from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
 from gateway.routes.charged_price import PriceView, price_view
 from gateway.routes.told import items, number, numbers, records, text
-from gateway.routes.usage import filters
+from gateway.routes.usage import filters, span_of
 from gateway.services import Services
 from gateway.web.sheet import csv_bytes
 from policies.money import usd
@@ -319,10 +320,16 @@ async def list_requests(
     failed: FromQuery[bool] = False,
     form: Annotated[Literal["json", "csv"] | None, QueryParameter(name="format")] = None,
 ) -> RequestList | Response[bytes]:
-    """Newest first, filtered as in `/api/v1/usage`. `failed`: only those answered with 400 or more."""
+    """Newest first, filtered as in `/api/v1/usage`; `from` and `to` as there, left out all there are.
+
+    `failed`: only those answered with 400 or more.
+    """
     await caller.services.ledger.catch_up()
-    queries = Queries(caller.services.database)
-    rows = await queries.recent_requests(limit, before, filters(caller.request, caller.principal), failed)
+    start, end = caller.request.query_params.get("from"), caller.request.query_params.get("to")
+    its = span_of(start or "1970-01-01", end, caller.services.now())
+    span = (its.start, EVER[1] if end is None else its.end)
+    where = filters(caller.request, caller.principal)
+    rows = await Queries(caller.services.database).recent_requests(limit, before, where, failed, span)
     if form == "csv":
         return as_csv(rows)
     return RequestList(data=[view(row) for row in rows], next=rows[-1].id if len(rows) == limit else None)

@@ -12,6 +12,7 @@ from litestar import Response, get, post
 from litestar.types import ControllerRouterHandler
 
 from gateway.errors import GatewayError, InvalidRequest
+from gateway.routes.meanwhile import SEEN, changed, mark
 from gateway.routes.statements import SharedCostView, SharedCostWanted, set_shared, shared_costs, take_out_shared
 from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
 from gateway.web.sheet import Cell
@@ -25,6 +26,14 @@ SPLITS: tuple[tuple[Split, str], ...] = (
     ("fixed", "by fixed weights"),
 )
 _FIELDS = ("name", "amount_usd", "team", "split", "shares", "from_month", "until_month")
+_TOLD = {
+    "amount_usd": "amount in USD",
+    "team": "what is spent by",
+    "split": "split",
+    "shares": "weights",
+    "from_month": "from",
+    "until_month": "until",
+}
 _LONGEST = 200
 
 
@@ -79,7 +88,7 @@ async def _page(visitor: Visitor, *, problem: str = "", form: dict[str, str] | N
         splits=SPLITS,
         words=dict(SPLITS),
         editing=shown["name"] if shown else "",
-        form={**empty, **(form or shown or {})},
+        form={**empty, SEEN: mark(shown), **(form or shown or {})},
         problem=problem,
         notice=f"{done} is set, for every open month from its first on." if done else "",
     )
@@ -106,11 +115,18 @@ async def shared_costs_csv(visitor: VisitorDep) -> Response[bytes]:
 async def set_cost(visitor: VisitorDep) -> Response[bytes]:
     """Set or change a shared cost."""
     form = await visitor.form()
+    entered, name = {field: form.get(field, "") for field in (*_FIELDS, SEEN)}, form.get("name", "")
+    found = await shared_costs(visitor.services, visitor.principal)
+    current = next((_fields_of(one) for one in found if one.name == name), None)
+    if told := changed(form, current, _TOLD):
+        if current == {field: entered[field] for field in _FIELDS}:  # the same form sent twice
+            return visitor.go("/ui/statements/shared?" + urlencode({"done": name}))
+        return await _page(visitor, problem=f"{name}: {told}", form={**entered, SEEN: mark(current)})
     try:
-        await set_shared(visitor, form.get("name", ""), wanted(form))
+        await set_shared(visitor, name, wanted(form))
     except GatewayError as error:
-        return await _page(visitor, problem=error.message, form={name: form.get(name, "") for name in _FIELDS})
-    return visitor.go("/ui/statements/shared?" + urlencode({"done": form.get("name", "")}))
+        return await _page(visitor, problem=error.message, form=entered)
+    return visitor.go("/ui/statements/shared?" + urlencode({"done": name}))
 
 
 @post("/statements/shared/out", opt={"role": "finance"}, status_code=200)

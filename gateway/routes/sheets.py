@@ -14,9 +14,9 @@ from gateway.db.queries import Queries
 from gateway.errors import NotFound
 from gateway.routes import budgets, keys
 from gateway.routes.cache_stats import statistics
+from gateway.routes.console import asked_for
 from gateway.routes.dashboard import ChosenPeriod, span_of
 from gateway.routes.requests import as_csv as requests_csv
-from gateway.routes.spend_view import is_dimension
 from gateway.routes.usage import as_csv as usage_csv
 from gateway.routes.usage import reach, shown
 from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
@@ -27,16 +27,11 @@ from policies.money import dollars
 _MOST_ROWS = 1_000
 
 
-def _narrows(name: str) -> bool:
-    return name == "cache" or is_dimension(name)
-
-
 async def _requests(visitor: Visitor) -> Response[bytes]:
-    asked = visitor.request.query_params
-    where = {str(name): value for name in asked if _narrows(str(name)) and (value := asked.get(name))}
+    chosen = asked_for(visitor, failed=visitor.request.query_params.get("failed") == "true")
+    where = {**chosen.where, **reach(visitor.principal)}
     queries = Queries(visitor.services.database)
-    failed = asked.get("failed") == "true"
-    return requests_csv(await queries.recent_requests(_MOST_ROWS, None, {**where, **reach(visitor.principal)}, failed))
+    return requests_csv(await queries.recent_requests(_MOST_ROWS, None, where, chosen.failed, chosen.span()))
 
 
 async def _keys(visitor: Visitor) -> Response[bytes]:

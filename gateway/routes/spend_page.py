@@ -5,7 +5,6 @@ Knows: which links and columns the page has. Does not know: SQL, how a view is r
 
 from datetime import date, datetime, timedelta
 from functools import partial
-from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
 from litestar import Response, get
@@ -15,6 +14,7 @@ from gateway.auth import ORG_WIDE, may
 from gateway.db.queries import Queries
 from gateway.db.tag_names import tag_names
 from gateway.errors import InvalidRequest
+from gateway.routes.requests_view import listed
 from gateway.routes.spend_view import DIMENSIONS, Spending, View, read_view, spending
 from gateway.routes.usage import reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
@@ -60,8 +60,8 @@ def presets(view: View, now: float) -> list[tuple[str, str, bool]]:
 
 
 def _requests_address(view: View, group: dict[str, str]) -> str:
-    """The list of requests of a row; it knows no empty values."""
-    return urlencode({name: value for name, value in {**view.where, **group}.items() if value})
+    """The list of the requests of a row."""
+    return listed({**view.where, **group}, (view.first, view.last), view.zone)
 
 
 @get("/spend", opt={"role": "viewer"})

@@ -5,6 +5,7 @@ Knows: dimensions, dates in a time zone, the period before, filters. Does not kn
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
+from typing import TypeVar
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -18,9 +19,11 @@ from gateway.db.usage import MOST_GROUPS
 from gateway.errors import InvalidRequest
 from policies.budget import period
 
+Otherwise = TypeVar("Otherwise", date, date | None)
 DIMENSIONS = ("team", "project", "key", "user", "model", "provider", "model_used", "operation", "source")
 _TAG = "tag:"
 _LONGEST_DAYS = 400
+_YEARS = range(2000, 2201)
 _CHARTED = 7
 _LONGEST_VALUE = 200
 REST = "all others"
@@ -65,7 +68,7 @@ class View(Struct, frozen=True, kw_only=True):
     def span(self) -> tuple[float, float]:
         """`[start, end)` in seconds since the epoch."""
         zone = ZoneInfo(self.zone)
-        return _midnight(self.first, zone), _midnight(self.last + timedelta(days=1), zone)
+        return midnight(self.first, zone), midnight(self.last + timedelta(days=1), zone)
 
     def address(self, **changes: str) -> str:
         """The query string of this view with some of it replaced. A filter may be empty: requests without a user."""
@@ -94,14 +97,9 @@ class View(Struct, frozen=True, kw_only=True):
 def read_view(asked: Mapping[str, str], now: float) -> View:
     """Raises InvalidRequest that names what is wrong with the address."""
     zone = asked.get("zone") or "UTC"
-    try:
-        today = datetime.fromtimestamp(now, ZoneInfo(zone)).date()
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise InvalidRequest(
-            f"There is no time zone {zone[:60]!r}; use a name like Europe/Berlin.", param="zone"
-        ) from error
-    first = _day(asked.get("from"), today.replace(day=1), "from")
-    last = _day(asked.get("to"), today, "to")
+    this_day = today(zone, now)
+    first = day_of(asked.get("from"), this_day.replace(day=1), "from")
+    last = day_of(asked.get("to"), this_day, "to")
     if first > last:
         raise InvalidRequest("`from` must not lie after `to`.", param="from")
     if (last - first).days >= _LONGEST_DAYS:
@@ -127,16 +125,31 @@ def _dimension(name: str, param: str) -> str:
     )
 
 
-def _day(text: str | None, otherwise: date, param: str) -> date:
+def today(zone: str, now: float) -> date:
+    """The date there. Raises InvalidRequest for what is no time zone."""
+    try:
+        return datetime.fromtimestamp(now, ZoneInfo(zone)).date()
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise InvalidRequest(
+            f"There is no time zone {zone[:60]!r}; use a name like Europe/Berlin.", param="zone"
+        ) from error
+
+
+def day_of(text: str | None, otherwise: Otherwise, param: str) -> date | Otherwise:
+    """The date that was written, if one was. Raises InvalidRequest."""
     if not text:
         return otherwise
     try:
-        return date.fromisoformat(text)
+        day = date.fromisoformat(text)
     except ValueError as error:
         raise InvalidRequest(f"`{param}` must be a date like 2026-11-01.", param=param) from error
+    if day.year not in _YEARS:
+        raise InvalidRequest(f"`{param}` must lie between {_YEARS[0]} and {_YEARS[-1]}.", param=param)
+    return day
 
 
-def _midnight(day: date, zone: ZoneInfo) -> float:
+def midnight(day: date, zone: ZoneInfo) -> float:
+    """The first instant of a date, in seconds since the epoch."""
     noon = datetime(day.year, day.month, day.day, 12, tzinfo=zone).timestamp()
     return float(period("day", zone, noon).start)
 
@@ -226,4 +239,4 @@ def starts_of(view: View) -> list[tuple[str, float]]:
     """The first instant of each day, of each week above a quarter of a year."""
     zone, step = ZoneInfo(view.zone), 1 if view.days <= 100 else 7
     days = [view.first + timedelta(days=n) for n in range(0, view.days, step)]
-    return [(day.isoformat(), _midnight(day, zone)) for day in days]
+    return [(day.isoformat(), midnight(day, zone)) for day in days]

@@ -74,7 +74,7 @@ async def _opened(request: AnyRequest, person: Person) -> Response[bytes]:
     after: dict[str, object] = {"role": person.role, "team": person.team or None}
     said = said_by(services, principal, Change("session.open", person.actor, after=after), peer(request))
     token = await Sessions(services).open(principal, said, person=True)
-    answer = html(render("signed_in.html", back=person.back))
+    answer = html(render("onward.html", title="Signed in", back=person.back))
     answer.cookies.extend([session_cookie(request, token), _login_cookie(request, "")])
     return answer
 

@@ -90,6 +90,8 @@ class Sums(Struct, kw_only=True):
     shared_usd: str
     adjustments_usd: str
     total_usd: str
+    requests: int
+    net_saved_usd: str
 
 
 class StatementView(Struct, kw_only=True):
@@ -173,6 +175,8 @@ def statement_view(of: Statement) -> StatementView:
             shared_usd=usd(sum(bill.shared_nano for bill in bills)),
             adjustments_usd=usd(sum(bill.adjustments_nano for bill in bills)),
             total_usd=usd(sum(bill.total_nano for bill in bills)),
+            requests=sum(bill.facts.requests for bill in bills),
+            net_saved_usd=usd(sum(bill.facts.net_saved_nano for bill in bills)),
         ),
     )
 

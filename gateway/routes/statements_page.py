@@ -38,7 +38,7 @@ async def month_page(visitor: VisitorDep, name: FromPath[str]) -> Response[bytes
 async def _page(visitor: Visitor, name: str, *, problem: str = "") -> Response[bytes]:
     services, principal = visitor.services, visitor.principal
     await services.ledger.report()
-    team = own_team(principal, visitor.request.query_params.get("team") or None)
+    team = own_team(principal, visitor.request.query_params.get("team"))
     found = statement_view(await statement(services.database, name, services.now(), team))
     shown = view(await month(services.database, name, services.now(), team))
     may_close = may(principal, "finance") and principal.team == ORG_WIDE and shown.state != "sealed"
@@ -64,7 +64,7 @@ def _may_share(visitor: Visitor) -> bool:
 async def month_csv(visitor: VisitorDep, name: FromPath[str]) -> Response[bytes]:
     """The statements of a month, line by line."""
     services = visitor.services
-    team = own_team(visitor.principal, visitor.request.query_params.get("team") or None)
+    team = own_team(visitor.principal, visitor.request.query_params.get("team"))
     found = statement_view(await statement(services.database, named(name), services.now(), team))
     headers = {"content-disposition": f'attachment; filename="nearhit-statement-{name}.csv"'}
     return Response(statement_csv(found), media_type="text/csv", headers=headers)

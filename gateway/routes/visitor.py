@@ -26,6 +26,7 @@ from gateway.web.sheet import Cell, csv_bytes
 _SECURE_NAME = "__Host-nearhit"
 _PLAIN_NAME = "nearhit"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_LONGEST_ADDRESS = 2_000
 NAVIGATION: tuple[tuple[str, str, Role], ...] = (
     ("/ui", "Overview", "viewer"),
     ("/ui/live", "Live", "viewer"),
@@ -171,20 +172,49 @@ def sign_in_page(connection: Connection, *, problem: str = "", back: str = "/ui"
     return html(render("login.html", problem=problem, next=back, sso=sso), status)
 
 
-def within_pages(path: str) -> str:
-    """Where to go after signing in: only to our own pages."""
-    return path if path == "/ui" or (path.startswith("/ui/") and "\\" not in path and "//" not in path) else "/ui"
+def within_pages(address: str) -> str:
+    """Where to go after signing in: only to our own pages, the view that was asked for with them.
+
+    It becomes a header, and on the way over a sign-in provider a cookie: one line, and not a long one.
+    """
+    path, mark, query = address.partition("?")
+    ours = path == "/ui" or (path.startswith("/ui/") and "\\" not in path and "//" not in path)
+    if not ours or not all("!" <= letter <= "~" for letter in address):
+        return "/ui"
+    return path + mark + query if len(address) <= _LONGEST_ADDRESS else path
+
+
+def _here(request: AnyRequest) -> str:
+    """The view somebody without a session asked for; of a form and of a part, the page they stand on."""
+    if request.method == "GET" and not request.headers.get("hx-request"):
+        query = request.scope["query_string"].decode("latin-1")
+        return within_pages(request.url.path + ("?" + query if query else ""))
+    page = urlsplit(request.headers.get("referer", ""))
+    ours = page.netloc == request.headers.get("host")
+    return within_pages(page.path + ("?" + page.query if page.query else "")) if ours else "/ui"
+
+
+def _signed_out(request: AnyRequest) -> Response[bytes]:
+    """The sign-in form, which leads on to the view that was asked for.
+
+    Browsers keep the `strict` cookie back when somebody follows a link on another site: then a page of ours asks for
+    the view once more, and the cookie comes along. Only for looking: a change from elsewhere finds nobody signed in.
+    """
+    cookie, back = request.cookies.get(cookie_name(request)), _here(request)
+    if request.headers.get("hx-request"):
+        return html(b"", 401, {"hx-redirect": back})
+    followed = request.headers.get("sec-fetch-site") == "cross-site" and request.method == "GET"
+    if followed and not cookie and request.headers.get("sec-fetch-mode") == "navigate":
+        return html(render("onward.html", title="One moment", back=back), 401)
+    problem = "Your session is over. Sign in again." if cookie else ""
+    return sign_in_page(request, problem=problem, back=back, status=401)
 
 
 def respond(request: AnyRequest, error: Exception) -> Response[Any]:
     """Any failure as a page: the sign-in form, or what went wrong and a way back."""
     told = as_gateway_error(error)
     if isinstance(told, SignInNeeded):
-        if request.headers.get("hx-request"):
-            return html(b"", 401, {"hx-redirect": "/ui"})
-        problem = "Your session is over. Sign in again." if request.cookies.get(cookie_name(request)) else ""
-        back = request.url.path if request.method == "GET" else "/ui"
-        return sign_in_page(request, problem=problem, back=back, status=401)
+        return _signed_out(request)
     if told.http_status >= 500 and request.app.logger is not None:
         request.logger.error("page failed", exc_info=error)
     opened = cast("dict[str, object]", request.scope).get("user")

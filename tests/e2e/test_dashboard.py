@@ -169,6 +169,26 @@ def test_the_first_page_shows_the_numbers_of_the_api_and_charts_of_its_tables(
     watch.clean()
 
 
+def test_a_link_on_another_site_opens_the_very_view(visit: tuple[Page, Watch], site: Site) -> None:
+    """A view is sent as an address, mostly through a page of another site, to which browsers give no strict cookie."""
+    page, _ = visit
+    view = f"{site.url}/ui/spend?by=model&from=2026-01-01&to=2026-01-31"
+    link = f'<a href="{view.replace("&", "&amp;")}">the view</a>'
+    page.route("http://chat.example/**", lambda route: route.fulfill(content_type="text/html", body=link))
+    sign_in(page)
+    page.goto("http://chat.example/")
+    page.get_by_role("link", name="the view").click()
+    expect(page.get_by_role("heading", name="Spend", exact=True)).to_be_visible()
+    assert page.url == view
+    page.context.clear_cookies()
+    page.goto("http://chat.example/")
+    page.get_by_role("link", name="the view").click()
+    page.get_by_label("Key").fill(ADMIN_KEY)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Spend", exact=True)).to_be_visible()
+    assert page.url == view
+
+
 def test_the_open_page_shows_a_new_request_by_itself(visit: tuple[Page, Watch], site: Site) -> None:
     """An operator leaves the page open; it must not tell an old story."""
     page, watch = visit

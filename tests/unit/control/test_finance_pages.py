@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from policies.anomalies import flags
 from policies.months import month_of
 from tests.clock import FrozenClock
 from tests.unit.control.house import House, charged, happened, house, request_row
@@ -325,3 +326,25 @@ async def test_the_first_page_tells_what_the_month_will_have_cost(home: House) -
     text = (await _page(home, "/ui")).text
     assert 'id="forecast"' in text
     assert "80 % between" in text
+
+
+async def test_a_day_that_runs_is_not_out_of_line_for_what_it_has_not_spent_yet(home: House) -> None:
+    """Each morning would be an alarm; a day that is dearer already is one before it is over."""
+    first = 5 + DAY
+    rows = [request_row(home.clock, number=first + day * DAY, cost_nano=500_000_000) for day in range(60)]
+    await happened(home.services.database, rows)
+    assert "Nothing out of line" in (await _page(home, "/ui/anomalies")).text
+    assert "true" not in (await _page(home, "/ui/anomalies.csv")).text
+    home.clock.advance(86_400)  # a whole day without any: now it is over
+    text = (await _page(home, "/ui/anomalies")).text
+    assert text.count('<td class="n"><span class="down">') == 1
+    await happened(home.services.database, [request_row(home.clock, number=1, cost_nano=900_000_000)])
+    assert (await _page(home, "/ui/anomalies")).text.count('<span class="up">+') == 1
+
+
+async def test_what_the_page_says_of_the_least_difference_is_what_counts(home: House) -> None:
+    """Who reads ten percent and sees twenty pass looks for a fault in the gateway."""
+    assert [flag.score for flag in flags([1_000_000_000] * 28 + [1_340_000_000], 0)] == []
+    assert [flag.day for flag in flags([1_000_000_000] * 28 + [1_360_000_000], 0)] == [28]
+    text = (await _page(home, "/ui/anomalies")).text
+    assert "at least 35 % and a cent" in " ".join(text.split())

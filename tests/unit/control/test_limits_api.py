@@ -101,3 +101,23 @@ async def test_alerts_are_shown_to_whom_they_concern(home: House) -> None:
         assert (seen["scope"], seen["threshold"], seen["spent_usd"], seen["deliveries"]) == ("team:acme", 0.5, "9", [])
     async with home.client(await home.key("viewer", team="zeta")) as other:
         assert (await other.get("/api/v1/alerts")).json()["data"] == []
+
+
+async def test_another_amount_leaves_the_rest_of_a_limit_as_it_is(home: House) -> None:
+    """A soft limit a week that is raised must not become a hard one a month: that refuses people."""
+    given = {"window": "week", "timezone": "Europe/Berlin", "mode": "soft", "alerts": [0.9]}
+    kept = (*given, "on_exhausted")
+    async with home.client() as admin:
+        made = (await admin.put("/api/v1/budgets/team:acme", json={"limit_usd": "5", **given})).json()
+        raised = (await admin.put("/api/v1/budgets/team:acme", json={"limit_usd": "7"})).json()
+        assert raised["limit_usd"] == "7"
+        assert [raised[name] for name in kept] == [made[name] for name in kept]
+        hard = (await admin.put("/api/v1/budgets/team:acme", json={"mode": "hard"})).json()
+        assert (hard["limit_usd"], hard["mode"], hard["window"], hard["alerts"]) == ("7", "hard", "week", [0.9])
+        fresh = (await admin.put("/api/v1/budgets/org", json={"limit_usd": "9"})).json()
+        assert (fresh["window"], fresh["timezone"], fresh["mode"]) == ("month", "UTC", "hard")
+        assert fresh["alerts"] == [0.5, 0.8, 0.95]
+        nothing = await admin.put("/api/v1/budgets/team:beta", json={"mode": "soft", "rpm": 5})
+        assert (nothing.status_code, "`mode` needs a limit" in nothing.text) == (400, True)
+        wrong = await admin.put("/api/v1/budgets/team:acme", json={"timezone": "Mars"})
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "timezone")

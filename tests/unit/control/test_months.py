@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import AsyncGenerator
 from decimal import Decimal
 from pathlib import Path
@@ -117,6 +118,8 @@ async def test_statements_split_shared_costs_exactly(home: House) -> None:
         "shared_usd": "0.00000001",
         "adjustments_usd": "0",
         "total_usd": "0.00225751",
+        "requests": sum(team["requests"] for team in told["teams"]),
+        "net_saved_usd": "0.000213",
     }
     assert [part["amount_usd"] for part in by_team["acme"]["shared"]] == ["0.000000008", "0.00016125"]
     assert [part["amount_usd"] for part in by_team["beta"]["shared"]] == ["0.000000002", "0.00016125"]
@@ -246,3 +249,20 @@ async def unread_journal(database: Database) -> None:
     boot = {"id": "gone", "host": "elsewhere", "journalled": True, "started": OCTOBER, "seen": OCTOBER + 60}
     async with database.begin() as connection:
         await connection.execute(insert(Boot), [boot])
+
+
+async def test_what_no_team_spent_has_lines_too(home: House) -> None:
+    """The administrator's own requests stand on the statement; a line that cannot be opened cannot be explained."""
+    await post(home.services.database, [entry(40, OCTOBER, USAGE, team="", project="")])
+    async with home.client(None) as visitor:
+        await visitor.post("/ui/login", data={"key": ADMIN_KEY, "next": "/ui"})
+        whole = (await visitor.get("/ui/statements/2026-10")).text
+        (link,) = re.findall(r'<a href="([^"]*)">\(none\)</a>', whole)
+        page = (await visitor.get(link)).text
+        assert "Statement 2026-10, no team" in page
+        assert "acme" not in page
+        assert '<th scope="row">To pay</th>' in page
+        (sheet,) = re.findall(r'<a class="csv" href="([^"]*)">', page)
+        lines = list(csv.DictReader(io.StringIO((await visitor.get(sheet)).text)))
+        assert [(line["team"], line["amount_usd"]) for line in lines] == [("", "0.0003225")]
+        assert len((await visitor.get("/ui/statements/2026-10/sheet.csv")).text.splitlines()) > 2

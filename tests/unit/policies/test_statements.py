@@ -70,3 +70,16 @@ def test_a_shared_team_owes_nothing_itself() -> None:
 def test_savings_are_net_of_their_cost() -> None:
     """A wrong hit saved nothing, and checking hits is paid."""
     assert TeamFacts("a", saved_nano=100, corrected_nano=-30, audit_nano=20).net_saved_nano == 50
+
+
+def test_what_is_shared_is_split_among_teams() -> None:
+    """The administrator's one request to try something would bear a team's part of it, which nobody pays."""
+    shared = [Shared(name=split, amount_nano=900, team=None, split=split) for split in ("even", "spend", "requests")]
+    teams = [TeamFacts("", requests=9), TeamFacts("a", requests=2), TeamFacts("b", requests=1)]
+    spent = {"": 50, "a": 200, "b": 100}
+    found = {bill.team: bill.shared_nano for bill in bills(spent, {}, Facts(teams=teams, shared=shared, nobody=False))}
+    assert found == {"": 0, "a": 450 + 600 + 600, "b": 450 + 300 + 300}
+    alone = bills({"": 50}, {}, Facts(shared=shared[:1], nobody=False))
+    assert [(bill.team, bill.shared_nano) for bill in alone] == [("", 900)]
+    as_it_was = bills(spent, {}, Facts(teams=teams, shared=shared[:1]))
+    assert [bill.shared_nano for bill in as_it_was] == [300, 300, 300]
