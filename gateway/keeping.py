@@ -78,10 +78,14 @@ def is_answer(kept: bytes) -> bool:
 
 
 def replayed(hit: Hit) -> Flight:
-    """A kept answer as a flight that has already landed, with its reader joined."""
+    """A kept answer as a flight that has already landed, with its reader joined.
+
+    An entry names the whole route, since that is what must be the same; which place of several answered is not kept,
+    so the first stands for them: a name that has a price, not all of them in one.
+    """
     flight = Flight(None, streamed=False)
     entry, landing = hit.entry, flight.landing
-    landing.provider, _, landing.model = entry.model.partition("/")
+    landing.provider, _, landing.model = entry.model.partition(",")[0].partition("/")
     landing.usage, landing.finish = _figures(entry)
     landing.ended = "complete"
     flight.kept = entry.answer

@@ -4,7 +4,8 @@ Knows: who may set which scope, what is left as it is. Does not know: how a limi
 `gateway.rates`), the JSON (`gateway.routes.budget_shapes`).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
+from urllib.parse import unquote
 
 from litestar import delete, get, put
 from litestar.params import FromPath, JSONBody
@@ -20,7 +21,7 @@ from gateway.db.queries import Queries
 from gateway.db.rows import BudgetState
 from gateway.errors import InvalidRequest, NotAllowed, NotFound
 from gateway.keyrows import KeyRows
-from gateway.routes.access import CallerDep, control_router
+from gateway.routes.access import Caller, CallerDep, control_router
 from gateway.routes.budget_forecasts import forecasts
 from gateway.routes.budget_shapes import (
     BudgetView,
@@ -37,6 +38,9 @@ from policies.budget import Budget
 from policies.rate import Rate
 
 __all__ = ["BudgetWanted", "retire_limit", "route_handlers", "set_limit", "visible", "wanted_budget"]
+
+
+_HERE = b"/api/v1/budgets/"
 
 
 class BudgetList(Struct):
@@ -192,6 +196,13 @@ async def _rate(services: Services, scope: str) -> Rate | None:
     return next((rate for rate in await rates.load(services.database) if rate.scope == scope), None)
 
 
+def _scope(caller: Caller, budget: str) -> str:
+    """As the address has it: the path that routes are found by puts slashes together and leaves the last one out."""
+    raw = cast("dict[str, Any]", caller.request.scope).get("raw_path") or b""
+    written: bytes = raw.partition(_HERE)[2].partition(b"?")[0]
+    return unquote(written.decode("ascii", "replace")) or budget.removeprefix("/")
+
+
 @put("/{budget:path}", opt={"role": "admin"}, summary="Set a budget")
 async def set_budget(caller: CallerDep, budget: FromPath[str], data: JSONBody[BudgetWanted]) -> BudgetView:
     """A scope is `org`, `team:acme`, `project:acme/app`, `key:<id>`, `user:<id>`, `model:<name>` or `tag:<k>=<v>`.
@@ -199,7 +210,7 @@ async def set_budget(caller: CallerDep, budget: FromPath[str], data: JSONBody[Bu
     Setting one again makes a new version of it; what was spent in the window that is running counts, also what was
     spent before there was a budget.
     """
-    wanted = wanted_budget(budget.removeprefix("/"), data)
+    wanted = wanted_budget(_scope(caller, budget), data)
     return await set_limit(caller, wanted)
 
 
@@ -214,7 +225,7 @@ async def list_budgets(caller: CallerDep) -> BudgetList:
 async def read_budget(caller: CallerDep, budget: FromPath[str]) -> BudgetView:
     """One budget with the balance of the window that is running."""
     await caller.services.ledger.flush()
-    services, wanted = caller.services, budget.removeprefix("/")
+    services, wanted = caller.services, _scope(caller, budget)
     mine = await reachable(services, caller.principal, wanted)
     state, rate = (await find(services, wanted), await _rate(services, wanted)) if mine else (None, None)
     if state is not None:
@@ -227,7 +238,7 @@ async def read_budget(caller: CallerDep, budget: FromPath[str]) -> BudgetView:
 @delete("/{budget:path}", opt={"role": "admin"}, summary="Retire a budget", status_code=204)
 async def retire_budget(caller: CallerDep, budget: FromPath[str]) -> None:
     """It no longer limits anything; its history stays."""
-    await retire_limit(caller, budget.removeprefix("/"))
+    await retire_limit(caller, _scope(caller, budget))
 
 
 def route_handlers() -> list[ControllerRouterHandler]:

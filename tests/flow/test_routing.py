@@ -447,3 +447,15 @@ class Keyed:
 
     def failure(self) -> Answer:
         return Answer(status="500 Internal Server Error")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_hit_of_a_route_of_several_places_is_booked_at_one_of_them(tmp_path: Path, stream: bool) -> None:
+    """All of them in one were told as a model, which stood first in the price book as one without a price."""
+    cache = {"store": "memory", "mode": "exact"}
+    async with stage(tmp_path, {"a": QUICK, "b": QUICK}, {}, cache=cache) as found:
+        for mark in ("miss", "hit-exact"):
+            told = await found.ask(1, stream=stream)
+            assert told.headers["x-nearhit-cache"] == mark
+            assert (told.headers["x-nearhit-provider"], told.headers["x-nearhit-model"]) == ("a", "m")
+        assert {(row["provider"], row["model_used"]) for row in await found.gateway.rows()} == {("a", "m")}

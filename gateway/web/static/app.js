@@ -32,7 +32,7 @@
     }
     for (const time of within.querySelectorAll("time[data-short]")) {
       const form = time.dataset.short === "hour" ? hour : day;
-      time.title = time.dateTime + (time.dataset.short === "hour" ? "" : " (UTC)");
+      time.title = time.dateTime + (time.dataset.short === "hour" ? "" : ` (${time.dataset.zone ?? "UTC"})`);
       time.textContent = form.format(new Date(time.dateTime));
       time.removeAttribute("data-short");
     }
@@ -41,7 +41,7 @@
   // An axis has round numbers: no cents where there are none.
   const roundDollars = (value) => Number.isInteger(value) ? "$" + value.toLocaleString("en-US") : dollars(value);
 
-  const dollars = (value) => value === 0 ? "$0" : value >= 1
+  const dollars = (value) => value < 0 ? "-" + dollars(-value) : value === 0 ? "$0" : value >= 1
     ? "$" + value.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })
     : "$" + Number(value.toPrecision(4)).toLocaleString("en-US", { maximumFractionDigits: 9 });
 

@@ -88,7 +88,10 @@ async def test_the_chart_stands_in_the_table_beside_it(home: House) -> None:
     await _filled(home)
     text = (await _page(home, "/ui/spend?by=team&from=2026-09-01&to=2026-09-21")).text
     assert 'data-chart="days-table"' in text
-    assert len(re.findall(r'<tr><th scope="row"><time datetime="2026-09-\d\d" data-short="day">', text)) == 21
+    assert (
+        len(re.findall(r'<tr><th scope="row"><time datetime="2026-09-\d\d" data-short="day" data-zone="UTC">', text))
+        == 21
+    )
 
 
 async def test_a_filter_can_be_taken_away_and_a_name_opens_its_view(home: House) -> None:
@@ -348,3 +351,13 @@ async def test_what_the_page_says_of_the_least_difference_is_what_counts(home: H
     assert [flag.day for flag in flags([1_000_000_000] * 28 + [1_360_000_000], 0)] == [28]
     text = (await _page(home, "/ui/anomalies")).text
     assert "at least 35 % and a cent" in " ".join(text.split())
+
+
+async def test_a_long_amount_is_written_smaller(home: House) -> None:
+    """On a phone two tiles stand side by side; an amount that runs over its tile is read as another one."""
+    await happened(home.services.database, [request_row(home.clock, 5, cost_nano=123_456_789_500_000_000)])
+    for path in ("/ui/spend", "/ui/savings", "/ui"):
+        text = (await _page(home, path)).text
+        assert re.search(r'<p class="value long"[^>]*><span class="money" title="exactly \$123456789.5 USD">', text), (
+            path
+        )

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy import select
@@ -121,3 +122,16 @@ async def test_another_amount_leaves_the_rest_of_a_limit_as_it_is(home: House) -
         assert (nothing.status_code, "`mode` needs a limit" in nothing.text) == (400, True)
         wrong = await admin.put("/api/v1/budgets/team:acme", json={"timezone": "Mars"})
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "timezone")
+
+
+async def test_a_scope_is_the_one_that_was_written(home: House) -> None:
+    """Users are called what their sign-in calls them, addresses among it; a limit of another name limits nobody."""
+    for name in ("https://id.example/u/1", "a%2Fb", "ends/", "\u05e9\u05dc\u05d5\u05dd", "100% sure?"):
+        scope = f"user:{name}"
+        address = f"/api/v1/budgets/{quote(scope, safe='/:=')}"
+        async with home.client() as admin:
+            made = await admin.put(address, json={"limit_usd": "1"})
+            assert (made.status_code, made.json()["scope"]) == (200, scope)
+            assert (await admin.get(address)).json()["scope"] == scope
+            assert (await admin.delete(address)).status_code == 204
+            assert (await admin.get(address)).status_code == 404
