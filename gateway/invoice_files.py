@@ -9,7 +9,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation, Overflow
 from typing import Any, Literal
 
 import msgspec
@@ -23,7 +23,11 @@ LARGEST = 64 << 20
 _DAY = 86_400
 _MOST_NANO = Decimal(10) ** 18
 _CSV_FIELD = 1 << 20
-_THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d*)?$")
+_THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(,\d{3})+(\.\d*)?$", re.ASCII)  # `0,123` has a decimal comma
+_DOLLARS = re.compile(r"^(-?)\$")
+_FIRST_DAY, _LAST_DAY = 0, 2_932_896  # 1970-01-01 to 9999-12-31
+_COMPACT = re.compile(r"(19|20)\d{6}$", re.ASCII)  # `20261015`: as seconds it would be a day of 1970
+_CURRENCIES = ("currency", "currency_code", "billing_currency", "billingcurrency", "amount_currency")
 _TOKENS = {
     "usage_input_tokens_no_cache": "fresh",
     "usage_input_tokens_cache_read": "cached",
@@ -63,7 +67,7 @@ def read(content: bytes, shape: Shape, columns: Columns | None = None) -> Iterat
         raise ValueError(f"the file is not UTF-8 text: {error.reason}") from error
     csv.field_size_limit(_CSV_FIELD)
     rows = csv.DictReader(io.StringIO(text, newline=""))
-    names = set(rows.fieldnames or ())
+    names = _header(rows, columns if shape == "generic" else None)
     lines = _numbered(rows)
     if shape == "openai":
         _need(names, ("amount_value",), ("start_time_iso", "start_time"))
@@ -74,15 +78,36 @@ def read(content: bytes, shape: Shape, columns: Columns | None = None) -> Iterat
         if columns is None:
             raise ValueError("a generic file needs the names of its columns for day, model and amount")
         _need(names, (columns.day,), (columns.model,), (columns.amount,))
+        told = [name for name in names if name.strip().lower() in _CURRENCIES]
         for number, row in lines:
+            for name in told:
+                _require_usd(number, row[name])
             yield _line(number, row[columns.day], row[columns.model], row[columns.amount])
 
 
-def _numbered(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Rows with the number of their line; the header is line 1. Missing cells are empty."""
+def _header(rows: "csv.DictReader[str]", columns: Columns | None) -> set[str]:
+    """The names of the columns. Raises ValueError for a file in which it is not clear what stands where."""
     try:
-        for number, row in enumerate(rows, start=2):
-            yield number, {str(name): value if isinstance(value, str) else "" for name, value in row.items()}
+        names = rows.fieldnames
+    except csv.Error as error:
+        raise ValueError(f"the file is no CSV: {error}") from error
+    if not names:
+        raise ValueError("the file is empty")
+    if len(names) == 1 and (other := next((mark for mark in (";", "\t") if mark in names[0]), None)):
+        mark = "semicolons" if other == ";" else "tabs"
+        raise ValueError(f"the columns are parted by {mark}; save the file with commas, and amounts with a point")
+    asked = () if columns is None else (columns.day, columns.model, columns.amount)
+    if (twice := next((name for name in asked if names.count(name) > 1), None)) is not None:
+        raise ValueError(f"two columns are called {twice[:80]!r}; which of them counts is not clear")
+    return set(names)
+
+
+def _numbered(rows: "csv.DictReader[str]") -> Iterator[tuple[int, dict[str, str]]]:
+    """Rows with the number of the line they end on; the header is line 1. Missing cells are empty."""
+    try:
+        for row in rows:
+            found: dict[Any, Any] = row  # cells beyond the header are a list under the name None
+            yield rows.line_num, {str(name): v if isinstance(v, str) else "" for name, v in found.items()}
     except csv.Error as error:
         raise ValueError(f"the file is no CSV: {error}") from error
 
@@ -101,6 +126,8 @@ def _openai_json(content: bytes) -> Iterator[InvoiceLine]:
         pages = [_one(content)] if content.lstrip()[:1] == b"{" else _all(content)
     except msgspec.DecodeError as error:
         raise ValueError(f"this is not the JSON of /v1/organization/costs: {error}") from error
+    if pages and pages[-1].has_more:
+        raise ValueError("the last page says has_more: the pages after it are missing, put all of them into one list")
     for number, bucket in enumerate((bucket for page in pages for bucket in page.data), start=1):
         for result in bucket.results:
             _require_usd(number, result.amount.currency)
@@ -145,12 +172,14 @@ def _line(number: int, day: str, model: str, amount: str) -> InvoiceLine:
 
 def _amount(number: int, text: str) -> Decimal:
     """Commas stand between thousands; a decimal comma would be read as a hundred times as much, so it is refused."""
-    found = text.strip().removeprefix("$")
+    found = _DOLLARS.sub(r"\1", text.strip())
+    if "_" in found:  # Python's own way of writing thousands
+        raise ValueError(f"line {number}: {text[:40]!r} is no amount")
     if "," in found and not _THOUSANDS.match(found):
         raise ValueError(f"line {number}: {text[:40]!r} is no amount: a decimal point is needed, commas part thousands")
     try:
         nano = Decimal(found.replace(",", "")).scaleb(9)
-    except InvalidOperation as error:
+    except (InvalidOperation, Overflow) as error:
         raise ValueError(f"line {number}: {text[:40]!r} is no amount") from error
     if not nano.is_finite() or abs(nano) > _MOST_NANO:
         raise ValueError(f"line {number}: {text[:40]!r} is no amount")
@@ -169,12 +198,16 @@ def _day(number: int, text: str) -> int:
     """A date, a time or seconds since the epoch; without a zone it is UTC."""
     found = text.strip()
     try:
-        if found.isascii() and found.isdigit() and len(found) <= 12:
-            return int(found) // _DAY
-        at = datetime.fromisoformat(found)
+        if found.isascii() and found.isdigit() and len(found) <= 12 and not _COMPACT.match(found):
+            day = int(found) // _DAY
+        else:
+            at = datetime.fromisoformat(found)
+            day = int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() // _DAY)
     except ValueError as error:
         raise ValueError(f"line {number}: {text[:40]!r} is no date") from error
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() // _DAY)
+    if not _FIRST_DAY <= day <= _LAST_DAY:
+        raise ValueError(f"line {number}: {text[:40]!r} is no date of an invoice")
+    return day
 
 
 def _require_usd(number: int, currency: str) -> None:
@@ -216,6 +249,7 @@ class _Bucket(Struct):
 
 class _Page(Struct):
     data: list[_Bucket]
+    has_more: bool = False
 
 
 _one = msgspec.json.Decoder(_Page).decode

@@ -142,7 +142,7 @@ def _of_status(error: HTTPException) -> GatewayError:
         why = "This address does not answer that method. GET /docs lists what it does answer."
         return MethodNotAllowed(why, headers=tuple((error.headers or {}).items()))  # `allow`, which the router knows
     if error.status_code == 413:
-        return TooLarge(error.detail)
+        return TooLarge("The request body is larger than this server accepts (server.max_body).")
     return InvalidRequest(error.detail) if error.status_code < 500 else Internal("Something went wrong here.")
 
 

@@ -94,6 +94,19 @@ WRONG = [
     ("generic", 'Datum,Modelo,Betrag\n2026-10-15,m,"1,50"\n', "line 2: '1,50' is no amount: a decimal point is needed"),
     ("generic", "Datum,Modelo,Betrag\n", "no line with a cost"),
     ("generic", "Datum,Modelo,Betrag\n2020-01-01,m,1\n2026-10-15,m,1\n", "more than 400 days"),
+    ("generic", "", "the file is empty"),
+    ("generic", 'Datum,Modelo,Betrag\n2026-10-15,m,"0,123"\n', "a decimal point is needed"),
+    ("generic", "Datum,Modelo,Betrag\n2026-10-15,m,1_000\n", "is no amount"),
+    ("generic", "Datum,Modelo,Betrag\n2026-10-15,m,1e999999\n", "is no amount"),
+    ("generic", "Datum,Modelo,Betrag\n999999999999,m,1\n", "no date of an invoice"),
+    ("generic", "Datum,Modelo,Betrag\n0001-01-01T00:00:00+14:00,m,1\n", "no date of an invoice"),
+    ("generic", "Datum;Modelo;Betrag\n2026-10-15;m;1,5\n", "parted by semicolons"),
+    ("generic", "Datum,Modelo,Betrag,Betrag\n2026-10-15,m,1,2\n", "two columns are called 'Betrag'"),
+    ("generic", "Datum,Modelo,Betrag,Currency\n2026-10-15,m,1,EUR\n", "amounts in 'EUR'"),
+    ("generic", f"Datum,{'x' * 1_200_000},Betrag\n", "is no CSV"),
+    ("generic", 'Datum,Modelo,Betrag,Note\n\n2026-10-15,m,1,"two\nlines"\n2026-10-15,m,?,\n', "line 5"),
+    ("openai", OPENAI_JSON.replace("0.0003225", "1e999999"), "is no amount"),
+    ("openai", OPENAI_JSON.replace("false", "true"), "pages after it are missing"),
 ]
 
 
@@ -130,3 +143,9 @@ def test_commas_between_thousands_are_read() -> None:
     """As spreadsheets write large amounts; where the comma is a decimal one, nothing is guessed."""
     lines = read(b'day,model,amount\n2026-10-15,m,"$1,234,567.5"\n', "generic", Columns("day", "model", "amount"))
     assert [line.amount for line in lines] == [1_234_567_500_000_000]
+
+
+def test_credits_and_days_without_hyphens_are_read() -> None:
+    """Both are ordinary in exports of spreadsheets; as seconds the day would be one of 1970."""
+    lines = list(read(b"day,model,amount\n20261015,m,-$5\n", "generic", Columns("day", "model", "amount")))
+    assert [(line.day, line.amount) for line in lines] == [(DAY, -5 * 10**9)]
