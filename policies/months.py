@@ -20,7 +20,7 @@ from policies.money import usd
 _NAME = re.compile(r"(\d{4})-(0[1-9]|1[0-2])", re.ASCII)
 _DAY = 86_400
 
-BlockerKind = Literal["running", "earlier", "process", "lost", "lease", "conflict"]
+BlockerKind = Literal["running", "nothing", "earlier", "process", "lost", "lease", "conflict"]
 
 
 class Blocker(Struct, frozen=True, kw_only=True):
@@ -42,13 +42,17 @@ class Process(Struct, frozen=True, kw_only=True):
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """What is known when somebody wants to close a month. `leased_nano`: still set aside in its ended windows."""
+    """What is known when somebody wants to close a month. `leased_nano`: still set aside in its ended windows.
+
+    `first`: admission of the ledger's first entry, None where there is none or months have been closed already.
+    """
 
     processes: Sequence[Process] = ()
     earlier: Sequence[str] = ()
     leases: int = 0
     leased_nano: int = 0
     conflicts: int = 0
+    first: float | None = None
 
 
 def span(month: str) -> Period:
@@ -106,6 +110,10 @@ def blockers(month: str, standing: Standing, now: float, lost_after: float) -> l
     if standing.conflicts:
         words = f"{standing.conflicts} entries of this month contradict another one of the same attempt"
         found.append(Blocker(kind="conflict", text=words))
+    if standing.first is not None and its.end <= standing.first:
+        # A mistyped year: nobody could open it again, and every month from there on would be listed for good.
+        words = f"{month} has nothing to close: the first entry of the ledger is of {month_of(standing.first)}"
+        found.append(Blocker(kind="nothing", text=words, forcible=False))
     return found
 
 

@@ -199,6 +199,7 @@ async def _standing(connection: AsyncConnection, month: str) -> Standing:
         leases=int(count),
         leased_nano=int(amount),
         conflicts=int(await connection.scalar(conflicts) or 0),
+        first=None if await seals(connection) else await connection.scalar(select(func.min(Entry.admitted))),
     )
 
 

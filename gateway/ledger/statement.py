@@ -71,16 +71,17 @@ class Statement(Struct, frozen=True):
 
 
 async def months(database: Database, now: float, team: str | None = None) -> list[Month]:
-    """Every month from the first entry to the one that runs, newest first. `team`: of that one only."""
+    """Every month from the first entry to the one that runs, newest first, at most 600. `team`: of that one only."""
     async with database.snapshot() as connection:
         known = {seal.month: seal for seal in await seals(connection)}
         first = await connection.scalar(select(func.min(Entry.admitted)))
         name = min([month_of(first if first is not None else now), *known])
-        found: list[Month] = []
-        while name <= month_of(now) and len(found) < _MOST_MONTHS:
-            found.append(await _month(connection, name, known.get(name), now, team))
+        names: list[str] = []
+        while name <= month_of(now):
+            names.append(name)
             name = following(name)
-    return found[::-1]
+        # The newest, should somebody once have closed one of another age.
+        return [await _month(connection, name, known.get(name), now, team) for name in names[::-1][:_MOST_MONTHS]]
 
 
 async def month(database: Database, name: str, now: float, team: str | None = None) -> Month:

@@ -55,6 +55,15 @@ async def booked(database: Database, month: str) -> int:
         return totals(await lines_of(connection, month)).amount_nano
 
 
+async def test_a_mistyped_month_hides_none(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list was of the oldest months: one closed by mistake in 1970 took the running one off every page."""
+    await post(database, [entry(1, OCTOBER, USAGE)])
+    with pytest.raises(NotClosable, match="the first entry of the ledger is of 2026-10"):
+        await months(database).close("2006-10", "ann", "although")
+    monkeypatch.setattr(statements, "_MOST_MONTHS", 3)
+    assert [one.name for one in await statements.months(database, at(2027, 5, 1))] == ["2027-05", "2027-04", "2027-03"]
+
+
 async def test_a_stream_of_the_month_is_waited_for(tmp_path: Path) -> None:
     """What is under way belongs to the month and has no entry yet; only a person may decide not to wait."""
     async with fresh(tmp_path, None) as database:
@@ -348,6 +357,8 @@ def test_every_nano_usd_is_in_exactly_one_month(
     async def run() -> None:
         async with fresh(tmp_path_factory.mktemp("months"), None) as database:
             sealed: list[str] = []
+            begun = entry(99, SEPTEMBER, USAGE, amount_nano=0)  # before the first entry there is nothing to close
+            await database.transact(_post_as_the_gateway_does, begun)
             for number, (day, _, delta) in enumerate(posts):
                 if number in when:
                     sealed += await _close_next(database)

@@ -109,3 +109,9 @@ def test_every_other_reason_is_told_and_the_order_is_not_a_matter_of_force() -> 
     """Months are chained: closing one before the month before it would break the chain for good."""
     standing = Standing(earlier=["2026-09"], leases=1, leased_nano=5, conflicts=2)
     assert kinds(standing) == [("earlier", False), ("lease", True), ("conflict", True)]
+
+
+def test_a_month_before_the_first_entry_is_a_mistyped_one() -> None:
+    """Closing cannot be undone: 2006 for 2026 would list twenty years of empty months for ever."""
+    assert kinds(Standing(first=at(2026, 11, 1))) == [("nothing", False)]
+    assert kinds(Standing(first=at(2026, 10, 31, 23, 59, 59))) == []
