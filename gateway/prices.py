@@ -237,6 +237,11 @@ class PriceBook:
         provider, _, model = name.partition("/")
         if not provider or not model:
             raise ValueError(f"a price needs provider/model, not {name[:80]!r}")
+        if "*" in model or ("*" in provider and provider != ANY):  # it would be kept, and never charged
+            raise ValueError(
+                f"a price is of one model: {name[:80]!r} names none. `*/model` is that model at every provider; "
+                "there is no price of all models, so that none is charged at a guess"
+            )
         begins = self._now() if setting.effective_from is None else setting.effective_from
         if setting.effective_until is not None and setting.effective_until <= begins:
             raise ValueError("a price must end after it begins (effective_until)")

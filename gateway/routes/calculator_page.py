@@ -4,6 +4,7 @@ Knows: which fields the form has. Does not know: the arithmetic (`policies.calcu
 """
 
 from decimal import Decimal
+from math import isfinite
 from typing import Annotated
 
 import msgspec
@@ -46,12 +47,31 @@ class Use(Struct, frozen=True, kw_only=True):
         )
 
 
-def _use(visitor: Visitor) -> Use:
-    given = {str(name): str(value) for name, value in visitor.request.query_params.items() if value != ""}
-    try:
-        return msgspec.convert(given, Use, strict=False)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"The form cannot be read: {error}.") from error
+_MEANT = {
+    "model": "Model is at most 200 characters",
+    "prompt": f"Prompt tokens per request is a whole number from 0 to {MOST_TOKENS:,}",
+    "completion": f"Output tokens per request is a whole number from 0 to {MOST_TOKENS:,}",
+    "requests": f"Requests per day is a whole number from 0 to {MOST_REQUESTS:,}",
+    "cached": "Cached by the provider is a share from 0 to 100 %",
+    "hits": "Answered by our cache is a share from 0 to 100 %",
+}
+
+
+def _use(visitor: Visitor) -> tuple[Use, str]:
+    """The form as the address has it, and what is wrong with it: such a field is as it is in an empty form."""
+    found, wrong = Use(), list[str]()
+    for name, meant in _MEANT.items():
+        if not (given := str(visitor.request.query_params.get(name, "")).strip()):
+            continue
+        try:
+            read = msgspec.convert({name: given}, Use, strict=False)
+        except msgspec.ValidationError:
+            read = None
+        if read is None or (isinstance(value := getattr(read, name), float) and not isfinite(value)):
+            wrong.append(f"{meant}, not {given[:40]!r}.")
+        else:
+            found = msgspec.structs.replace(found, **{name: getattr(read, name)})
+    return found, " ".join(wrong)
 
 
 async def _everywhere(visitor: Visitor, use: Use) -> tuple[list[Calculated], str]:
@@ -74,16 +94,22 @@ async def _everywhere(visitor: Visitor, use: Use) -> tuple[list[Calculated], str
 @get("/calculator", opt={"role": "viewer"})
 async def calculator(visitor: VisitorDep) -> Response[bytes]:
     """One use at every priced model, in parts for the one that is chosen."""
-    use = _use(visitor)
+    use, wrong = _use(visitor)
     found, problem = await _everywhere(visitor, use)
     chosen = next((one for one in found if use.model in ("", one.model)), None)
-    return visitor.page("calculator.html", found=found, chosen=chosen, problem=problem, form=use)
+    status = 400 if wrong else 200
+    return visitor.page(
+        "calculator.html", status=status, found=found, chosen=chosen, problem=wrong or problem, form=use
+    )
 
 
 @get("/calculator.csv", opt={"role": "viewer"})
 async def calculator_csv(visitor: VisitorDep) -> Response[bytes]:
     """The comparison of this view."""
-    found, _ = await _everywhere(visitor, _use(visitor))
+    use, wrong = _use(visitor)
+    if wrong:
+        raise InvalidRequest(wrong)
+    found, _ = await _everywhere(visitor, use)
     rows: list[list[Cell]] = [
         [one.model, one.status, Decimal(one.request_usd), Decimal(one.day.total_usd), Decimal(one.month.total_usd)]
         for one in found

@@ -28,7 +28,7 @@ async def exports_page(visitor: VisitorDep) -> Response[bytes]:
     return visitor.page(
         "exports.html",
         months=[(one.name, one.state, one.sums.entries) for one in found],
-        scheduled=await scheduled(services) if visitor.principal.team == ORG_WIDE else [],
+        scheduled=await scheduled(services) if visitor.principal.team == ORG_WIDE else None,
     )
 
 

@@ -4,9 +4,11 @@ Knows: the columns of each. Does not know: how CSV is written (`gateway.web.shee
 """
 
 from decimal import Decimal
+from typing import Any
 
 from litestar import Response, get
 from litestar.params import FromPath
+from litestar.response import Stream
 from litestar.types import ControllerRouterHandler
 
 from gateway.auth import require
@@ -16,7 +18,7 @@ from gateway.routes import budgets, keys
 from gateway.routes.cache_stats import statistics
 from gateway.routes.console import asked_for
 from gateway.routes.dashboard import ChosenPeriod, span_of
-from gateway.routes.requests import as_csv as requests_csv
+from gateway.routes.request_export import download, newest_first
 from gateway.routes.usage import as_csv as usage_csv
 from gateway.routes.usage import reach, shown
 from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
@@ -24,14 +26,13 @@ from gateway.web.reads import series
 from gateway.web.sheet import Cell
 from policies.money import dollars
 
-_MOST_ROWS = 1_000
 
-
-async def _requests(visitor: Visitor) -> Response[bytes]:
+async def _requests(visitor: Visitor) -> Stream:
+    """Everything the view has, however many pages of it there are."""
     chosen = asked_for(visitor, failed=visitor.request.query_params.get("failed") == "true")
-    where = {**chosen.where, **reach(visitor.principal)}
     queries = Queries(visitor.services.database)
-    return requests_csv(await queries.recent_requests(_MOST_ROWS, None, where, chosen.failed, chosen.span()))
+    await visitor.services.ledger.catch_up()
+    return download(newest_first(queries, chosen, reach(visitor.principal)))
 
 
 async def _keys(visitor: Visitor) -> Response[bytes]:
@@ -88,9 +89,11 @@ async def _series(visitor: Visitor, period: ChosenPeriod) -> Response[bytes]:
 
 
 @get("/csv/{table:str}", opt={"role": "viewer"})
-async def sheet(visitor: VisitorDep, table: FromPath[str], period: ChosenPeriod = "month") -> Response[bytes]:
+async def sheet(visitor: VisitorDep, table: FromPath[str], period: ChosenPeriod = "month") -> Response[Any]:
     """One table. Raises NotFound for a name that is none."""
-    plain = {"requests": _requests, "keys": _keys, "budgets": _budgets, "cache": _cache}
+    if table == "requests":
+        return await _requests(visitor)
+    plain = {"keys": _keys, "budgets": _budgets, "cache": _cache}
     if table in plain:
         return await plain[table](visitor)
     if table in ("model", "team"):

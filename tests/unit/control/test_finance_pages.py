@@ -275,7 +275,26 @@ async def test_the_calculator_says_what_it_cannot_price(home: House) -> None:
     """A model without a price is not free."""
     text = (await _page(home, "/ui/calculator?model=openai/never-heard-of")).text
     assert "There is no price for openai/never-heard-of" in text
-    assert (await _page(home, "/ui/calculator?prompt=minus")).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("prompt=minus", "Prompt tokens per request is a whole number from 0 to"),
+        ("requests=1.5", "Requests per day is a whole number from 0 to"),
+        ("cached=nan", "Cached by the provider is a share from 0 to 100 %, not &#39;nan&#39;."),
+        ("hits=101", "Answered by our cache is a share from 0 to 100 %"),
+        (f"model={'x' * 201}", "Model is at most 200 characters"),
+    ],
+)
+async def test_a_wrong_number_is_told_beside_the_form(home: House, query: str, told: str) -> None:
+    """An address that somebody edited by hand: the form and what is right about it stay, in the words of the page."""
+    page = await _page(home, f"/ui/calculator?completion=77&{query}")
+    assert page.status_code == 400
+    assert told in page.text
+    assert 'name="completion" type="number" min="0" value="77"' in page.text
+    assert "$." not in page.text  # a path into a structure nobody sees
+    assert (await _page(home, f"/ui/calculator.csv?{query}")).status_code == 400
 
 
 async def test_a_price_set_on_the_page_holds_and_is_audited(home: House) -> None:
@@ -320,6 +339,14 @@ async def test_exports_are_finances_and_hold_the_month(home: House) -> None:
     assert (await _page(home, f"/ui/exports/entries/{month}")).status_code == 200
     viewer = await home.key("viewer")
     assert (await _page(home, "/ui/exports", viewer)).status_code == 403
+
+
+async def test_a_teams_finance_is_not_told_that_nothing_is_exported(home: House) -> None:
+    """Jobs hold every team's figures, so it may not see them; that there are none is another matter, and was untrue."""
+    assert "Nothing is exported by itself" in (await _page(home, "/ui/exports")).text
+    theirs = (await _page(home, "/ui/exports", await home.key("finance"))).text
+    assert "Nothing is exported by itself" not in theirs
+    assert "your key is of one team" in theirs
 
 
 async def test_the_first_page_tells_what_the_month_will_have_cost(home: House) -> None:

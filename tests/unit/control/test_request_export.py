@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.clock import FrozenClock
 from tests.unit.control.house import happened, hit_row, house, request_row
+from tests.unit.control.test_pages import sign_in
 
 
 async def test_every_request_is_streamed_once(tmp_path: Path, clock: FrozenClock) -> None:
@@ -43,3 +44,24 @@ async def test_a_tag_filters_wherever_requests_are_told(tmp_path: Path, clock: F
                 wrong = await client.get(path, params={"feature": "faq"})
                 assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "feature")
         assert (sums, len(rows), len(sheet)) == (2, 2, 2)
+
+
+async def test_the_sheet_of_the_page_has_everything_that_the_page_leads_to(tmp_path: Path, clock: FrozenClock) -> None:
+    """It ended after a thousand rows and did not say so: whoever added it up had a wrong sum."""
+    async with house(tmp_path, clock) as home:
+        rows = [request_row(clock, number // 3, id=f"r{number:05}") for number in range(1_203)]
+        failed = [request_row(clock, number, id=f"f{number:05}", status=500) for number in range(520)]
+        await happened(home.services.database, [*rows, *failed, hit_row(clock, 800, team="zeta")])
+        async with home.client(None) as visitor:
+            await sign_in(visitor)
+            whole, some = [
+                list(csv.DictReader(io.StringIO((await visitor.get(f"/ui/csv/requests{query}")).text)))
+                for query in ("", "?failed=true")
+            ]
+        assert len({line["id"] for line in whole}) == len(whole) == 1_724
+        assert [line["at"] for line in whole] == sorted((line["at"] for line in whole), reverse=True)
+        assert (len(some), some[0]["tags"]) == (520, '{"feature":"faq"}')
+        async with home.client(None) as visitor:
+            await sign_in(visitor, await home.key("viewer", "zeta"))
+            theirs = (await visitor.get("/ui/csv/requests")).text
+        assert [line["team"] for line in csv.DictReader(io.StringIO(theirs))] == ["zeta"]

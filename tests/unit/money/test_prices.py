@@ -44,6 +44,14 @@ async def test_unknown_models_have_no_price(database: Database, clock: FrozenClo
     await database.close()
 
 
+@pytest.mark.parametrize("name", ["openai/*", "*/*", "openai/gpt-*", "open*/gpt-5"])
+async def test_a_price_of_all_models_is_refused(database: Database, clock: FrozenClock, name: str) -> None:
+    """It was kept as the price of a model of that very name, so that whoever set it believed all of them priced."""
+    with pytest.raises(ValueError, match="a price is of one model"):
+        await (await book(database, clock)).put(name, Terms(input_usd="1", output_usd="2"), PriceSetting(actor="ann"))
+    await database.close()
+
+
 async def test_a_provider_is_known_by_its_address(database: Database, clock: FrozenClock) -> None:
     """An operator may call OpenAI's endpoint what they like, and its prices stay its own."""
     mine = {"mine": {"kind": "openai", "base_url": "https://api.openai.com/v1"}}
