@@ -97,7 +97,6 @@ class Attempts:
             raise errors.UpstreamFailed(f"{target.told} is no longer configured.")
         limits = self.limits(call, trial.route, target)
         plan = self._plan(trial, provider, limits, landing.tried + 1)
-        landing.tried += 1
         most = call.directives.max_cost_nano
         if most is not None and plan.reserve_nano > most:
             raise errors.InvalidRequest(
@@ -106,6 +105,7 @@ class Attempts:
                 param="x-nearhit-max-cost-usd",
                 code="max_cost_exceeded",
             )
+        landing.tried += 1
         # Now, not once it is sent: who chooses in the meantime has to see it.
         # What was made elsewhere tells nothing of the place.
         place = self._deployments.of(target) if call.given is None else Deployment(target, 0)

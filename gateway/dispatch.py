@@ -31,7 +31,13 @@ from policies.retry import RetryBudget, pause, worth_retrying
 
 _MOST_ATTEMPTS = 3
 _FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
-_NOT_THERE = ("unsupported_operation", "unsupported_parameter", "unsupported_content")  # what another place may do
+_TOO_DEAR = "max_cost_exceeded"
+_NOT_THERE = (
+    "unsupported_operation",
+    "unsupported_parameter",
+    "unsupported_content",
+    _TOO_DEAR,
+)  # another place may do
 _MAYBE_ELSEWHERE = (  # how an attempt ends that another place may do better
     *(errors.UpstreamFailed, errors.Overloaded),
     *(errors.NotPriced, errors.BudgetExhausted, errors.InvalidRequest),
@@ -276,11 +282,16 @@ def _go_on(
             raise before or problem
         return before or problem
     if isinstance(problem, errors.NotPriced | errors.BudgetExhausted):
-        if not others or (before is None and isinstance(problem, errors.BudgetExhausted)):
+        if not others or (isinstance(problem, errors.BudgetExhausted) and not _has_failed(before)):
             raise problem
     elif late or not _worth_another(problem, route):
         raise problem
     return problem
+
+
+def _has_failed(before: errors.GatewayError | None) -> bool:
+    """Whether a place was asked in vain; one that has no price or is dearer than the client allows was not asked."""
+    return before is not None and not isinstance(before, errors.NotPriced) and getattr(before, "code", "") != _TOO_DEAR
 
 
 def _worth_another(problem: errors.GatewayError, route: Route) -> bool:

@@ -16,6 +16,7 @@ from policies.budget import told
 from policies.money import Price, nano, usd
 
 Told = dict[str, object]
+_PASSED_OVER = ("model_not_priced", "max_cost_exceeded")
 
 
 def attempt(call: Call, prices: Mapping[str, Price | None], limits: Bound, pools: Sequence[Pool]) -> Told:
@@ -91,9 +92,9 @@ def refusal(attempts: object, rates: Sequence[Told], *, kept: bool) -> Told | No
             return {"code": "rate_limit_exceeded", **rate}
     if kept:
         return None
-    # A place without a price is passed over; every other refusal of money is the request's.
+    # A place without a price, or dearer than the client allows, is passed over; a budget's refusal is the request's.
     tried = cast("list[Told]", attempts)
-    first = next((one for one in tried if one["verdict"] != "model_not_priced"), tried[0] if tried else None)
+    first = next((one for one in tried if one["verdict"] not in _PASSED_OVER), tried[0] if tried else None)
     if first is None or first["verdict"] in ("ok", "shorter"):
         return None
     return {"code": first["verdict"], "scope": first.get("refused_by"), "target": first.get("target")}

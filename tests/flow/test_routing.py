@@ -10,6 +10,7 @@ import pytest
 from gateway import dispatch
 from gateway.ledger import Hold
 from gateway.scripted_calls import Options
+from policies.budget import Budget
 from tests.scripted import Stage, stage
 from tests.wire_upstream import Answer, Manner, Request, wire_upstream
 
@@ -42,6 +43,37 @@ async def test_the_cheapest_is_asked_and_the_explanation_tells_both_costs(tmp_pa
         assert [row["target"] for row in routing["candidates"]] == ["b/m", "a/m"]
         assert set(routing["candidates"][0]["parts"]) == {"prompt", "output"}
         assert routing["candidates"][0]["cost"] < routing["candidates"][1]["cost"]
+
+
+@pytest.mark.parametrize("strategy", ["ordered", "fastest"])
+async def test_a_place_that_is_too_dear_for_the_client_is_passed_over(tmp_path: Path, strategy: str) -> None:
+    """The request was refused at a dear first place, although the client's money was enough for the next one."""
+    prices = {"a": ("900", "900"), "c": ("500", "500")}
+    servers = {"a": QUICK, "b": QUICK, "c": QUICK}
+    async with stage(tmp_path, servers, {"strategy": strategy}, prices=prices) as found:
+        little = {"x-nearhit-max-cost-usd": "0.001"}
+        dry = await found.ask(max_tokens=100, headers={**little, "x-nearhit-dry-run": "1"})
+        assert dry.json["would_refuse"] is None
+        told = await found.ask(max_tokens=100, headers=little)
+        assert (told.status, told.headers["x-nearhit-provider"], told.headers["x-nearhit-attempts"]) == (200, "b", "1")
+        least = {"x-nearhit-max-cost-usd": "0.00000001"}
+        refused = await found.gateway.chat(model="smart", max_tokens=100, headers=least)
+        assert (refused.status, refused.json["error"]["code"]) == (400, "max_cost_exceeded")
+        dry = await found.ask(1, max_tokens=100, headers={**least, "x-nearhit-dry-run": "1"})
+        assert dry.json["would_refuse"]["code"] == "max_cost_exceeded"
+        assert found.calls() == {"a": 0, "b": 1, "c": 0}
+        assert [entry["provider"] for entry in await found.gateway.entries()] == ["b"]
+
+
+async def test_a_budget_refuses_also_behind_a_place_that_was_too_dear(tmp_path: Path) -> None:
+    """What was not asked has not failed: the budget is the request's, as the dry run says."""
+    async with stage(tmp_path, {"a": QUICK, "b": QUICK, "c": QUICK}, {}, prices={"a": ("900", "900")}) as found:
+        await found.gateway.services.ledger.set_budget(Budget(scope="model:b/m", limit_nano=1), "test")
+        little = {"x-nearhit-max-cost-usd": "0.001"}
+        dry = await found.ask(max_tokens=100, headers={**little, "x-nearhit-dry-run": "1"})
+        told = await found.gateway.chat(model="smart", max_tokens=100, headers=little)
+        assert (told.status, told.json["error"]["code"]) == (429, "insufficient_quota")
+        assert dry.json["would_refuse"]["code"] == "insufficient_quota"
 
 
 async def test_what_routing_saved_is_in_the_row(tmp_path: Path) -> None:
