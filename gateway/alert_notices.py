@@ -57,11 +57,12 @@ class BudgetReached(Struct, frozen=True, kw_only=True):
 
     def data(self) -> dict[str, object]:
         scope, window, span = parse_window_id(self.window_id)
+        total = window == "total"
         return {
             "scope": scope,
             "window": window,
-            "window_start": told(span.start),
-            "window_end": told(span.end),
+            "window_start": None if total else told(span.start),
+            "window_end": None if total else told(span.end),
             "mode": self.mode,
             "threshold": self.threshold,
             "limit_usd": usd(self.limit_nano),
@@ -74,14 +75,17 @@ class BudgetReached(Struct, frozen=True, kw_only=True):
         scope, window, span = parse_window_id(self.window_id)
         share = f"{self.threshold * 100:g} %"
         limit, spent = usd(self.limit_nano), usd(self.spent_nano)
-        beyond = "Further requests are refused." if self.mode == "hard" else "Further requests are let through."
-        reached, anew = told(int(self.created)), told(span.end)
+        hard = "Further requests are refused, or asked of a cheaper model where the budget names one."
+        beyond = hard if self.mode == "hard" else "Further requests are let through."
+        per, anew = (f"per {window}", f"begins anew at {told(span.end)}")
+        if window == "total":
+            per, anew = "in all", "does not begin anew"
         text = (
-            f"The budget {scope} has spent {spent} USD of {limit} USD per {window}.\n"
-            f"It has reached the threshold of {share} at {reached} and begins anew at {anew}.\n"
+            f"The budget {scope} has spent {spent} USD of {limit} USD {per}.\n"
+            f"It has reached the threshold of {share} at {told(int(self.created))} and {anew}.\n"
             f"{beyond if self.spent_nano >= self.limit_nano else ''}\n"
         )
-        return f"Budget {scope}: {share} of {limit} USD per {window} is spent", text
+        return f"Budget {scope}: {share} of {limit} USD {per} is spent", text
 
 
 class HitsWrong(Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 Knows: shapes and what is refused. Does not know: how anything is sent.
 """
 
+import base64
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SHORTEST_SECRET = 16
+PREFIX = "whsec_"
 
 
 class _Section(BaseModel):
@@ -29,8 +31,16 @@ class WebhookSettings(_Section):
     @field_validator("secret")
     @classmethod
     def _long_enough(cls, value: SecretStr) -> SecretStr:
-        if len(value.get_secret_value()) < _SHORTEST_SECRET:
+        secret = value.get_secret_value()
+        if len(secret) < _SHORTEST_SECRET:
             raise ValueError(f"a secret has at least {_SHORTEST_SECRET} characters")
+        if secret.startswith(PREFIX):
+            try:
+                known = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+            except ValueError as error:
+                raise ValueError(f"a secret that begins with {PREFIX} is base64 behind that") from error
+            if len(known) < _SHORTEST_SECRET:
+                raise ValueError(f"a secret has at least {_SHORTEST_SECRET} bytes")
         return value
 
     @model_validator(mode="after")

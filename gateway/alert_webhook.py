@@ -13,10 +13,9 @@ import msgspec
 
 from gateway.alert_channels import PATIENCE, NotSent
 from gateway.alert_notices import Notice, key_of
-from gateway.alert_settings import WebhookSettings
+from gateway.alert_settings import PREFIX, WebhookSettings
 from policies.budget import told
 
-_PREFIX = "whsec_"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -32,7 +31,7 @@ def body_of(notice: Notice) -> dict[str, object]:
 
 def signature(secret: str, key: str, at: int, body: bytes) -> str:
     """`v1,…` of https://www.standardwebhooks.com: HMAC-SHA256 over `id.timestamp.body`, in base64."""
-    known = base64.b64decode(secret.removeprefix(_PREFIX)) if secret.startswith(_PREFIX) else secret.encode()
+    known = base64.b64decode(secret.removeprefix(PREFIX)) if secret.startswith(PREFIX) else secret.encode()
     made = hmac.digest(known, b"%s.%d.%s" % (key.encode(), at, body), "sha256")
     return "v1," + base64.b64encode(made).decode()
 

@@ -51,26 +51,30 @@ class Courier:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Until `stop`; never stopped in the middle of a delivery."""
-        while self._channels and not await set_within(self._stopping, _TURN_SECONDS):
+        """Until `stop`; never stopped in the middle of a delivery. A channel that hangs keeps no other one waiting."""
+        await asyncio.gather(*(self._serve(channel) for channel in self._channels))
+
+    async def _serve(self, channel: str) -> None:
+        while not await set_within(self._stopping, _TURN_SECONDS):
             try:
-                await self.turn()
+                await self._turn_of(channel)
             except UNREACHABLE as error:
-                log.warning("alerts wait for the database", error=repr(error)[:300])
+                log.warning("alerts wait for the database", channel=channel, error=repr(error)[:300])
 
     def stop(self) -> None:
         self._stopping.set()
 
     async def turn(self) -> int:
         """Send what is due; answers how many were delivered. Raises as an unreachable database does."""
-        return await self._send(AlertDelivery, _reached) + await self._send(CacheDelivery, _wrong)
+        return sum([await self._turn_of(channel) for channel in self._channels])
 
-    async def _send(self, queue: _Queue, notice_of: Callable[[Any], Notice]) -> int:
+    async def _turn_of(self, channel: str) -> int:
+        budgets = await self._send(channel, AlertDelivery, _reached)
+        return budgets + await self._send(channel, CacheDelivery, _wrong)
+
+    async def _send(self, channel: str, queue: _Queue, notice_of: Callable[[Any], Notice]) -> int:
         wanted = (
-            select(queue)
-            .where(queue.due <= self._now(), queue.channel.in_(list(self._channels)))
-            .order_by(queue.due)
-            .limit(_AT_ONCE)
+            select(queue).where(queue.due <= self._now(), queue.channel == channel).order_by(queue.due).limit(_AT_ONCE)
         )
         async with self._database.read() as connection:
             rows = (await connection.execute(wanted)).all()
@@ -79,7 +83,7 @@ class Courier:
             if self._stopping.is_set():
                 break
             if await self._take(queue, row.id, row.attempts):
-                delivered += await self._deliver(queue, row.channel, notice_of(row), row.attempts + 1)
+                delivered += await self._deliver(queue, channel, notice_of(row), row.attempts + 1)
         return delivered
 
     async def _take(self, queue: _Queue, name: str, attempts: int) -> bool:
@@ -96,6 +100,10 @@ class Courier:
             await self._channels[channel].send(notice)
         except NotSent as problem:
             await self._note(queue, notice.id, self._postponed(channel, notice, attempt, str(problem)))
+            return False
+        except Exception as problem:  # noqa: BLE001 - one alert that cannot be sent must not end all later ones
+            why = f"it could not be sent: {type(problem).__name__}"
+            await self._note(queue, notice.id, self._postponed(channel, notice, attempt, why))
             return False
         await self._note(queue, notice.id, {"delivered": self._now(), "due": None, "error": None})
         log.info("alert delivered", channel=channel, alert=notice.id, attempt=attempt)

@@ -1,4 +1,4 @@
-"""Thresholds that spending goes over: noted once per window, and queued for every channel there is.
+"""Thresholds that spending goes over: noted once per window and limit, and queued for every channel there is.
 
 Knows: the rows, in the transaction that moves the balance. Does not know: how an alert reaches anybody.
 """
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, delete, select
 from sqlalchemy.engine import Connection
 
 from gateway.db.models import AlertDelivery, BudgetAlert, BudgetRow
@@ -56,8 +56,8 @@ class Alerting:
                             "mode": mode,
                         }
                         found += [{**known, "threshold": share, "at": now} for share in shares]
-        if found:
-            self._write(connection, found)
+        if found and (fresh := _untold(connection, found)):
+            self._write(connection, fresh)
 
     def begun(self, connection: Connection, window: str, now: float) -> None:
         """The budget of this window was just set: what it has reached already is told now."""
@@ -67,10 +67,12 @@ class Alerting:
 
     def _write(self, connection: Connection, found: list[dict[str, Any]]) -> None:
         columns = ("window_id", "threshold", "spent_nano", "at")
+        for row in found:
+            connection.execute(_FORGET, {"its_window": row["window_id"], "its_threshold": row["threshold"]})
         connection.execute(self._add_alerts, [{name: row[name] for name in columns} for row in found])
         queued = [
             {
-                "id": f"{row['window_id']}|{row['threshold']:g}|{channel}",
+                "id": f"{row['window_id']}|{row['threshold']:g}|{row['limit_nano']}|{channel}",
                 "channel": channel,
                 "created": row["at"],
                 "attempts": 0,
@@ -84,6 +86,28 @@ class Alerting:
             connection.execute(self._add_deliveries, queued)
 
 
+def _untold(connection: Connection, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without those that were told already: with as much spent as they take.
+
+    Less was spent where the limit was raised since: then they have been reached anew, and nobody knows.
+    """
+    told: dict[tuple[str, float], int] = {}
+    for some in chunks(sorted({row["window_id"] for row in found})):
+        for window, threshold, spent in connection.execute(_TOLD, {"windows": list(some)}):
+            told[window, threshold] = spent
+    return [
+        row
+        for row in found
+        if told.get((row["window_id"], row["threshold"]), -1) < row["threshold"] * row["limit_nano"]
+    ]
+
+
+_TOLD = select(BudgetAlert.window_id, BudgetAlert.threshold, BudgetAlert.spent_nano).where(
+    BudgetAlert.window_id.in_(parameters("windows"))
+)
+_FORGET = delete(BudgetAlert).where(
+    BudgetAlert.window_id == bindparam("its_window"), BudgetAlert.threshold == bindparam("its_threshold")
+)
 _ALERTS = select(BudgetRow.scope, BudgetRow.alerts, BudgetRow.mode, BudgetRow.window, BudgetRow.timezone).where(
     BudgetRow.scope.in_(parameters("scopes")), BudgetRow.retired.is_(None)
 )

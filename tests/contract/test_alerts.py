@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from email import message_from_bytes, policy
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,13 @@ from aiosmtpd.controller import Controller
 from pydantic import ValidationError
 
 from gateway.alert_channels import channels
+from gateway.alert_notices import Notice
 from gateway.alert_settings import AlertSettings
 from gateway.alerts import Courier
 from tests.clock import FrozenClock
 from tests.services import spare_port
 from tests.unit.ledger.rig import Rig, budget, running
+from tests.waiting import until
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of twenty-four.").decode()
 
@@ -166,6 +168,74 @@ async def test_what_is_reached_when_a_budget_is_set_is_told_at_once(rig: Rig) ->
         assert there.thresholds == [0.5, 0.8]
 
 
+async def test_a_raised_limit_tells_again_what_is_reached_of_it(rig: Rig) -> None:
+    """Whoever was told, raised the limit and went on was never told again in that month, up to the refusal."""
+    async with receiver() as there:
+        ledger = await rig.ledger(alerts=webhook(there.url))
+        await ledger.set_budget(budget("org", 10, alerts=(0.5,)), "test")
+        await rig.charge(ledger, 6)
+        await ledger.flush()
+        await ledger.set_budget(budget("org", 20, alerts=(0.5,)), "test")
+        await rig.charge(ledger, 5)
+        await ledger.flush()
+        await ledger.set_budget(budget("org", 15, alerts=(0.5,)), "test")  # reached, and told already
+        await rig.charge(ledger, 1, most=1)
+        await ledger.flush()
+        assert await courier(rig, webhook(there.url)).turn() == 2
+        told = [msgspec.json.decode(body)["data"]["limit_usd"] for _, body in there.got]
+        assert told == ["0.00000001", "0.00000002"]
+        assert len({headers["webhook-id"] for headers, _ in there.got}) == 2
+        (row,) = await rig.rows("SELECT * FROM budget_alert")
+        assert row["spent_nano"] == 11
+
+
+async def test_a_budget_in_all_has_no_window_to_tell(rig: Rig) -> None:
+    """`never` stood where receivers read a time, and 1970 where the window began."""
+    async with receiver() as there:
+        ledger = await rig.ledger(alerts=webhook(there.url))
+        await ledger.set_budget(budget("org", 10, window="total", alerts=(0.5,)), "test")
+        await rig.charge(ledger, 6)
+        await ledger.flush()
+        assert await courier(rig, webhook(there.url)).turn() == 1
+        told = msgspec.json.decode(there.got[0][1])["data"]
+        assert (told["window_start"], told["window_end"]) == (None, None)
+
+
+async def test_a_channel_that_hangs_or_breaks_keeps_no_other_waiting(rig: Rig) -> None:
+    """A webhook that took fifteen seconds for each alert held up every e-mail; one that raised ended them for good."""
+    sent, hanging = list[str](), asyncio.Event()
+
+    class Well:
+        async def send(self, notice: Notice) -> None:
+            sent.append(notice.id)
+
+    class Hung:
+        async def send(self, notice: Notice) -> None:
+            hanging.set()
+            await asyncio.Event().wait()
+
+    class Broken:
+        async def send(self, notice: Notice) -> None:
+            raise RuntimeError("very-secret-token")
+
+    given = webhook("https://example.org/") | {"email": {"host": "mail", "sender": "a@b", "to": ["c@d"]}}
+    ledger = await rig.ledger(alerts=given)
+    await ledger.set_budget(budget("org", 10, alerts=(0.5, 0.6)), "test")
+    await rig.charge(ledger, 8)
+    await ledger.flush()
+    broken = Courier(rig.database, {"webhook": Broken()}, now=rig.clock.now, random=lambda: 0.5)
+    assert await broken.turn() == 0
+    rows = await rig.rows("SELECT * FROM alert_delivery WHERE channel = 'webhook'")
+    assert {row["error"] for row in rows} == {"it could not be sent: RuntimeError"}
+    rig.clock.advance(60)
+    both = Courier(rig.database, {"webhook": Hung(), "email": Well()}, now=rig.clock.now, random=lambda: 0.5)
+    running_both = rig.tasks.spawn(both.run(), "alerts")
+    await until(lambda: hanging.is_set() and len(sent) == 2)
+    running_both.cancel()
+    with suppress(asyncio.CancelledError):
+        await running_both
+
+
 async def test_windows_that_a_budget_had_before_tell_nobody(rig: Rig) -> None:
     """From a day in one zone to a month in another: what is spent then is a part of three windows, and one limit."""
     async with receiver() as there:
@@ -236,6 +306,8 @@ WRONG: list[dict[str, Any]] = [
     {"webhook": {"url": "ftp://example.org/", "secret": SECRET}},
     {"webhook": {"url": "http://example.org/", "secret": SECRET}},
     {"webhook": {"url": "https://example.org/", "secret": "short"}},
+    {"webhook": {"url": "https://example.org/", "secret": "whsec_this-is-no-base64"}},
+    {"webhook": {"url": "https://example.org/", "secret": "whsec_c2hvcnQxMjM="}},
     {"webhook": {"url": "https:///nowhere", "secret": SECRET}},
     {"email": {"host": "mail", "sender": "a@b", "to": []}},
     {"email": {"host": "mail", "sender": "a@b", "to": ["c@d\r\nBcc: x@y"]}},

@@ -78,7 +78,7 @@ class BudgetWindow(Base):
 
 
 class BudgetAlert(Base):
-    """A threshold that was crossed, once per window."""
+    """A threshold that was crossed, once per window; of several limits that it had, under the last."""
 
     __tablename__ = "budget_alert"
     window_id: Mapped[str] = mapped_column(primary_key=True)

@@ -42,7 +42,7 @@ class Delivery:
 
 
 class AlertDelivery(Delivery, Base):
-    """One alert for one channel. `id` is `window|threshold|channel`, so it exists once whoever notices the crossing."""
+    """One alert for one channel. `id` is `window|threshold|limit|channel`, so it exists once whoever notices it."""
 
     __tablename__ = "alert_delivery"
     window_id: Mapped[str]

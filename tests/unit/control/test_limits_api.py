@@ -6,9 +6,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import insert, select
 
-from gateway.db.models import Audit
+from gateway.db.models import Audit, BudgetAlert
 from tests.clock import FrozenClock
 from tests.unit.control.house import House, charged, happened, house, request_row
 
@@ -102,6 +102,21 @@ async def test_alerts_are_shown_to_whom_they_concern(home: House) -> None:
         assert (seen["scope"], seen["threshold"], seen["spent_usd"], seen["deliveries"]) == ("team:acme", 0.5, "9", [])
     async with home.client(await home.key("viewer", team="zeta")) as other:
         assert (await other.get("/api/v1/alerts")).json()["data"] == []
+
+
+async def test_a_teams_alerts_are_seen_behind_many_newer_ones_of_others(home: House) -> None:
+    """The newest 200 of everybody were taken, and then those of the team out of them: mostly none."""
+    at = home.clock.now()
+    others = [(f"team:t{number}|month|1788220800|1790812800", 0.5, 1, at + number) for number in range(450)]
+    rows = [("team:acme|month|1788220800|1790812800", 0.5, 9, at), *others]
+    names = ("window_id", "threshold", "spent_nano", "at")
+    async with home.services.database.begin() as connection:
+        await connection.execute(insert(BudgetAlert), [dict(zip(names, row, strict=True)) for row in rows])
+    async with home.client(await home.key("viewer")) as mine:
+        assert [one["scope"] for one in (await mine.get("/api/v1/alerts")).json()["data"]] == ["team:acme"]
+    async with home.client() as admin:
+        found = (await admin.get("/api/v1/alerts")).json()["data"]
+    assert (len(found), found[0]["scope"]) == (200, "team:t449")
 
 
 async def test_another_amount_leaves_the_rest_of_a_limit_as_it_is(home: House) -> None:
