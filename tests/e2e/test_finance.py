@@ -167,6 +167,10 @@ RUN_AXE = """async rules => {
     .map(one => `${one.id}: ${one.nodes.map(node => node.html.slice(0, 140)).slice(0, 3).join(" | ")}`);
 }"""
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+LONG_NAMES = """() => {
+  for (const cell of document.querySelectorAll("tbody th, tbody td:not(.n)"))
+    if (cell.firstChild && !cell.querySelector("form, .csv")) cell.append("accounts/fireworks/models/llama-v3p1-405b");
+}"""
 CUT = """boxes => boxes.filter(one => one.scrollWidth > one.clientWidth + 1)
   .map(one => [one.scrollWidth - one.clientWidth, one.innerText.slice(0, 80)])"""
 
@@ -370,6 +374,26 @@ def test_a_statement_on_paper_is_the_statement_alone(visit: tuple[Page, Watch], 
     owed = house.api("GET", f"/api/v1/months/{MONTH}/statement?team=search")["teams"][0]["total_usd"]
     assert exactly(page, "tfoot td") >= 0
     assert exactly(page, ".sheet tfoot") == Decimal(owed)
+    watch.clean()
+
+
+def test_a_long_statement_on_paper_is_read_to_its_end(visit: tuple[Page, Watch], house: House) -> None:
+    """Long names ran over the edge of the sheet, and the sum of all sheets stood at the end of each."""
+    page, watch = visit
+    for path in (f"/ui/statements/{MONTH}?team=search", "/ui/spend?by=team&then=model", "/ui/prices", "/ui/statements"):
+        page.emulate_media(media="screen")
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.goto(path)
+        page.evaluate(LONG_NAMES)
+        page.emulate_media(media="print")
+        page.set_viewport_size({"width": 690, "height": 980})
+        assert page.evaluate(TOO_WIDE) <= 0, path
+        foot = page.evaluate("[...document.querySelectorAll('tfoot')].map(one => getComputedStyle(one).display)")
+        assert set(foot) <= {"table-row-group"}, path  # of a footer group each sheet gets one
+        stuck = page.evaluate("[...document.querySelectorAll('th')].map(one => getComputedStyle(one).position)")
+        assert set(stuck) <= {"static"}, path  # held at the edge it covers what stands beside it
+        for form in page.locator("form[method=post]").all():
+            expect(form).to_be_hidden()
     watch.clean()
 
 
