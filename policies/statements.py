@@ -46,11 +46,13 @@ class Shared(Struct, frozen=True, kw_only=True):
 class Facts(Struct, frozen=True, kw_only=True):
     """What a statement needs beside the lines of its month. `by`: how fine those are.
 
-    `nobody`: those of no team pay a part of what is shared, as in months that were closed before 2026-11-26.
+    `nobody`: those of no team pay a part of what is shared; `named`: so do teams that did nothing and are only named by
+    some shared cost. Both as in months that were closed before 2026-11-26.
     """
 
     by: Literal["user", "key", "model"] = "user"
     nobody: bool = True
+    named: bool = True
     teams: list[TeamFacts] = []
     shared: list[Shared] = []
 
@@ -107,7 +109,8 @@ def shares(amount: int, weights: Mapping[str, int]) -> dict[str, int]:
 def bills(spent: Mapping[str, int], adjusted: Mapping[str, int], facts: Facts) -> list[TeamBill]:
     """A bill per team, in order of name: `spent` and `adjusted` nano-USD per team, shared costs split.
 
-    Shared costs are split among teams; where nobody of any team asked, those of none bear them.
+    Shared costs are split among the teams that did anything; where none did, among those that are named, and where
+    there are none, those of no team bear them.
     What a shared team spent is split among the others; its own bill then carries the same amount taken off, so that
     all bills together are the ledger's sum and the fixed shared costs, to the nano-USD.
     """
@@ -123,7 +126,9 @@ def bills(spent: Mapping[str, int], adjusted: Mapping[str, int], facts: Facts) -
         )
         for name in teams
     }
-    takers = [name for name in found if name or facts.nobody] or list(found)
+    active = found if facts.named else {*spent, *adjusted, *known}
+    takers = [name for name in found if name in active and (name or facts.nobody)]
+    takers = takers or [name for name in found if name] or list(found)
     for shared in facts.shared:
         _share(shared, [name for name in takers if name != shared.team], found, spent)
     return list(found.values())

@@ -161,7 +161,7 @@ async def facts_of(database: Database, month: str) -> Facts:
     ]
     async with database.read() as connection:
         shared = await shared_costs(connection, month)
-    return Facts(teams=sorted(teams, key=lambda team: team.team), shared=shared, nobody=False)
+    return Facts(teams=sorted(teams, key=lambda team: team.team), shared=shared, nobody=False, named=False)
 
 
 async def shared_costs(connection: AsyncConnection, month: str) -> list[Shared]:

@@ -83,3 +83,17 @@ def test_what_is_shared_is_split_among_teams() -> None:
     assert [(bill.team, bill.shared_nano) for bill in alone] == [("", 900)]
     as_it_was = bills(spent, {}, Facts(teams=teams, shared=shared[:1]))
     assert [bill.shared_nano for bill in as_it_was] == [300, 300, 300]
+
+
+def test_a_team_that_did_nothing_pays_no_even_part() -> None:
+    """The platform team, whose own spend is shared, paid half of the machines in a month in which it did nothing."""
+    shared = [
+        Shared(name="machines", amount_nano=90, team=None, split="even"),
+        Shared(name="platform", amount_nano=None, team="core", split="even"),
+    ]
+    found = {bill.team: bill.shared_nano for bill in bills({"a": 5, "b": 1}, {}, Facts(shared=shared, named=False))}
+    assert found == {"a": 45, "b": 45, "core": 0}
+    sealed = {bill.team: bill.shared_nano for bill in bills({"a": 5, "b": 1}, {}, Facts(shared=shared))}
+    assert sealed == {"a": 30, "b": 30, "core": 30}  # as it was closed
+    (only,) = bills({}, {}, Facts(shared=shared, named=False))
+    assert (only.team, only.shared_nano) == ("core", 90)  # somebody has to
