@@ -39,6 +39,7 @@ _TAKEN_SECONDS = 1_800.0  # a run that began so long ago and has not ended died 
 _AGAIN_SECONDS = 900.0
 _LONGEST_ERROR = 500
 _SEALED = "/sealed"
+_NONE_YET = ""  # before every month: of those that are closed later each is written, also several closed at once
 
 Statement = Callable[[Any], bytes]
 
@@ -150,8 +151,9 @@ class Scheduler:
 async def runs(database: Database) -> dict[str, Run]:
     """The last run of every export, by name."""
     names = Run.__struct_fields__
+    wanted = select(*(getattr(ExportRun, name) for name in names)).where(ExportRun.period != _NONE_YET)
     async with database.read() as connection:
-        rows = await connection.execute(select(*(getattr(ExportRun, name) for name in names)))
+        rows = await connection.execute(wanted)
         return {row.name: Run(**dict(zip(names, row, strict=True))) for row in rows}
 
 
@@ -175,11 +177,11 @@ def _take(connection: Connection, name: str, every: Any, closed: list[str] | Non
     wanted = select(ExportRun.period, ExportRun.began, ExportRun.ended, ExportRun.error).where(ExportRun.name == name)
     row = connection.execute(wanted.with_for_update()).first()
     if row is None:
-        period = next_due(every, None, now) if closed is None else (closed[-1] if closed else None)
+        period = next_due(every, None, now) if closed is None else (closed[-1] if closed else _NONE_YET)
         if period is not None:
-            blank: list[str] = []
-            connection.execute(insert(ExportRun).values(name=name, period=period, began=now, files=blank))
-        return period
+            over, blank = now if period == _NONE_YET else None, list[str]()
+            connection.execute(insert(ExportRun).values(name=name, period=period, began=now, ended=over, files=blank))
+        return period or None
     if row.ended is None:
         period = row.period if now - row.began >= _TAKEN_SECONDS else None
     elif row.error is not None:

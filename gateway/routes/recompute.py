@@ -146,7 +146,7 @@ def span_or_month(month: str | None, start: str | None, end: str | None, now: fl
     try:
         found = months.span(month)
     except ValueError as error:
-        raise InvalidRequest(f"{str(error).capitalize()}.", param="month") from error
+        raise InvalidRequest(f"{error}.", param="month") from error
     return Span(float(found.start), float(found.end))
 
 

@@ -64,6 +64,19 @@ async def test_a_month_is_written_when_it_is_over_and_when_it_is_closed(database
     assert (await runs(database))["focus/sealed"].period == "2026-10"
 
 
+async def test_of_months_closed_one_after_another_each_is_written(database: Database, tmp_path: Path) -> None:
+    """Finance closes a quarter in one afternoon: only the last of its months was written as it was closed."""
+    await post(database, [entry(month, at(2026, month, 15), USAGE) for month in (8, 9, 10)])
+    clock, folder = FrozenClock(at(2026, 11, 1, 1)), tmp_path / "out"
+    writer = scheduler(database, clock, ExportSettings(name="bill", what="statement", every="month", folder=folder))
+    assert [await writer.turn(), await writer.turn()] == [1, 0]
+    assert set(await runs(database)) == {"bill"}
+    for month in ("2026-08", "2026-09", "2026-10"):
+        await Months(database, now=clock.now).close(month, "ann")
+    assert [await writer.turn() for _ in range(4)] == [1, 1, 1, 0]
+    assert names(folder) == ["bill-2026-08.csv", "bill-2026-09.csv", "bill-2026-10.csv"]
+
+
 async def test_a_daily_dataset_is_of_the_month_so_far(database: Database, tmp_path: Path) -> None:
     """The file of a month grows until the month is over."""
     await post(database, [entry(n, at(2026, 10, day, 12), USAGE) for n, day in enumerate((5, 6))])
