@@ -38,7 +38,10 @@ _TOKENS = {
 
 
 class InvoiceLine(Struct, frozen=True, kw_only=True):
-    """One line. `day`: whole days since the epoch, UTC. Either an amount in nano-USD (a fraction is kept) or tokens."""
+    """One line. `day`: whole days since the epoch, UTC. Either an amount in nano-USD (a fraction is kept) or tokens.
+
+    Neither: a day of which the file says that nothing was billed.
+    """
 
     day: int
     model: str
@@ -114,11 +117,12 @@ def _numbered(rows: "csv.DictReader[str]") -> Iterator[tuple[int, dict[str, str]
 
 def _openai_csv(lines: Iterator[tuple[int, dict[str, str]]]) -> Iterator[InvoiceLine]:
     for number, row in lines:
-        if not row["amount_value"].strip():
-            continue  # a day without costs
-        _require_usd(number, row.get("amount_currency", "usd"))
         day = row.get("start_time_iso") or row["start_time"]
-        yield _line(number, day, _item(row.get("line_item", "")), row["amount_value"])
+        if not row["amount_value"].strip():
+            yield InvoiceLine(day=_day(number, day), model="")  # a day without costs
+            continue
+        _require_usd(number, row.get("amount_currency", "usd"))
+        yield _line(number, day, _item(number, row.get("line_item", "")), row["amount_value"])
 
 
 def _openai_json(content: bytes) -> Iterator[InvoiceLine]:
@@ -129,9 +133,11 @@ def _openai_json(content: bytes) -> Iterator[InvoiceLine]:
     if pages and pages[-1].has_more:
         raise ValueError("the last page says has_more: the pages after it are missing, put all of them into one list")
     for number, bucket in enumerate((bucket for page in pages for bucket in page.data), start=1):
+        if not bucket.results:
+            yield InvoiceLine(day=_day(number, str(bucket.start_time)), model="")
         for result in bucket.results:
             _require_usd(number, result.amount.currency)
-            yield _line(number, str(bucket.start_time), _item(result.line_item or ""), str(result.amount.value))
+            yield _line(number, str(bucket.start_time), _item(number, result.line_item or ""), str(result.amount.value))
 
 
 def _anthropic(lines: Iterator[tuple[int, dict[str, str]]], names: set[str]) -> Iterator[InvoiceLine]:
@@ -161,8 +167,10 @@ def _anthropic(lines: Iterator[tuple[int, dict[str, str]]], names: set[str]) -> 
         yield InvoiceLine(day=_day(number, row["usage_date_utc"]), model=model, usage=usage)
 
 
-def _item(text: str) -> str:
+def _item(number: int, text: str) -> str:
     """`gpt-4o-2024-08-06, input` is of the model `gpt-4o-2024-08-06`."""
+    if not text.strip():
+        raise ValueError(f"line {number} names no model: the export has to be grouped by line item")
     return text.rpartition(",")[0].strip() or text.strip()
 
 

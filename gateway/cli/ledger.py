@@ -132,6 +132,7 @@ def invoice_ledger(  # noqa: PLR0913 - one name per flag
     ]
     rows.append(["total", "", *(show.usd(found[name]) for name in money), _percent(found["share"]), ""])
     show.table(("day", "model", "ledger", "invoice", "difference", "share", "why"), rows, right=money)
+    show.line(f"compared: {found['first_day']} to {found['last_day']}, the days of the invoice, and no others")
     for name in found["unpriced"]:
         show.line(f"used and not priced here: {name}")
     return 0 if found["agrees"] else 1

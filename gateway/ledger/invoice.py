@@ -26,10 +26,15 @@ _Sums = dict[tuple[int, str], Decimal]
 
 
 class Invoice(Struct, frozen=True, kw_only=True):
-    """What came out. `unpriced`: usage on the invoice of models and days for which the ledger has no price."""
+    """What came out. `unpriced`: usage on the invoice of models and days for which the ledger has no price.
+
+    `first` and `last`: the days of the invoice; of other days nothing is compared.
+    """
 
     rows: list[Row]
     unpriced: list[str]
+    first: int
+    last: int
 
     @property
     def agrees(self) -> bool:
@@ -61,7 +66,8 @@ async def compare_invoice(
         prices = await prices_by_id(connection)
     billed, unpriced = _billed(read, groups, prices)
     whole = {key: int(amount.quantize(Decimal(1), ROUND_HALF_EVEN)) for key, amount in billed.items()}
-    return Invoice(rows=compare(_charged(groups), whole, tolerance), unpriced=unpriced)
+    rows = compare(_charged(groups), whole, tolerance)
+    return Invoice(rows=rows, unpriced=unpriced, first=min(days), last=max(days))
 
 
 def _charged(groups: Mapping[tuple[Any, ...], Group]) -> dict[tuple[int, str], Charged]:

@@ -44,7 +44,10 @@ class InvoiceRow(Struct, kw_only=True):
 
 
 class InvoiceAnswer(Struct, kw_only=True):
-    """`agrees` is false when a row is unexplained or usage could not be priced (`unpriced`)."""
+    """`agrees` is false when a row is unexplained or usage could not be priced (`unpriced`).
+
+    `first_day` and `last_day` are those of the invoice: what the ledger has of days before and after is not compared.
+    """
 
     agrees: bool
     provider: str
@@ -55,6 +58,8 @@ class InvoiceAnswer(Struct, kw_only=True):
     unexplained: int
     rows: list[InvoiceRow]
     unpriced: list[str]
+    first_day: str
+    last_day: str
 
 
 @post("/invoice", opt={"role": "finance"}, summary="Compare with a provider's invoice", status_code=200)
@@ -106,12 +111,14 @@ def _answer(provider: str, found: Invoice) -> InvoiceAnswer:
         unexplained=sum(row.why == "unexplained" for row in found.rows),
         rows=[_row(row) for row in found.rows],
         unpriced=found.unpriced,
+        first_day=_day(found.first),
+        last_day=_day(found.last),
     )
 
 
 def _row(row: Row) -> InvoiceRow:
     return InvoiceRow(
-        day=datetime.fromtimestamp(row.day * DAY, UTC).strftime("%Y-%m-%d"),
+        day=_day(row.day),
         model=row.model,
         ledger_usd=usd(row.ledger_nano),
         estimated_usd=usd(row.estimated_nano),
@@ -120,6 +127,10 @@ def _row(row: Row) -> InvoiceRow:
         share=_share(row.difference_nano, row.invoice_nano),
         why=row.why,
     )
+
+
+def _day(number: int) -> str:
+    return datetime.fromtimestamp(number * DAY, UTC).strftime("%Y-%m-%d")
 
 
 def _share(difference: int, of: int) -> float | None:

@@ -232,6 +232,10 @@ async def test_an_invoice_is_compared_by_model_and_day(home: House) -> None:
     assert (rows["gpt-5"]["why"], rows["gpt-5"]["difference_usd"]) == ("unexplained", "-0.00007")
     assert rows["gpt-5"]["share"] == pytest.approx(-7 / 71.5)
     assert (told["agrees"], told["unexplained"], told["difference_usd"]) == (False, 1, "-0.00007")
+    assert (told["first_day"], told["last_day"]) == (
+        "2026-10-14",
+        "2026-10-15",
+    )  # else half a month would be taken for a whole one
     near = await ask(home, "POST", "/api/v1/ledger/invoice?provider=openai&shape=openai&tolerance=0.2", content=OPENAI)
     assert near.json()["agrees"]
     wrong = await ask(home, "POST", "/api/v1/ledger/invoice?provider=openai&shape=openai", content="a,b\n1,2\n")

@@ -65,6 +65,21 @@ async def test_every_file_tells_the_same_day(database: Database, shape: Shape, t
     assert found.agrees
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        OPENAI_CSV,  # its last line is a day without an amount
+        OPENAI_JSON.replace('"data": [', '"data": [{"start_time": 1792108800, "results": []}, '),
+    ],
+)
+async def test_a_day_of_which_the_file_says_that_nothing_was_billed_is_compared(database: Database, text: str) -> None:
+    """What the ledger has charged on such a day is a difference; it was left out."""
+    await post(database, [entry(1, DAY * 86_400, USAGE), entry(2, (DAY + 1) * 86_400, USAGE)])
+    found = await compare_invoice(database, "openai", read(text.encode(), "openai"), {}, 0.0)
+    assert (found.first, found.last) == (DAY, DAY + 1)
+    assert [(row.day, row.why) for row in found.rows] == [(DAY, "agrees"), (DAY + 1, "unexplained")]
+
+
 async def test_usage_of_an_unknown_model_is_told(database: Database) -> None:
     """Tokens without a price are no zero."""
     lines = read(ANTHROPIC_USAGE.encode(), "anthropic")
@@ -106,6 +121,8 @@ WRONG = [
     ("generic", f"Datum,{'x' * 1_200_000},Betrag\n", "is no CSV"),
     ("generic", 'Datum,Modelo,Betrag,Note\n\n2026-10-15,m,1,"two\nlines"\n2026-10-15,m,?,\n', "line 5"),
     ("openai", OPENAI_JSON.replace("0.0003225", "1e999999"), "is no amount"),
+    ("openai", OPENAI_JSON.replace('"gpt-5-mini, input"', "null"), "grouped by line item"),
+    ("openai", "start_time,amount_value\n1792022400,0.5\n", "grouped by line item"),
     ("openai", OPENAI_JSON.replace("false", "true"), "pages after it are missing"),
 ]
 
