@@ -1,5 +1,6 @@
 """`nearhit ledger …`: checks and corrections of the books."""
 
+from decimal import Decimal
 from pathlib import Path
 
 from gateway.cli import show
@@ -132,6 +133,8 @@ def invoice_ledger(  # noqa: PLR0913 - one name per flag
     ]
     rows.append(["total", "", *(show.usd(found[name]) for name in money), _percent(found["share"]), ""])
     show.table(("day", "model", "ledger", "invoice", "difference", "share", "why"), rows, right=money)
+    if not any(Decimal(row["ledger_usd"]) for row in found["rows"]):
+        show.line(f"the ledger has nothing of {provider!r} on these days; providers are called as in nearhit.yaml")
     show.line(f"compared: {found['first_day']} to {found['last_day']}, the days of the invoice, and no others")
     for name in found["unpriced"]:
         show.line(f"used and not priced here: {name}")

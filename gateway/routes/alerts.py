@@ -24,9 +24,13 @@ _MOST_PAGES = 50  # of so many, looked through for those of one team
 
 
 class DeliveryView(Struct, kw_only=True):
-    """One channel. `state`: delivered, waiting (tried `attempts` times, again at `next`), given-up."""
+    """One channel. `state`: delivered, waiting (tried `attempts` times, again at `next`), given-up.
+
+    `limit_usd`: the limit that was reached; one that was raised since may have been reached again.
+    """
 
     channel: str
+    limit_usd: str
     state: str
     attempts: int
     delivered: str | None
@@ -105,6 +109,7 @@ def _delivery(row: Any) -> DeliveryView:
     state = "delivered" if row.delivered is not None else "given-up" if row.due is None else "waiting"
     return DeliveryView(
         channel=row.channel,
+        limit_usd=usd(row.limit_nano),
         state=state,
         attempts=row.attempts,
         delivered=shapes.moment(row.delivered),

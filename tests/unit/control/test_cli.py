@@ -205,6 +205,8 @@ def test_months_are_closed_and_exported(cli: Cli, tmp_path: Path) -> None:
     bill.write_text("day,model,amount\n2026-01-05,gpt-5,2.50\n")
     told = cli("ledger", "invoice", "openai", "--file", str(bill), code=1)
     assert "unexplained" in told
+    assert "the ledger has nothing of 'openai' on these days" in told  # a mistyped name looks like a bill for nothing
+    assert "compared: 2026-01-05 to 2026-01-05" in told
     assert cli.json("ledger", "invoice", "openai", "--file", str(bill), "--tolerance", "1")["agrees"]
 
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 from sqlalchemy import insert, select
 
-from gateway.db.models import Audit, BudgetAlert
+from gateway.db.models import AlertDelivery, Audit, BudgetAlert
 from tests.clock import FrozenClock
 from tests.unit.control.house import House, charged, happened, house, request_row
 
@@ -110,10 +110,15 @@ async def test_a_teams_alerts_are_seen_behind_many_newer_ones_of_others(home: Ho
     others = [(f"team:t{number}|month|1788220800|1790812800", 0.5, 1, at + number) for number in range(450)]
     rows = [("team:acme|month|1788220800|1790812800", 0.5, 9, at), *others]
     names = ("window_id", "threshold", "spent_nano", "at")
+    sent = {"channel": "webhook", "window_id": rows[0][0], "threshold": 0.5, "spent_nano": 9, "mode": "hard"}
+    sent |= {"id": "x", "limit_nano": 18, "created": at, "attempts": 1, "due": None, "delivered": at, "error": None}
     async with home.services.database.begin() as connection:
         await connection.execute(insert(BudgetAlert), [dict(zip(names, row, strict=True)) for row in rows])
+        await connection.execute(insert(AlertDelivery), [sent])
     async with home.client(await home.key("viewer")) as mine:
-        assert [one["scope"] for one in (await mine.get("/api/v1/alerts")).json()["data"]] == ["team:acme"]
+        (own,) = (await mine.get("/api/v1/alerts")).json()["data"]
+    assert own["scope"] == "team:acme"
+    assert [(one["state"], one["limit_usd"]) for one in own["deliveries"]] == [("delivered", "0.000000018")]
     async with home.client() as admin:
         found = (await admin.get("/api/v1/alerts")).json()["data"]
     assert (len(found), found[0]["scope"]) == (200, "team:t449")
