@@ -168,6 +168,11 @@ class PriceBook:
             return None
         return None if self._is_apart(provider, model, alias) else mine
 
+    def next_after(self, of: Override) -> Override | None:
+        """The price of the same name that begins next and counts from then on; it may have begun long ago."""
+        rows = self._overrides.get((of.provider, of.model), ())
+        return next((row for row in rows if row.effective_from > of.effective_from), None)
+
     def _in_force(self, provider: str, model: str, at: float) -> Override | None:
         for name in ((provider, model), (ANY, model)):
             if (rows := self._overrides.get(name)) is not None:

@@ -90,6 +90,8 @@ def set_prices(  # noqa: PLR0913 - one name per flag
     show.line(f"{made['model']}: ${made['input_usd']} in, ${made['output_usd']} out per million tokens")
     for line in _more(made):
         show.line(line)
+    if made.get("replaced_from"):
+        show.line(f"only until {made['replaced_from']}: a price that begins then counts from there on")
 
 
 def check_prices(*, options: ReadOptions = ReadOptions()) -> None:  # noqa: B008 - frozen

@@ -29,6 +29,7 @@ _LOOKED_BACK = 30 * 86_400.0
 _LOCAL = ("local/demo", "local/minilm")
 _REFUSED = "402"
 _DAY = 86_400.0
+_OF_NAMES = ("a price needs", "a price is of one model")
 
 
 class PriceList(Struct, kw_only=True):
@@ -189,8 +190,9 @@ async def put_price(asking: Asking, name: str, terms: Terms, setting: PriceSetti
     try:
         row = await services.prices.put(name, terms, setting, said)
     except ValueError as error:
-        raise InvalidRequest(str(error), param="model" if "provider/model" in str(error) else None) from error
-    return _line(name, row)
+        raise InvalidRequest(str(error), param="model" if str(error).startswith(_OF_NAMES) else None) from error
+    line, later = _line(name, row), services.prices.next_after(row)
+    return line if later is None else structs.replace(line, replaced_from=shapes.moment(later.effective_from))
 
 
 def _line(name: str, row: Override) -> PriceLine:

@@ -13,6 +13,7 @@ from gateway.errors import GatewayError
 from gateway.price_terms import Terms
 from gateway.prices import PriceSetting
 from gateway.routes import shapes
+from gateway.routes.price_shapes import PriceLine
 from gateway.routes.prices import doubtful, in_use, priced, put_price
 from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
 from gateway.web.sheet import Cell
@@ -31,6 +32,7 @@ async def _page(visitor: Visitor, *, problem: str = "", form: dict[str, str] | N
         may_change=may(visitor.principal, "admin") and visitor.principal.team == ORG_WIDE,
         problem=problem,
         notice=visitor.request.query_params.get("set", "")[:200],
+        until=visitor.request.query_params.get("until", "")[:40],
         form={**_EMPTY, **(form or {"model": visitor.request.query_params.get("model", "")[:200]})},
     )
 
@@ -58,13 +60,14 @@ async def set_price(visitor: VisitorDep) -> Response[bytes]:
     """A price per million tokens, from now on or from a date; tiers and hours are set by the API or the CLI."""
     fields = await visitor.form()
     try:
-        await _put(visitor, fields)
+        made = await _put(visitor, fields)
     except GatewayError as error:
         return await _page(visitor, problem=error.message, form={name: fields.get(name, "") for name in _EMPTY})
-    return visitor.go(f"/ui/prices?set={quote(fields['model'], safe='')}")
+    until = f"&until={quote(made.replaced_from, safe='')}" if made.replaced_from else ""
+    return visitor.go(f"/ui/prices?set={quote(fields['model'], safe='')}{until}")
 
 
-async def _put(visitor: Visitor, fields: dict[str, str]) -> None:
+async def _put(visitor: Visitor, fields: dict[str, str]) -> PriceLine:
     services, name = visitor.services, fields.get("model", "")
     begins = fields.get("effective_from") or None
     setting = PriceSetting(
@@ -76,7 +79,7 @@ async def _put(visitor: Visitor, fields: dict[str, str]) -> None:
         output_usd=fields.get("output_usd", ""),
         cached_usd=fields.get("cached_usd") or None,
     )
-    await put_price(visitor, name, terms, setting)
+    return await put_price(visitor, name, terms, setting)
 
 
 def route_handlers() -> list[ControllerRouterHandler]:

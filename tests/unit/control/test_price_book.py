@@ -16,6 +16,7 @@ from gateway.settings import Settings
 from policies.money import Price, Usage, bound_nano, cost_nano, nano, usd
 from tests.clock import FrozenClock
 from tests.unit.control.house import House, happened, hit_row, house, request_row
+from tests.unit.control.test_pages import csrf, sign_in
 from tests.unit.ledger.rig import call
 
 CONTRACT = {
@@ -54,6 +55,26 @@ async def attempt(home: House, price: Price, usage: Usage, *, model: str = "m", 
     hold = await home.services.ledger.hold(asked, plan)
     source = more.pop("source", "provider")
     return home.services.ledger.settle(hold, Settlement(usage=usage, source=source, ended="complete"))
+
+
+async def test_a_price_set_back_in_time_tells_until_when_it_counts(home: House) -> None:
+    """Who set it for the whole month believed it in force, while the one of yesterday went on being charged."""
+    now = home.clock.now()
+    plain = {"input_usd": "2", "output_usd": "8"}
+    async with home.client() as admin:
+        first = await admin.put("/api/v1/prices/lab/m", json={**plain, "effective_from": now - 86_400})
+        back = await admin.put("/api/v1/prices/lab/m", json={**plain, "input_usd": "1", "effective_from": now - 9e5})
+        last = await admin.put("/api/v1/prices/lab/m", json={**plain, "input_usd": "3"})
+        wrong = await admin.put("/api/v1/prices/lab/*", json=plain)
+    assert (first.json()["replaced_from"], last.json()["replaced_from"]) == (None, None)
+    assert back.json()["replaced_from"] == first.json()["effective_from"]
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "model")
+    async with home.client(None) as visitor:
+        await sign_in(visitor)
+        token = csrf((await visitor.get("/ui/prices")).text)
+        form = {"csrf": token, "model": "lab/m", "input_usd": "1", "output_usd": "1", "effective_from": "2026-01-01"}
+        there = (await visitor.post("/ui/prices", data=form)).headers["location"]
+        assert "counts only until" in (await visitor.get(there)).text
 
 
 async def test_a_contract_is_set_and_shown_whole(home: House) -> None:
