@@ -125,3 +125,24 @@ def artefact(reader: Reader) -> dict[str, Tensor]:
     head = {"hidden": reader.hidden, "out": reader.judged}
     held |= {f"head.{name}.{side}": getattr(part, side) for name, part in head.items() for side in ("weight", "bias")}
     return {name: tensor.detach().to(torch.float16).contiguous() for name, tensor in held.items()}
+
+
+def restore(reader: Reader, held: Mapping[str, Tensor]) -> None:
+    """Go on where an `artefact` of a reader of the same rank ended, but for what half precision lost."""
+    with torch.no_grad():
+        reader.types.copy_(held["embeddings.token_type_embeddings.weight"])
+        for name in ("weight", "bias"):
+            getattr(reader.norm, name).copy_(held[f"embeddings.LayerNorm.{name}"])
+        for i, layer in enumerate(reader.layers):
+            prefix = f"encoder.layer.{i}."
+            for part, names in _PARTS.items():
+                found: Changed = getattr(layer, part)
+                found.down.copy_(held[f"{prefix}{names[0]}.weight.down"])
+                found.up.copy_(torch.cat([held[f"{prefix}{name}.weight.up"] for name in names]).float() / _LOUDER)
+                found.bias.copy_(torch.cat([held[f"{prefix}{name}.bias"] for name in names]))
+            for part, name in _NORMS.items():
+                for side in ("weight", "bias"):
+                    getattr(getattr(layer, part), side).copy_(held[f"{prefix}{name}.{side}"])
+        for name, part in {"hidden": reader.hidden, "out": reader.judged}.items():
+            for side in ("weight", "bias"):
+                getattr(part, side).copy_(held[f"head.{name}.{side}"])

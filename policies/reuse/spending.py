@@ -48,9 +48,10 @@ class Window(Struct, frozen=True, kw_only=True):
 class Limits(Struct, frozen=True, kw_only=True):
     """`span` of the window in requests, `audit_span` of what audits found; `catch_up`: requests over which what was
     left unspent may be spent; `slack`: expected wrong answers that may be owed at any time; `reserve`, `hit_reserve`:
-    shares of the budgets per request and per hit that are not planned with; `trust`, `doubt`: the least and the most
-    by which audits can scale feared risk; `weight`: how many feared wrong ones the estimate counts as before the first
-    audit; `alarm`: chance of a false alarm.
+    shares of the budgets per request and per hit that are not planned with; `few`: until so many hits no answer may be
+    twice as risky as hits may be on average; `trust`, `doubt`: the least and the most by which audits can scale feared
+    risk; `weight`: how many feared wrong ones the estimate counts as before the first audit; `alarm`: chance of a false
+    alarm.
     """
 
     span: float = 3_000.0
@@ -59,6 +60,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     slack: float = 0.25
     reserve: float = 0.25
     hit_reserve: float = 0.3
+    few: float = 200.0
     trust: float = 0.8
     doubt: float = 10.0
     weight: float = 2.0
@@ -132,6 +134,8 @@ def threshold(window: Window, budget: Budget, limits: Limits) -> float:
     fits = (taken <= pace * window.requests) & (taken <= per_hit * count)
     # A bin without requests fits as its predecessor does; where nothing was seen at all, nothing is known to fit.
     fits &= count > 0.0
+    # An average of few is no average: what stands out is borne by many hits, not by a scope's first.
+    fits &= factor * EDGES <= budget.max_wrong_hit_rate * (1.0 + window.served / limits.few)
     found = np.flatnonzero(fits)
     return float(EDGES[found[-1]]) if len(found) else -1.0
 

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load, load_file, save
 
 from cache import encoder, priors, weights, wire
 from cache.embedder import EncoderDown, HashEncoder, Read
@@ -109,6 +109,16 @@ def test_what_is_taught_is_what_is_read() -> None:
     assert np.allclose(said, sorted(served.read(PAIRS[:2])), atol=0.02)
 
 
+def test_teaching_goes_on_from_what_ships() -> None:
+    """What one pass more starts from must be the reader that serves, or the pass begins by forgetting."""
+    shipped = load(priors.reader_artefact())
+    reader = reading_form.Reader(load_file(FOLDER / "model.safetensors"), reading.RANK)
+    reading_form.restore(reader, shipped)
+    again = reading_form.artefact(reader)
+    assert again.keys() == shipped.keys()
+    assert all(torch.allclose(again[name].float(), shipped[name].float(), rtol=1e-3, atol=1e-6) for name in shipped)
+
+
 def test_a_few_steps_teach_something() -> None:
     """Gradients must reach what is learned, and nothing else: after some steps the same pairs are told apart better."""
     torch.manual_seed(0)
@@ -132,7 +142,7 @@ def test_groups_are_whole_and_give_both_kinds_of_pairs() -> None:
     """A wrong line would teach something wrong, silently."""
     held = reading.groups()
     assert len(held) > 2_000
-    assert all(len(group.same) == 3 and len(group.other) == 4 for group in held)
+    assert all(len(group.same) in (3, 4) and len(group.other) == 4 for group in held)
     alike, unlike = held[0].pairs()
     assert (len(alike), len(unlike)) == (6, 16)
     assert {text for pair in alike for text in pair} == {held[0].base, *held[0].same}
