@@ -21,6 +21,7 @@ from gateway.alert_channels import channels
 from gateway.alert_notices import Notice
 from gateway.alert_settings import AlertSettings
 from gateway.alerts import Courier
+from gateway.ledger import Ledger
 from tests.clock import FrozenClock
 from tests.services import spare_port
 from tests.unit.ledger.rig import Rig, budget, running
@@ -77,6 +78,15 @@ def courier(rig: Rig, alerts: dict[str, Any]) -> Courier:
     return Courier(rig.database, known, now=rig.clock.now, random=lambda: 0.5)
 
 
+async def half_of_ten(rig: Rig, alerts: dict[str, Any], *, spent: int) -> Ledger:
+    """A ledger whose budget of ten tells when half of it is gone, after so much was spent."""
+    ledger = await rig.ledger(alerts=alerts)
+    await ledger.set_budget(budget("org", 10, alerts=(0.5,)), "test")
+    await rig.charge(ledger, spent)
+    await ledger.flush()
+    return ledger
+
+
 async def test_each_threshold_is_delivered_once_and_signed(rig: Rig) -> None:
     """People act on these; a receiver must be able to prove that they are ours, and to tell a repeat."""
     async with receiver() as there:
@@ -103,10 +113,7 @@ async def test_each_threshold_is_delivered_once_and_signed(rig: Rig) -> None:
 async def test_several_workers_deliver_it_once(rig: Rig) -> None:
     """All of them look at the same queue."""
     async with receiver() as there:
-        ledger = await rig.ledger(alerts=webhook(there.url))
-        await ledger.set_budget(budget("org", 10, alerts=(0.5,)), "test")
-        await rig.charge(ledger, 8)
-        await ledger.flush()
+        await half_of_ten(rig, webhook(there.url), spent=8)
         done = await asyncio.gather(*(courier(rig, webhook(there.url)).turn() for _ in range(4)))
         assert (sum(done), there.thresholds) == (1, [0.5])
 
@@ -115,10 +122,7 @@ async def test_a_failure_is_tried_again_later_also_after_a_restart(rig: Rig, cap
     """A receiver that is down for an hour must still get it; nobody may learn the webhook's token from our log."""
     caplog.set_level(logging.DEBUG)
     async with receiver() as there:
-        ledger = await rig.ledger(alerts=webhook(there.url))
-        await ledger.set_budget(budget("org", 10, alerts=(0.5,)), "test")
-        await rig.charge(ledger, 8)
-        await ledger.flush()
+        await half_of_ten(rig, webhook(there.url), spent=8)
         there.answers = [500, 302]
         assert await courier(rig, webhook(there.url)).turn() == 0
         assert await courier(rig, webhook(there.url)).turn() == 0
@@ -139,10 +143,7 @@ async def test_a_failure_is_tried_again_later_also_after_a_restart(rig: Rig, cap
 async def test_it_is_given_up_after_a_day(rig: Rig) -> None:
     """The queue must not grow for a receiver that is gone for good; that it was given up stays to be seen."""
     gone = webhook(f"http://127.0.0.1:{spare_port()}/")
-    ledger = await rig.ledger(alerts=gone)
-    await ledger.set_budget(budget("org", 10, alerts=(0.5,)), "test")
-    await rig.charge(ledger, 8)
-    await ledger.flush()
+    await half_of_ten(rig, gone, spent=8)
     sender, tries = courier(rig, gone), 0
     while (await rig.rows("SELECT due FROM alert_delivery"))[0]["due"] is not None:
         await sender.turn()
@@ -171,10 +172,7 @@ async def test_what_is_reached_when_a_budget_is_set_is_told_at_once(rig: Rig) ->
 async def test_a_raised_limit_tells_again_what_is_reached_of_it(rig: Rig) -> None:
     """Whoever was told, raised the limit and went on was never told again in that month, up to the refusal."""
     async with receiver() as there:
-        ledger = await rig.ledger(alerts=webhook(there.url))
-        await ledger.set_budget(budget("org", 10, alerts=(0.5,)), "test")
-        await rig.charge(ledger, 6)
-        await ledger.flush()
+        ledger = await half_of_ten(rig, webhook(there.url), spent=6)
         await ledger.set_budget(budget("org", 20, alerts=(0.5,)), "test")
         await rig.charge(ledger, 5)
         await ledger.flush()
