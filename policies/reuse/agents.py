@@ -6,9 +6,9 @@ verb is another one it says nothing.
 
 from typing import NamedTuple
 
-from policies.reuse.english import bag, stem
+from policies.reuse.english import bag
 from policies.reuse.facts import Facts
-from policies.reuse.roles import passive
+from policies.reuse.roles import MUTUAL, passive
 
 _SUPPORT = bag("do does did")
 _AUXILIARIES = _SUPPORT | bag("can could should would will may might must is are am was were has have had")
@@ -29,8 +29,6 @@ _NEARER = bag("i you we")
 _BEFORE_NOUN = bag("the a an this that these those any some all my your his her our their")
 _BESIDE_VERB = _BEFORE_NOUN | bag("not be been being ever also still just really to")
 _JOINS = bag("and or nor")
-# Whoever does one of these with something has it done to them.
-_MUTUAL = frozenset(stem(word) for word in bag("integrate sync synchronize pair compatible differ compare collide"))
 _LONGEST_SUBJECT = 4
 
 
@@ -56,7 +54,7 @@ def other_agent(a: Facts, b: Facts) -> bool:
             return True  # "can you teach me", "can I teach you"
         return persons <= _NEARER and _owners(a) == _owners(b) == frozenset(("you",))
     # Whoever acts here must be somewhere in the other text; else it only stands for anybody.
-    return one.verb not in _MUTUAL and all(_mentions(a, head) and _mentions(b, head) for head in (one.head, other.head))
+    return one.verb not in MUTUAL and all(_mentions(a, head) and _mentions(b, head) for head in (one.head, other.head))
 
 
 def other_owner(a: Facts, b: Facts) -> bool:

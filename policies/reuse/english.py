@@ -72,7 +72,14 @@ _IRREGULAR_FORMS = (
     "used:use uses:use born:birth bitten:bite bit:bite beaten:beat caught:catch brought:bring hidden:hide "
     "drawn:draw blown:blow flown:fly sung:sing sunk:sink torn:tear worn:wear shown:show fed:feed fought:fight "
     "lent:lend laid:lay rode:ride ridden:ride shot:shoot shook:shake stuck:stick struck:strike swept:sweep news:news "
-    "kgs:kg lbs:lb hrs:hr freed:free agreed:agree guaranteed:guarantee"
+    "kgs:kg lbs:lb hrs:hr freed:free agreed:agree guaranteed:guarantee "
+    "sued:sue suing:sue owed:owe owing:owe died:die tied:tie lied:lie dyed:dye aged:age aging:age iced:ice "
+    "thrown:throw rang:ring rung:ring drank:drink drunk:drink sought:seek bred:breed dealt:deal dug:dig hung:hang "
+    "forgave:forgive forgiven:forgive forbade:forbid forbidden:forbid mistook:mistake mistaken:mistake lit:light "
+    "overcame:overcome overthrew:overthrow overthrown:overthrow sank:sink shaken:shake shrank:shrink shrunk:shrink "
+    "spun:spin sprang:spring stung:sting swore:swear sworn:swear swung:swing undertook:undertake undertaken:undertake "
+    "withdrew:withdraw withdrawn:withdraw wove:weave woven:weave woken:wake crept:creep knelt:kneel leapt:leap "
+    "slid:slide"
 )
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -152,8 +159,10 @@ def plainly(text: str) -> str:
 def words(text: str) -> list[Word]:
     """The words of `text` in order, contractions expanded, possessive 's dropped."""
     found: list[Word] = []
+    shouted = text.isupper()
     for match in _WORD.finditer(text):
-        parts = _expand(_plain(match[0].lower()))
+        # "US" in a text that does not shout is a country.
+        parts = ["usa"] if match[0] == "US" and not shouted else _expand(_plain(match[0].lower()))
         found += [Word(part, match[0] if i == 0 else "", match.start()) for i, part in enumerate(parts)]
     return found
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from policies.reuse.agents import asks_for_other, other_agent, other_owner
+from policies.reuse.clauses import parts_exchanged
 from policies.reuse.english import Number, bag, stem
 from policies.reuse.facts import Facts, analyse
 from policies.reuse.lexicon import (
@@ -240,7 +241,8 @@ def _amounts(facts: Facts) -> set[str]:
 
 def order(a: Facts, b: Facts) -> bool:
     """From A to B against from B to A; who bites whom; mail from her and mail to her."""
-    return swapped(a, b) or turned_about(a, b) or placed_elsewhere(a, b) or asks_for_other(a, b)
+    found = swapped(a, b) or turned_about(a, b) or placed_elsewhere(a, b)
+    return found or asks_for_other(a, b) or parts_exchanged(a, b)
 
 
 def substitution(a: Facts, b: Facts) -> bool:

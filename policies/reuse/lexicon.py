@@ -99,14 +99,15 @@ _KINDS = {
         "sweden norway finland iceland poland czechia hungary romania bulgaria greece turkey russia ukraine china "
         "japan korea taiwan india pakistan bangladesh nepal indonesia malaysia singapore thailand vietnam "
         "philippines australia egypt nigeria kenya ethiopia ghana morocco algeria israel iran iraq syria lebanon "
-        "jordan qatar dubai afghanistan zealand arabia kong"
+        "jordan qatar kuwait dubai afghanistan zealand arabia kong"
     ),
     "people": (
         "american canadian mexican brazilian argentinian british english scottish irish french german spanish "
         "portuguese italian swiss austrian belgian dutch danish swedish norwegian finnish czech hungarian romanian "
         "greek turkish russian ukrainian chinese japanese korean indian pakistani indonesian thai vietnamese "
         "australian egyptian nigerian israeli iranian arabic hebrew hindi bengali urdu mandarin cantonese latin "
-        "swahili"
+        "swahili iraqi kuwaiti syrian lebanese algerian moroccan kenyan ethiopian chilean peruvian colombian "
+        "venezuelan cuban bulgarian malaysian filipino philippine bangladeshi welsh european asian african"
     ),
     "city": (
         "london paris berlin madrid rome vienna amsterdam brussels lisbon dublin oslo stockholm copenhagen helsinki "
@@ -284,7 +285,10 @@ poland polish|czechia czech|hungary hungarian|romania romanian|bulgaria bulgaria
 russia russian|ukraine ukrainian|china chinese|japan japanese|korea korean|india indian|pakistan pakistani|
 indonesia indonesian|thailand thai|vietnam vietnamese|australia australian|egypt egyptian|nigeria nigerian|
 israel israeli|iran iranian|ireland irish|scotland scottish|britain british uk|england english|canada canadian|
-mexico mexican|brazil brazilian|argentina argentinian|america american|asia asian|africa african|
+mexico mexican|brazil brazilian|argentina argentinian|america american|asia asian|africa african|europe european|
+iraq iraqi|kuwait kuwaiti|syria syrian|lebanon lebanese|algeria algerian|morocco moroccan|kenya kenyan|
+ethiopia ethiopian|chile chilean|peru peruvian|colombia colombian|venezuela venezuelan|cuba cuban|bulgaria bulgarian|
+malaysia malaysian|philippines filipino philippine|bangladesh bangladeshi|wales welsh|turkey turkish|
 ounce oz|foot ft|celsius c|fahrenheit f|gram g|kilogram kg|milligram mg|microgram mcg|kilometre km|kilometer km|
 millimetre mm|millimeter mm|centimetre cm|
 metre m|meter m|litre l|liter l|millilitre ml|milliliter ml|volt v|watt w|kilowatt kw|megawatt mw|opus op|

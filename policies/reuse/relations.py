@@ -134,8 +134,10 @@ def other_connective(a: Facts, b: Facts) -> bool:
         and (only_a | only_b) <= _BEFORE
     ):
         return True  # "the year before the war", "the year of the war"
-    return a.content_set == b.content_set and any(
-        _next_topic(a, word) != _next_topic(b, word) for word in _ONE_SIDED & set(a.words) & set(b.words)
+    return (
+        a.content_set == b.content_set
+        and passive(a) == passive(b)
+        and any(_next_topic(a, word) != _next_topic(b, word) for word in _ONE_SIDED & set(a.words) & set(b.words))
     )
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 
 from policies.reuse.english import bag, stem
 from policies.reuse.facts import Facts
-from policies.reuse.lexicon import OPPOSITES, STOP
+from policies.reuse.lexicon import KIND_OF, OPPOSITES, STOP, SYNONYMS
 
 # What follows one of these is a goal, a source or a measure; exchanging it with what stands before changes the request.
 _DIRECTED = bag("from to into onto than over under against before after until since minus")
@@ -21,6 +21,23 @@ _FILLERS = bag(
 )
 # Only these let two things change places in an otherwise equal sentence.
 _JOINING = bag("and or but vs versus nor the a an my your")
+# Whoever does one of these with somebody has it done to them: it is the same whoever is named first.
+MUTUAL = frozenset(
+    stem(word)
+    for word in bag(
+        "meet marry integrate sync synchronize pair compatible differ compare collide resemble equal border divorce "
+        "date cousin friend neighbour neighbor sibling brother sister spouse partner colleague twin rival ally enemy "
+        "combine mix match intersect overlap touch connect link correlate relate compete correspond communicate talk "
+        "chat agree similar identical separate adjacent parallel blend interact share different difference"
+    )
+)
+# So it is with what these connect, where little more is said.
+_EQUALS = re.compile(
+    r"\b(?:related|similar|identical|equal|equivalent|adjacent|parallel|next(?: door)?) to\b"
+    r"|\bfar is it from\b|\bdistance from\b"
+)
+_LITTLE = 4
+_PLACES = frozenset(("country", "people", "city", "continent"))
 _OWNED = re.compile(r"\b(\w+)(?='s\s+(\w+))")
 # They go before a noun as well as after it: "tickets online", "password reset".
 _MOVABLE = bag(
@@ -28,23 +45,56 @@ _MOVABLE = bag(
     "renew track install upgrade download upload export import login return exchange transfer backup restart"
 )
 _PERSONS = bag("people person someone somebody anyone anybody everyone everybody nobody i me he him she her they them")
+_PARTICIPLES = ("ed", "en", "wn", "ught", "ung")
+_SAME_FORM = bag(
+    "read put cut hit let set beat hurt shut run come overcome bid cast cost split spread hired bred led fed"
+)
 _FAR = 7
+_BEFORE_BY = 5
 _LONGEST_PART = 3
 
 
 def swapped(a: Facts, b: Facts) -> bool:
     """Whether two words both texts share have changed places in a way that changes who does what."""
-    if _exchanged(a, b) or any((y, x) in _owned(b) for x, y in _owned(a)):
+    equals = len(a.content) <= _LITTLE and a.content_set == b.content_set and _are_equals(a) and _are_equals(b)
+    if (not equals and _exchanged(a, b)) or any((y, x) in _owned(b) for x, y in _owned(a)):
         return True
+    if equals:
+        return False
     in_a, in_b = Counter(a.stems), Counter(b.stems)
     shared = [word for word in a.content if in_a[word] == in_b[word] == 1]
     order_b = {word: place for place, word in enumerate(b.stems)}
     turned = passive(a) != passive(b)
+    if not turned and _beside_other(a, b):
+        return True
     for i, x in enumerate(shared):
         for y in shared[i + 1 : i + 1 + _FAR]:
             if (order_b[x] > order_b[y]) != turned and _says_so(a, b, (x, y), turned=turned):
                 return True
     return False
+
+
+def _beside_other(a: Facts, b: Facts) -> bool:
+    """Two places or peoples stand beside what the other stood beside: "a Spanish licence in the US"."""
+    one, other = _named_places(a), _named_places(b)
+    if len(one) != 2 or len(other) != 2 or not one[0][0] & other[1][0] or not one[1][0] & other[0][0]:
+        return False
+    (_, first), (_, second) = one
+    return first != second and (first, second) == (other[0][1], other[1][1])
+
+
+def _named_places(facts: Facts) -> list[tuple[frozenset[str], str]]:
+    """Each with its other names, and the topic word it stands right before ("" where it stands alone)."""
+    following = (*facts.stems[1:], "")
+    return [
+        (frozenset((word, *SYNONYMS.get(word, ()))), after if after in facts.content_set else "")
+        for word, after in zip(facts.stems, following, strict=True)
+        if not _PLACES.isdisjoint(KIND_OF.get(word, ()))
+    ]
+
+
+def _are_equals(facts: Facts) -> bool:
+    return _EQUALS.search(" ".join(facts.words)) is not None
 
 
 def _owned(facts: Facts) -> frozenset[tuple[str, str]]:
@@ -64,12 +114,16 @@ def _exchanged(a: Facts, b: Facts) -> bool:
         return _turned(a.words, b.words)
     if len(places) == 2 and places[1] == places[0] + 1:
         return _is_compound(a, places[0]) and _is_compound(b, places[0])
-    if len(places) > 1 and all(word in _JOINING for word in a.words[places[0] + 1 : places[-1]]):
+    if len(places) > 1 and all(word in _joining(a) for word in a.words[places[0] + 1 : places[-1]]):
         return False
     opposite = len(places) == 2 and a.stems[places[1]] in OPPOSITES.get(a.stems[places[0]], ())
     # "people" and "someone" are no topic, but they and a topic can change parts.
     persons = len(places) == 2 and not _PERSONS.isdisjoint(a.words[i] for i in places)
     return (opposite or persons) or all(a.stems[i] not in STOP or len(a.stems[i]) == 1 for i in places)
+
+
+def _joining(facts: Facts) -> frozenset[str]:
+    return _JOINING if MUTUAL.isdisjoint(facts.stems) else _JOINING | {"with"}
 
 
 def _is_compound(facts: Facts, at: int) -> bool:
@@ -104,7 +158,8 @@ def _says_so(a: Facts, b: Facts, pair: tuple[str, str], *, turned: bool) -> bool
         return False
     link_a, link_b = _link(between_a), _link(between_b)
     if turned:
-        return bool(link_a) and link_a == link_b and not link_a <= _EVEN
+        # Only across the verb: inside "the first Star Wars film" nothing turns round.
+        return ("by" in between_a) != ("by" in between_b) and bool(link_a) and link_a == link_b
     if link_a and link_a == link_b and not link_a <= _EVEN:
         return True
     return _aims(a, x, y) and _aims(b, y, x)
@@ -130,12 +185,18 @@ def _between(facts: Facts, x: str, y: str) -> tuple[str, ...] | None:
 
 
 def passive(facts: Facts) -> bool:
-    """ "was bitten by": an auxiliary, a participle, `by`."""
+    """ "was bitten by", "was handed to Ann by": an auxiliary, a participle, `by`."""
     words = facts.words
-    return any(
-        word == "by"
-        and i > 0
-        and (stem(words[i - 1]) != words[i - 1] or words[i - 1].endswith(("en", "ed", "wn", "ught")))
-        and any(other in _PASSIVE for other in words[max(0, i - 6) : i])
-        for i, word in enumerate(words)
-    )
+    for i, word in enumerate(words):
+        if word == "by":
+            for k in range(i - 1, max(-1, i - 1 - _BEFORE_BY), -1):
+                if is_participle(words[k]) and not _PASSIVE.isdisjoint(words[max(0, k - _FAR) : k]):
+                    return True
+    return False
+
+
+def is_participle(word: str) -> bool:
+    """By its ending, or by being another form of its stem; the -ing form is none."""
+    if word.endswith("ing"):
+        return False
+    return word.endswith(_PARTICIPLES) or word in _SAME_FORM or (stem(word) != word and not word.endswith("s"))
