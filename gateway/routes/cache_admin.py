@@ -26,11 +26,13 @@ from gateway.services import Services
 from policies.money import usd
 
 _LONGEST_SHOWN = 2_000
+_HITS = ("exact", "semantic")
 _FILTERS = ("team", "project", "model", "contains")
 
 
 class FeedbackWanted(Struct, kw_only=True, forbid_unknown_fields=True):
-    """`wrong` takes the kept answer out at once; `right` confirms it."""
+    """`wrong` takes the kept answer out at once; `right` confirms it. `request_id`: of `x-request-id`, or the id that
+    the answer's body carries."""
 
     request_id: str
     verdict: Verdict
@@ -87,12 +89,15 @@ async def judge(services: Services, principal: Principal, wanted: FeedbackWanted
     Raises NotFound for a request that is not the caller's, InvalidRequest for one that no kept answer served.
     """
     found = await detail(services, principal, wanted.request_id)
-    entry = (found.explain or {}).get("entry")
-    if found.request is None or not isinstance(entry, int):
+    row, entry = found.request, (found.explain or {}).get("entry")
+    if row is None or row.source not in _HITS:
         raise InvalidRequest("No kept answer served this request.", param="request_id", code="not_a_hit")
+    if not isinstance(entry, int):
+        gone = "Which kept answer served this request is not known any more (telemetry.explain_days). Purge it instead."
+        raise InvalidRequest(gone, param="request_id", code="explanation_gone")
     cache_of(services)
     evicted = await judged(services, principal, found, wanted.verdict, ip)
-    return FeedbackAnswer(request_id=wanted.request_id, verdict=wanted.verdict, entry=entry, evicted=evicted)
+    return FeedbackAnswer(request_id=row.id, verdict=wanted.verdict, entry=entry, evicted=evicted)
 
 
 @post("/feedback", opt={"role": "operator"}, summary="Say whether a hit was right", status_code=200)
@@ -127,6 +132,7 @@ async def purge(
         team = caller.principal.team
     count = await cache_of(caller.services).purge(team=team, project=project, model=model, contains=contains)
     after: dict[str, object] = {"team": team, "project": project, "model": model, "purged": count}
+    after |= {"contains": contains is not None}  # which words is a prompt's business
     await note(caller.services, caller.principal, Change("cache.purge", "cache", after=after), ip=caller.ip)
     return Purged(count)
 
