@@ -20,7 +20,7 @@ from cache.making import Maker
 from cache.meaning import Clock, Found, Meaning
 from cache.partitions import Partitions, Saving
 from cache.scopes import Scopes
-from cache.store import Change, Selection, Store, StoreDown
+from cache.store import ANYTHING, Change, Selection, Store, StoreDown
 from cache.tally import Tally
 from cache.tolerance import NONE, borne, doubt_of, tightened
 from cache.types import CacheConfig, Entry, Group, Hit, Kept, Miss, Query, ScopeStats, Tier, Weighed
@@ -281,9 +281,9 @@ class SemanticCache:
             row.trust = trust.get(Group(row.team, row.project, row.model))
         return rows
 
-    async def entries(self, limit: int) -> list[Entry]:
-        """The newest entries, at most `limit`. Raises StoreDown."""
-        return [entry for entry in await self._store.recent(limit) if entry.expires > self._now()]
+    async def entries(self, limit: int, selection: Selection = ANYTHING) -> list[Entry]:
+        """The newest of the selected entries, at most `limit`. Raises StoreDown."""
+        return [entry for entry in await self._store.recent(limit, selection) if entry.expires > self._now()]
 
     async def _find_apart(
         self, query: Query, tier: Tier, max_age: float | None, budget: Budget, how: _How

@@ -12,9 +12,10 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
 from cache.semantic import SemanticCache
+from cache.store import Selection
 from cache.types import Entry
 from gateway.audit import Change, note
-from gateway.auth import ORG_WIDE, within
+from gateway.auth import ORG_WIDE
 from gateway.call import Principal
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.feedback import Verdict, judged
@@ -159,15 +160,10 @@ async def entries(
     )
 
 
-_SCANNED = 10_000
-
-
 async def found_entries(services: Services, principal: Principal, contains: str | None, limit: int) -> list[Entry]:
     """The newest kept answers within the caller's reach whose prompt contains the words, ignoring case."""
-    scanned = await cache_of(services).entries(_SCANNED)
-    words = (contains or "").casefold()
-    mine = (entry for entry in scanned if within(principal, entry.team) and words in entry.text.casefold())
-    return sorted(mine, key=lambda entry: entry.created, reverse=True)[:limit]
+    team = None if principal.team == ORG_WIDE else principal.team
+    return await cache_of(services).entries(limit, Selection(team=team, contains=contains or None))
 
 
 def entry_view(entry: Entry) -> EntryView:
