@@ -61,14 +61,16 @@ def _names(row: dict[str, Any]) -> list[str]:
 def _hits(row: dict[str, Any]) -> list[str]:
     counts = [str(row[name]) for name in ("entries", "lookups", "hits_exact", "hits_semantic")]
     braked = "BRAKED: serves nothing by meaning" if row["braked"] else ""
-    return [*_names(row), *counts, show.percent(row["hit_rate"]), _wrong(row["wrong_hits"]), braked]
+    return [*_names(row), *counts, show.percent(row["hit_rate"]), _wrong(row), braked]
 
 
-def _wrong(measured: dict[str, Any]) -> str:
+def _wrong(row: dict[str, Any]) -> str:
+    measured, told = row["wrong_hits"], row["trust"]
     if not measured["judged"]:
         return "nothing judged"
     part = f"{show.percent(measured['low'])} to {show.percent(measured['high'])}"
-    return f"{measured['wrong']} of {measured['judged']} ({part})"
+    more = f", {told['reported_wrong']} reported" if told["audited"] and told["reported_wrong"] else ""
+    return f"{measured['wrong']} of {measured['judged']}{more} ({part})"
 
 
 def _trust(row: dict[str, Any]) -> list[str]:
