@@ -300,8 +300,9 @@ class SemanticCache:
         if entry is not None and self._may_serve(entry, query, max_age, most=most):
             self._front.put(entry, era)
             return self._hit(entry, query, started)
+        late = entry is not None and not self._is_young(entry, max_age)
         if tier == "exact" or self._config.mode == "exact" or self._meaning is None or query.semantic_bar is not None:
-            return miss(query.semantic_bar or "not-kept")
+            return miss("expired" if late else query.semantic_bar or "not-kept")
         found = await self._meaning.find(
             query,
             budget,
@@ -310,8 +311,9 @@ class SemanticCache:
             dry=dry,
         )
         if found.entry is None or self._config.mode == "shadow":
+            why = "expired" if late and found.reason in ("far", "empty") else found.reason
             return Miss(
-                reason=found.reason if found.entry is None else "shadow",
+                reason=why if found.entry is None else "shadow",
                 lookup_ms=(self._monotonic() - started) * 1_000,
                 vector=None if found.vector is None else to_bytes(found.vector),
                 looked=found.looked,
@@ -353,16 +355,18 @@ class SemanticCache:
 
     def _may_serve(self, entry: Entry, query: Query, max_age: float | None, *, exact: bool = True, most: float) -> bool:
         """The last word on every entry: the asker's scope, alive, young enough, not refused, at `most` so doubtful."""
-        now = self._now()
         return (
             hmac.compare_digest(entry.scope, query.scope)
             and (not exact or hmac.compare_digest(entry.exact, query.exact))
-            and now < entry.expires
-            and (max_age is None or now - entry.created <= max_age)
+            and self._is_young(entry, max_age)
             and (not entry.answer_id or doubt_of(entry, self._config) <= most)
             and entry.id not in self._refused
             and entry.root not in self._refused
         )
+
+    def _is_young(self, entry: Entry, max_age: float | None) -> bool:
+        now = self._now()
+        return now < entry.expires and (max_age is None or now - entry.created <= max_age)
 
     async def _vector(self, query: Query) -> Vector | None:
         """What to file an answer under that was not looked for by meaning; None for an exact-only entry."""

@@ -208,7 +208,7 @@ def explain_cache(request_id: str, *, options: ReadOptions = ReadOptions()) -> N
     Parameters
     ----------
     request_id
-        As in the answer's x-request-id header.
+        As in the answer's x-request-id header, or the id of its body.
     """
     with control(settings_of(options)) as gateway:
         found = gateway.ask("GET", f"/api/v1/requests/{request_id}")

@@ -14,6 +14,7 @@ from gateway.rereading import Rereading
 from gateway.scripted_calls import Options
 from gateway.scripted_server import ScriptedServer
 from gateway.settings import Settings
+from gateway.web.why import sentence
 from tests.empty_database import empty_postgres
 from tests.flow.two_gateways import gateways
 from tests.live import PROMPT, Live, live, settings
@@ -122,6 +123,24 @@ async def test_a_verdict_reaches_a_worker_that_did_not_answer(
         assert hit.headers["x-nearhit-cache"] == "hit-exact"
         said = {"request_id": hit.headers["x-request-id"], "verdict": "wrong"}
         assert (await control(second, "POST", "/api/v1/cache/feedback", body=said))["evicted"]
+
+
+async def test_why_nothing_kept_was_served_is_told_truly(tmp_path: Path) -> None:
+    """An answer older than the client wanted was "far", one that was not to be kept "not asked for" in the cache."""
+    async with live(settings(tmp_path, cache={"ttl": "1h", "mode": "exact"})) as gateway:
+        for control_said, status, words in (
+            ("max-age=9", "fwd=miss; detail=not-kept", "Nothing was kept for exactly this request"),
+            ("max-age=0", "fwd=request; detail=expired", "older than the client allows"),
+            ("no-cache", "fwd=request", "The client asked for a fresh answer"),
+            ("no-store, max-age=0", "fwd=request; detail=expired", "The client asked that nothing be kept"),
+            ("no-store, no-cache", "fwd=request", "The client asked that nothing be kept"),
+        ):
+            told = await gateway.chat(headers={"cache-control": control_said})
+            assert told.headers["cache-status"] == f"nearhit; {status}", control_said
+            await gateway.settled()
+            name = told.headers["x-request-id"]
+            found = await control(gateway, "GET", f"/api/v1/requests/{name}")
+            assert words in sentence(found["request"]["cache"], found["why"].get("reason"), None, known=True)
 
 
 SPOILT = (
