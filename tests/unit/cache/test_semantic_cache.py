@@ -123,7 +123,7 @@ async def test_kept_only_as_long_as_allowed(cache: SemanticCache, clock: FrozenC
     soon = query("who is winning right now")
     await cache.keep(soon, Kept(answer=b"{}"))
     clock.advance(301)
-    assert reason(await cache.find(soon)) == "time-sensitive"
+    assert reason(await cache.find(soon)) == "expired"
 
 
 async def test_max_age_makes_it_stricter(cache: SemanticCache, clock: FrozenClock) -> None:
