@@ -135,7 +135,8 @@ class SemanticCache:
         started = self._monotonic()
         budget = tightened(self._config, allowed)
         most = NONE if tier == "exact" else borne(budget, self._config)
-        entry = self._front.get(query.exact)
+        # Out of touch, what is remembered may have been taken back, and only this process was not told.
+        entry = self._front.get(query.exact) if self._store.in_touch() else None
         if entry is not None and self._config.mode != "off" and self._may_serve(entry, query, max_age, most=most):
             found = self._hit(entry, query, started)
         else:

@@ -221,6 +221,10 @@ class Store(Protocol):
         """Note that an entry was used; plain and cheap, written later with others."""
         ...
 
+    def in_touch(self) -> bool:
+        """Whether what others take back is heard of: where it is not, nothing may be served without asking here."""
+        ...
+
     def status(self) -> str | None:
         """None when it answers, else why not, in a few words."""
         ...

@@ -166,6 +166,9 @@ class MemoryStore:
         if entry is not None:
             self._ranks.used(entry, self._now())
 
+    def in_touch(self) -> bool:
+        return True  # there are no others
+
     def status(self) -> str | None:
         return None
 

@@ -74,7 +74,12 @@ class RedisStore:
         self._worker = secrets.token_hex(8)
         self._listen: Callable[[Change], None] = _ignore
         self._follower = feed.Follower(
-            self._slow, self._keys.feed, worker=self._worker, listen=self._hear, look=self._read.look
+            self._slow,
+            self._keys.feed,
+            worker=self._worker,
+            listen=lambda change: self._listen(change),
+            look=self._read.look,
+            monotonic=self._link.monotonic,
         )
         self._touches = Touches(enough=_FLUSH_AFTER, most=16 * _FLUSH_AFTER)
         self._writes = 0
@@ -308,6 +313,9 @@ class RedisStore:
     def touch(self, exact: bytes) -> None:
         self._touches.note(exact, self._now())
 
+    def in_touch(self) -> bool:
+        return self._follower.in_touch()
+
     def status(self) -> str | None:
         return "unreachable" if self._link.is_down else None
 
@@ -380,9 +388,6 @@ class RedisStore:
             if generation is not None:
                 await self._era.clear(generation)
             await self._era.clean()
-
-    def _hear(self, change: Change) -> None:
-        self._listen(change)
 
     def _lost(self) -> None:
         self._listen(Change("reset"))
