@@ -237,7 +237,7 @@ def purge_cache(
     Parameters
     ----------
     contains
-        Words in the request, ignoring case.
+        Words in the last text of the request, ignoring case; not in what stood before it, nor in the answer.
     everything
         Needed when no filter is given.
     """
