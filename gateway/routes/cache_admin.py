@@ -121,7 +121,8 @@ async def purge(
 ) -> Purged:
     """All that match every filter given; without filters, all that the caller may reach. A filter that is empty or
     that there is none of is refused: left out of account it would take everything out. `model`: as clients ask for it;
-    all that was kept of the same places goes."""
+    all that was kept of the same places goes. `contains`: words in the last text of the request, ignoring case; not in
+    what stood before it (of which only a digest is kept), nor in the answer."""
     for name, value in caller.request.query_params.items():
         if name not in _FILTERS or not value:
             why = "is empty" if name in _FILTERS else f"is no filter; known are {', '.join(_FILTERS)}"
