@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from cache.age import bounded, is_young
 from cache.embedder import Encoder, EncoderDown
 from cache.front import Front
 from cache.index import load as load_index
@@ -284,7 +285,8 @@ class SemanticCache:
 
     async def entries(self, limit: int, selection: Selection = ANYTHING) -> list[Entry]:
         """The newest of the selected entries, at most `limit`. Raises StoreDown."""
-        return [entry for entry in await self._store.recent(limit, selection) if entry.expires > self._now()]
+        found, now, ttl = await self._store.recent(limit, selection), self._now(), self._config.ttl
+        return [bounded(entry, ttl) for entry in found if is_young(entry, now, ttl)]
 
     async def _find_apart(
         self, query: Query, tier: Tier, max_age: float | None, budget: Budget, how: _How
@@ -301,7 +303,7 @@ class SemanticCache:
         if entry is not None and self._may_serve(entry, query, max_age, most=most):
             self._front.put(entry, era)
             return self._hit(entry, query, started)
-        late = entry is not None and not self._is_young(entry, max_age)
+        late = entry is not None and not is_young(entry, self._now(), self._config.ttl, max_age)
         if tier == "exact" or self._config.mode == "exact" or self._meaning is None or query.semantic_bar is not None:
             return miss("expired" if late else query.semantic_bar or "not-kept")
         found = await self._meaning.find(
@@ -325,7 +327,7 @@ class SemanticCache:
                 most=most,
             )
         return Hit(
-            entry=found.entry,
+            entry=bounded(found.entry, self._config.ttl),
             tier="semantic",
             similarity=found.similarity,
             confidence=found.confidence,
@@ -344,6 +346,7 @@ class SemanticCache:
             share = max(self._verifier.key_share(query), self._config.audit_share or 0.0)
             audit = share > 0.0 and self._random() < share
         took = (self._monotonic() - started) * 1_000
+        entry = bounded(entry, self._config.ttl)
         return Hit(entry=entry, tier="exact", similarity=1.0, confidence=1.0, lookup_ms=took, audit=audit)
 
     def _is_audited(self, found: Found) -> bool:
@@ -359,15 +362,11 @@ class SemanticCache:
         return (
             hmac.compare_digest(entry.scope, query.scope)
             and (not exact or hmac.compare_digest(entry.exact, query.exact))
-            and self._is_young(entry, max_age)
+            and is_young(entry, self._now(), self._config.ttl, max_age)
             and (not entry.answer_id or doubt_of(entry, self._config) <= most)
             and entry.id not in self._refused
             and entry.root not in self._refused
         )
-
-    def _is_young(self, entry: Entry, max_age: float | None) -> bool:
-        now = self._now()
-        return now < entry.expires and (max_age is None or now - entry.created <= max_age)
 
     async def _vector(self, query: Query) -> Vector | None:
         """What to file an answer under that was not looked for by meaning; None for an exact-only entry."""
