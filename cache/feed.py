@@ -20,6 +20,8 @@ MAX_LENGTH = 20_000
 _BATCH = 512
 _BLOCK_MS = 500
 _SLACK_MS = 2_000
+# Longer than Redis takes to start anew: an outage should not make every exact hit an upstream call at once.
+_TOUCH_SECONDS = 10.0
 _FIELD = b"c"
 _START = b"0-0"
 _Items = list[tuple[bytes, dict[bytes, bytes]]]
@@ -50,6 +52,8 @@ def fields(worker: str, change: Change) -> dict[Any, Any]:
 class Follower:
     """Reads the stream for one process and tells `listen` what others did; `worker`'s own changes are skipped.
 
+    A process that is cut off from Redis alone does not hear what the others take back: `in_touch` says so.
+
     `look` is awaited when it begins and at least every second: for what the stream does not tell.
     """
 
@@ -61,13 +65,20 @@ class Follower:
         worker: str,
         listen: Callable[[Change], None],
         look: Callable[[], Awaitable[None]],
+        monotonic: Callable[[], float],
     ) -> None:
         self._client = client
         self._key = key
         self._worker = worker
         self._listen = listen
         self._look = look
+        self._monotonic = monotonic
         self._last: bytes | None = None
+        self._heard: float | None = None
+
+    def in_touch(self) -> bool:
+        """Whether the stream has been heard, if only to be silent, in the last seconds."""
+        return self._heard is not None and self._monotonic() - self._heard < _TOUCH_SECONDS
 
     @property
     def position(self) -> str:
@@ -110,6 +121,7 @@ class Follower:
         newest = cast("_Items", await self._client.xrevrange(self._key, count=1))
         self._last = newest[0][0] if newest else _START
         self._listen(Change("reset"))
+        self._heard = self._monotonic()
 
     async def _read(self) -> bool:
         """One batch. False when it is time to look whether something was missed: after silence, or far behind."""
@@ -118,13 +130,13 @@ class Follower:
             "list[tuple[bytes, _Items]] | None",
             await self._client.xread({self._key: self._last}, count=_BATCH, block=_BLOCK_MS),
         )
-        if not found:
-            return False
-        items = found[0][1]
+        items = found[0][1] if found else []
         for item_id, item in items:
             self._apply(item.get(_FIELD, b""))
             self._last = item_id
-        return len(items) < _BATCH
+        if len(items) < _BATCH:
+            self._heard = self._monotonic()  # of all there is
+        return 0 < len(items) < _BATCH
 
     async def _missed_some(self) -> bool:
         """Whether the oldest change still there is younger than the last one read, or the newest one is older."""

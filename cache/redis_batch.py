@@ -33,6 +33,10 @@ class Meta(Struct, array_like=True):
     root: int = 0
     worth: float = 0.0
 
+    @property
+    def of(self) -> Group:
+        return Group(*self.group)
+
 
 class _Vector(Struct, array_like=True):
     entry_id: int

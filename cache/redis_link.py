@@ -38,11 +38,12 @@ class StoreFull(StoreDown):
 class Link:
     """`fast` for look-ups, which have `lookup` seconds, `slow` for all else and for reading the change stream.
 
-    `monotonic`: for the breaker.
+    `monotonic`: for the breaker, and for whoever reckons how long Redis has been silent.
     """
 
     def __init__(self, url: str, *, monotonic: Callable[[], float], lookup: float = LOOKUP_BUDGET) -> None:
         self.lookup = lookup
+        self.monotonic = monotonic
         # The budget of `ask` ends it, which knows our own lateness.
         self.fast = _client(url, max(lookup, _SLOW_TIMEOUT))
         self.slow = _client(url, _SLOW_TIMEOUT)

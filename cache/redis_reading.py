@@ -17,6 +17,7 @@ from cache.touches import Used
 from cache.types import Entry
 from policies import eviction
 
+_LOOKED_AT = 256
 PAGE = 200
 _Raws = list[bytes | None]
 
@@ -29,6 +30,7 @@ class Reader:
         self._codec = codec
         self._era = era
         self._slow = link.slow
+        self._looked_up_to = 0
 
     async def look(self) -> None:
         """What the stream does not tell: a flush of the whole server, a purge whose word was lost."""
@@ -68,6 +70,18 @@ class Reader:
             if cursor == 0:
                 return
 
+    async def longest_lived(self) -> AsyncGenerator[list[bytes], None]:
+        """Digests of what is held, in pages, that which expires last first."""
+        await self.look()
+        page, start = [b""], 0
+        while page:
+            at = start
+            page = await self._link.ask(
+                lambda at=at: as_list(self._slow.zrevrange(self._era.keys.expires, at, at + PAGE - 1))
+            )
+            start += PAGE
+            yield page
+
     async def metas(self, exacts: Sequence[bytes]) -> dict[bytes, Meta]:
         if not exacts:
             return {}
@@ -105,6 +119,33 @@ class Reader:
             yield [row for exact, raw in page.items() if (row := read_vector(exact, raw)) is not None]
             if cursor == 0:
                 return
+
+    async def lost(self) -> list[bytes]:
+        """Of the next few that are held, those whose entry is gone: Redis tells nobody what it lets go."""
+        keys = self._era.keys
+        self._looked_up_to, page = await self._link.ask(
+            lambda: cast(
+                "Awaitable[tuple[int, list[tuple[bytes, float]]]]",
+                self._slow.zscan(keys.used, self._looked_up_to, count=_LOOKED_AT),
+            )
+        )
+        some = [exact for exact, _ in page]
+
+        async def ask() -> list[int]:
+            pipe = self._slow.pipeline(transaction=False)
+            for exact in some:
+                pipe.exists(keys.entry(exact))
+            return cast("list[int]", await pipe.execute())
+
+        there = await self._link.ask(ask) if some else []
+        return [exact for exact, one in zip(some, there, strict=True) if not one]
+
+    async def forget(self, exacts: Sequence[bytes]) -> None:
+        """Take them out of the orders, where nothing else is known of them any more."""
+        metas = await self.metas(exacts)
+        if lost := [exact for exact in exacts if exact not in metas]:
+            for order in (self._era.keys.used, self._era.keys.expires):
+                await self._link.ask(lambda order=order: as_count(self._slow.zrem(order, *lost)))
 
     async def worth_least(self, count: int, but: bytes | None = None) -> list[bytes]:
         found = await self._link.ask(lambda: as_list(self._slow.zrange(self._era.keys.used, 0, count)))

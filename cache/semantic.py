@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from cache.age import bounded, is_young
 from cache.embedder import Encoder, EncoderDown
 from cache.front import Front
 from cache.index import load as load_index
@@ -20,7 +21,7 @@ from cache.making import Maker
 from cache.meaning import Clock, Found, Meaning
 from cache.partitions import Partitions, Saving
 from cache.scopes import Scopes
-from cache.store import Change, Selection, Store, StoreDown
+from cache.store import ANYTHING, Change, Selection, Store, StoreDown
 from cache.tally import Tally
 from cache.tolerance import NONE, borne, doubt_of, tightened
 from cache.types import CacheConfig, Entry, Group, Hit, Kept, Miss, Query, ScopeStats, Tier, Weighed
@@ -135,7 +136,8 @@ class SemanticCache:
         started = self._monotonic()
         budget = tightened(self._config, allowed)
         most = NONE if tier == "exact" else borne(budget, self._config)
-        entry = self._front.get(query.exact)
+        # Out of touch, what is remembered may have been taken back, and only this process was not told.
+        entry = self._front.get(query.exact) if self._store.in_touch() else None
         if entry is not None and self._config.mode != "off" and self._may_serve(entry, query, max_age, most=most):
             found = self._hit(entry, query, started)
         else:
@@ -281,9 +283,10 @@ class SemanticCache:
             row.trust = trust.get(Group(row.team, row.project, row.model))
         return rows
 
-    async def entries(self, limit: int) -> list[Entry]:
-        """The newest entries, at most `limit`. Raises StoreDown."""
-        return [entry for entry in await self._store.recent(limit) if entry.expires > self._now()]
+    async def entries(self, limit: int, selection: Selection = ANYTHING) -> list[Entry]:
+        """The newest of the selected entries, at most `limit`. Raises StoreDown."""
+        found, now, ttl = await self._store.recent(limit, selection), self._now(), self._config.ttl
+        return [bounded(entry, ttl) for entry in found if is_young(entry, now, ttl)]
 
     async def _find_apart(
         self, query: Query, tier: Tier, max_age: float | None, budget: Budget, how: _How
@@ -300,8 +303,9 @@ class SemanticCache:
         if entry is not None and self._may_serve(entry, query, max_age, most=most):
             self._front.put(entry, era)
             return self._hit(entry, query, started)
+        late = entry is not None and not is_young(entry, self._now(), self._config.ttl, max_age)
         if tier == "exact" or self._config.mode == "exact" or self._meaning is None or query.semantic_bar is not None:
-            return miss(query.semantic_bar or "not-kept")
+            return miss("expired" if late else query.semantic_bar or "not-kept")
         found = await self._meaning.find(
             query,
             budget,
@@ -310,8 +314,9 @@ class SemanticCache:
             dry=dry,
         )
         if found.entry is None or self._config.mode == "shadow":
+            why = "expired" if late and found.reason in ("far", "empty") else found.reason
             return Miss(
-                reason=found.reason if found.entry is None else "shadow",
+                reason=why if found.entry is None else "shadow",
                 lookup_ms=(self._monotonic() - started) * 1_000,
                 vector=None if found.vector is None else to_bytes(found.vector),
                 looked=found.looked,
@@ -322,7 +327,7 @@ class SemanticCache:
                 most=most,
             )
         return Hit(
-            entry=found.entry,
+            entry=bounded(found.entry, self._config.ttl),
             tier="semantic",
             similarity=found.similarity,
             confidence=found.confidence,
@@ -341,6 +346,7 @@ class SemanticCache:
             share = max(self._verifier.key_share(query), self._config.audit_share or 0.0)
             audit = share > 0.0 and self._random() < share
         took = (self._monotonic() - started) * 1_000
+        entry = bounded(entry, self._config.ttl)
         return Hit(entry=entry, tier="exact", similarity=1.0, confidence=1.0, lookup_ms=took, audit=audit)
 
     def _is_audited(self, found: Found) -> bool:
@@ -353,12 +359,10 @@ class SemanticCache:
 
     def _may_serve(self, entry: Entry, query: Query, max_age: float | None, *, exact: bool = True, most: float) -> bool:
         """The last word on every entry: the asker's scope, alive, young enough, not refused, at `most` so doubtful."""
-        now = self._now()
         return (
             hmac.compare_digest(entry.scope, query.scope)
             and (not exact or hmac.compare_digest(entry.exact, query.exact))
-            and now < entry.expires
-            and (max_age is None or now - entry.created <= max_age)
+            and is_young(entry, self._now(), self._config.ttl, max_age)
             and (not entry.answer_id or doubt_of(entry, self._config) <= most)
             and entry.id not in self._refused
             and entry.root not in self._refused

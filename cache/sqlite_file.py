@@ -5,10 +5,12 @@ Does not know the event loop or listeners: what changed is handed back.
 """
 
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from cache import sqlite_schema
 from cache.codec import Codec
@@ -117,11 +119,18 @@ class SqliteFile:
         found = self.db.execute("SELECT body FROM entry WHERE id = ? AND exact = ?", self._held_as(exact)).fetchone()
         return None if found is None else self._codec.decode(found[0], exact)
 
-    def recent(self, limit: int) -> list[Entry]:
-        newest = "SELECT id FROM entry ORDER BY created DESC LIMIT ?"
-        sql = f"SELECT body, exact FROM entry WHERE id IN ({newest}) ORDER BY created DESC"  # noqa: S608 - a literal
-        rows = self.db.execute(sql, (limit,)).fetchall()
-        return [entry for body, exact in rows if (entry := self._codec.decode(body, exact)) is not None]
+    def newest(self, selection: Selection, now: float) -> list[int]:
+        """Ids of what may still be served, newest first; of `selection` all but the words, which stand in no column."""
+        condition, values = sqlite_schema.selected(self.db, replace(selection, contains=None), self._codec)
+        sql = f"SELECT id FROM entry WHERE {condition or 1} AND expires > ? ORDER BY created DESC, id DESC"  # noqa: S608 - literals
+        return [entry_id for (entry_id,) in self.db.execute(sql, (*values, now))]
+
+    def entries(self, ids: Sequence[int]) -> list[Entry]:
+        """In the same order; those that are gone or cannot be read are left out."""
+        marks = ",".join("?" * len(ids))
+        rows = self.db.execute(f"SELECT id, body, exact FROM entry WHERE id IN ({marks})", ids)  # noqa: S608 - only "?"
+        found = {entry_id: self._codec.decode(body, exact) for entry_id, body, exact in rows}
+        return [entry for entry_id in ids if (entry := found.get(entry_id)) is not None]
 
     def write(self, gathered: list[Gathered], touched: dict[bytes, Used], now: float) -> list[Change]:
         """One transaction for all."""

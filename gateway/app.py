@@ -54,14 +54,13 @@ from gateway.keywatch import KeyWatch
 from gateway.ledger import Ledger
 from gateway.ledger.configured import configured as limits
 from gateway.parts import (
-    aliases,
     build_cache,
+    build_catalog,
     build_encoder,
     build_engines,
     build_judge,
     build_providers,
     label,
-    offers,
 )
 from gateway.pipeline import Pipeline
 from gateway.prices import PriceBook
@@ -232,7 +231,7 @@ def build(settings: Settings) -> Worker:
     transport = DirectTransport()
     providers = build_providers(settings, engines, encoder, transport, background)
     prices = PriceBook(database, settings=settings, now=time.time)
-    catalog = Catalog(settings.models, offers(settings, providers), aliases(settings))
+    catalog = build_catalog(settings, providers)
     telemetry = Telemetry(settings.telemetry, now=time.time, models=catalog.names())
     keyring = Keyring(database, secret, now=time.time, monotonic=time.monotonic, admin_key=AdminKey(settings))
     cache_alerts = CacheAlerts(database, settings.alerts.channels, now=time.time)

@@ -6,9 +6,9 @@ Builds what a worker would build and throws it away. Does not start, ask or writ
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from gateway.catalog import Catalog
+from cache import weights
 from gateway.ledger.configured import configured as limits
-from gateway.parts import aliases, build_policy, build_store, build_upstream, offers
+from gateway.parts import build_catalog, build_policy, build_store, build_upstream
 from gateway.rates import configured as rates
 from gateway.serve_home import strange_names
 from gateway.settings import Settings
@@ -32,13 +32,15 @@ def problems(settings: Settings) -> list[str]:
     places = dict.fromkeys((*settings.providers, "local", *settings.engines))
     if taken := set(settings.providers) & {"local", *settings.engines}:
         found.append(f"a provider and an engine are both called {', '.join(sorted(taken))}")
-    tried(lambda: Catalog(settings.models, offers(settings, places), aliases(settings)))
+    tried(lambda: build_catalog(settings, places))
     for budget in settings.budgets:
         alone = settings.model_copy(update={"budgets": [budget]})
         tried(lambda alone=alone: (limits(alone.budgets), rates(alone)))
     found += strange_names(settings.engines)
     if (otlp := settings.telemetry.otlp) and not _is_address(otlp):
         found.append("telemetry.otlp is an http:// or https:// address")
+    if settings.cache.mode in ("semantic", "shadow") and not weights.is_there(settings.cache.encoder):
+        found.append(f"cache.encoder: {settings.cache.encoder} is no folder with a config.json and a model.safetensors")
     tried(lambda: build_policy(settings))
     tried(lambda: build_store(settings))
     return found

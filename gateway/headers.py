@@ -88,10 +88,17 @@ def _cache_status(journey: Journey, at: float) -> str:
     if mark == "shared":
         return "nearhit; fwd=miss; collapsed"
     detail = _why(journey)
-    return f"nearhit; fwd={_FORWARDED.get(mark, 'bypass')}{'; detail=' + detail if detail else ''}"
+    return f"nearhit; fwd={_forwarded(journey)}{'; detail=' + detail if detail else ''}"
 
 
-_FORWARDED = {"miss": "miss", "refresh": "request"}
+def _forwarded(journey: Journey) -> str:
+    """RFC 9211's word: what is not to be kept may have been looked for all the same."""
+    miss, asked = journey.miss, journey.call.directives
+    if not isinstance(journey.query, Query) or (miss is not None and miss.reason == "store-down"):
+        return "bypass"
+    if miss is None or (miss.reason == "expired" and asked.max_age is not None):
+        return "request"  # what is kept may do, but not for this client
+    return "stale" if miss.reason == "expired" else "miss"
 
 
 def _why(journey: Journey) -> str:

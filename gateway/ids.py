@@ -1,10 +1,12 @@
 """Identifiers: UUIDv7 (RFC 9562), so that ids sort by time. The one place that draws randomness for ids."""
 
 import os
+import re
 import time
 
 _BYTES = 10
 _TOGETHER = 128  # ids for which the system is asked at once: a call for each would give other threads a turn every time
+_TOLD = re.compile(r"(?:chatcmpl-|cmpl-|resp_|msg_)([0-9a-f]{8})([0-9a-f]{4})(7[0-9a-f]{3})([0-9a-f]{4})([0-9a-f]{12})")
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 # Random parts that nobody has been given. `pop` is one step of the interpreter: no two threads get the same.
 _ready: list[str] = []
@@ -26,6 +28,15 @@ def uuid7() -> str:
 def moment(name: str) -> float:
     """When a `uuid7` was made, Unix seconds."""
     return int(name[:8] + name[9:13], 16) / 1_000
+
+
+def request_of(name: str) -> str:
+    """The request that made an answer whose own id is `name`; any other name as it is.
+
+    Clients often keep a body and no headers.
+    """
+    read = _TOLD.fullmatch(name)
+    return name if read is None else "-".join(read.groups())
 
 
 def _draw() -> None:

@@ -22,6 +22,8 @@ from cache.types import CacheConfig
 from cache.verify import Watch
 from engine.api import Engine
 from engine.locate import ModelNotFound, locate
+from gateway.catalog import Catalog
+from gateway.errors import NotFound
 from gateway.fleet import Fleet
 from gateway.judging import Ask, ModelJudge
 from gateway.keeping import is_answer
@@ -190,6 +192,19 @@ def aliases(settings: Settings) -> dict[str, str]:
         engine = "local" if "local" in settings.engines else next(iter(settings.engines))
         found["chat"] = f"{engine}/{label(settings, engine)}"
     return found
+
+
+def build_catalog(settings: Settings, providers: Iterable[str]) -> Catalog:
+    """Raises ValueError for a name that leads nowhere: a route's, or the judge's, who would never say a word."""
+    catalog = Catalog(settings.models, offers(settings, providers), aliases(settings))
+    judge = settings.cache.judge.model
+    try:
+        route = None if judge is None else catalog.resolve(judge)
+    except NotFound as error:
+        raise ValueError(f"cache.judge.model: {error.message}") from error
+    if route is not None and any(str(target) == f"local/{ENCODER}" for target in route.targets):
+        raise ValueError(f"cache.judge.model: {judge} makes embeddings, it cannot judge.")
+    return catalog
 
 
 def build_policy(settings: Settings) -> ReusePolicy:

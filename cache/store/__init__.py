@@ -89,7 +89,9 @@ class Leasing(Protocol):
 
 
 class Selection(Struct, frozen=True, kw_only=True):
-    """Entries to purge: all that match every field given; `contains` is looked for in the prompt, ignoring case."""
+    """Entries to look at or to purge: all that match every field given; `contains` is looked for in the prompt,
+    ignoring case.
+    """
 
     team: str | None = None
     project: str | None = None
@@ -112,6 +114,9 @@ class Selection(Struct, frozen=True, kw_only=True):
             and self.project in {None, group.project}
             and self.model in {None, group.model}
         )
+
+
+ANYTHING = Selection()
 
 
 class Store(Protocol):
@@ -204,16 +209,20 @@ class Store(Protocol):
         """
         ...
 
-    async def recent(self, limit: int) -> list[Entry]:
-        """The entries created last, newest first."""
+    async def recent(self, limit: int, selection: Selection = ANYTHING) -> list[Entry]:
+        """Of the selected entries, wherever they stand among all, those created last; newest first."""
         ...
 
     async def counts(self) -> dict[Group, int]:
-        """Entries held, by tenant and model."""
+        """Entries that may still be served, by tenant and model."""
         ...
 
     def touch(self, exact: bytes) -> None:
         """Note that an entry was used; plain and cheap, written later with others."""
+        ...
+
+    def in_touch(self) -> bool:
+        """Whether what others take back is heard of: where it is not, nothing may be served without asking here."""
         ...
 
     def status(self) -> str | None:

@@ -8,7 +8,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Container, Sequence
 
-from cache.store import Change, Selection, Stored, VectorRow
+from cache.store import ANYTHING, Change, Selection, Stored, VectorRow
 from cache.types import Entry, Group
 from policies import eviction
 
@@ -149,20 +149,25 @@ class MemoryStore:
         self._listen(Change("reset"))
         return held
 
-    async def recent(self, limit: int) -> list[Entry]:
-        return sorted(self._entries.values(), key=lambda entry: entry.created, reverse=True)[:limit]
+    async def recent(self, limit: int, selection: Selection = ANYTHING) -> list[Entry]:
+        found = (entry for entry in self._entries.values() if entry.expires > self._now() and selection.takes(entry))
+        return sorted(found, key=lambda entry: entry.created, reverse=True)[:limit]
 
     async def counts(self) -> dict[Group, int]:
         counts: dict[Group, int] = {}
         for entry in self._entries.values():
-            group = Group(entry.team, entry.project, entry.model)
-            counts[group] = counts.get(group, 0) + 1
+            if entry.expires > self._now():
+                group = Group(entry.team, entry.project, entry.model)
+                counts[group] = counts.get(group, 0) + 1
         return counts
 
     def touch(self, exact: bytes) -> None:
         entry = self._entries.get(exact)
         if entry is not None:
             self._ranks.used(entry, self._now())
+
+    def in_touch(self) -> bool:
+        return True  # there are no others
 
     def status(self) -> str | None:
         return None

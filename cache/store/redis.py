@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequ
 from contextlib import suppress
 from typing import TypeVar, cast
 
+from msgspec.structs import replace
 from redis.exceptions import WatchError
 
 from cache import feed
@@ -30,7 +31,7 @@ from cache.redis_era import Era
 from cache.redis_lease import RedisLeases
 from cache.redis_link import Link, StoreFull
 from cache.redis_reading import PAGE, Reader, as_bytes, as_count, as_list
-from cache.store import Change, Selection, Stored, StoreDown, VectorRow
+from cache.store import ANYTHING, Change, Selection, Stored, StoreDown, VectorRow
 from cache.touches import Touches
 from cache.types import Entry, Group
 from policies import eviction
@@ -73,7 +74,12 @@ class RedisStore:
         self._worker = secrets.token_hex(8)
         self._listen: Callable[[Change], None] = _ignore
         self._follower = feed.Follower(
-            self._slow, self._keys.feed, worker=self._worker, listen=self._hear, look=self._read.look
+            self._slow,
+            self._keys.feed,
+            worker=self._worker,
+            listen=lambda change: self._listen(change),
+            look=self._read.look,
+            monotonic=self._link.monotonic,
         )
         self._touches = Touches(enough=_FLUSH_AFTER, most=16 * _FLUSH_AFTER)
         self._writes = 0
@@ -282,21 +288,33 @@ class RedisStore:
             await self._tell(Change("reset"))
         return purged
 
-    async def recent(self, limit: int) -> list[Entry]:
+    async def recent(self, limit: int, selection: Selection = ANYTHING) -> list[Entry]:
         """Of the entries that will live longest, the newest first."""
-        await self._read.look()
-        last = max(4 * limit, PAGE) - 1
-        exacts = await self._link.ask(lambda: as_list(self._slow.zrevrange(self._keys.expires, 0, last)))
-        entries = [entry for entry in await self._read.entries(self._slow, exacts) if entry is not None]
-        return sorted(entries, key=lambda entry: entry.created, reverse=True)[:limit]
+        found: list[Entry] = []
+        seen, enough = 0, max(4 * limit, PAGE)
+        async for page in self._read.longest_lived():
+            chosen = page
+            if not replace(selection, contains=None).is_all:
+                metas = await self._read.known(page)
+                chosen = [exact for exact in page if exact in metas and selection.takes_group(metas[exact].of)]
+            entries = await self._read.entries(self._slow, chosen)
+            found += [entry for entry in entries if entry is not None and selection.takes(entry)]
+            seen += len(page)
+            if len(found) >= limit and seen >= enough:
+                break
+        return sorted(found, key=lambda entry: entry.created, reverse=True)[:limit]
 
     async def counts(self) -> dict[Group, int]:
-        await self._sweep()
+        while await self._sweep() == PAGE:
+            pass
         raw = await self._link.ask(lambda: cast("Awaitable[dict[bytes, bytes]]", self._slow.hgetall(self._keys.groups)))
         return read_groups(raw)
 
     def touch(self, exact: bytes) -> None:
         self._touches.note(exact, self._now())
+
+    def in_touch(self) -> bool:
+        return self._follower.in_touch()
 
     def status(self) -> str | None:
         return "unreachable" if self._link.is_down else None
@@ -315,13 +333,19 @@ class RedisStore:
             await self._execute(batch)
         return len(metas)
 
-    async def _sweep(self) -> None:
-        """Redis expires the answers by itself; this takes away what pointed at them."""
+    async def _sweep(self) -> int:
+        """Redis expires answers by itself, and where it lacks memory lets some go: this takes away what led there.
+
+        How many had expired, at most a page of them.
+        """
         await self._read.look()
         due = await self._link.ask(
             lambda: as_list(self._slow.zrangebyscore(self._keys.expires, 0, self._now(), start=0, num=PAGE))
         )
-        await self._remove(due)
+        if await self._remove(due) < len(due):
+            await self._read.forget(due)  # what is known of some is lost: they would be due for ever
+        await self._remove(await self._read.lost())
+        return len(due)
 
     def _batch(self, *, whole: bool = True) -> Batch:
         return Batch(self._slow, self._keys, self._worker, self._codec, whole=whole)
@@ -364,9 +388,6 @@ class RedisStore:
             if generation is not None:
                 await self._era.clear(generation)
             await self._era.clean()
-
-    def _hear(self, change: Change) -> None:
-        self._listen(change)
 
     def _lost(self) -> None:
         self._listen(Change("reset"))

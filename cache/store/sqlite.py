@@ -17,7 +17,7 @@ from cache.background import Background
 from cache.codec import Codec
 from cache.sqlite_file import BEFORE_ALL, PAGE, Bounds, Gathered, SqliteFile, short
 from cache.sqlite_schema import row_of
-from cache.store import Change, Selection, Stored, StoreDown, VectorRow
+from cache.store import ANYTHING, Change, Selection, Stored, StoreDown, VectorRow
 from cache.touches import Touches
 from cache.types import Entry, Group
 
@@ -157,16 +157,29 @@ class SqliteStore:
             purged += len(changes)
         return purged
 
-    async def recent(self, limit: int) -> list[Entry]:
-        return await self._run(lambda: self._file.recent(limit))
+    async def recent(self, limit: int, selection: Selection = ANYTHING) -> list[Entry]:
+        """A slice at a time, as a purge goes."""
+        now = self._now()
+        ids = await self._run(lambda: self._file.newest(selection, now))
+        found: list[Entry] = []
+        for start in range(0, len(ids), PAGE):
+            found += await self._run(lambda some=ids[start : start + PAGE]: self._file.entries(some))
+            found = [entry for entry in found if selection.takes(entry)]
+            if len(found) >= limit:
+                break
+        return found[:limit]
 
     async def counts(self) -> dict[Group, int]:
-        sql = "SELECT team, project, model, count(*) FROM entry GROUP BY team, project, model"
-        rows = await self._run(lambda: self._file.db.execute(sql).fetchall())
+        sql = "SELECT team, project, model, count(*) FROM entry WHERE expires > ? GROUP BY team, project, model"
+        now = self._now()
+        rows = await self._run(lambda: self._file.db.execute(sql, (now,)).fetchall())
         return {Group(team, project, model): count for team, project, model, count in rows}
 
     def touch(self, exact: bytes) -> None:
         self._touches.note(exact, self._now())
+
+    def in_touch(self) -> bool:
+        return True  # there are no others
 
     def status(self) -> str | None:
         return self._trouble

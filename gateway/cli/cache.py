@@ -61,14 +61,16 @@ def _names(row: dict[str, Any]) -> list[str]:
 def _hits(row: dict[str, Any]) -> list[str]:
     counts = [str(row[name]) for name in ("entries", "lookups", "hits_exact", "hits_semantic")]
     braked = "BRAKED: serves nothing by meaning" if row["braked"] else ""
-    return [*_names(row), *counts, show.percent(row["hit_rate"]), _wrong(row["wrong_hits"]), braked]
+    return [*_names(row), *counts, show.percent(row["hit_rate"]), _wrong(row), braked]
 
 
-def _wrong(measured: dict[str, Any]) -> str:
+def _wrong(row: dict[str, Any]) -> str:
+    measured, told = row["wrong_hits"], row["trust"]
     if not measured["judged"]:
         return "nothing judged"
     part = f"{show.percent(measured['low'])} to {show.percent(measured['high'])}"
-    return f"{measured['wrong']} of {measured['judged']} ({part})"
+    more = f", {told['reported_wrong']} reported" if told["audited"] and told["reported_wrong"] else ""
+    return f"{measured['wrong']} of {measured['judged']}{more} ({part})"
 
 
 def _trust(row: dict[str, Any]) -> list[str]:
@@ -206,7 +208,7 @@ def explain_cache(request_id: str, *, options: ReadOptions = ReadOptions()) -> N
     Parameters
     ----------
     request_id
-        As in the answer's x-request-id header.
+        As in the answer's x-request-id header, or the id of its body.
     """
     with control(settings_of(options)) as gateway:
         found = gateway.ask("GET", f"/api/v1/requests/{request_id}")
@@ -235,7 +237,7 @@ def purge_cache(
     Parameters
     ----------
     contains
-        Words in the request, ignoring case.
+        Words in the last text of the request, ignoring case; not in what stood before it, nor in the answer.
     everything
         Needed when no filter is given.
     """

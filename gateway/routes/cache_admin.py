@@ -12,9 +12,10 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
 from cache.semantic import SemanticCache
+from cache.store import Selection
 from cache.types import Entry
 from gateway.audit import Change, note
-from gateway.auth import ORG_WIDE, within
+from gateway.auth import ORG_WIDE
 from gateway.call import Principal
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.feedback import Verdict, judged
@@ -26,11 +27,13 @@ from gateway.services import Services
 from policies.money import usd
 
 _LONGEST_SHOWN = 2_000
+_HITS = ("exact", "semantic")
 _FILTERS = ("team", "project", "model", "contains")
 
 
 class FeedbackWanted(Struct, kw_only=True, forbid_unknown_fields=True):
-    """`wrong` takes the kept answer out at once; `right` confirms it."""
+    """`wrong` takes the kept answer out at once; `right` confirms it. `request_id`: of `x-request-id`, or the id that
+    the answer's body carries."""
 
     request_id: str
     verdict: Verdict
@@ -87,12 +90,15 @@ async def judge(services: Services, principal: Principal, wanted: FeedbackWanted
     Raises NotFound for a request that is not the caller's, InvalidRequest for one that no kept answer served.
     """
     found = await detail(services, principal, wanted.request_id)
-    entry = (found.explain or {}).get("entry")
-    if found.request is None or not isinstance(entry, int):
+    row, entry = found.request, (found.explain or {}).get("entry")
+    if row is None or row.source not in _HITS:
         raise InvalidRequest("No kept answer served this request.", param="request_id", code="not_a_hit")
+    if not isinstance(entry, int):
+        gone = "Which kept answer served this request is not known any more (telemetry.explain_days). Purge it instead."
+        raise InvalidRequest(gone, param="request_id", code="explanation_gone")
     cache_of(services)
     evicted = await judged(services, principal, found, wanted.verdict, ip)
-    return FeedbackAnswer(request_id=wanted.request_id, verdict=wanted.verdict, entry=entry, evicted=evicted)
+    return FeedbackAnswer(request_id=row.id, verdict=wanted.verdict, entry=entry, evicted=evicted)
 
 
 @post("/feedback", opt={"role": "operator"}, summary="Say whether a hit was right", status_code=200)
@@ -115,7 +121,8 @@ async def purge(
 ) -> Purged:
     """All that match every filter given; without filters, all that the caller may reach. A filter that is empty or
     that there is none of is refused: left out of account it would take everything out. `model`: as clients ask for it;
-    all that was kept of the same places goes."""
+    all that was kept of the same places goes. `contains`: words in the last text of the request, ignoring case; not in
+    what stood before it (of which only a digest is kept), nor in the answer."""
     for name, value in caller.request.query_params.items():
         if name not in _FILTERS or not value:
             why = "is empty" if name in _FILTERS else f"is no filter; known are {', '.join(_FILTERS)}"
@@ -127,6 +134,7 @@ async def purge(
         team = caller.principal.team
     count = await cache_of(caller.services).purge(team=team, project=project, model=model, contains=contains)
     after: dict[str, object] = {"team": team, "project": project, "model": model, "purged": count}
+    after |= {"contains": contains is not None}  # which words is a prompt's business
     await note(caller.services, caller.principal, Change("cache.purge", "cache", after=after), ip=caller.ip)
     return Purged(count)
 
@@ -153,15 +161,10 @@ async def entries(
     )
 
 
-_SCANNED = 10_000
-
-
 async def found_entries(services: Services, principal: Principal, contains: str | None, limit: int) -> list[Entry]:
     """The newest kept answers within the caller's reach whose prompt contains the words, ignoring case."""
-    scanned = await cache_of(services).entries(_SCANNED)
-    words = (contains or "").casefold()
-    mine = (entry for entry in scanned if within(principal, entry.team) and words in entry.text.casefold())
-    return sorted(mine, key=lambda entry: entry.created, reverse=True)[:limit]
+    team = None if principal.team == ORG_WIDE else principal.team
+    return await cache_of(services).entries(limit, Selection(team=team, contains=contains or None))
 
 
 def entry_view(entry: Entry) -> EntryView:

@@ -13,6 +13,7 @@ from litestar.params import JSONBody
 from litestar.types import ControllerRouterHandler
 from msgspec import Meta, Struct
 
+from cache.store import Selection
 from cache.types import Entry
 from gateway.auth import require, within
 from gateway.call import Body, Principal
@@ -86,7 +87,8 @@ async def asked(caller: CallerDep, data: JSONBody[AskedWanted]) -> AskedAnswer:
     start = span_of(data.since, None, services.now()).start
     log = await decisions(services.database, start, team=principal.team or None)
     served = Counter(one.entry for one in log.decisions if one.entry is not None)
-    kept = {entry.id: entry for entry in await cache_of(services).entries(_SCANNED)}
+    theirs = Selection(team=principal.team or None)
+    kept = {entry.id: entry for entry in await cache_of(services).entries(_SCANNED, theirs)}
     times: Counter[int] = Counter()
     for entry in kept.values():
         count = served[entry.id] + (entry.created >= start)

@@ -93,7 +93,7 @@ async def request_page(visitor: VisitorDep, request_id: FromPath[str], judged: F
     ends = [step.end_ms or 0.0 for step in told.attempts]
     return visitor.page(
         "request.html",
-        id=request_id,
+        id=row.id if row else request_id,
         row=row,
         why=told.why,
         why_words=_why_words(found),

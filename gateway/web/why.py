@@ -39,6 +39,8 @@ _REASONS = {
     "non-text-parts": "The message holds more than text, so only the very same request is reused.",
 }
 
+# Why the cache was not asked, where nobody said that an answer must not be kept.
+_UNASKED = frozenset(("off", "dry-run", "no-identity", "temperature", "malformed", "not-asked", "store-down"))
 _MARKS = {
     "hit-exact": "The very same request was answered before in this scope, so the kept answer was served.",
     "hit-semantic": "A request that means the same was answered before in this scope, so its answer was served.",
@@ -56,6 +58,8 @@ def sentence(mark: str | None, reason: str | None, bar: str | None, *, known: bo
     if mark is None:
         return "Not known: this request has no row yet."
     said = _MARKS.get(mark, f"The cache marked it “{mark}”.")
+    if mark == "bypass" and known and reason not in _UNASKED:
+        said = "The client asked that nothing be kept of its answer."
     if mark.startswith("hit") or mark in ("shared", "replayed"):
         return said
     if not known:

@@ -70,7 +70,7 @@ class Opened:
 async def opened(request: pytest.FixtureRequest, clock: FrozenClock, tmp_path: Path) -> AsyncGenerator[Opened]:
     make: Callable[[], Store]
     if request.param == "memory":
-        opened = Opened(MemoryStore(max_entries=50), None)
+        opened = Opened(MemoryStore(max_entries=50, now=clock.now), None)
     elif request.param == "sqlite":
         make = lambda: SqliteStore(tmp_path / "cache.db", now=clock.now, max_entries=50)  # noqa: E731 - one of two
         opened = Opened(make(), make)
@@ -185,6 +185,28 @@ async def test_recent_is_newest_first(opened: Opened, clock: FrozenClock) -> Non
         await opened.store.put(entry(number, clock))
     assert (await opened.store.recent(2))[0].id == 3
     assert [found.id for found in await opened.store.recent(9)] == [3, 2, 1]
+
+
+async def test_what_is_looked_for_is_found_behind_any_number_of_others(opened: Opened, clock: FrozenClock) -> None:
+    """An operator of a quiet team saw an empty cache, because a busy one had kept the newest ten thousand answers."""
+    await opened.store.put(entry(1, clock))
+    await opened.store.put(entry(2, clock, text="Die GRÖSSE 100% von x"))
+    for number in range(10, 45):
+        await opened.store.put(entry(number, clock, team="busy"))
+    assert [found.id for found in await opened.store.recent(2, Selection(team="acme"))] == [2, 1]
+    assert [found.id for found in await opened.store.recent(2, Selection(contains="größe 100%"))] == [2]
+    assert [found.id for found in await opened.store.recent(2, Selection(team="busy", model="chat"))] == [44, 43]
+    assert await opened.store.recent(2, Selection(team="acme", contains="question 40")) == []
+
+
+async def test_what_has_expired_is_not_counted(opened: Opened, clock: FrozenClock) -> None:
+    """Pages said that answers were kept which nobody could be served any more, until enough new ones had come."""
+    for number in range(1, 11):
+        await opened.store.put(entry(number, clock, expires=clock.now() + 5))
+    await opened.store.put(entry(11, clock))
+    clock.advance(10)
+    assert await opened.store.counts() == {Group("acme", "app", "chat"): 1}
+    assert [found.id for found in await opened.store.recent(3)] == [11]
 
 
 async def test_a_full_store_lets_the_least_worthy_go(opened: Opened, clock: FrozenClock) -> None:

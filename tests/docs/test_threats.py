@@ -26,6 +26,7 @@ FAULTS = (
     "upstream sends garbage",
     "Redis refuses",
     "Redis hangs",
+    "one host is cut off from Redis",
     "Redis flushed, evicted, restarted",
     "Redis answers another question",
     "database down",

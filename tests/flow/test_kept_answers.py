@@ -1,6 +1,7 @@
 """Kept answers as clients and operators meet them: whose they are, whether they can be told, what they are worth."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from gateway.rereading import Rereading
 from gateway.scripted_calls import Options
 from gateway.scripted_server import ScriptedServer
 from gateway.settings import Settings
-from tests.live import Live, live, settings
+from gateway.web.why import sentence
+from tests.empty_database import empty_postgres
+from tests.flow.two_gateways import gateways
+from tests.live import PROMPT, Live, live, settings
 from tests.waiting import until
 
 ADMIN = "sk-test-admin-key-of-some-length"
@@ -83,6 +87,60 @@ async def test_a_verdict_said_twice_at_once_counts_once(tmp_path: Path) -> None:
         assert sum(one["evicted"] for one in told) == 1
         money = (await control(gateway, "GET", "/api/v1/cache/stats"))["total"]["money"]
         assert float(money["saved_usd"]) == -float(money["corrected_usd"]) == float(hit.headers["x-nearhit-saved-usd"])
+
+
+async def test_an_answer_is_judged_by_its_own_id_as_soon_as_it_is_read(tmp_path: Path) -> None:
+    """An undo without a header: a body's id was unknown, and a verdict right after the answer met no request."""
+    async with live(settings(tmp_path)) as gateway:
+        await gateway.chat()
+        for path, form in (
+            ("/v1/chat/completions", {}),
+            ("/v1/chat/completions", {"stream": True}),
+            ("/v1/responses", {"input": "What is a KV block?", "store": False}),
+            ("/v1/messages", {"max_tokens": 50}),
+        ):
+            asked = {"model": "up/scripted", **form}
+            asked |= {} if "input" in asked else {"messages": PROMPT}
+            await gateway.post(path, asked)
+            hit = await gateway.post(path, asked)
+            assert hit.headers["x-nearhit-cache"] == "hit-exact"
+            (name,) = set(re.findall(rb'"id":"((?:chatcmpl-|resp_|msg_)[0-9a-f]{32})"', hit.raw))
+            said = {"request_id": name.decode(), "verdict": "wrong"}
+            told = await control(gateway, "POST", "/api/v1/cache/feedback", body=said)
+            assert (told["request_id"], told["evicted"]) == (hit.headers["x-request-id"], True)
+            await control(gateway, "GET", f"/api/v1/requests/{name.decode()}")
+
+
+async def test_a_verdict_reaches_a_worker_that_did_not_answer(
+    tmp_path: Path, redis_url: str, postgres_url: str
+) -> None:
+    """Who judged at once at another worker was told that there was no such request."""
+    shared = {"database": await empty_postgres(postgres_url)}
+    async with gateways(tmp_path, redis_url, {}, {}, more=shared) as (first, second):
+        key = first.key
+        await first.chat(key=key)
+        hit = await first.chat(key=key)
+        assert hit.headers["x-nearhit-cache"] == "hit-exact"
+        said = {"request_id": hit.headers["x-request-id"], "verdict": "wrong"}
+        assert (await control(second, "POST", "/api/v1/cache/feedback", body=said))["evicted"]
+
+
+async def test_why_nothing_kept_was_served_is_told_truly(tmp_path: Path) -> None:
+    """An answer older than the client wanted was "far", one that was not to be kept "not asked for" in the cache."""
+    async with live(settings(tmp_path, cache={"ttl": "1h", "mode": "exact"})) as gateway:
+        for control_said, status, words in (
+            ("max-age=9", "fwd=miss; detail=not-kept", "Nothing was kept for exactly this request"),
+            ("max-age=0", "fwd=request; detail=expired", "older than the client allows"),
+            ("no-cache", "fwd=request", "The client asked for a fresh answer"),
+            ("no-store, max-age=0", "fwd=request; detail=expired", "The client asked that nothing be kept"),
+            ("no-store, no-cache", "fwd=request", "The client asked that nothing be kept"),
+        ):
+            told = await gateway.chat(headers={"cache-control": control_said})
+            assert told.headers["cache-status"] == f"nearhit; {status}", control_said
+            await gateway.settled()
+            name = told.headers["x-request-id"]
+            found = await control(gateway, "GET", f"/api/v1/requests/{name}")
+            assert words in sentence(found["request"]["cache"], found["why"].get("reason"), None, known=True)
 
 
 SPOILT = (

@@ -117,20 +117,20 @@ async def test_kept_only_as_long_as_allowed(cache: SemanticCache, clock: FrozenC
     clock.advance(9.9)
     assert isinstance(await cache.find(query()), Hit)
     clock.advance(0.2)
-    assert reason(await cache.find(query())) == "far"
+    assert reason(await cache.find(query())) == "expired"
     assert reason(await cache.find(query(SIMILAR))) == "far"
     assert await cache.keep(query(), Kept(answer=b"{}"), ttl=0) is None
     soon = query("who is winning right now")
     await cache.keep(soon, Kept(answer=b"{}"))
     clock.advance(301)
-    assert reason(await cache.find(soon)) == "time-sensitive"
+    assert reason(await cache.find(soon)) == "expired"
 
 
 async def test_max_age_makes_it_stricter(cache: SemanticCache, clock: FrozenClock) -> None:
     """`Cache-Control: max-age=60` refuses what is older, in both tiers, and drops nothing."""
     await cache.keep(query(), Kept(answer=b"{}"))
     clock.advance(61)
-    assert reason(await cache.find(query(), max_age=60)) == "far"
+    assert reason(await cache.find(query(), max_age=60)) == "expired"
     assert reason(await cache.find(query(SIMILAR), max_age=60)) == "far"
     assert isinstance(await cache.find(query(), max_age=62), Hit)
     assert isinstance(await cache.find(query(SIMILAR), max_age=62), Hit)

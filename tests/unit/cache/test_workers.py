@@ -17,6 +17,7 @@ from cache.store import Change
 from cache.store.redis import RedisStore
 from cache.types import CacheConfig, Hit, Kept, Miss
 from policies.reuse.threshold import Params, Policy
+from tests.clock import FrozenClock
 from tests.services import redis_server
 from tests.unit.cache.asking import query
 from tests.waiting import until
@@ -142,11 +143,11 @@ async def test_redis_away_and_back() -> None:
         await raw.aclose()
         os.kill(pid, signal.SIGSTOP)
         try:
+            assert await hits(one, ASKED)
             for _ in range(3):
                 found = await one.find(query("something new"))
                 assert isinstance(found, Miss)
                 assert found.reason == "store-down"
-            assert await hits(one, ASKED)
             assert await one.keep(query("something new"), Kept(answer=b"{}")) is None
             assert one.status() == {"store": "unreachable"}
         finally:
@@ -156,3 +157,26 @@ async def test_redis_away_and_back() -> None:
         await until(lambda: hits(other, "where do i find very good flour for bread"))
         await one.close()
         await other.close()
+
+
+async def test_who_is_cut_off_serves_nothing_from_memory_for_long(redis_url: str) -> None:
+    """One host without a way to Redis went on serving what was purged everywhere else, until it expired."""
+    clock = FrozenClock()
+    link = Link(redis_url, monotonic=clock.monotonic, lookup=10.0)
+    store = RedisStore(link, now=time.time, prefix=f"cut:{uuid.uuid4().hex}:")
+    cut = SemanticCache(store, None, Policy(Params()), config=CacheConfig(), now=time.time, monotonic=time.monotonic)
+    await cut.start()
+    await until(lambda: store.in_touch())
+    await cut.keep(query(ASKED), Kept(answer=b"{}"))
+    assert await hits(cut, ASKED)
+    way, link.fast = link.fast, Redis.from_url("redis://127.0.0.1:1")
+    assert await hits(cut, ASKED)  # a short silence costs nothing
+    await store._background.close()
+    clock.advance(11.0)
+    found = await cut.find(query(ASKED))
+    assert isinstance(found, Miss)
+    assert found.reason == "store-down"
+    link.fast = way
+    clock.advance(2.0)
+    assert await hits(cut, ASKED)  # Redis itself was asked
+    await cut.close()

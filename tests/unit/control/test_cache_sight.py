@@ -14,6 +14,8 @@ from cache.store.memory import MemoryStore
 from cache.trust import measured, pooled
 from cache.types import CacheConfig, Kept, Query, ScopeStats, Trust
 from gateway.auth import ADMIN
+from gateway.cli import show
+from gateway.cli.cache import _hits
 from gateway.db.models import Setting
 from gateway.db.sums import ROWS_FROM
 from gateway.kept_settings import RetentionSettings
@@ -230,7 +232,7 @@ async def test_the_page_shows_the_alarm_the_tables_and_their_charts(home: House,
         await sign_in(visitor)
         page = (await visitor.get("/ui/cache")).text
     assert 'role="alert"' in page
-    assert "8 of 40 judged hits were wrong" in page
+    assert "8 of 40 judged hits were wrong, and people reported 1 (95 %" in page
     assert "braked" in page
     charts = re.findall(r'data-chart="([\w-]+)"', page)
     assert {"trust-table", "hits-table", "found-table", "audits-table", "near-similarity"} <= set(charts)
@@ -239,6 +241,13 @@ async def test_the_page_shows_the_alarm_the_tables_and_their_charts(home: House,
         assert table.count("<tr>") > 1, name
     audits = page.split('id="audits-table"')[1].split("</table>")[0]
     assert sum(map(int, re.findall(r'<td class="n">(\d+)</td>', audits))) == 1
+
+
+async def test_an_interval_that_people_raised_says_so(home: House, capsys: pytest.CaptureFixture[str]) -> None:
+    """ "0 of 1 (25 % to 80 %)": where audits found nothing and people much, the figures contradicted each other."""
+    told = msgspec.to_builtins(await statistics(home.services, ADMIN))
+    show.table(("",) * 10, [_hits(row) for row in told["data"]])
+    assert "8 of 40, 1 reported (9.0 % to 33.0 %)" in " ".join(capsys.readouterr().out.split())
 
 
 async def test_an_alarm_needs_proof(home: House) -> None:

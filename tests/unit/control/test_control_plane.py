@@ -358,6 +358,15 @@ async def test_wrong_feedback_takes_the_answer_out_and_is_counted(home: House, c
     assert stats["total"]["entries"] == 1
 
 
+async def test_a_hit_whose_explanation_is_gone_is_not_called_a_miss(home: House, clock: FrozenClock) -> None:
+    """After `telemetry.explain_days` feedback said that no kept answer had served the request."""
+    hit = hit_row(clock, 1)
+    await happened(home.services.database, [hit])
+    async with home.client() as admin:
+        told = await admin.post("/api/v1/cache/feedback", json={"request_id": hit["id"], "verdict": "wrong"})
+    assert (told.status_code, told.json()["error"]["code"]) == (400, "explanation_gone")
+
+
 async def test_purge_takes_only_what_matches(home: House) -> None:
     """An operator who purges one team's answers must not empty the cache."""
     async with home.client(await home.key("operator", "")) as operator:

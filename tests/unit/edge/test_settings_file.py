@@ -146,6 +146,8 @@ def test_a_mistake_tells_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("budgets: [{scope: team, rpm: 1}]", "unknown scope 'team'"),
         ("cache: {policy: nosuch}", "cache.policy: Unknown reuse policy"),
         ("cache: {store: redis}", "cache.store: redis needs redis"),
+        ("cache: {judge: {model: nope/judge}}", "cache.judge.model: The model `nope/judge` does not exist"),
+        ("cache: {judge: {model: embed}}", "cache.judge.model: embed makes embeddings"),
     ],
 )
 def test_what_no_gateway_could_start_with_is_found(tmp_path: Path, written: str, told: str) -> None:
@@ -163,6 +165,7 @@ def test_what_no_gateway_could_start_with_is_found(tmp_path: Path, written: str,
     ("written", "told"),
     [
         ("engines: {a/b: {model: sim}}", "engines: 'a/b' is no name"),
+        ("cache: {encoder: /nowhere/at/all}", "cache.encoder: /nowhere/at/all is no folder"),
         ("telemetry: {otlp: 'collector:4318'}", "telemetry.otlp is an http:// or https:// address"),
         ("telemetry: {otlp: 'http://[collector'}", "telemetry.otlp is an http:// or https:// address"),
     ],
