@@ -147,7 +147,10 @@ class NotPriced(GatewayError):
 
 
 class BudgetExhausted(GatewayError):
-    """`scope`: of the budget; `headroom`: nano-USD it still has; `degrade_to`: the model it wants asked instead."""
+    """`scope`: of the budget; `headroom`: nano-USD it still has; `degrade_to`: the model it wants asked instead.
+
+    `held_up`: there would be enough, were it not held for requests that are still running.
+    """
 
     status = 429
     type = "insufficient_quota"
@@ -155,6 +158,7 @@ class BudgetExhausted(GatewayError):
     level = "info"
     scope: str = ""
     headroom: int = 0
+    held_up: bool = False
     degrade_to: str | None = None
 
 

@@ -3,6 +3,7 @@
 Knows: rows, pieces, what a project may keep in all. Does not know: HTTP, what stands in a file.
 """
 
+import re
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 _LONGEST_NAME = 255
 _ABANDONED = 86_400.0  # seconds after which a file that was never finished is thrown away
 _MOST_SWEPT = 100
+_is_name = re.compile(r"file-[0-9a-f]{32}").fullmatch  # a database is not asked about anything else
 
 
 class File(Struct, frozen=True, kw_only=True):
@@ -75,13 +77,14 @@ class Files:
             await connection.execute(insert(StoredFile).values(row))
         return Writing(self._database, file_id, created)
 
-    async def get(self, owner: Principal, file_id: str) -> File:
-        """Raises NotFound, also for another project's file."""
-        async with self._database.read() as connection:
-            row = (await connection.execute(_mine(owner, self._now()).where(StoredFile.id == file_id))).first()
-        if row is None:
-            raise NotFound(f"No such File object: {file_id[:100]}", param="id", code="file_not_found")
-        return _file(row)
+    async def get(self, owner: Principal, file_id: str, param: str = "id") -> File:
+        """Raises NotFound, also for another project's file. `param`: where its id was told."""
+        if _is_name(file_id):
+            async with self._database.read() as connection:
+                row = (await connection.execute(_mine(owner, self._now()).where(StoredFile.id == file_id))).first()
+            if row is not None:
+                return _file(row)
+        raise NotFound(f"No such File object: {file_id[:100]}", param=param, code="file_not_found")
 
     async def list(
         self, owner: Principal, *, after: str | None, limit: int, newest_first: bool, purpose: str | None
@@ -100,6 +103,11 @@ class Files:
         """Raises NotFound."""
         await self.get(owner, file_id)
         await self._database.transact(remove, [file_id])
+
+    async def is_there(self, file_id: str) -> bool:
+        """Whether it has been neither deleted nor swept; its content goes in the same moment."""
+        async with self._database.read() as connection:
+            return await connection.scalar(select(StoredFile.id).where(StoredFile.id == file_id)) is not None
 
     def content(self, file_id: str) -> AsyncGenerator[bytes, None]:
         return pieces.read(self._database, file_id)

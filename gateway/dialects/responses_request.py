@@ -122,7 +122,8 @@ def _shape(body: Body, items: list[Body], before: Sequence[Body]) -> tuple[shape
     try:
         asked = msgspec.convert(body, shapes.Responses)
         if before:
-            known, earlier = readable(list(before), "previous_response_id")
+            where = "previous_response_id" if body.get("conversation") is None else "conversation"
+            known, earlier = readable(list(before), where)
             need = need or earlier
             asked.input = msgspec.convert([*known, *told], list[shapes.AnyItem])
     except msgspec.ValidationError as error:

@@ -24,7 +24,7 @@ from gateway.dialects.responses_answer import ResponsesVoice
 from gateway.errors import InvalidRequest, Overloaded, UpgradeRefused
 from gateway.prompt_tokens import Counter
 from gateway.responses import Responses, refers
-from gateway.routes.asker import AnyRequest, after_of, asker, limit_of, order_of
+from gateway.routes.asker import AnyRequest, after_of, asker, changer, limit_of, order_of
 from gateway.routes.messages import Counting
 from gateway.routes.openai import Edge, Endpoint, Endpoints, Read
 from gateway.routes.responses_background import Background, added
@@ -198,12 +198,12 @@ class Desk:
         return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}
 
     async def delete(self, request: AnyRequest, response_id: str) -> Json:
-        await self._responses.delete(await asker(self._keyring, request.scope), response_id)
+        await self._responses.delete(await changer(self._keyring, request.scope), response_id)
         self._background.stop(response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
     async def cancel(self, request: AnyRequest, response_id: str) -> Json:
-        owner = await asker(self._keyring, request.scope)
+        owner = await changer(self._keyring, request.scope)
         kept = await self._responses.cancel(owner, response_id)
         if kept.status == "cancelled":
             self._background.stop(response_id)
