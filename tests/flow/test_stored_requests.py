@@ -1,4 +1,4 @@
-"""Requests for what is stored here (files, batches, responses, conversations): wrong ones, and such as change nothing."""
+"""Requests for what is stored here (files, batches, responses, conversations): wrong ones, and dry runs."""
 
 from pathlib import Path
 from typing import Any
