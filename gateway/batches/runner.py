@@ -74,6 +74,7 @@ class Runner:
         self._results: list[Result] = []
         self._news = asyncio.Event()
         self._queue: deque[asyncio.Event] = deque()  # lines that wait for money their neighbours hold
+        self._eased = asyncio.Event()  # none does
         self._over = False
         ends = Ends(halt=self._halt, stopping=stopping)
         far = Far(
@@ -166,9 +167,11 @@ class Runner:
     async def _begin_lines(self, tasks: asyncio.TaskGroup) -> None:
         batch, most = self._batch, self._means.settings.batch_in_flight
         while not self._stopping.is_set():
-            principal, halted = await self._principal(), self._halt.is_set()
-            found = await self._transact(store.claim, batch.id, self._boot, most, given=halted)
-            if not found and not await self._abroad.more():
+            principal, halted, crowded = await self._principal(), self._halt.is_set(), bool(self._queue)
+            found = await self._transact(store.claim, batch.id, self._boot, most, given=halted or crowded)
+            if not found and crowded:  # answers may come, whose charging gives back what others wait for
+                await set_within(self._eased, _LOOK_SECONDS)
+            elif not found and not await self._abroad.more():
                 return
             for line in found:
                 await self._mine.acquire()
@@ -227,21 +230,30 @@ class Runner:
                 return told, request_id
             until = self._halt if line.given is None else self._stopping
             pause = min(_LONGEST_PAUSE, max(told.again, 2.0 ** max(tries, held_up)))
-            await (self._turn(pause) if told.held_up else set_within(until, pause))
+            if not until.is_set():
+                await (self._turn(pause) if told.held_up else set_within(until, pause))
             if until.is_set():
                 return None, request_id
             request_id = uuid7()
             await self._transact(store.rename, self._batch.id, line.number, request_id)
 
     async def _turn(self, longest: float) -> None:
-        """Until a line has ended, which gives back what it held; one waiter each time, so that few try in vain."""
+        """Until a line has ended, which gives back what it held; one waiter each time, so that few try in vain.
+
+        Others have its place meanwhile: only answers that are here already, as long as any line waits.
+        """
         mine = asyncio.Event()
         self._queue.append(mine)
+        self._eased.clear()
+        self._mine.release()
         try:
             await set_within(mine, longest)
         finally:
             if mine in self._queue:
                 self._queue.remove(mine)
+            if not self._queue:
+                self._eased.set()
+        await self._mine.acquire()
 
     def _next(self) -> None:
         if self._queue:
@@ -255,6 +267,8 @@ class Runner:
             while self._results:
                 some, self._results = self._results, []
                 await self._transact(store.finish, self._batch.id, some)
+                if await self._abroad.lighten():
+                    self._next()
 
     async def _drop(self, state: Literal["cancelled", "expired"], message: str) -> None:
         while await self._transact(store.give_up, self._batch.id, state, message, _CHUNK):
