@@ -1,5 +1,6 @@
 """Requests for what is stored here (files, batches, responses, conversations): wrong ones, and dry runs."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,25 @@ async def test_a_file_expires_within_bounds(tmp_path: Path, seconds: str) -> Non
         told = await ask(gateway, "POST", "/v1/files", data=form(**wanted))
         assert (told.status, told.json["error"]["param"]) == (400, "expires_after.seconds")
         assert (await ask(gateway, "GET", "/v1/files")).json["data"] == []
+
+
+async def test_files_that_come_at_once_share_the_room(tmp_path: Path) -> None:
+    """Each found the project as empty as the others did: it could keep many times what it may, and fill the disk."""
+    async with live(settings(tmp_path, kept={"project_files": 1 << 20})) as gateway:
+
+        async def upload() -> Told:
+            made = aiohttp.FormData({"purpose": "user_data"})
+            made.add_field("file", b"x" * 400_000, filename="x")
+            return await ask(gateway, "POST", "/v1/files", data=made)
+
+        told = await asyncio.gather(*[upload() for _ in range(6)])
+        refused = [one for one in told if one.status == 400]
+        assert {one.json["error"]["code"] for one in refused} == {"storage_full"}
+        kept = (await ask(gateway, "GET", "/v1/files")).json["data"]
+        assert len(kept) == len(told) - len(refused) <= 2
+        for one in kept:
+            await ask(gateway, "DELETE", f"/v1/files/{one['id']}")
+        assert (await upload()).status == 200, "what was refused takes no room"
 
 
 async def test_what_cannot_be_rehearsed_is_not_done_instead(tmp_path: Path) -> None:
