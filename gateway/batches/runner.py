@@ -96,11 +96,12 @@ class Runner:
             repeat = self._means.settings.retry_interrupted
             # Nothing has been begun here yet: what is under way was left by a process or a runner that ended.
             await self._transact(store.heal, self._batch.id, "", repeat=repeat)
-            if status == "in_progress":
-                await self._abroad.part()
+            if status == "cancelling":
+                self._stop("cancelling")
+            elif self._means.now() >= self._batch.expires:  # where it waited for its turn, or for a process, till then
+                self._stop("expired")
             else:
-                self._why = "cancelling"
-                self._halt.set()
+                await self._abroad.part()
             try:
                 await self._make_all()
                 await self._abroad.settle()
@@ -192,11 +193,14 @@ class Runner:
         """Notice who wants it to stop."""
         while not self._why:
             if await set_within(self._stopping, _LOOK_SECONDS):
-                self._why = "stopping"
+                self._stop("stopping")
             elif self._means.now() >= self._batch.expires:
-                self._why = "expired"
+                self._stop("expired")
             elif await self._transact(store.status, self._batch.id) == "cancelling":
-                self._why = "cancelling"
+                self._stop("cancelling")
+
+    def _stop(self, why: Halt) -> None:
+        self._why = why
         self._halt.set()
         while self._queue:
             self._next()

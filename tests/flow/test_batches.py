@@ -10,9 +10,11 @@ import msgspec
 import openai
 import pytest
 from openai import AsyncOpenAI
+from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
 from gateway.batches import office, runner, store
+from gateway.db.models import BatchRow
 from gateway.price_terms import Terms
 from gateway.prices import PriceSetting
 from policies.budget import Budget
@@ -201,6 +203,18 @@ async def test_a_cancelled_batch_keeps_what_it_had(tmp_path: Path) -> None:
         assert counts.completed == len(script.sent) <= 2
         bad = await told(client, batch.error_file_id)
         assert {one["error"]["code"] for one in bad.values()} == {"batch_cancelled"}
+
+
+async def test_a_batch_whose_day_is_over_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waited for its turn till then began, and paid for, what nobody looked for any more."""
+    monkeypatch.setattr(office, "_MOST_RUNNING", 0)
+    async with playing(tmp_path) as (script, gateway, client):
+        batch = await made(client, lines(line("a"), line("b")))
+        async with gateway.services.database.begin() as connection:
+            await connection.execute(update(BatchRow).values(expires=1.0))
+        monkeypatch.setattr(office, "_MOST_RUNNING", 1)
+        batch = await over(client, batch)
+        assert (batch.status, batch.request_counts.failed, script.sent) == ("expired", 2, [])
 
 
 async def test_the_same_key_makes_one_batch(tmp_path: Path) -> None:
