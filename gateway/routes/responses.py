@@ -177,7 +177,7 @@ class Desk:
     async def get(self, request: AnyRequest, response_id: str) -> Json | Stream:
         owner = await asker(self._keyring, request.scope)
         kept = await self._responses.get(owner, response_id)
-        if request.query_params.get("stream") != "true":
+        if not _streamed(request):
             return kept.response
         after = _starting_after(request)
         streams = self._background.streams
@@ -208,6 +208,14 @@ class Desk:
         if kept.status == "cancelled":
             self._background.stop(response_id)
         return kept.response
+
+
+def _streamed(request: AnyRequest) -> bool:
+    """Raises InvalidRequest: who waits for events must not be told something else without a word."""
+    told = request.query_params.get("stream", "false")
+    if told not in ("true", "false"):
+        raise InvalidRequest("'stream' must be true or false.", param="stream", code="invalid_value")
+    return told == "true"
 
 
 def _starting_after(request: AnyRequest) -> int:

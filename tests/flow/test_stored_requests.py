@@ -88,6 +88,16 @@ async def test_what_cannot_be_rehearsed_is_not_done_instead(tmp_path: Path) -> N
         assert (await ask(gateway, "GET", f"/v1/responses/{response}")).status == 200
 
 
+@pytest.mark.parametrize("stream", ["1", "True", "yes", ""])
+async def test_a_response_is_streamed_or_not(tmp_path: Path, stream: str) -> None:
+    """Another spelling of `true` was answered whole, and its client waited for events."""
+    async with live(settings(tmp_path)) as gateway:
+        name = (await gateway.post("/v1/responses", {"model": "local/sim", "input": "hi"})).json["id"]
+        told = await ask(gateway, "GET", f"/v1/responses/{name}", params={"stream": stream})
+        assert (told.status, told.json["error"]["param"]) == (400, "stream")
+        assert (await ask(gateway, "GET", f"/v1/responses/{name}", params={"stream": "false"})).status == 200
+
+
 async def test_a_name_with_a_nul_is_no_outage(tmp_path: Path, postgres_url: str) -> None:
     """PostgreSQL's texts hold none: clients were told to try again in a moment, and operators to look at it."""
     url = await fresh_postgres(postgres_url)
