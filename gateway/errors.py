@@ -197,6 +197,11 @@ class OutOfTime(GatewayError):
     level = "info"
 
 
+def comes_again(error: GatewayError) -> bool:
+    """Whether it was turned away for lack of room at the moment, so that what nobody waits for is asked once more."""
+    return isinstance(error, RateLimited | Overloaded) or (isinstance(error, BudgetExhausted) and error.held_up)
+
+
 class Internal(GatewayError):
     code = "internal_error"
 

@@ -22,8 +22,8 @@ from gateway.errors import (
     Internal,
     InvalidRequest,
     Overloaded,
-    RateLimited,
     UpstreamFailed,
+    comes_again,
     in_doubt,
 )
 from gateway.pipeline import Pipeline
@@ -90,11 +90,12 @@ class Asking:
                 return Told(status=200, body=await answer.reading.whole())
         except GatewayError as error:
             status, body = dialect.refusal(error, request_id)
-            held_up = _held_up(error) and line.given is None  # its own part may hold what an answer is charged to
-            away = held_up or isinstance(error, RateLimited | Overloaded)
+            budget = isinstance(error, BudgetExhausted)
+            # Its own part may hold what an answer is charged to: that must not wait for itself.
+            away = comes_again(error) and not (budget and line.given is not None)
             final = line.given is not None and not away  # it is not asked again for what has been answered
             again = None if final else _pause(error)
-            return Told(status=status, body=body, again=again, turned_away=away, held_up=held_up)
+            return Told(status=status, body=body, again=again, turned_away=away, held_up=away and budget)
         except Exception as error:
             log.exception("a request of a batch broke", request_id=request_id)
             broken = Internal(f"Something broke here, not in your request ({type(error).__name__}).")
@@ -145,16 +146,12 @@ def _pause(error: GatewayError) -> float | None:
     if in_doubt(error) or isinstance(error, CredentialRefused):
         return None
     told = dict(error.headers).get("retry-after-ms")
-    if isinstance(error, RateLimited | Overloaded) or _held_up(error):
+    if comes_again(error):
         return int(told) / 1_000 if told else 1.0
     if isinstance(error, UpstreamFailed) and error.http_status in _LATER:
         wait: object = getattr(error, "retry_after", None)
         return wait if isinstance(wait, float) else 1.0
     return None
-
-
-def _held_up(error: GatewayError) -> bool:
-    return isinstance(error, BudgetExhausted) and error.held_up
 
 
 def _nobody_leaves() -> None:

@@ -19,6 +19,7 @@ from gateway.price_terms import Terms
 from gateway.prices import PriceSetting
 from policies.budget import Budget
 from tests.flow.dialect_upstream import Script, scripted
+from tests.flow.test_rate_limits import limit as limited
 from tests.live import Live, live, settings
 
 CHAT = "/v1/chat/completions"
@@ -238,8 +239,18 @@ async def test_lines_wait_for_money_that_others_hold(tmp_path: Path) -> None:
         said = [line(f"q{n}", f"question {n}", max_tokens=1_000) for n in range(6)] + [line("open", "and this?")]
         batch = await over(client, await made(client, lines(*said)))
         assert (batch.request_counts.completed, batch.request_counts.failed) == (7, 0)
-        shortened = [row["id"] for row in await gateway.rows() if row["status"] == 200 and row["finish"] != "stop"]
-        assert not shortened
+        found = [(row["status"], row["finish"]) for row in await gateway.rows()]
+        assert found == [(200, "stop")] * 7, "each is one request, however often it looked"
+
+
+async def test_waiting_for_a_limit_is_no_error(tmp_path: Path) -> None:
+    """Usage told of many failed requests for a batch in which none had failed."""
+    async with playing(tmp_path) as (_, gateway, client):
+        await limited(gateway, "team:acme", rpm=120)
+        count = 63  # half of a minute's limit is theirs at once, and then two a second
+        batch = await over(client, await made(client, lines(*[line(f"q{n}", f"question {n}") for n in range(count)])))
+        assert batch.request_counts.completed == count
+        assert [row["status"] for row in await gateway.rows()] == [200] * count
 
 
 async def test_a_line_the_budget_can_never_pay_is_refused_at_once(tmp_path: Path) -> None:
