@@ -245,14 +245,15 @@ class Attempts:
     async def _hold(self, call: Call, plan: AttemptPlan, limits: Bound, landing: Landing) -> tuple[Hold, Bound]:
         """Reserve; where the budget is too small for an answer of the usual length, as long a one as it can pay for.
 
-        Only where the client named no length itself.
+        Only where the client named no length itself; and what nobody waits for waits for what others hold instead.
         """
         landing.short = ""
         for _ in range(_MOST_SHORTER):
             try:
                 return await self._ledger.hold(call, plan), limits
             except errors.BudgetExhausted as refusal:
-                shorter = within(limits, plan.price, refusal.headroom)
+                waits = refusal.held_up and call.background and call.given is None
+                shorter = None if waits else within(limits, plan.price, refusal.headroom)
                 if shorter is None:
                     raise
                 limits, landing.short = shorter, refusal.scope

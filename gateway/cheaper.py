@@ -32,6 +32,8 @@ class Cheaper:
         """What to ask instead of being refused."""
         if journey.degraded is not None or refusal.degrade_to is None:
             return None
+        if refusal.held_up and journey.call.background:  # it is not refused: it waits
+            return None
         return self._allowed(journey, refusal.scope, refusal.degrade_to, 1.0)
 
     def turn(self, journey: Journey, to: Degraded) -> None:

@@ -147,7 +147,10 @@ class NotPriced(GatewayError):
 
 
 class BudgetExhausted(GatewayError):
-    """`scope`: of the budget; `headroom`: nano-USD it still has; `degrade_to`: the model it wants asked instead."""
+    """`scope`: of the budget; `headroom`: nano-USD it still has; `degrade_to`: the model it wants asked instead.
+
+    `held_up`: there would be enough, were it not held for requests that are still running.
+    """
 
     status = 429
     type = "insufficient_quota"
@@ -155,6 +158,7 @@ class BudgetExhausted(GatewayError):
     level = "info"
     scope: str = ""
     headroom: int = 0
+    held_up: bool = False
     degrade_to: str | None = None
 
 
@@ -191,6 +195,11 @@ class OutOfTime(GatewayError):
     status = 504
     code = "deadline_exceeded"
     level = "info"
+
+
+def comes_again(error: GatewayError) -> bool:
+    """Whether it was turned away for lack of room at the moment, so that what nobody waits for is asked once more."""
+    return isinstance(error, RateLimited | Overloaded) or (isinstance(error, BudgetExhausted) and error.held_up)
 
 
 class Internal(GatewayError):

@@ -3,6 +3,7 @@
 Knows: rows, pieces, what a project may keep in all. Does not know: HTTP, what stands in a file.
 """
 
+import re
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 _LONGEST_NAME = 255
 _ABANDONED = 86_400.0  # seconds after which a file that was never finished is thrown away
 _MOST_SWEPT = 100
+_is_name = re.compile(r"file-[0-9a-f]{32}").fullmatch  # a database is not asked about anything else
 
 
 class File(Struct, frozen=True, kw_only=True):
@@ -48,6 +50,7 @@ class File(Struct, frozen=True, kw_only=True):
         return told if self.expires is None else {**told, "expires_at": int(self.expires)}
 
 
+Room = tuple[Principal, int]
 _COLUMNS = [getattr(StoredFile, name) for name in File.__struct_fields__]
 
 
@@ -73,15 +76,16 @@ class Files:
         row |= {"created": created, "expires": None, "ready": False}
         async with self._database.begin() as connection:
             await connection.execute(insert(StoredFile).values(row))
-        return Writing(self._database, file_id, created)
+        return Writing(self._database, file_id, created, (owner, self._settings.project_files) if limited else None)
 
-    async def get(self, owner: Principal, file_id: str) -> File:
-        """Raises NotFound, also for another project's file."""
-        async with self._database.read() as connection:
-            row = (await connection.execute(_mine(owner, self._now()).where(StoredFile.id == file_id))).first()
-        if row is None:
-            raise NotFound(f"No such File object: {file_id[:100]}", param="id", code="file_not_found")
-        return _file(row)
+    async def get(self, owner: Principal, file_id: str, param: str = "id") -> File:
+        """Raises NotFound, also for another project's file. `param`: where its id was told."""
+        if _is_name(file_id):
+            async with self._database.read() as connection:
+                row = (await connection.execute(_mine(owner, self._now()).where(StoredFile.id == file_id))).first()
+            if row is not None:
+                return _file(row)
+        raise NotFound(f"No such File object: {file_id[:100]}", param=param, code="file_not_found")
 
     async def list(
         self, owner: Principal, *, after: str | None, limit: int, newest_first: bool, purpose: str | None
@@ -101,6 +105,11 @@ class Files:
         await self.get(owner, file_id)
         await self._database.transact(remove, [file_id])
 
+    async def is_there(self, file_id: str) -> bool:
+        """Whether it has been neither deleted nor swept; its content goes in the same moment."""
+        async with self._database.read() as connection:
+            return await connection.scalar(select(StoredFile.id).where(StoredFile.id == file_id)) is not None
+
     def content(self, file_id: str) -> AsyncGenerator[bytes, None]:
         return pieces.read(self._database, file_id)
 
@@ -110,19 +119,32 @@ class Files:
 
 
 class Writing:
-    """A file on its way in: `piece` after `piece`, then `finish`; or `abandon`."""
+    """A file on its way in: `piece` after `piece`, then `finish`; or `abandon`. `room`: whose it has to fit into."""
 
-    def __init__(self, database: Database, file_id: str, created: float) -> None:
+    def __init__(self, database: Database, file_id: str, created: float, room: Room | None) -> None:
         self._database = database
         self._created = created
+        self._room = room
         self.id = file_id
         self._count = 0
         self._size = 0
 
     async def piece(self, data: bytes) -> None:
-        await self._database.transact(pieces.add, self.id, [data], self._count)
+        """Counts from now on, so that files that come at once share the room. Raises InvalidRequest."""
+        await self._database.transact(self._grow, data)
         self._count += 1
         self._size += len(data)
+
+    def _grow(self, connection: Connection, data: bytes) -> None:
+        pieces.add(connection, self.id, [data], self._count)
+        mine = update(StoredFile).where(StoredFile.id == self.id)
+        connection.execute(mine.values(size=self._size + len(data)))
+        if self._room is not None and _taken(connection, self._room[0]) > self._room[1]:
+            raise InvalidRequest(
+                f"With this file the project would keep more than the {self._room[1]:,} bytes that are allowed "
+                "(kept.project_files). Delete some first.",
+                code="storage_full",
+            )
 
     async def write(self, data: bytes) -> None:
         """Any amount at once."""
@@ -155,14 +177,18 @@ def _mine(owner: Principal, now: float) -> "Select[*tuple[Any, ...]]":
 
 
 def _make_room(connection: Connection, owner: Principal, most: int) -> None:
-    own = (StoredFile.team == owner.team) & (StoredFile.project == owner.project)
-    taken = connection.execute(select(func.coalesce(func.sum(StoredFile.size), 0)).where(own)).scalar_one()
-    if int(taken) >= most:
+    if (taken := _taken(connection, owner)) >= most:
         raise InvalidRequest(
-            f"This project keeps {int(taken):,} bytes of files; {most:,} are allowed (kept.project_files). "
+            f"This project keeps {taken:,} bytes of files; {most:,} are allowed (kept.project_files). "
             "Delete some first.",
             code="storage_full",
         )
+
+
+def _taken(connection: Connection, owner: Principal) -> int:
+    """Bytes, of files on their way in as well."""
+    own = (StoredFile.team == owner.team) & (StoredFile.project == owner.project)
+    return int(connection.execute(select(func.coalesce(func.sum(StoredFile.size), 0)).where(own)).scalar_one())
 
 
 def _sweep(connection: Connection, now: float) -> int:

@@ -60,6 +60,7 @@ class Journey(Struct, kw_only=True):
     degraded: Degraded | None = None
     told: dict[str, object] = msgspec.field(default_factory=dict[str, object])
     spent: bool = False
+    postponed: bool = False
     turn: Turn | None = None
 
 
@@ -86,7 +87,8 @@ def serve(journey: Journey, hit: Hit, flight: Flight) -> None:
 
 
 class Recorder:
-    """Writes exactly one row and one observation for every request, whatever became of it.
+    """Writes exactly one row and one observation for every request, whatever became of it. A line of a batch that is
+    `postponed`, and was sent nowhere, is no request yet: it would count again each time it finds no room.
 
     `answered` hears of every answer that was bought, once it has ended. `encoder_nano`: of a second of the encoder.
     """
@@ -126,6 +128,9 @@ class Recorder:
             outcome.embed_nano = round(found.embedded.computed * self._encoder_nano)
         if journey.flight is not None:
             _note(journey, journey.flight.landing)
+        if journey.postponed and not outcome.attempts:
+            self._telemetry.left()
+            return
         outcome.total_ms = (timings.ended - timings.received) * 1e3
         if timings.first_chunk:
             outcome.ttft_ms = (timings.first_chunk - timings.received) * 1e3

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from cache.types import Hit, Query
 from gateway.auth import may_ask
 from gateway.call import Call
-from gateway.errors import BudgetExhausted, CacheMissed, GatewayError
+from gateway.errors import BudgetExhausted, CacheMissed, GatewayError, comes_again
 from gateway.fetching import Fetching, Parts
 from gateway.journey import UNSAID, Answer, Degraded, Journey, begin, explanation, serve
 from gateway.keeping import replayed, with_before
@@ -52,6 +52,7 @@ class Pipeline:
         except GatewayError as error:
             error.spent = error.spent or journey.spent
             journey.outcome.status, journey.outcome.error = error.http_status, error.code or error.type
+            journey.postponed = call.background and call.given is None and comes_again(error)
             self._parts.recorder.record(journey)
             raise
         except asyncio.CancelledError:

@@ -51,20 +51,23 @@ class Form:
 class Reader:
     """Reads one form. `keep` is handed the last of `form.files` in pieces.
 
-    `limit`: of all its files; `wanted`: how many may come under each name.
+    `limit`: of all its files; `setting`: that says so, if any does; `wanted`: how many may come under each name.
     """
 
-    def __init__(self, headers: Headers, keep: Keep, *, limit: int, wanted: Mapping[str, int] = _ONE_FILE) -> None:
+    def __init__(
+        self, headers: Headers, keep: Keep, *, limit: int, setting: str = "", wanted: Mapping[str, int] = _ONE_FILE
+    ) -> None:
         """Raises UnsupportedMedia, TooLarge."""
         told = dict(headers)
         kind, options = _options(told.get(b"content-type", b"").decode("latin-1"))
         if kind != "multipart/form-data" or not options.get("boundary"):
             raise UnsupportedMedia("Send the file as multipart/form-data.")
         if (length := told.get(b"content-length", b"")).isdigit() and int(length[:20]) > limit + _FRAME:
-            raise _too_large(limit)
+            raise _too_large(limit, setting)
         self._parser = PushMultipartParser(options["boundary"], max_segment_size=limit, max_segment_count=_MOST_FIELDS)
         self._keep = keep
         self._limit = limit
+        self._setting = setting
         self._wanted = wanted
         self.form = Form()
         self._segment: MultipartSegment | None = None
@@ -83,7 +86,7 @@ class Reader:
                     chunk = message.get("body", b"")
                     size += len(chunk)
                     if size > self._limit + _FRAME:
-                        raise _too_large(self._limit)
+                        raise _too_large(self._limit, self._setting)
                     await self._feed(chunk)
                     if not message.get("more_body", False):
                         break
@@ -103,7 +106,7 @@ class Reader:
         except ParserLimitReached as error:
             told = str(error)
             if "Content-Length" in told or "segment size" in told:
-                raise _too_large(self._limit) from None
+                raise _too_large(self._limit, self._setting) from None
             raise TooLarge(f"The form has more than {_MOST_FIELDS} parts, or one with too long a head.") from None
         except (MultipartError, UnicodeDecodeError) as error:
             raise InvalidRequest(f"The form cannot be read: {str(error)[:200]}.", code="invalid_form") from None
@@ -153,5 +156,7 @@ def _counted(most: int) -> str:
     return "one file" if most == 1 else f"{most} files"
 
 
-def _too_large(limit: int) -> TooLarge:
-    return TooLarge(f"The file is larger than the {limit:,} bytes this server accepts (kept.max_file).")
+def _too_large(limit: int, setting: str) -> TooLarge:
+    if not setting:
+        return TooLarge(f"The files of this form are larger than the {limit:,} bytes that may come here.")
+    return TooLarge(f"The file is larger than the {limit:,} bytes this server accepts ({setting}).")

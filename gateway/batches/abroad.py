@@ -33,6 +33,7 @@ _CHUNK = 200  # lines in one transaction
 _MOST_ROWS = 5_000  # of one part, and how many bytes of requests: services take more
 _MOST_BYTES = 32 << 20
 _LONG_PAUSE = 60.0
+_CHARGED = "charged request by request"
 _TO_FORGET = 5.0  # seconds
 _model = msgspec.json.Decoder(dict[str, object]).decode
 
@@ -186,12 +187,22 @@ class Abroad:
 
     # -- money ---------------------------------------------------------------------------------------------------
 
+    async def lighten(self) -> bool:
+        """Give back what is held for parts whose answers have all been charged, before all is over: others wait for
+        it. Whether there was any.
+        """
+        given = False
+        for part in await self._transact(parts.of, self._batch.id) if self._held else ():
+            if part.state == "back" and part in self._held and await self._transact(parts.is_over, part):
+                given |= self._held.give_back(part, _CHARGED)
+        return given
+
     async def settle(self) -> None:
         """Of parts whose answers have all been charged nothing is held any more."""
         for part in await self._transact(parts.of, self._batch.id):
             if part.state != "back":
                 continue
-            if not self._held.give_back(part, "charged request by request"):
+            if not self._held.give_back(part, _CHARGED):
                 await self._held.take_back(part.attempt, partial(parts.drop, part_id=part.id))
             await self._transact(parts.drop, part.id)
 

@@ -16,13 +16,14 @@ from gateway.dialects import Dialect
 from gateway.dialects.plain import Plain
 from gateway.dialects.responses import Responses
 from gateway.errors import (
+    BudgetExhausted,
     CredentialRefused,
     GatewayError,
     Internal,
     InvalidRequest,
     Overloaded,
-    RateLimited,
     UpstreamFailed,
+    comes_again,
     in_doubt,
 )
 from gateway.pipeline import Pipeline
@@ -50,13 +51,15 @@ def operation_of(batch: Batch) -> Operation:
 class Told(Struct, frozen=True, kw_only=True):
     """A whole answer or a refusal. `again`: seconds after which another try may do better; None: it will not.
 
-    `turned_away`: it never got as far as an upstream, so it costs no try.
+    `turned_away`: it never got as far as an upstream, so it costs no try. `held_up`: its budget has the money once
+    what is held for others has been settled.
     """
 
     status: int
     body: bytes
     again: float | None = None
     turned_away: bool = False
+    held_up: bool = False
 
 
 class Asking:
@@ -87,9 +90,12 @@ class Asking:
                 return Told(status=200, body=await answer.reading.whole())
         except GatewayError as error:
             status, body = dialect.refusal(error, request_id)
-            away = isinstance(error, RateLimited | Overloaded)
+            budget = isinstance(error, BudgetExhausted)
+            # Its own part may hold what an answer is charged to: that must not wait for itself.
+            away = comes_again(error) and not (budget and line.given is not None)
             final = line.given is not None and not away  # it is not asked again for what has been answered
-            return Told(status=status, body=body, again=None if final else _pause(error), turned_away=away)
+            again = None if final else _pause(error)
+            return Told(status=status, body=body, again=again, turned_away=away, held_up=away and budget)
         except Exception as error:
             log.exception("a request of a batch broke", request_id=request_id)
             broken = Internal(f"Something broke here, not in your request ({type(error).__name__}).")
@@ -121,7 +127,7 @@ class Asking:
             directives=msgspec.structs.replace(directives, tags=(*directives.tags, BATCH_TAG)),
             received=received,
             at=self._now(),
-            deadline=received + _LONGEST,
+            deadline=received + min(directives.timeout or _LONGEST, _LONGEST),
             size=max(len(line.request), len(_encode(inner.body))),
             voice=inner.voice,
             ignored=inner.ignored,
@@ -140,7 +146,7 @@ def _pause(error: GatewayError) -> float | None:
     if in_doubt(error) or isinstance(error, CredentialRefused):
         return None
     told = dict(error.headers).get("retry-after-ms")
-    if isinstance(error, RateLimited | Overloaded):
+    if comes_again(error):
         return int(told) / 1_000 if told else 1.0
     if isinstance(error, UpstreamFailed) and error.http_status in _LATER:
         wait: object = getattr(error, "retry_after", None)

@@ -139,6 +139,7 @@ class Handing:
 
 
 def _is_final(error: GatewayError) -> bool:
-    """Whether handing it in again would not be taken either."""
-    final = isinstance(error, BudgetExhausted | InvalidRequest)
-    return final or (isinstance(error, UpstreamRefused) and not error.may_retry)
+    """Whether handing it in again would not be taken either; what others hold may come back within the day."""
+    if isinstance(error, BudgetExhausted):
+        return not error.held_up
+    return isinstance(error, InvalidRequest) or (isinstance(error, UpstreamRefused) and not error.may_retry)

@@ -29,6 +29,9 @@ class Held:
         self._transact = transact
         self._holds: dict[str, Hold] = {}
 
+    def __len__(self) -> int:
+        return len(self._holds)
+
     def __contains__(self, part: Part) -> bool:
         return part.id in self._holds
 

@@ -16,6 +16,7 @@ from gateway.ids import uuid7
 LARGEST_LINE = 4 << 20
 MOST_ERRORS = 100  # of an input that are told
 _LONGEST_ID = 512
+_BOM = b"\xef\xbb\xbf"  # editors and shells of Windows begin a file with it
 _encode = msgspec.json.Encoder().encode
 Json = dict[str, object]
 
@@ -67,7 +68,7 @@ async def read(content: AsyncIterator[bytes], endpoint: str, most: int, faults: 
     number = 0
     async for raw in lines_of(content):
         number += 1
-        text = raw.strip()
+        text = (raw.removeprefix(_BOM) if number == 1 else raw).strip()
         if not text:
             continue
         if len(seen) >= most:
@@ -98,7 +99,9 @@ def _checked(text: bytes, number: int, endpoint: str, faults: Faults) -> Read | 
         faults.add(number, "invalid_json_line", error.message[:200], "body")
         return None
     if not 1 <= len(line.custom_id) <= _LONGEST_ID or not line.custom_id.isprintable():
-        faults.add(number, "invalid_custom_id", f"custom_id must be 1 to {_LONGEST_ID} characters.", "custom_id")
+        faults.add(
+            number, "invalid_custom_id", f"custom_id must be 1 to {_LONGEST_ID} printable characters.", "custom_id"
+        )
     elif line.method != "POST":
         faults.add(number, "invalid_method", "method must be POST.", "method")
     elif line.url != endpoint:

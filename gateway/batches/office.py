@@ -4,6 +4,7 @@ Knows: how many run here at once, and that what clients have left is swept. Does
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
@@ -24,6 +25,7 @@ _MOST_RUNNING = 16
 _LOOK_SECONDS = 2.0  # how soon a dead worker's batches are taken over
 _AGAIN_SECONDS = 30.0
 _SWEEP_EVERY = 300  # looks
+_is_name = re.compile(r"batch_[0-9a-f]{32}").fullmatch  # a database is not asked about anything else
 
 
 class Office:
@@ -49,11 +51,12 @@ class Office:
 
     async def get(self, owner: Principal, batch_id: str) -> tuple[Batch, Counts]:
         """Raises NotFound, also for another project's batch."""
-        async with self._means.database.read() as connection:
-            batch = await connection.run_sync(store.owned, owner.team, owner.project, batch_id)
-            if batch is None:
-                raise NotFound(f"No batch found with id '{batch_id[:100]}'.", param="id", code="batch_not_found")
-            return batch, await connection.run_sync(store.counts, batch)
+        if _is_name(batch_id):
+            async with self._means.database.read() as connection:
+                batch = await connection.run_sync(store.owned, owner.team, owner.project, batch_id)
+                if batch is not None:
+                    return batch, await connection.run_sync(store.counts, batch)
+        raise NotFound(f"No batch found with id '{batch_id[:100]}'.", param="id", code="batch_not_found")
 
     async def list(self, owner: Principal, after: str | None, limit: int) -> list[tuple[Batch, Counts]]:
         """One more than `limit`, where there is more."""
@@ -112,7 +115,18 @@ class Office:
         except Exception:
             log.exception("a batch cannot go on; it is tried again", batch=batch.id)
             await set_within(self._stopping, _AGAIN_SECONDS)
-            await self._means.database.transact(store.give_back, batch.id, self._boot)
+            await self._let_go(batch)
         finally:
             del self._running[batch.id]
             self._work.set()
+
+    async def _let_go(self, batch: Batch) -> None:
+        """As often as it takes: what stands there as this process's nobody takes while this process lives."""
+        while True:
+            try:
+                await self._means.database.transact(store.give_back, batch.id, self._boot)
+                return
+            except UNREACHABLE as error:
+                log.warning("a batch waits for the database", batch=batch.id, error=repr(error)[:200])
+                if await set_within(self._stopping, _LOOK_SECONDS):
+                    return  # the next process takes what a dead one had

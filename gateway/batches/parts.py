@@ -86,6 +86,13 @@ def lines(connection: Connection, part: Part) -> list[tuple[int, str, bytes]]:
     return [(row.number, row.custom_id, row.request or b"") for row in connection.execute(wanted)]
 
 
+def is_over(connection: Connection, part: Part) -> bool:
+    """Whether each of its lines has been told what became of it, and so been charged."""
+    mine = (BatchLine.batch_id == part.batch_id) & (BatchLine.part == part.id)
+    left = mine & BatchLine.state.in_(("away", "waiting", "running"))
+    return connection.execute(select(BatchLine.number).where(left).limit(1)).first() is None
+
+
 def move(connection: Connection, part: Part, state: State, *, remote: str | None, boot: str | None) -> None:
     mine = update(BatchPart).where(BatchPart.id == part.id)
     connection.execute(mine.values(state=state, remote=remote, boot=boot))

@@ -5,6 +5,7 @@ SQL, how one request is answered.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Concatenate, Literal, ParamSpec, TypeVar
@@ -41,6 +42,7 @@ _LOOK_SECONDS = 1.0  # how soon a cancellation is noticed
 _MOST_TRIES = 5  # of one line, at upstreams
 _LONGEST_PAUSE = 60.0
 _CANCELLED = "This batch was cancelled before this request was executed."
+_DELETED = "The input file was deleted, or expired, before all of it had been read."
 _EXPIRED = "This request could not be executed before the completion window expired."
 Halt = Literal["", "stopping", "cancelling", "expired"]
 
@@ -71,6 +73,8 @@ class Runner:
         self._why: Halt = ""
         self._results: list[Result] = []
         self._news = asyncio.Event()
+        self._queue: deque[asyncio.Event] = deque()  # lines that wait for money their neighbours hold
+        self._eased = asyncio.Event()  # none does
         self._over = False
         ends = Ends(halt=self._halt, stopping=stopping)
         far = Far(
@@ -92,11 +96,12 @@ class Runner:
             repeat = self._means.settings.retry_interrupted
             # Nothing has been begun here yet: what is under way was left by a process or a runner that ended.
             await self._transact(store.heal, self._batch.id, "", repeat=repeat)
-            if status == "in_progress":
-                await self._abroad.part()
+            if status == "cancelling":
+                self._stop("cancelling")
+            elif self._means.now() >= self._batch.expires:  # where it waited for its turn, or for a process, till then
+                self._stop("expired")
             else:
-                self._why = "cancelling"
-                self._halt.set()
+                await self._abroad.part()
             try:
                 await self._make_all()
                 await self._abroad.settle()
@@ -135,6 +140,9 @@ class Runner:
                 if len(some) >= _CHUNK:
                     await self._transact(store.fill, batch.id, some)
                     some = []
+        if not await self._means.files.is_there(batch.input_file):  # what was read may be a part of it
+            faults = Faults()
+            faults.add(None, "input_file_deleted", _DELETED, "input_file_id")
         now = self._means.now()
         if faults.found:
             await self._transact(store.clear, batch.id)
@@ -160,9 +168,11 @@ class Runner:
     async def _begin_lines(self, tasks: asyncio.TaskGroup) -> None:
         batch, most = self._batch, self._means.settings.batch_in_flight
         while not self._stopping.is_set():
-            principal, halted = await self._principal(), self._halt.is_set()
-            found = await self._transact(store.claim, batch.id, self._boot, most, given=halted)
-            if not found and not await self._abroad.more():
+            principal, halted, crowded = await self._principal(), self._halt.is_set(), bool(self._queue)
+            found = await self._transact(store.claim, batch.id, self._boot, most, given=halted or crowded)
+            if not found and crowded:  # answers may come, whose charging gives back what others wait for
+                await set_within(self._eased, _LOOK_SECONDS)
+            elif not found and not await self._abroad.more():
                 return
             for line in found:
                 await self._mine.acquire()
@@ -183,12 +193,17 @@ class Runner:
         """Notice who wants it to stop."""
         while not self._why:
             if await set_within(self._stopping, _LOOK_SECONDS):
-                self._why = "stopping"
+                self._stop("stopping")
             elif self._means.now() >= self._batch.expires:
-                self._why = "expired"
+                self._stop("expired")
             elif await self._transact(store.status, self._batch.id) == "cancelling":
-                self._why = "cancelling"
+                self._stop("cancelling")
+
+    def _stop(self, why: Halt) -> None:
+        self._why = why
         self._halt.set()
+        while self._queue:
+            self._next()
 
     async def _line(self, line: Line, principal: Principal | None) -> None:
         try:
@@ -205,21 +220,48 @@ class Runner:
                 self._news.set()
         finally:
             self._mine.release()
+            self._next()
 
     async def _tried(self, line: Line, principal: Principal) -> tuple[Told | None, str]:
         """What became of it, and the id of its last try; None where it was to be tried again and may not any more."""
-        request_id, tries = line.request_id, 0
+        request_id, tries, held_up = line.request_id, 0, 0
         while True:
             async with self._means.places:
                 told = await self._means.asking.ask(self._batch, principal, line, request_id)
             tries += not told.turned_away
+            held_up += told.held_up and held_up < _MOST_TRIES  # every look is a row; a provider's batch holds for a day
             if told.again is None or tries >= _MOST_TRIES:
                 return told, request_id
             until = self._halt if line.given is None else self._stopping
-            if await set_within(until, min(_LONGEST_PAUSE, max(told.again, 2.0**tries))):
+            pause = min(_LONGEST_PAUSE, max(told.again, 2.0 ** max(tries, held_up)))
+            if not until.is_set():
+                await (self._turn(pause) if told.held_up else set_within(until, pause))
+            if until.is_set():
                 return None, request_id
             request_id = uuid7()
             await self._transact(store.rename, self._batch.id, line.number, request_id)
+
+    async def _turn(self, longest: float) -> None:
+        """Until a line has ended, which gives back what it held; one waiter each time, so that few try in vain.
+
+        Others have its place meanwhile: only answers that are here already, as long as any line waits.
+        """
+        mine = asyncio.Event()
+        self._queue.append(mine)
+        self._eased.clear()
+        self._mine.release()
+        try:
+            await set_within(mine, longest)
+        finally:
+            if mine in self._queue:
+                self._queue.remove(mine)
+            if not self._queue:
+                self._eased.set()
+        await self._mine.acquire()
+
+    def _next(self) -> None:
+        if self._queue:
+            self._queue.popleft().set()
 
     async def _write(self) -> None:
         """Results into the database, whatever has come meanwhile in one transaction."""
@@ -229,6 +271,8 @@ class Runner:
             while self._results:
                 some, self._results = self._results, []
                 await self._transact(store.finish, self._batch.id, some)
+                if await self._abroad.lighten():
+                    self._next()
 
     async def _drop(self, state: Literal["cancelled", "expired"], message: str) -> None:
         while await self._transact(store.give_up, self._batch.id, state, message, _CHUNK):

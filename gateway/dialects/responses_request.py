@@ -5,6 +5,7 @@ HTTP. Texts and tool arguments arrive as they were sent; what has no counterpart
 where the answer does not need it, and refused where it does.
 """
 
+import re
 from collections.abc import Sequence
 from typing import cast
 
@@ -27,6 +28,7 @@ from gateway.errors import InvalidRequest
 _KNOWN = frozenset({*shapes.Responses.__struct_fields__, "client_metadata", "stream_options", "prompt_cache_retention"})
 # Items that say something of the request itself.
 _RARE = frozenset({shapes.CompactionTrigger, shapes.MoreTools, shapes.SearchOutput, shapes.Update})
+_ITEM = re.compile(r"input\[(\d+)\]")
 _LOGPROBS = "message.output_text.logprobs"
 _PASSED = (
     "temperature",
@@ -66,6 +68,16 @@ def translate(body: Body, earlier: Sequence[Body] | None = None) -> Inner:
     before = compaction.since(earlier or ())
     asked, need = _shape(body, items, before)
     _refuse_state(asked, kept=earlier is not None)
+    try:
+        return _translated(body, asked, items, before, kept=earlier is not None, need=need)
+    except InvalidRequest as error:
+        _place(error, body, len(before))
+        raise
+
+
+def _translated(
+    body: Body, asked: shapes.Responses, items: list[Body], before: Sequence[Body], *, kept: bool, need: Need | None
+) -> Inner:
     rare = [
         (index, item)
         for index, item in enumerate(asked.input if isinstance(asked.input, list) else ())
@@ -94,16 +106,31 @@ def translate(body: Body, earlier: Sequence[Body] | None = None) -> Inner:
         body=chat,
         asked=asked,
         items=items,
-        keeps=earlier is not None and asked.store is not False,
+        keeps=kept and asked.store is not False,
         names=tools.names,
         custom=frozenset(tools.custom),
         own=tools.own,
         logprobs=logprobs,
         compacts=compacts,
-        ignored=(*_ignored(body, asked, kept=earlier is not None), *tools.left_out),
+        ignored=(*_ignored(body, asked, kept=kept), *tools.left_out),
         native=native(body, [*before, *items]),
         need=need or tools.need,
     )
+
+
+def _place(error: InvalidRequest, body: Body, earlier: int) -> None:
+    """Items were counted with what the request continues; told is where they stand in the request itself."""
+    found = _ITEM.match(error.param or "")
+    if found is None or not earlier:
+        return
+    index = int(found[1])
+    told = f"input[{index - earlier}]" if index >= earlier else f"{_continued(body)}[{index}]"
+    error.param = told + (error.param or "")[found.end() :]
+    error.message = error.message.replace(found[0], told)
+
+
+def _continued(body: Body) -> str:
+    return "previous_response_id" if body.get("conversation") is None else "conversation"
 
 
 def items_of(given: object) -> list[Body]:
@@ -122,7 +149,7 @@ def _shape(body: Body, items: list[Body], before: Sequence[Body]) -> tuple[shape
     try:
         asked = msgspec.convert(body, shapes.Responses)
         if before:
-            known, earlier = readable(list(before), "previous_response_id")
+            known, earlier = readable(list(before), _continued(body))
             need = need or earlier
             asked.input = msgspec.convert([*known, *told], list[shapes.AnyItem])
     except msgspec.ValidationError as error:

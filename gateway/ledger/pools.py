@@ -177,6 +177,7 @@ class Pool:
             headers=(("x-should-retry", "false"), ("x-nearhit-budget-remaining-usd", usd(self.headroom))),
         )
         refusal.scope, refusal.headroom = self.budget.scope, self.headroom
+        refusal.held_up = held > 0 and spent + need <= self.limit
         refusal.degrade_to = self.budget.degrade_to
         return refusal
 

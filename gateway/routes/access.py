@@ -16,7 +16,7 @@ from litestar.enums import ParamType
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.handlers import BaseRouteHandler
 from litestar.types import ASGIApp, ControllerRouterHandler, Receive, Scope, Send
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from cache.store import StoreDown
 from gateway.auth import LOCAL, ROLES, require
@@ -41,6 +41,7 @@ AnyRequest = Request[Any, Any, Any]
 
 _SOCKET_MARK, _SERVICES = "nearhit.admin_socket", "nearhit.services"
 _LONGEST_PROBLEMS = 5
+_DATA = "22"  # how SQL's states begin where the value is at fault, not the server
 _FIELD = re.compile(r"field `([^`]{1,100})`")
 _MISSING = re.compile(r"Missing required query parameter '(\w{1,100})'")
 _OUTSIDE = {"form": "format", "start": "from", "end": "to"}  # query parameters whose names are Python's own words
@@ -122,10 +123,12 @@ def as_gateway_error(error: Exception) -> GatewayError:
     return _away(error) or Internal("Something went wrong here. The log has the details under this request's id.")
 
 
-def _away(error: Exception) -> Overloaded | None:
-    """A part that does not answer: worth trying again, and nobody's bug."""
+def _away(error: Exception) -> GatewayError | None:
+    """A part that does not answer: worth trying again, and nobody's bug. Or one that was asked for what cannot be."""
     if isinstance(error, StoreDown):
         return Overloaded("The cache's store does not answer; nothing was changed.", headers=(("retry-after", "5"),))
+    if isinstance(error, DBAPIError) and str(getattr(error.orig, "sqlstate", "")).startswith(_DATA):
+        return InvalidRequest("What was sent holds a character that no text here can hold (NUL).", code="invalid_value")
     if isinstance(error, UNREACHABLE) and not isinstance(error, IntegrityError):
         return Overloaded(
             "The database does not answer. Try again in a moment.",

@@ -10,11 +10,13 @@ from litestar.datastructures import State
 
 from gateway.auth import Keyring
 from gateway.call import Principal
+from gateway.directives import directives
 from gateway.errors import InvalidRequest, NotAllowed
 
 AnyRequest = Request[Any, Any, State]
 READERS = frozenset({"viewer", "finance"})
 _MOST = 100
+_DIGITS = 9
 
 
 class Identified(Protocol):
@@ -44,14 +46,31 @@ async def asker(keyring: Keyring, scope: Any) -> Principal:
     return principal
 
 
+async def changer(keyring: Keyring, scope: Any) -> Principal:
+    """Whose request to change something this is. Raises Unauthorized, NotAllowed, InvalidRequest.
+
+    Nothing of it can be rehearsed, and to do it all the same would be the opposite of what was asked for.
+    """
+    principal = await asker(keyring, scope)
+    if directives(scope["headers"]).dry_run:
+        why = "Only requests to models can be rehearsed; nothing was changed."
+        raise InvalidRequest(why, param="x-nearhit-dry-run", code="invalid_value")
+    return principal
+
+
+def whole(told: str) -> int | None:
+    """A number as clients write one, of at most nine digits; None for everything else."""
+    return int(told) if told.isascii() and told.isdigit() and len(told) <= _DIGITS else None
+
+
 def limit_of(request: AnyRequest, default: int, most: int = _MOST) -> int:
     """The query's `limit`. Raises InvalidRequest."""
     told = request.query_params.get("limit")
     if told is None:
         return default
-    if not (told.isascii() and told.isdigit() and 1 <= int(told[:9]) <= most):
+    if (limit := whole(told)) is None or not 1 <= limit <= most:
         raise InvalidRequest(f"'limit' must be a whole number from 1 to {most}.", param="limit", code="invalid_value")
-    return int(told)
+    return limit
 
 
 def order_of(request: AnyRequest) -> bool:
@@ -70,4 +89,12 @@ def page(found: list[Row], limit: int, shown: list[dict[str, object]]) -> dict[s
 
 
 def after_of(request: AnyRequest) -> str | None:
-    return cast("str | None", request.query_params.get("after"))
+    return text_of(request, "after")
+
+
+def text_of(request: AnyRequest, name: str) -> str | None:
+    """What the query says there. Raises InvalidRequest for what no id and no name holds (nor PostgreSQL's texts)."""
+    told = cast("str | None", request.query_params.get(name))
+    if told is not None and not told.isprintable():
+        raise InvalidRequest(f"'{name}' holds characters that cannot be printed.", param=name, code="invalid_value")
+    return told

@@ -22,10 +22,11 @@ from gateway.errors import InvalidRequest
 from gateway.files import Files
 from gateway.ids import uuid7
 from gateway.kept_settings import KeptSettings
-from gateway.routes.asker import AnyRequest, after_of, asker, limit_of, page
+from gateway.routes.asker import AnyRequest, after_of, asker, changer, limit_of, page
 from gateway.settings import Server
 
 _LISTED = 20
+_KNOWN = frozenset(Wanted.__struct_fields__)
 _deterministic = msgspec.json.Encoder(order="deterministic").encode
 Json = dict[str, object]
 
@@ -64,10 +65,13 @@ class Desk:
             wanted = msgspec.convert(body, Wanted)
         except msgspec.ValidationError as error:
             raise wire.explain(str(error)) from None
+        if unknown := body.keys() - _KNOWN:
+            name = min(unknown)[:64]
+            raise InvalidRequest(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
         if wanted.endpoint not in ENDPOINTS:
             why = f"'endpoint' must be one of {', '.join(ENDPOINTS)}."
             raise InvalidRequest(why, param="endpoint", code="invalid_value")
-        file = await self._files.get(owner, wanted.input_file_id)
+        file = await self._files.get(owner, wanted.input_file_id, "input_file_id")
         if file.purpose != "batch":
             why = "The input of a batch must be uploaded with the purpose 'batch'."
             raise InvalidRequest(why, param="input_file_id", code="invalid_value")
@@ -81,7 +85,7 @@ class Desk:
 
     def _batch(self, wanted: Wanted, owner: Any, asked: Directives) -> Batch:
         now = self._now()
-        kept = msgspec.structs.replace(asked, idempotency_key=None, timeout=None, traceparent=None)
+        kept = msgspec.structs.replace(asked, idempotency_key=None, traceparent=None)
         lifetime = self._settings.output_ttl if wanted.output_expires_after is None else None
         return Batch(
             id=f"batch_{uuid7().replace('-', '')}",
@@ -134,7 +138,7 @@ class Desk:
         return batch.shown(counts)
 
     async def cancel(self, request: AnyRequest, batch_id: str) -> Json:
-        owner = await asker(self._keyring, request.scope)
+        owner = await changer(self._keyring, request.scope)
         batch, counts = await self._office.cancel(owner, batch_id)
         return batch.shown(counts)
 

@@ -13,7 +13,7 @@ from gateway.auth import Keyring
 from gateway.body import decode_object, read_body
 from gateway.conversations import Conversations, no_item
 from gateway.dialects.conversations import ConversationChange, NewConversation, NewItems, shown, understood
-from gateway.routes.asker import AnyRequest, after_of, asker, limit_of, order_of
+from gateway.routes.asker import AnyRequest, after_of, asker, changer, limit_of, order_of
 from gateway.settings import Server
 
 _LISTED = 20
@@ -32,7 +32,7 @@ class Desk:
         self._monotonic = monotonic
 
     async def make(self, request: AnyRequest) -> Json:
-        owner = await asker(self._keyring, request.scope)
+        owner = await changer(self._keyring, request.scope)
         asked, items = understood(await self._body(request), NewConversation)
         return await self._conversations.make(owner, items, asked.metadata or {})
 
@@ -40,16 +40,16 @@ class Desk:
         return (await self._conversations.get(await asker(self._keyring, request.scope), name)).body
 
     async def describe(self, request: AnyRequest, name: str) -> Json:
-        owner = await asker(self._keyring, request.scope)
+        owner = await changer(self._keyring, request.scope)
         asked, _ = understood(await self._body(request), ConversationChange)
         return await self._conversations.describe(owner, name, asked.metadata or {})
 
     async def delete(self, request: AnyRequest, name: str) -> Json:
-        await self._conversations.delete(await asker(self._keyring, request.scope), name)
+        await self._conversations.delete(await changer(self._keyring, request.scope), name)
         return {"id": name, "object": "conversation.deleted", "deleted": True}
 
     async def add(self, request: AnyRequest, name: str) -> Json:
-        owner = await asker(self._keyring, request.scope)
+        owner = await changer(self._keyring, request.scope)
         _, items = understood(await self._body(request), NewItems)
         added = await self._conversations.add(owner, name, items)
         return _page([shown(item) for item in added], more=False)
@@ -72,7 +72,7 @@ class Desk:
         raise no_item(item_id)
 
     async def remove(self, request: AnyRequest, name: str, item_id: str) -> Json:
-        return await self._conversations.remove(await asker(self._keyring, request.scope), name, item_id)
+        return await self._conversations.remove(await changer(self._keyring, request.scope), name, item_id)
 
     async def _body(self, request: AnyRequest) -> Json:
         headers: Any = request.scope["headers"]

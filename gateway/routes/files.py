@@ -12,7 +12,7 @@ from litestar.response import Stream
 from gateway.auth import Keyring
 from gateway.errors import InvalidRequest
 from gateway.files import PURPOSES, File, Files
-from gateway.routes.asker import AnyRequest, after_of, asker, limit_of, order_of, page
+from gateway.routes.asker import AnyRequest, after_of, asker, changer, limit_of, order_of, page, text_of, whole
 from gateway.upload import Form, Reader
 
 _SOONEST, _LATEST = 3_600, 30 * 86_400  # seconds until a file may expire
@@ -31,10 +31,10 @@ class Desk:
 
     async def upload(self, request: AnyRequest) -> Json:
         headers: Any = request.scope["headers"]
-        owner = await asker(self._keyring, request.scope)
+        owner = await changer(self._keyring, request.scope)
         writing = await self._files.begin(owner)
         try:
-            reader = Reader(headers, writing.piece, limit=self._files.max_file)
+            reader = Reader(headers, writing.piece, limit=self._files.max_file, setting="kept.max_file")
             form = await reader.read(request.receive, self._patience)
             made = await writing.finish(*_checked(form))
         except BaseException:
@@ -44,7 +44,7 @@ class Desk:
 
     async def list(self, request: AnyRequest) -> Json:
         owner = await asker(self._keyring, request.scope)
-        limit, purpose = limit_of(request, _MOST_LISTED, _MOST_LISTED), request.query_params.get("purpose")
+        limit, purpose = limit_of(request, _MOST_LISTED, _MOST_LISTED), text_of(request, "purpose")
         found = await self._files.list(
             owner, after=after_of(request), limit=limit, newest_first=order_of(request), purpose=purpose
         )
@@ -59,7 +59,7 @@ class Desk:
         return Stream(self._files.content(file_id), media_type="application/octet-stream", headers=headers)
 
     async def delete(self, request: AnyRequest, file_id: str) -> Json:
-        await self._files.delete(await asker(self._keyring, request.scope), file_id)
+        await self._files.delete(await changer(self._keyring, request.scope), file_id)
         return {"id": file_id, "object": "file", "deleted": True}
 
 
@@ -88,12 +88,12 @@ def _lifetime(form: Form) -> float | None:
         return None
     if anchor != "created_at":
         raise InvalidRequest("'expires_after.anchor' must be created_at.", param="expires_after.anchor")
-    if told is None or not told.isdigit() or not _SOONEST <= int(told[:9]) <= _LATEST:
+    if (seconds := whole(told or "")) is None or not _SOONEST <= seconds <= _LATEST:
         raise InvalidRequest(
             f"'expires_after.seconds' must be a whole number from {_SOONEST:,} to {_LATEST:,}.",
             param="expires_after.seconds",
         )
-    return float(told)
+    return float(seconds)
 
 
 def route_handlers(files: Files, keyring: Keyring, *, patience: float) -> list[Any]:

@@ -24,7 +24,7 @@ from gateway.dialects.responses_answer import ResponsesVoice
 from gateway.errors import InvalidRequest, Overloaded, UpgradeRefused
 from gateway.prompt_tokens import Counter
 from gateway.responses import Responses, refers
-from gateway.routes.asker import AnyRequest, after_of, asker, limit_of, order_of
+from gateway.routes.asker import AnyRequest, after_of, asker, changer, limit_of, order_of
 from gateway.routes.messages import Counting
 from gateway.routes.openai import Edge, Endpoint, Endpoints, Read
 from gateway.routes.responses_background import Background, added
@@ -177,7 +177,7 @@ class Desk:
     async def get(self, request: AnyRequest, response_id: str) -> Json | Stream:
         owner = await asker(self._keyring, request.scope)
         kept = await self._responses.get(owner, response_id)
-        if request.query_params.get("stream") != "true":
+        if not _streamed(request):
             return kept.response
         after = _starting_after(request)
         streams = self._background.streams
@@ -198,16 +198,24 @@ class Desk:
         return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}
 
     async def delete(self, request: AnyRequest, response_id: str) -> Json:
-        await self._responses.delete(await asker(self._keyring, request.scope), response_id)
+        await self._responses.delete(await changer(self._keyring, request.scope), response_id)
         self._background.stop(response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
     async def cancel(self, request: AnyRequest, response_id: str) -> Json:
-        owner = await asker(self._keyring, request.scope)
+        owner = await changer(self._keyring, request.scope)
         kept = await self._responses.cancel(owner, response_id)
         if kept.status == "cancelled":
             self._background.stop(response_id)
         return kept.response
+
+
+def _streamed(request: AnyRequest) -> bool:
+    """Raises InvalidRequest: who waits for events must not be told something else without a word."""
+    told = request.query_params.get("stream", "false")
+    if told not in ("true", "false"):
+        raise InvalidRequest("'stream' must be true or false.", param="stream", code="invalid_value")
+    return told == "true"
 
 
 def _starting_after(request: AnyRequest) -> int:

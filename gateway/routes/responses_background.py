@@ -27,7 +27,7 @@ from gateway.routes.openai import Edge, broken, send_whole
 log = structlog.get_logger("nearhit.responses")
 
 _LOOK_SECONDS = 1.0  # how soon a cancellation is noticed that another worker was told
-_PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # between two tries to keep what was made: a minute without the database
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 32.0  # seconds between two tries to keep what was made
 _LATER = (("retry-after", "2"),)
 _encode = msgspec.json.Encoder().encode
 
@@ -112,14 +112,16 @@ class Background:
                 await self.streams.add(name, events)
 
     async def _keep(self, told: Body, rest: Writing | None) -> None:
-        for pause in (*_PAUSES, 0.0):
+        """As often as it takes: while this process lives nobody else says of it that it is over."""
+        pause = _SHORTEST_PAUSE
+        while True:
             try:
                 await self._responses.finish(told, rest)
                 return
             except UNREACHABLE as error:
                 log.warning("a response made in the background is not kept yet", error=repr(error)[:200])
                 await asyncio.sleep(pause)
-        log.error("a response made in the background could not be kept", id=told["id"])
+                pause = min(2.0 * pause, _LONGEST_PAUSE)
 
     async def _watch(self, name: str, task: asyncio.Task[None]) -> None:
         """Stop making it once it was cancelled or deleted, here or at another worker."""

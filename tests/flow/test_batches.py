@@ -10,11 +10,16 @@ import msgspec
 import openai
 import pytest
 from openai import AsyncOpenAI
+from sqlalchemy import update
+from sqlalchemy.exc import OperationalError
 
-from gateway.batches import runner
+from gateway.batches import office, runner, store
+from gateway.db.models import BatchRow
 from gateway.price_terms import Terms
 from gateway.prices import PriceSetting
+from policies.budget import Budget
 from tests.flow.dialect_upstream import Script, scripted
+from tests.flow.test_rate_limits import limit as limited
 from tests.live import Live, live, settings
 
 CHAT = "/v1/chat/completions"
@@ -201,6 +206,18 @@ async def test_a_cancelled_batch_keeps_what_it_had(tmp_path: Path) -> None:
         assert {one["error"]["code"] for one in bad.values()} == {"batch_cancelled"}
 
 
+async def test_a_batch_whose_day_is_over_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waited for its turn till then began, and paid for, what nobody looked for any more."""
+    monkeypatch.setattr(office, "_MOST_RUNNING", 0)
+    async with playing(tmp_path) as (script, gateway, client):
+        batch = await made(client, lines(line("a"), line("b")))
+        async with gateway.services.database.begin() as connection:
+            await connection.execute(update(BatchRow).values(expires=1.0))
+        monkeypatch.setattr(office, "_MOST_RUNNING", 1)
+        batch = await over(client, batch)
+        assert (batch.status, batch.request_counts.failed, script.sent) == ("expired", 2, [])
+
+
 async def test_the_same_key_makes_one_batch(tmp_path: Path) -> None:
     """A repeated request for a batch would charge for all its lines twice."""
     async with playing(tmp_path) as (_, _, client):
@@ -211,6 +228,97 @@ async def test_the_same_key_makes_one_batch(tmp_path: Path) -> None:
         assert first.id == second.id
         with pytest.raises(openai.ConflictError):
             await client.batches.create(**asked, metadata={"a": "b"}, extra_headers=headers)
+
+
+async def test_lines_wait_for_money_that_others_hold(tmp_path: Path) -> None:
+    """Nobody waits for a batch: a line must be neither refused nor cut short for what its neighbours give back soon."""
+    async with playing(tmp_path) as (_, gateway, client):
+        wanted = Budget(scope="team:acme", limit_nano=3_000_000)
+        await gateway.services.ledger.set_budget(wanted, "test")
+        # Each holds 2 USD / 1,000 and costs a thirtieth of it; the last names no length.
+        said = [line(f"q{n}", f"question {n}", max_tokens=1_000) for n in range(6)] + [line("open", "and this?")]
+        batch = await over(client, await made(client, lines(*said)))
+        assert (batch.request_counts.completed, batch.request_counts.failed) == (7, 0)
+        found = [(row["status"], row["finish"]) for row in await gateway.rows()]
+        assert found == [(200, "stop")] * 7, "each is one request, however often it looked"
+
+
+async def test_waiting_for_a_limit_is_no_error(tmp_path: Path) -> None:
+    """Usage told of many failed requests for a batch in which none had failed."""
+    async with playing(tmp_path) as (_, gateway, client):
+        await limited(gateway, "team:acme", rpm=120)
+        count = 63  # half of a minute's limit is theirs at once, and then two a second
+        batch = await over(client, await made(client, lines(*[line(f"q{n}", f"question {n}") for n in range(count)])))
+        assert batch.request_counts.completed == count
+        assert [row["status"] for row in await gateway.rows()] == [200] * count
+
+
+async def test_a_line_the_budget_can_never_pay_is_refused_at_once(tmp_path: Path) -> None:
+    """Waiting for money that is spent would hold the batch up for its whole day."""
+    async with playing(tmp_path) as (script, gateway, client):
+        await gateway.services.ledger.set_budget(Budget(scope="team:acme", limit_nano=3_000_000), "test")
+        batch = await over(client, await made(client, lines(line("a", max_tokens=5_000))))
+        bad = await told(client, batch.error_file_id)
+        assert bad["a"]["response"]["body"]["error"]["code"] == "insufficient_quota"
+        assert not script.sent
+
+
+async def test_a_batch_goes_on_when_the_database_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stood in the name of a process that had given it up: nobody took it, and not even cancelling it ended it."""
+    monkeypatch.setattr(office, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(office, "_LOOK_SECONDS", 0.01)
+    away = {"is_there": 1, "give_back": 2}
+
+    def failing(name: str, work: Any) -> Any:
+        def tried(*given: Any) -> Any:
+            if away[name]:
+                away[name] -= 1
+                raise OperationalError("", None, OSError("connection refused"))
+            return work(*given)
+
+        return tried
+
+    monkeypatch.setattr(runner.Files, "is_there", failing("is_there", runner.Files.is_there))
+    monkeypatch.setattr(store, "give_back", failing("give_back", store.give_back))
+    async with playing(tmp_path) as (_, __, client):
+        batch = await over(client, await made(client, lines(line("a"))))
+        assert (batch.status, away) == ("completed", {"is_there": 0, "give_back": 0})
+
+
+async def test_an_input_that_is_deleted_too_soon_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was left of it would be run as if it were all, or called empty, which it was not."""
+    monkeypatch.setattr(office, "_MOST_RUNNING", 0)  # as with many batches before it
+    async with playing(tmp_path) as (_, __, client):
+        batch = await made(client, lines(line("a")))
+        await client.files.delete(batch.input_file_id)
+        monkeypatch.setattr(office, "_MOST_RUNNING", 1)
+        batch = await over(client, batch)
+        assert batch.status == "failed"
+        assert [error.code for error in batch.errors.data] == ["input_file_deleted"]
+
+
+async def test_a_batch_that_cannot_be_is_refused_by_the_name_of_its_fault(tmp_path: Path) -> None:
+    """A misspelt field that is passed over is a batch made otherwise than asked for."""
+    async with playing(tmp_path) as (_, gateway, client):
+        file = await client.files.create(file=("in.jsonl", lines(line("a"))), purpose="batch")
+        good = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
+        for more, status, param in (
+            ({"output_expires": 1}, 400, "output_expires"),
+            ({"input_file_id": "file-nope"}, 404, "input_file_id"),
+            ({"input_file_id": "file-\0"}, 404, "input_file_id"),
+        ):
+            answer = await gateway.post("/v1/batches", {**good, **more})
+            assert (answer.status, answer.json["error"]["param"]) == (status, param)
+
+
+async def test_a_line_has_the_time_its_batch_was_given(tmp_path: Path) -> None:
+    """The headers of a batch are those of its lines; this one was left out without a word."""
+    async with playing(tmp_path) as (script, _, client):
+        script.wait = asyncio.Event()
+        batch = await over(client, await made(client, lines(line("a")), extra_headers={"x-nearhit-timeout": "300ms"}))
+        bad = await told(client, batch.error_file_id)
+        script.wait.set()
+        assert bad["a"]["response"]["status_code"] == 504
 
 
 async def test_files_come_back_as_they_were_sent(tmp_path: Path) -> None:

@@ -201,6 +201,32 @@ async def test_a_fault_is_told_by_its_place(tmp_path: Path, path: str, body: dic
         assert (told.status, told.json["error"]["param"]) == (400, param)
 
 
+async def test_an_item_no_model_can_read_is_told_by_its_conversation(tmp_path: Path) -> None:
+    """It was called an item of `previous_response_id`, which the client had not sent."""
+    async with live(settings(tmp_path)) as gateway:
+        made = await gateway.post("/v1/conversations", {"items": [said("hi"), {"type": "novel"}]})
+        asked = {"model": "local/sim", "input": "hi", "conversation": made.json["id"]}
+        told = await gateway.post("/v1/responses", asked)
+        assert (told.status, told.json["error"]["param"]) == (400, "conversation[1].type")
+
+
+async def test_an_item_is_counted_as_the_request_has_it(tmp_path: Path) -> None:
+    """`input[2]` of a request with one item sends its author looking for two others, that lie here."""
+    lost = {"type": "function_call_output", "call_id": "lost", "output": "1"}
+    async with live(settings(tmp_path)) as gateway:
+        first = (await gateway.post("/v1/responses", {"model": "local/sim", "input": "hi"})).json["id"]
+        talk = (await gateway.post("/v1/conversations", {"items": [said("hi")]})).json["id"]
+        dead = (await gateway.post("/v1/conversations", {"items": [lost]})).json["id"]
+        for asked, param in (
+            ({"input": [said("a"), lost], "previous_response_id": first}, "input[1].call_id"),
+            ({"input": [lost], "conversation": talk}, "input[0].call_id"),
+            ({"input": "hi", "conversation": dead}, "conversation[0].call_id"),
+        ):
+            told = await gateway.post("/v1/responses", {"model": "local/sim", **asked})
+            assert (told.status, told.json["error"]["param"]) == (400, param)
+            assert f"'{param}'" in told.json["error"]["message"]
+
+
 async def test_a_conversation_has_bounds(tmp_path: Path) -> None:
     """It is read and written as a whole: one that grew for ever would take the worker's time from everybody."""
     async with playing(tmp_path) as (script, gateway, client):

@@ -13,6 +13,7 @@ from openai import AsyncOpenAI
 from sqlalchemy import text
 
 from gateway.auth import ADMIN, NewKey
+from gateway.batches import abroad, handing, runner
 from gateway.call import Principal
 from gateway.price_terms import Terms
 from gateway.prices import PriceSetting
@@ -269,6 +270,47 @@ async def _ended(gateway: Live, batch_id: str) -> bool:
     async with gateway.services.database.read() as connection:
         found = await connection.execute(text("SELECT status FROM batch WHERE id = :id"), {"id": batch_id})
         return found.scalar_one() == "completed"
+
+
+async def test_a_part_waits_for_what_another_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part holds the most it can cost, many times what it will: the next was refused although the money was there."""
+    monkeypatch.setattr(abroad, "_MOST_ROWS", 2)
+    monkeypatch.setattr(handing, "_PAUSE", 0.05)
+    async with playing(tmp_path, options=Options(tokens=3)) as (server, gateway, client):
+        budget = Budget(scope="org", limit_nano=5_000_000, window="day", alerts=())
+        await gateway.services.ledger.set_budget(budget, "test")
+        questions = [line(f"q{n}", f"question {n}", max_tokens=100) for n in range(6)]
+        batch = await over(client, await made(client, lines(*questions)))
+        assert (batch.request_counts.completed, batch.request_counts.failed) == (6, 0)
+        assert (server.books.counters.calls, server.batches.known) == (6, 3)
+
+
+async def test_lines_wait_for_what_a_part_of_their_own_batch_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More lines than may be under way wait for it: the answers that end it must have room beside them."""
+    ask, looks = runner.Asking.ask, [0]
+    async with playing(
+        tmp_path,
+        options=Options(tokens=3, batch_ms=1_000),
+        more={"up": {"kind": "scripted", "tokens": 3}},
+        kept={"batch_look": 0.05, "batch_in_flight": 2},
+    ) as (server, gateway, client):
+
+        async def behind(*given: Any) -> Any:
+            await until(lambda: server.batches.known > 0)
+            asked = await ask(*given)
+            looks[0] += asked.held_up
+            return asked
+
+        monkeypatch.setattr(runner.Asking, "ask", behind)
+        budget = Budget(scope="org", limit_nano=8_500_000, window="day", alerts=())
+        await gateway.services.ledger.set_budget(budget, "test")
+        there = [line(f"there{n}", f"question {n}", max_tokens=200) for n in range(3)]
+        here = [line(f"here{n}", f"question {n}", model="up/scripted", max_tokens=1_000) for n in range(5)]
+        batch = await over(client, await made(client, lines(*here, *there)))
+        assert (batch.request_counts.completed, batch.request_counts.failed) == (8, 0)
+        assert looks[0] >= 2
 
 
 async def test_a_budget_that_is_too_small_refuses_every_row(tmp_path: Path) -> None:

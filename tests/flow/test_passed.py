@@ -152,6 +152,16 @@ async def test_forms_that_lack_something_are_refused_by_name(
             assert upstream.heard == []
 
 
+async def test_a_recording_that_is_too_long_names_no_setting_of_files(tmp_path: Path) -> None:
+    """Operators set `kept.max_file` higher, as the refusal said, and it did not help: these have their own bound."""
+    async with live(settings(tmp_path)) as gateway, client_of(gateway) as client:
+        with pytest.raises(openai.APIStatusError) as refused:
+            await client.audio.transcriptions.create(model="up/scripted", file=("a.wav", b"x" * (26 << 20)))
+        assert refused.value.status_code == 413
+        assert "26,214,400" in refused.value.message
+        assert "kept.max_file" not in refused.value.message
+
+
 async def test_what_is_painted_of_a_picture_is_bound_by_pictures(tmp_path: Path) -> None:
     """Its bytes are no tokens: a budget would refuse an edit of four million bytes that costs two cents."""
 

@@ -11,6 +11,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
+from gateway.routes import responses_background
 from tests.flow.dialect_upstream import Script, scripted
 from tests.live import Live, live, settings
 
@@ -260,6 +261,24 @@ async def test_a_response_is_made_in_the_background(tmp_path: Path) -> None:
         assert (await _over(client, second.id)).status == "cancelled"
         with pytest.raises(openai.BadRequestError, match="background"):
             await client.responses.cancel((await client.responses.create(model="lab/m", input=ASKED)).id)
+
+
+async def test_a_response_in_the_background_outlives_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a minute without the database it was given up, and stayed `in_progress` for whoever polled, for ever."""
+    monkeypatch.setattr(responses_background, "_SHORTEST_PAUSE", 0.001)
+    away, finish = [10], responses_background.Responses.finish
+
+    async def tried(*given: Any) -> None:
+        if away[0]:
+            away[0] -= 1
+            raise OSError("connection refused")
+        await finish(*given)
+
+    monkeypatch.setattr(responses_background.Responses, "finish", tried)
+    async with playing(tmp_path) as (script, _, client):
+        made = await client.responses.create(model="lab/m", input=ASKED, background=True)
+        assert (await _over(client, made.id)).output_text == script.text
+        assert away == [0]
 
 
 async def _over(client: AsyncOpenAI, response_id: str) -> Any:

@@ -109,7 +109,7 @@ async def test_a_turn_that_failed_takes_what_it_continued_with_it(tmp_path: Path
     async with playing(tmp_path) as (script, gateway), joined(gateway) as ws:
         first = (await turn(ws))[-1]["response"]["id"]
         orphan = [{"type": "function_call_output", "call_id": "nowhere", "output": "x"}]
-        assert (await turn(ws, input=orphan, previous_response_id=first))[-1]["error"]["param"] == "input[2].call_id"
+        assert (await turn(ws, input=orphan, previous_response_id=first))[-1]["error"]["param"] == "input[0].call_id"
         assert (await turn(ws, previous_response_id=first))[-1]["error"]["code"] == NOT_FOUND
         second = (await turn(ws))[-1]["response"]["id"]
         script.breaks = True

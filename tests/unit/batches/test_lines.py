@@ -74,6 +74,14 @@ async def test_a_good_file_is_read_in_order() -> None:
     assert msgspec.json.decode(found[0].request) == {"model": "m"}
 
 
+async def test_a_mark_that_windows_writes_is_no_part_of_the_first_line() -> None:
+    """A file that PowerShell wrote was refused at its first line, for a character that nobody sees."""
+    found, faults = await all_of(b"\xef\xbb\xbf" + line() + b"\n")
+    assert ([one.custom_id for one in found], faults.found) == (["a"], [])
+    _, faults = await all_of(line() + b"\n\xef\xbb\xbf" + line(custom_id="b"))
+    assert [fault["line"] for fault in faults.found] == [2]
+
+
 def test_an_answer_is_one_line_with_the_body_as_it_was() -> None:
     """A body is not decoded and encoded again: floats and order stay."""
     raw = answered("a", 200, "r", b'{"b":1.10,"a":"\\n"}')
