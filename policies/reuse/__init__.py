@@ -199,7 +199,20 @@ class LearningPolicy(ReusePolicy, Protocol[S]):
 # What policies are made of.
 _PARTS = frozenset(
     (
-        *("guards", "english", "facts", "lexicon", "relations", "roles", "agents", "moods", "places", "roots", "signs"),
+        *(
+            "guards",
+            "english",
+            "facts",
+            "lexicon",
+            "relations",
+            "roles",
+            "agents",
+            "clauses",
+            "moods",
+            "places",
+            "roots",
+            "signs",
+        ),
         *("unexplained", "wordings"),
         *("pairs", "logistic", "curve", "prior", "spending"),
     )

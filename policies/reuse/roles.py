@@ -85,7 +85,7 @@ def _beside_other(a: Facts, b: Facts) -> bool:
 
 def _named_places(facts: Facts) -> list[tuple[frozenset[str], str]]:
     """Each with its other names, and the topic word it stands right before ("" where it stands alone)."""
-    following = (*facts.stems[1:], "")
+    following = (*facts.stems, "")[1:]
     return [
         (frozenset((word, *SYNONYMS.get(word, ()))), after if after in facts.content_set else "")
         for word, after in zip(facts.stems, following, strict=True)
