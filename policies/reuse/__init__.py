@@ -198,8 +198,11 @@ class LearningPolicy(ReusePolicy, Protocol[S]):
 
 # What policies are made of.
 _PARTS = frozenset(
-    "guards english facts lexicon relations roles agents clauses moods places roots signs unexplained wordings pairs "
-    "logistic curve prior spending".split()
+    (
+        *("guards", "english", "facts", "lexicon", "relations", "roles", "agents", "clauses", "moods", "places"),
+        *("roots", "signs", "unexplained", "wordings"),
+        *("pairs", "logistic", "curve", "prior", "spending"),
+    )
 )
 
 
