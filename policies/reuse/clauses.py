@@ -336,14 +336,21 @@ def _named(noun: str) -> Iterator[str]:
 
 
 def _named_doings(facts: Facts) -> Iterator[Clause]:
-    """ "The conquest of Greece by Rome", "Rome's conquest of Greece", "the Roman conquest of Greece"."""
+    """ "The conquest of Greece by Rome", "Rome's conquest of Greece", "the effect of statins on the liver", "what effect
+    do statins have on the liver"."""
     words = facts.words
     for i in range(1, len(words) - 2):
-        if words[i + 1] != "of" or facts.stems[i] not in facts.content_set:
-            continue
-        by = next((j for j in range(i + 3, min(i + 3 + _LONGEST, len(words))) if words[j] == "by"), None)
-        named = facts.stems[i - 1] in facts.names
-        if by is not None:
-            yield Clause(facts.stems[i], _after(facts, by), _after(facts, i + 1))
-        elif named:
-            yield Clause(facts.stems[i], _phrase(facts, range(i - 1, i)), _after(facts, i + 1))
+        if words[i + 1] == "of" and facts.stems[i] in facts.content_set:
+            of = _after(facts, i + 1)
+            joined = next(
+                (j for j in range(i + 3, min(i + 3 + _LONGEST, len(words))) if words[j] in ("by", "on")), None
+            )
+            if joined is not None and words[joined] == "by":
+                yield Clause(facts.stems[i], _after(facts, joined), of)
+            elif joined is not None:
+                yield Clause(facts.stems[i], of, _after(facts, joined))
+            elif facts.stems[i - 1] in facts.names:
+                yield Clause(facts.stems[i], _phrase(facts, range(i - 1, i)), of)
+        elif words[i] == "have" and words[i + 1] == "on" and (helper := _helper(facts, i)):
+            for noun in _phrase_back(facts, helper - 1)[0] & facts.content_set:
+                yield Clause(noun, _subject(facts, helper, i), _after(facts, i + 1))

@@ -29,6 +29,8 @@ EXCHANGED = [
     ("My daughter is bullying a classmate. What can I do?", "What if my daughter gets bullied by a classmate?"),
     ("Why did Iraq invade Kuwait?", "What were the reasons for the invasion of Iraq by Kuwait?"),
     ("Did the Yankees sell Babe Ruth to the Red Sox?", "Did the Red Sox sell Babe Ruth to the Yankees?"),
+    ("How did Braque influence Picasso?", "What influence did Picasso have on Braque?"),
+    ("What is the effect of juice on statins?", "What is the effect of statins on juice?"),
     ("Does yeast turn alcohol into sugar?", "Is sugar turned into alcohol by yeast?"),
 ]
 KEPT = [
@@ -39,6 +41,7 @@ KEPT = [
     ("What eats owls?", "By what are owls eaten?"),
     ("Was Marsyas flayed by Apollo?", "Was it Apollo who flayed Marsyas?"),
     ("Why did Iraq invade Kuwait?", "What were the reasons for the invasion of Kuwait by Iraq?"),
+    ("How did Braque influence Picasso?", "What influence did Braque have on Picasso?"),
     ("Does Azure encrypt data by default?", "Is Azure data encrypted by default?"),
     ("Can I use expired eye drops?", "Is it okay to use eye drops that have expired?"),
     ("How long do I cook rice?", "How long does rice cook?"),
