@@ -336,8 +336,8 @@ def _named(noun: str) -> Iterator[str]:
 
 
 def _named_doings(facts: Facts) -> Iterator[Clause]:
-    """ "The conquest of Greece by Rome", "Rome's conquest of Greece", "the effect of statins on the liver", "what effect
-    do statins have on the liver"."""
+    """ "The conquest of Greece by Rome", "Rome's conquest of Greece", "the effect of statins on the liver", "what
+    effect do statins have on the liver"."""
     words = facts.words
     for i in range(1, len(words) - 2):
         if words[i + 1] == "of" and facts.stems[i] in facts.content_set:
