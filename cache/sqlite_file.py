@@ -119,11 +119,13 @@ class SqliteFile:
         found = self.db.execute("SELECT body FROM entry WHERE id = ? AND exact = ?", self._held_as(exact)).fetchone()
         return None if found is None else self._codec.decode(found[0], exact)
 
-    def newest(self, selection: Selection, now: float) -> list[int]:
-        """Ids of what may still be served, newest first; of `selection` all but the words, which stand in no column."""
+    def newest(self, selection: Selection, now: float, limit: int) -> list[int]:
+        """Ids of what may still be served, newest first; of `selection` all but the words, which stand in no column:
+        where words are looked for, all ids."""
         condition, values = sqlite_schema.selected(self.db, replace(selection, contains=None), self._codec)
-        sql = f"SELECT id FROM entry WHERE {condition or 1} AND expires > ? ORDER BY created DESC, id DESC"  # noqa: S608 - literals
-        return [entry_id for (entry_id,) in self.db.execute(sql, (*values, now))]
+        sql = f"SELECT id FROM entry WHERE {condition or 1} AND expires > ? ORDER BY created DESC, id DESC LIMIT ?"  # noqa: S608 - literals
+        most = limit if selection.contains is None else -1
+        return [entry_id for (entry_id,) in self.db.execute(sql, (*values, now, most))]
 
     def entries(self, ids: Sequence[int]) -> list[Entry]:
         """In the same order; those that are gone or cannot be read are left out."""

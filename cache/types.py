@@ -199,8 +199,8 @@ class CacheConfig(Struct, frozen=True, kw_only=True):
     embed_timeout: float = 0.15
     keep_timeout: float = 5.0
     neighbours: int = 8
-    front_entries: int = 10_000
-    front_bytes: int = 16 << 20
+    front_entries: int = 7_500
+    front_bytes: int = 12 << 20
     partitions: int = 4_096
     resident_vectors: int = 400_000
     max_answer: int = 1 << 20

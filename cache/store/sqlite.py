@@ -160,7 +160,7 @@ class SqliteStore:
     async def recent(self, limit: int, selection: Selection = ANYTHING) -> list[Entry]:
         """A slice at a time, as a purge goes."""
         now = self._now()
-        ids = await self._run(lambda: self._file.newest(selection, now))
+        ids = await self._run(lambda: self._file.newest(selection, now, limit))
         found: list[Entry] = []
         for start in range(0, len(ids), PAGE):
             found += await self._run(lambda some=ids[start : start + PAGE]: self._file.entries(some))
