@@ -70,7 +70,7 @@ class Params(Struct, frozen=True, kw_only=True):
     audits: tuple[tuple[int, float], ...] = ((0, 0.2), (50, 0.1), (1_000, 0.03), (5_000, 0.02))
     heaviest: float = 1.0
     excuse_labels: int = 10
-    excuse_from: float = 0.5
+    excuse_from: float = 0.7
     limits: Limits = Limits()
 
 
