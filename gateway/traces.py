@@ -34,6 +34,7 @@ OPERATION_NAMES = {
 }
 MOST_CONTENT = 32_768
 _RANDOM_BITS = 56
+_INT64 = 1 << 63  # what a span's integers can hold; a field that no service knows may be any number
 _WELL = ("ok", "complete", "begun")
 
 _TRACEPARENT = re.compile(r"^(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")
@@ -263,7 +264,7 @@ def _upstream_attributes(outcome: Outcome) -> dict[str, Attribute]:
     }
     for field, name in _REQUEST_FIELDS.items():
         value = call.body.get(field)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool) and -_INT64 <= value < _INT64:
             attributes[name] = value
     if outcome.model:
         attributes["gen_ai.response.model"] = outcome.model

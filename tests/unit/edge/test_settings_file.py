@@ -148,6 +148,10 @@ def test_a_mistake_tells_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("cache: {store: redis}", "cache.store: redis needs redis"),
         ("cache: {judge: {model: nope/judge}}", "cache.judge.model: The model `nope/judge` does not exist"),
         ("cache: {judge: {model: embed}}", "cache.judge.model: embed makes embeddings"),
+        (
+            "budgets: [{scope: org, limit_usd: 1, on_exhausted: 'degrade:smal'}]",
+            "budgets: org: on_exhausted: The model `smal` does not exist",
+        ),
     ],
 )
 def test_what_no_gateway_could_start_with_is_found(tmp_path: Path, written: str, told: str) -> None:

@@ -102,6 +102,14 @@ def test_the_attributes_of_a_miss() -> None:
     }
 
 
+def test_a_number_that_no_span_can_hold_is_left_out() -> None:
+    """A `seed` of 64 bits beside embeddings, which check none, put a traceback per request into the log."""
+    call = a_call(operation="embedding", seed=2**64 - 1, n=2**63 - 1, top_p=0.5)
+    attributes = named(build_trace(a_miss(call), marks(), "sampled"))["dispatch"].attributes
+    assert "gen_ai.request.seed" not in attributes
+    assert (attributes["gen_ai.request.choice.count"], attributes["gen_ai.request.top_p"]) == (2**63 - 1, 0.5)
+
+
 def test_a_hit_buys_no_tokens() -> None:
     """Billable tokens are summed up from traces too: a hit must not count as if they had been bought."""
     trace = build_trace(a_hit(), marks(dispatched=0.0, first_chunk=0.0, attempts=[]), "sampled")
