@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from cache import weights
 from gateway import file_limits
 from gateway.catalog import Catalog
+from gateway.firstrun import AdminKey, installation_secret
 from gateway.parts import build_catalog, build_policy, build_store, build_upstream
 from gateway.serve_home import strange_names
 from gateway.settings import Settings
@@ -34,6 +35,9 @@ def problems(settings: Settings) -> list[str]:
         found.append(f"a provider and an engine are both called {', '.join(sorted(taken))}")
     catalogs: list[Catalog] = []
     tried(lambda: catalogs.append(build_catalog(settings, places)))
+    tried(lambda: AdminKey(settings))
+    if settings.secret is not None:  # else one is made at the first start
+        tried(lambda: installation_secret(settings))
     for budget in settings.budgets:
         alone = settings.model_copy(update={"budgets": [budget]})
         tried(lambda alone=alone: file_limits.check(alone, *catalogs))
