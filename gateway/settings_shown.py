@@ -73,7 +73,9 @@ def _shown(value: object) -> object:
     if isinstance(value, list):
         return [_shown(item) for item in cast("list[object]", value)]
     if isinstance(value, BaseModel):
-        return {name: _shown(item) for name, item in value.model_dump(mode="json").items()}
+        return _shown(value.model_dump(mode="json"))
+    if isinstance(value, dict):
+        return {name: _shown(item) for name, item in cast("dict[str, object]", value).items()}
     return value
 
 
