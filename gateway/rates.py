@@ -205,7 +205,8 @@ class Rates:
                 "limit": meter.per_minute,
                 "left": max(0, math.floor(meter.left(now) + 1e-9)),
                 "needs": need,
-                "enough": meter.left(now) >= (meter.per_minute / 2 if call.background else min(need, meter.per_minute)),
+                "enough": meter.per_minute > 0
+                and meter.left(now) >= (meter.per_minute / 2 if call.background else min(need, meter.per_minute)),
             }
             for kind, limits, need in needs
             for scope, meter in limits
@@ -241,8 +242,15 @@ class Rates:
 
     def _refusal(self, scope: str, meter: Meter, need: float, kind: Kind) -> RateLimited:
         now = self._monotonic()
-        wait = max(0.001, meter.wait(need, now))
         words, letters = _SHORT[kind]
+        if not meter.per_minute:
+            closed = RateLimited(
+                f"{scope} is switched off: its limit on {words} ({letters}) is 0 until somebody raises it.",
+                headers=(("x-should-retry", "false"),),
+            )
+            closed.kind = kind
+            return closed
+        wait = max(0.001, meter.wait(need, now))
         used = meter.per_minute - max(0.0, meter.left(now))
         error = RateLimited(
             f"Rate limit reached for {scope} on {words} ({letters}): Limit {meter.per_minute:.0f}, Used {used:.0f}, "
@@ -257,12 +265,13 @@ class Rates:
             return ()
         now = self._monotonic()
         left, meter = min(((meter.left(now), meter) for _, meter in limits), key=lambda one: one[0])
-        reset = meter.wait(meter.per_minute, now)
-        return (
+        lines = (
             (f"x-ratelimit-limit-{kind}", f"{meter.per_minute:.0f}"),
             (f"x-ratelimit-remaining-{kind}", str(max(0, math.floor(left + 1e-9)))),
-            (f"x-ratelimit-reset-{kind}", told(reset)),
         )
+        if not meter.per_minute:
+            return lines
+        return (*lines, (f"x-ratelimit-reset-{kind}", told(meter.wait(meter.per_minute, now))))
 
     def _found(self, call: Call) -> _Found:
         """The limits `call` falls under, remembered while they stand."""

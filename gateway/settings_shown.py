@@ -66,10 +66,8 @@ def _value(name: str, value: object) -> object:
 def _shown(value: object) -> object:
     if isinstance(value, SecretStr):
         return _HIDDEN
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, str):
-        return address(value)
+    if isinstance(value, str | Path):
+        return address(str(value))
     if isinstance(value, list):
         return [_shown(item) for item in cast("list[object]", value)]
     if isinstance(value, BaseModel):

@@ -154,7 +154,7 @@ def build_trace(
                 parent=nesting[part.depth - 1],
                 start=wall(part.start),
                 end=wall(part.end),
-                attributes=_part_attributes(part, outcome),
+                attributes=_part_attributes(part, outcome, timings),
                 error=_part_error(part, outcome),
             )
         )
@@ -181,11 +181,12 @@ def _attempts(outcome: Outcome, timings: Timings) -> list[Attempt]:
     ]
 
 
-def _part_attributes(part: Part, outcome: Outcome) -> dict[str, Attribute]:
+def _part_attributes(part: Part, outcome: Outcome, timings: Timings) -> dict[str, Attribute]:
     if part.name == "cache.find":
         return _cache_attributes(outcome)
     if part.name == "dispatch":
-        return _upstream_attributes(outcome)
+        last = timings.attempts[-1].provider if timings.attempts else ""
+        return _upstream_attributes(outcome, outcome.provider or last)
     if part.attempt is not None:
         return {"gen_ai.provider.name": part.attempt.provider, "gen_ai.request.model": part.attempt.model}
     return {}
@@ -253,12 +254,15 @@ def _cache_attributes(outcome: Outcome) -> dict[str, Attribute]:
     return attributes
 
 
-def _upstream_attributes(outcome: Outcome) -> dict[str, Attribute]:
-    """What was asked of a provider and what it answered. Token counts only where tokens were really bought."""
+def _upstream_attributes(outcome: Outcome, provider: str) -> dict[str, Attribute]:
+    """What was asked of a provider, the last one where none answered, and what it answered.
+
+    Token counts only where tokens were really bought.
+    """
     call = outcome.call
     attributes: dict[str, Attribute] = {
         "gen_ai.operation.name": OPERATION_NAMES[call.operation],
-        "gen_ai.provider.name": outcome.provider,
+        "gen_ai.provider.name": provider,
         "gen_ai.request.model": call.model,
         "gen_ai.request.stream": call.stream,
     }
@@ -272,7 +276,7 @@ def _upstream_attributes(outcome: Outcome) -> dict[str, Attribute]:
         attributes["gen_ai.response.finish_reasons"] = [outcome.finish]
     if outcome.ttft_ms is not None and call.stream:
         attributes["gen_ai.response.time_to_first_chunk"] = outcome.ttft_ms / 1_000
-    if outcome.source == "upstream":
+    if outcome.source == "upstream" and outcome.usage.total:
         attributes.update(_usage_attributes(outcome))
     if outcome.error:
         attributes["error.type"] = outcome.error
