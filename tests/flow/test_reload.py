@@ -138,6 +138,27 @@ async def test_a_wrong_limit_leaves_nothing_beside_it_in_force(
             assert (await response.json())["data"] == []
 
 
+async def test_without_the_database_nothing_of_the_file_is_in_force_until_it_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The models came into force, the limits never did: at the next reading they were no change any more."""
+
+    async def away(*_: object) -> None:
+        raise ConnectionRefusedError
+
+    written = Written(tmp_path, models=_model("up/scripted"))
+    async with live(written.read(), Rereading(written.read)) as gateway:
+        written.values |= {"models": {**_model("up/scripted"), "more": {"route": ["up/scripted"], "free": True}}}
+        written.values["budgets"] = [{"scope": "team:acme", "rpm": 1}]
+        with monkeypatch.context() as patched:
+            patched.setattr("gateway.file_limits.put", away)
+            status, told = await _reload(gateway)
+            assert (status, told["error"]["code"]) == (503, "database_unavailable")
+            assert (await gateway.chat(model="more")).status == 404
+        assert (await _reload(gateway))[1]["changed"] == ["models", "budgets"]
+        assert [(await gateway.chat(model="more")).status for _ in range(2)] == [200, 429]
+
+
 async def test_what_the_file_changes_stands_in_the_audit_log(tmp_path: Path) -> None:
     """Limits of the file came into force without a trace of what they were before, at the start as later."""
     written = Written(tmp_path, budgets=[{"scope": "team:acme", "limit_usd": "5", "rpm": 60}])
