@@ -43,6 +43,8 @@ from gateway.errands import Errands
 from gateway.errands import Means as ErrandMeans
 from gateway.exports.schedule import Scheduler
 from gateway.fetching import Parts
+from gateway.file_limits import check as check_limits
+from gateway.file_limits import put_per_minute, said_of_money
 from gateway.files import Files
 from gateway.firstrun import AdminKey, first_api_key, installation_secret
 from gateway.fleet_load import LoadWatch, keep_current
@@ -52,7 +54,6 @@ from gateway.herds import Herds
 from gateway.journey import Recorder
 from gateway.keywatch import KeyWatch
 from gateway.ledger import Ledger
-from gateway.ledger.configured import configured as limits
 from gateway.parts import (
     build_cache,
     build_catalog,
@@ -66,7 +67,7 @@ from gateway.pipeline import Pipeline
 from gateway.prices import PriceBook
 from gateway.pump import Pumps
 from gateway.rate_leases import Keeper
-from gateway.rates import Rates, configured, names_of
+from gateway.rates import Rates, names_of
 from gateway.rereading import Rereading
 from gateway.responses import Responses
 from gateway.routes.access import EXCEPTION_HANDLERS
@@ -129,9 +130,9 @@ class Worker(Struct, kw_only=True):
         self.gate.start()
         await self.database.start(apart=True)
         await self.prices.load()
-        await self.ledger.start()
+        await self.ledger.start(said=said_of_money(time.time))
         self.ledger.follow(self.prices.refresh)
-        await self.rates.start(configured(self.settings))
+        await put_per_minute(self.rates, self.settings, time.time)
         self.ledger.follow(self.rates.refresh)
         self.ledger.follow(self.rates.tend)
         self.background.spawn(self.courier.run(), "alerts")
@@ -207,8 +208,7 @@ class Worker(Struct, kw_only=True):
 
 def _prepared(settings: Settings) -> bytes:
     """The installation's secret, in a home that is there. Raises ValueError for limits that make no sense."""
-    limits(settings.budgets)  # both are read again when they are put in force, which is too late to say so plainly
-    configured(settings)
+    check_limits(settings)  # they are read again when they are put in force: too late to say so plainly
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     return installation_secret(settings)
 
@@ -232,6 +232,7 @@ def build(settings: Settings) -> Worker:
     providers = build_providers(settings, engines, encoder, transport, background)
     prices = PriceBook(database, settings=settings, now=time.time)
     catalog = build_catalog(settings, providers)
+    check_limits(settings, catalog)
     telemetry = Telemetry(settings.telemetry, now=time.time, models=catalog.names())
     keyring = Keyring(database, secret, now=time.time, monotonic=time.monotonic, admin_key=AdminKey(settings))
     cache_alerts = CacheAlerts(database, settings.alerts.channels, now=time.time)

@@ -53,6 +53,11 @@ def said_by(services: Services, actor: Principal, change: Change, ip: str | None
     return lambda connection: _append(connection, services.now(), actor.key_id, change, ip)
 
 
+def said_at(at: float, actor: str, change: Change) -> Also:
+    """`noted`, of a change that no request asked for: the configuration file's, read at `at`."""
+    return lambda connection: _append(connection, at, actor, change, None)
+
+
 async def note(services: Services, actor: Principal, change: Change, *, ip: str | None = None) -> None:
     """The row of what is not a change of this database, or was made already."""
     await services.database.transact(_append, services.now(), actor.key_id, change, ip)

@@ -280,11 +280,11 @@ class Keyring:
         self.forget_key(key_id)
         return Created(fresh, minted.key)
 
-    async def revoke(self, actor: Principal, key_id: str, also: Also = nothing) -> KeyRow:
+    async def revoke(self, actor: Principal, key_id: str, also: Callable[[KeyRow], Also] = _nothing) -> KeyRow:
         """Stop a key: at once in this process, within a second in others. Revoking twice changes nothing."""
         row = await self._own(actor, key_id)
         at = self._now() if row.revoked is None else row.revoked
-        await self._rows.revoke(key_id, at, also)
+        await self._rows.revoke(key_id, at, also(row))
         self.forget_key(key_id)
         return replace(row, revoked=at)
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from cache import weights
-from gateway.ledger.configured import configured as limits
+from gateway import file_limits
+from gateway.catalog import Catalog
+from gateway.firstrun import AdminKey, installation_secret
 from gateway.parts import build_catalog, build_policy, build_store, build_upstream
-from gateway.rates import configured as rates
 from gateway.serve_home import strange_names
 from gateway.settings import Settings
 from gateway.tasks import Tasks
@@ -32,10 +33,14 @@ def problems(settings: Settings) -> list[str]:
     places = dict.fromkeys((*settings.providers, "local", *settings.engines))
     if taken := set(settings.providers) & {"local", *settings.engines}:
         found.append(f"a provider and an engine are both called {', '.join(sorted(taken))}")
-    tried(lambda: build_catalog(settings, places))
+    catalogs: list[Catalog] = []
+    tried(lambda: catalogs.append(build_catalog(settings, places)))
+    tried(lambda: AdminKey(settings))
+    if settings.secret is not None:  # else one is made at the first start
+        tried(lambda: installation_secret(settings))
     for budget in settings.budgets:
         alone = settings.model_copy(update={"budgets": [budget]})
-        tried(lambda alone=alone: (limits(alone.budgets), rates(alone)))
+        tried(lambda alone=alone: file_limits.check(alone, *catalogs))
     found += strange_names(settings.engines)
     if (otlp := settings.telemetry.otlp) and not _is_address(otlp):
         found.append("telemetry.otlp is an http:// or https:// address")

@@ -6,6 +6,7 @@ Knows: which parts each of them needs. Does not know: routes, pages, requests.
 import time
 from typing import TYPE_CHECKING
 
+from gateway import file_limits
 from gateway.asking import Asking
 from gateway.firstrun import installation_secret
 from gateway.gauges import Gauges
@@ -28,6 +29,9 @@ def reloader_of(worker: "Worker", services: Services, rereading: Rereading) -> R
     def told(settings: Settings) -> None:
         services.settings = settings
 
+    async def limits(settings: Settings) -> None:
+        await file_limits.put(worker.ledger, worker.rates, settings, time.time)
+
     def build_one(name: str, chosen: ProviderSettings) -> Provider:
         return build_upstream(name, chosen, worker.transport, worker.background)
 
@@ -35,7 +39,7 @@ def reloader_of(worker: "Worker", services: Services, rereading: Rereading) -> R
         upstreams=worker.upstreams,
         catalog=worker.catalog,
         prices=worker.prices,
-        ledger=worker.ledger,
+        limits=limits,
         build=build_one,
         told=told,
         counted=worker.telemetry.reread,

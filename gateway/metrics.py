@@ -25,6 +25,9 @@ SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20
 TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 TPOT = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
 TOKENS = tuple(4**power for power in range(14))
+ALARMS = ("wrong-hits",)
+UNREADABLE = ("key", "forged", "plain", "damaged", "version")
+SHED = ("lag", "behind", "in-flight", "memory")
 OVERHEAD = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 SIMILARITY = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 0.99, 0.995, 1.0)
 GEN_AI = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
@@ -88,7 +91,6 @@ class Metrics:
         self._shed = Counter(
             "nearhit_shed", "Newcomers turned away before anything was done for them.", ("reason",), registry=registry
         )
-        self._shed_bound: dict[str, Add] = {}
         good = Counter(
             "nearhit_goodput",
             "Streamed answers that kept both targets, of telemetry.ttft_target and tpot_target.",
@@ -143,6 +145,14 @@ class Metrics:
         )
         sources = ("exact", "semantic", "shared")
         self._saved_bound = {source: self._tallies.sum(self._saved.labels(source)) for source in sources}
+        self._begin_at_nought()
+
+    def _begin_at_nought(self) -> None:
+        """What alerts wait for is there before it happens: `increase` of a series that begins with 1 is 0."""
+        for counter, values in ((self.alerts, ALARMS), (self.unreadable, UNREADABLE), (self.reloads, ("ok", "failed"))):
+            for value in values:
+                counter.labels(value)
+        self._shed_bound = {reason: self._tallies.sum(self._shed.labels(reason)) for reason in SHED}
 
     def _define_gauges(self) -> None:
         """What a gauge means across workers: the sum of the living, the oldest start, the latest word on an engine."""

@@ -10,9 +10,11 @@ One worker counts in its memory (full again after a restart); several share each
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Literal
 
 from msgspec import Struct
+from sqlalchemy.exc import IntegrityError
 
 from gateway.call import Call
 from gateway.catalog import Catalog
@@ -21,6 +23,7 @@ from gateway.db.session import Also, Database, nothing
 from gateway.errors import NotFound, RateLimited
 from gateway.estimate import asked_output
 from gateway.flights import Flight
+from gateway.ledger.configured import FILE
 from gateway.rate_leases import Keeper, Purse
 from gateway.settings import Settings
 from policies.budget import scopes_of
@@ -58,6 +61,11 @@ class _Found(Struct, frozen=True):
     tokens: tuple[tuple[str, Meter], ...]
 
 
+def _unsaid(_before: Rate | None, _after: Rate) -> Also:
+    """Nothing else belongs to a change."""
+    return nothing
+
+
 class Rates:
     """One per worker. False while no limit is set. `names`: every name a model asked for goes by.
 
@@ -87,13 +95,16 @@ class Rates:
 
     # -- what is in force ----------------------------------------------------------------------------------------
 
-    async def start(self, configured: Iterable[Rate] = ()) -> None:
-        """Set what the configuration file says, read what is in force."""
-        known = {rate.scope: rate for rate in await stored.load(self._database)}
+    async def start(self, configured: Iterable[Rate] = (), said: stored.Said = _unsaid) -> None:
+        """Set what the configuration file says, whenever it is read, and read what is in force.
+
+        `said`: what else belongs to the change of one scope's limits.
+        """
+        known = {rate.scope: (rate.rpm, rate.tpm) for rate in await stored.load(self._database)}
         for wanted in configured:
-            found = known.get(wanted.scope)
-            if found is None or (found.rpm, found.tpm) != (wanted.rpm, wanted.tpm):
-                await stored.put(self._database, wanted, actor="nearhit.yaml", now=self._now())
+            if known.get(wanted.scope) != (wanted.rpm, wanted.tpm):
+                with suppress(IntegrityError):  # another worker that starts at the same time has put the same ones
+                    await stored.put_unless_same(self._database, wanted, actor=FILE, now=self._now(), said=said)
         await self.refresh()
 
     async def set(self, rate: Rate, actor: str, also: Also = nothing) -> Rate:
@@ -194,7 +205,8 @@ class Rates:
                 "limit": meter.per_minute,
                 "left": max(0, math.floor(meter.left(now) + 1e-9)),
                 "needs": need,
-                "enough": meter.left(now) >= (meter.per_minute / 2 if call.background else min(need, meter.per_minute)),
+                "enough": meter.per_minute > 0
+                and meter.left(now) >= (meter.per_minute / 2 if call.background else min(need, meter.per_minute)),
             }
             for kind, limits, need in needs
             for scope, meter in limits
@@ -230,8 +242,15 @@ class Rates:
 
     def _refusal(self, scope: str, meter: Meter, need: float, kind: Kind) -> RateLimited:
         now = self._monotonic()
-        wait = max(0.001, meter.wait(need, now))
         words, letters = _SHORT[kind]
+        if not meter.per_minute:
+            closed = RateLimited(
+                f"{scope} is switched off: its limit on {words} ({letters}) is 0 until somebody raises it.",
+                headers=(("x-should-retry", "false"),),
+            )
+            closed.kind = kind
+            return closed
+        wait = max(0.001, meter.wait(need, now))
         used = meter.per_minute - max(0.0, meter.left(now))
         error = RateLimited(
             f"Rate limit reached for {scope} on {words} ({letters}): Limit {meter.per_minute:.0f}, Used {used:.0f}, "
@@ -246,12 +265,13 @@ class Rates:
             return ()
         now = self._monotonic()
         left, meter = min(((meter.left(now), meter) for _, meter in limits), key=lambda one: one[0])
-        reset = meter.wait(meter.per_minute, now)
-        return (
+        lines = (
             (f"x-ratelimit-limit-{kind}", f"{meter.per_minute:.0f}"),
             (f"x-ratelimit-remaining-{kind}", str(max(0, math.floor(left + 1e-9)))),
-            (f"x-ratelimit-reset-{kind}", told(reset)),
         )
+        if not meter.per_minute:
+            return lines
+        return (*lines, (f"x-ratelimit-reset-{kind}", told(meter.wait(meter.per_minute, now))))
 
     def _found(self, call: Call) -> _Found:
         """The limits `call` falls under, remembered while they stand."""

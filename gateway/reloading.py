@@ -5,16 +5,17 @@ not know: how a file is read, signals, what any part does with its settings. Ans
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 from msgspec import Struct
 
+from gateway import file_limits
 from gateway.catalog import Catalog
-from gateway.errors import Conflict, GatewayError, InvalidRequest
+from gateway.db.session import UNREACHABLE
+from gateway.errors import Conflict, GatewayError, InvalidRequest, Overloaded
 from gateway.fleet import Fleet
-from gateway.ledger import Ledger
-from gateway.parts import offers
+from gateway.parts import build_catalog, offers
 from gateway.prices import PriceBook
 from gateway.providers import Provider
 from gateway.rereading import Rereading
@@ -38,13 +39,13 @@ class Reloaded(Struct, kw_only=True):
 class Means(Struct, frozen=True, kw_only=True):
     """What a reload puts new settings into. `build` makes one upstream; `told` is handed the settings in force.
 
-    `counted`: whether what was read could be used.
+    `limits` puts those of a file in force. `counted`: whether what was read could be used.
     """
 
     upstreams: Upstreams
     catalog: Catalog
     prices: PriceBook
-    ledger: Ledger
+    limits: Callable[[Settings], Awaitable[None]]
     build: Build
     told: Callable[[Settings], None]
     counted: Callable[[bool], None]
@@ -86,6 +87,14 @@ class Reloader:
                 self._means.counted(False)
                 message = f"The configuration cannot be used, and nothing has changed: {error}"
                 raise InvalidRequest(message, code="invalid_configuration") from error
+            except UNREACHABLE as error:
+                self._means.counted(False)
+                raise Overloaded(
+                    "The database does not answer, so nothing of the configuration is in force but what was. Read it "
+                    "again in a moment.",
+                    code="database_unavailable",
+                    headers=(("retry-after", "2"),),
+                ) from error
         self._means.counted(True)
         fixed = [name for name in type(new).model_fields if name not in _LIVE]
         waiting = [name for name in fixed if getattr(new, name) != getattr(self._started_with, name)]
@@ -95,10 +104,14 @@ class Reloader:
         return Reloaded(changed=changed, needs_restart=waiting)
 
     async def _put_in_force(self, new: Settings) -> list[str]:
+        """All that can fail comes first: what is wrong with one part must not leave another in force."""
         means, old = self._means, self._means.upstreams.settings
         changed = [name for name in _LIVE if getattr(new, name) != getattr(old, name)]
         in_force = old.model_copy(update={name: getattr(new, name) for name in _LIVE})
         providers = self._providers(old, new)
+        file_limits.check(in_force, build_catalog(in_force, providers))
+        if "budgets" in changed:
+            await means.limits(new)
         means.catalog.put(new.models, offers(in_force, providers))
         means.upstreams.put(providers, in_force)
         means.prices.configure(in_force)
@@ -106,9 +119,6 @@ class Reloader:
         for provider in providers.values():
             if isinstance(provider, Fleet) and provider.is_named:
                 await provider.refresh()
-        if "budgets" in changed:
-            await means.ledger.put_configured(new.budgets)
-            await means.ledger.reload_budgets()
         return changed
 
     def _providers(self, old: Settings, new: Settings) -> dict[str, Provider]:

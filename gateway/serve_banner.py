@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from gateway.settings import WELL_KNOWN, Settings
+from gateway.settings_shown import address
 
 
 class Ready(Struct, frozen=True, kw_only=True):
@@ -68,7 +69,7 @@ def _parts(settings: Settings) -> list[tuple[str, str]]:
         ("upstreams", upstreams or f"off; on: set one of {known}, or providers: in nearhit.yaml"),
         ("store", _store(settings)),
         ("Redis", "on" if settings.redis else "off; on: redis: redis://HOST:6379/0 (shares the cache between workers)"),
-        ("traces", settings.telemetry.otlp or "off; on: telemetry: {otlp: http://HOST:4318}"),
+        ("traces", address(settings.telemetry.otlp or "off; on: telemetry: {otlp: http://HOST:4318}")),
     ]
 
 

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
+_NAMED_FIELD = re.compile(r'field "(\w+)"')
 _SIZE = re.compile(r"^(\d+)(B|KiB|MiB|GiB)$")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -96,3 +97,10 @@ def _no_yaml(error: yaml.YAMLError) -> str:
         return f"line {error.problem_mark.line + 1} says `{error.problem}` a second time"
     mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
     return "it is no YAML" if mark is None else f"line {mark.line + 1}, column {mark.column + 1} is no YAML"
+
+
+def no_json(error: Exception) -> str:
+    """In words what pydantic-settings says of a section that the environment holds whole."""
+    field = _NAMED_FIELD.search(str(error))
+    name = f"NEARHIT_{field[1].upper()}" if field else "a whole section"
+    return f"the environment: {name} is JSON, such as '{{…}}'; single settings are {name}__…"

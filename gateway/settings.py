@@ -24,6 +24,7 @@ from pydantic_settings import (
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 from gateway.alert_settings import AlertSettings
@@ -34,7 +35,7 @@ from gateway.kept_settings import KeptSettings, RetentionSettings
 from gateway.model_settings import ModelSettings
 from gateway.oidc_settings import OidcSettings
 from gateway.secret_files import with_files
-from gateway.setting_types import Octets, Seconds, Section, mistakes, read_yaml
+from gateway.setting_types import Octets, Seconds, Section, mistakes, no_json, read_yaml
 from policies.money import nano
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -331,6 +332,8 @@ def load(config: Path | None = None, **flags: Any) -> Settings:
         return found
     except ValidationError as error:
         raise ValueError(mistakes(error)) from None
+    except SettingsError as error:
+        raise ValueError(no_json(error)) from None
     finally:
         _FileValues.current, _FileValues.seen = {}, {}
 

@@ -14,6 +14,9 @@ from gateway.settings import WELL_KNOWN, Settings, environment
 
 _HIDDEN = "***"
 _PASSWORD = re.compile(r"(://[^/:@]*:)[^/@]*@")
+_IN_QUERY = re.compile(r"([?&][^=&#]*(?:key|token|secret|password|auth|sig)[^=&#]*=)[^&#]+", re.IGNORECASE)
+# What belongs to a provider's kind is plain text here, credentials too; any header may be one.
+_CREDENTIAL = re.compile(r"providers\..*(?:\.headers\..+|(?:key|token|secret|password|credential)s?)$", re.IGNORECASE)
 
 
 class Shown(NamedTuple):
@@ -29,7 +32,7 @@ def every(settings: Settings, config: Path | None, *, flags: tuple[str, ...] = (
     path = config or Path("nearhit.yaml")
     written: object = (read_yaml(path) or {}) if path.exists() else {}
     return [
-        Shown(name, _shown(value), f"flag --{name}" if name in flags else _source(name, path, written))
+        Shown(name, _value(name, value), f"flag --{name}" if name in flags else _source(name, path, written))
         for name, value in flat(settings)
     ]
 
@@ -51,15 +54,26 @@ def _flattened(name: str, value: object) -> list[tuple[str, object]]:
     return [(name, value)]
 
 
+def address(text: str) -> str:
+    """An address without the credentials that may stand in it."""
+    return _IN_QUERY.sub(rf"\1{_HIDDEN}", _PASSWORD.sub(rf"\1{_HIDDEN}@", text))
+
+
+def _value(name: str, value: object) -> object:
+    return _HIDDEN if value and not isinstance(value, bool) and _CREDENTIAL.match(name) else _shown(value)
+
+
 def _shown(value: object) -> object:
     if isinstance(value, SecretStr):
         return _HIDDEN
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, str):
-        return _PASSWORD.sub(rf"\1{_HIDDEN}@", value)
+    if isinstance(value, str | Path):
+        return address(str(value))
     if isinstance(value, list):
-        return [item.model_dump(mode="json") if isinstance(item, BaseModel) else item for item in value]  # pyright: ignore[reportUnknownVariableType] - any list of settings
+        return [_shown(item) for item in cast("list[object]", value)]
+    if isinstance(value, BaseModel):
+        return _shown(value.model_dump(mode="json"))
+    if isinstance(value, dict):
+        return {name: _shown(item) for name, item in cast("dict[str, object]", value).items()}
     return value
 
 

@@ -34,6 +34,7 @@ OPERATION_NAMES = {
 }
 MOST_CONTENT = 32_768
 _RANDOM_BITS = 56
+_INT64 = 1 << 63  # what a span's integers can hold; a field that no service knows may be any number
 _WELL = ("ok", "complete", "begun")
 
 _TRACEPARENT = re.compile(r"^(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")
@@ -153,7 +154,7 @@ def build_trace(
                 parent=nesting[part.depth - 1],
                 start=wall(part.start),
                 end=wall(part.end),
-                attributes=_part_attributes(part, outcome),
+                attributes=_part_attributes(part, outcome, timings),
                 error=_part_error(part, outcome),
             )
         )
@@ -180,11 +181,12 @@ def _attempts(outcome: Outcome, timings: Timings) -> list[Attempt]:
     ]
 
 
-def _part_attributes(part: Part, outcome: Outcome) -> dict[str, Attribute]:
+def _part_attributes(part: Part, outcome: Outcome, timings: Timings) -> dict[str, Attribute]:
     if part.name == "cache.find":
         return _cache_attributes(outcome)
     if part.name == "dispatch":
-        return _upstream_attributes(outcome)
+        last = timings.attempts[-1].provider if timings.attempts else ""
+        return _upstream_attributes(outcome, outcome.provider or last)
     if part.attempt is not None:
         return {"gen_ai.provider.name": part.attempt.provider, "gen_ai.request.model": part.attempt.model}
     return {}
@@ -252,18 +254,21 @@ def _cache_attributes(outcome: Outcome) -> dict[str, Attribute]:
     return attributes
 
 
-def _upstream_attributes(outcome: Outcome) -> dict[str, Attribute]:
-    """What was asked of a provider and what it answered. Token counts only where tokens were really bought."""
+def _upstream_attributes(outcome: Outcome, provider: str) -> dict[str, Attribute]:
+    """What was asked of a provider, the last one where none answered, and what it answered.
+
+    Token counts only where tokens were really bought.
+    """
     call = outcome.call
     attributes: dict[str, Attribute] = {
         "gen_ai.operation.name": OPERATION_NAMES[call.operation],
-        "gen_ai.provider.name": outcome.provider,
+        "gen_ai.provider.name": provider,
         "gen_ai.request.model": call.model,
         "gen_ai.request.stream": call.stream,
     }
     for field, name in _REQUEST_FIELDS.items():
         value = call.body.get(field)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool) and -_INT64 <= value < _INT64:
             attributes[name] = value
     if outcome.model:
         attributes["gen_ai.response.model"] = outcome.model
@@ -271,7 +276,7 @@ def _upstream_attributes(outcome: Outcome) -> dict[str, Attribute]:
         attributes["gen_ai.response.finish_reasons"] = [outcome.finish]
     if outcome.ttft_ms is not None and call.stream:
         attributes["gen_ai.response.time_to_first_chunk"] = outcome.ttft_ms / 1_000
-    if outcome.source == "upstream":
+    if outcome.source == "upstream" and outcome.usage.total:
         attributes.update(_usage_attributes(outcome))
     if outcome.error:
         attributes["error.type"] = outcome.error

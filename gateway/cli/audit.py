@@ -20,7 +20,7 @@ def list_audit(*, limit: int = 50, action: str | None = None, options: ReadOptio
     if options.json:
         show.json(found)
         return
-    columns = ("id", "at", "actor", "action", "target", "after", "ip")
+    columns = ("id", "at", "actor", "action", "target", "before", "after", "ip")
     show.table(columns, [[show.text(row[column]) for column in columns] for row in found["data"]])
 
 

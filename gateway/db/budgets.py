@@ -18,6 +18,7 @@ from gateway.db.session import Also, Database, nothing
 from policies.budget import KINDS, Budget, check_scope, period, window_id
 
 Opened = Callable[[Connection, str], None]
+Said = Callable[[Budget | None, Budget], Also]
 _MOST_BUDGETS = 100_000
 _LONGEST_MODEL = 200
 
@@ -73,28 +74,53 @@ async def put(
     check(budget)
     async with database.begin() as connection:
         before = await _latest(connection, budget.scope)
-        values = {
-            "limit_nano": budget.limit_nano,
-            "window": budget.window,
-            "timezone": budget.timezone,
-            "mode": budget.mode,
-            "alerts": sorted(budget.alerts),
-            "degrade_to": budget.degrade_to,
-            "degrade_at": budget.degrade_at,
-            "version": before + 1,
-            "actor": actor,
-            "updated": now,
-            "retired": None,
-        }
-        if before:
-            await connection.execute(update(BudgetRow).where(BudgetRow.scope == budget.scope).values(values))
-        else:
-            await connection.execute(insert(BudgetRow).values(values | {"scope": budget.scope, "created": now}))
-        await _remember(connection, budget, before + 1, actor, now)
-        name = window_id(budget, period(budget.window, ZoneInfo(budget.timezone), now))
-        await connection.run_sync(opened, name)
+        await _write(connection, budget, before, opened, actor, now)
         await connection.run_sync(also)
     return structs.replace(budget, alerts=tuple(sorted(budget.alerts)), version=before + 1)
+
+
+async def put_unless_same(
+    database: Database, budget: Budget, opened: Opened, *, actor: str, now: float, said: Said
+) -> None:
+    """`put`, where the scope does not have this very budget: of several workers with one file the first sets it.
+
+    `said`: what else belongs to the change from one budget, None where there was none, to the other.
+    """
+    check(budget)
+    async with database.begin() as connection:
+        wanted = select(BudgetRow).where(BudgetRow.scope == budget.scope).with_for_update()
+        row = (await connection.execute(wanted)).mappings().first()
+        before = None if row is None or row["retired"] is not None else budget_of(row)
+        if before is not None and structs.replace(before, version=1) == budget:
+            return
+        await _write(connection, budget, 0 if row is None else row["version"], opened, actor, now)
+        await connection.run_sync(said(before, budget))
+
+
+async def _write(
+    connection: AsyncConnection, budget: Budget, before: int, opened: Opened, actor: str, now: float
+) -> None:
+    """`before`: the version that stands in the table, 0 for none."""
+    values = {
+        "limit_nano": budget.limit_nano,
+        "window": budget.window,
+        "timezone": budget.timezone,
+        "mode": budget.mode,
+        "alerts": sorted(budget.alerts),
+        "degrade_to": budget.degrade_to,
+        "degrade_at": budget.degrade_at,
+        "version": before + 1,
+        "actor": actor,
+        "updated": now,
+        "retired": None,
+    }
+    if before:
+        await connection.execute(update(BudgetRow).where(BudgetRow.scope == budget.scope).values(values))
+    else:
+        await connection.execute(insert(BudgetRow).values(values | {"scope": budget.scope, "created": now}))
+    await _remember(connection, budget, before + 1, actor, now)
+    name = window_id(budget, period(budget.window, ZoneInfo(budget.timezone), now))
+    await connection.run_sync(opened, name)
 
 
 async def retire(database: Database, scope: str, *, actor: str, now: float, also: Also = nothing) -> bool:

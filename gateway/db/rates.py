@@ -3,7 +3,7 @@
 Knows: SQL, the order of locks (by id). Does not know: who waits, what a request needs, what happens without a database.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import bindparam, func, insert, or_, select, text, update
@@ -15,6 +15,7 @@ from gateway.ledger.balances import chunks, insert_once, parameters
 from policies.budget import check_scope
 from policies.rate import Rate, filled, portion
 
+Said = Callable[[Rate | None, Rate], Also]
 _MOST_RATES = 100_000
 _MOST_PER_MINUTE = 10**12
 
@@ -66,6 +67,23 @@ async def put(database: Database, rate: Rate, *, actor: str, now: float, also: A
         return made
 
     return await database.transact(change)
+
+
+async def put_unless_same(database: Database, rate: Rate, *, actor: str, now: float, said: Said) -> None:
+    """`put`, where the scope does not have these very limits: of several workers with one file the first sets them.
+
+    `said`: what else belongs to the change from the ones, None where there were none, to the others.
+    """
+
+    def change(connection: Connection) -> None:
+        wanted = select(RateRow.rpm, RateRow.tpm).where(RateRow.scope == rate.scope).with_for_update()
+        row = connection.execute(wanted).first()
+        if row is not None and (row.rpm, row.tpm) == (rate.rpm, rate.tpm):
+            return
+        before = None if row is None else Rate(scope=rate.scope, rpm=row.rpm, tpm=row.tpm)
+        said(before, write(connection, rate, actor, now))(connection)
+
+    await database.transact(change)
 
 
 def write(connection: Connection, rate: Rate, actor: str, now: float) -> Rate:

@@ -1,17 +1,40 @@
 """The limits in money that the configuration file sets, in the ledger's terms.
 
-Knows: how a setting becomes a budget. Does not know: the database, what is in force.
+Knows: how a setting becomes a budget, and which of them have to be written. Does not know: what is in force.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gateway.db.budgets import check
+from msgspec import structs
+from sqlalchemy.exc import IntegrityError
+
+from gateway.db.budgets import Opened, Said, check, load, put_unless_same
+from gateway.db.session import Also, Database, nothing
 from policies.budget import Budget
 from policies.money import nano
 
 if TYPE_CHECKING:  # settings bring pydantic, which nothing here needs at run time
     from gateway.settings import BudgetSettings
+
+
+FILE = "nearhit.yaml"  # as the author of what it sets
+
+
+def unsaid(_before: Budget | None, _after: Budget) -> Also:
+    """Nothing else belongs to a change."""
+    return nothing
+
+
+async def put(database: Database, given: "Iterable[BudgetSettings]", opened: Opened, *, now: float, said: Said) -> None:
+    """Set those that differ from what is there; others are left as they are. Raises ValueError before anything is."""
+    wanted = configured(given)
+    known = {budget.scope: structs.replace(budget, version=1) for budget in await load(database)}
+    for budget in wanted:
+        if known.get(budget.scope) != budget:
+            with suppress(IntegrityError):  # another worker that starts at the same time has put the same one
+                await put_unless_same(database, budget, opened, actor=FILE, now=now, said=said)
 
 
 def configured(given: "Iterable[BudgetSettings]") -> list[Budget]:

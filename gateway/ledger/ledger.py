@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import structlog
 from msgspec import structs
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import IntegrityError
 
 from gateway.call import Call, Outcome
 from gateway.db import budgets as stored
@@ -31,7 +30,7 @@ from gateway.ledger.adjust import Correction, Told, adjust
 from gateway.ledger.alerting import Alerting
 from gateway.ledger.balances import Windows
 from gateway.ledger.book import Book, BootClosed
-from gateway.ledger.configured import configured
+from gateway.ledger.configured import put, unsaid
 from gateway.ledger.holds import Hold, dispatch_record
 from gateway.ledger.journal import Journal, JournalFailed
 from gateway.ledger.leases import Leases
@@ -113,14 +112,14 @@ class Ledger:
 
     # -- life ------------------------------------------------------------------------------------------------------
 
-    async def start(self, *, background: bool = True) -> None:
+    async def start(self, *, background: bool = True, said: stored.Said = unsaid) -> None:
         """Recover what dead processes left, open the journal, read the budgets. Raises as database and disk do."""
         journalled = self._journal.durability != "off"
         await self._pulse.begin(self._host, journalled=journalled)
         await sums.ensure(self._database)
         await self._recovery.recover()
         self._journal.open()
-        await self.put_configured(self._settings.budgets)
+        await self.put_configured(self._settings.budgets, said)
         await self.reload_budgets()
         await self._pulse.beat()
         self._leases.processes = self._pulse.processes
@@ -321,16 +320,12 @@ class Ledger:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    async def put_configured(self, budgets: "Sequence[BudgetSettings]") -> None:
-        """The budgets of the configuration file are set whenever it is read; others are left as they are."""
-        known = {budget.scope: budget for budget in await stored.load(self._database)}
-        for wanted in configured(budgets):
-            found = known.get(wanted.scope)
-            if found is None or structs.replace(found, version=1) != wanted:
-                with suppress(IntegrityError):  # another worker that starts at the same time has put the same one
-                    await stored.put(
-                        self._database, wanted, self._opened, actor="nearhit.yaml", now=self._pulse.instant()
-                    )
+    async def put_configured(self, budgets: "Sequence[BudgetSettings]", said: stored.Said = unsaid) -> None:
+        """The budgets of the configuration file are set whenever it is read; others are left as they are.
+
+        `said`: what else belongs to the change of one.
+        """
+        await put(self._database, budgets, self._opened, now=self._pulse.instant(), said=said)
 
     def _opened(self, connection: Connection, window: str) -> None:
         """A budget is being set: its running window is made if it has to be, and what it has reached is told."""

@@ -1,4 +1,4 @@
-"""The JSON of `/api/v1/budgets`: what may be asked for, what is answered, what is noted in the audit log.
+"""The JSON of `/api/v1/budgets`: what may be asked for, and what is answered.
 
 Knows: shapes, and which of them say "leave it as it is". Does not know: who may ask, how limits are kept.
 """
@@ -10,6 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 from gateway.db import budgets, rates
 from gateway.db.rows import BudgetState
 from gateway.errors import InvalidRequest
+from gateway.limits_told import exhausted
 from gateway.routes import shapes
 from policies.budget import Budget, Mode, WindowKind
 from policies.money import nano, usd
@@ -242,26 +243,3 @@ def rate_view(rate: Rate, updated: float | None, actor: str) -> BudgetView:
         updated=shapes.moment(updated),
         updated_by=actor,
     )
-
-
-def exhausted(degrade_to: str | None) -> str:
-    """How it is written."""
-    return "refuse" if degrade_to is None else _DEGRADE + degrade_to
-
-
-def told(state: BudgetState | Budget | None, rate: Rate | None) -> dict[str, object] | None:
-    """For the audit log; None where there is no limit of any kind."""
-    said: dict[str, object] = {}
-    if state is not None:
-        said |= {
-            "limit_usd": usd(state.limit_nano),
-            "window": state.window,
-            "timezone": state.timezone,
-            "mode": state.mode,
-            "alerts": sorted(state.alerts),
-            "on_exhausted": exhausted(state.degrade_to),
-            "degrade_at": state.degrade_at,
-        }
-    if rate is not None and (rate.rpm is not None or rate.tpm is not None):
-        said |= {"rpm": rate.rpm, "tpm": rate.tpm}
-    return said or None

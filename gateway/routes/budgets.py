@@ -21,6 +21,7 @@ from gateway.db.queries import Queries
 from gateway.db.rows import BudgetState
 from gateway.errors import InvalidRequest, NotAllowed, NotFound
 from gateway.keyrows import KeyRows
+from gateway.limits_told import told
 from gateway.routes.access import Caller, CallerDep, control_router
 from gateway.routes.budget_forecasts import forecasts
 from gateway.routes.budget_shapes import (
@@ -29,7 +30,6 @@ from gateway.routes.budget_shapes import (
     Wanted,
     checked,
     rate_view,
-    told,
     view,
     wanted_budget,
 )

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from cache.store import Selection
 from cache.types import Entry
+from gateway.audit import Change, note
 from gateway.auth import require, within
 from gateway.call import Body, Principal
 from gateway.db.decisions import decisions
@@ -75,7 +76,12 @@ class AskedAnswer(Struct, kw_only=True):
 async def plant(caller: CallerDep, data: JSONBody[PlantWanted]) -> Planted:
     """The answer serves requests of `key`'s scope like any kept one: exactly, and by meaning as the policy allows."""
     planter, principal = await _behalf(caller, data.key)
-    return Planted(entry=await planter.plant(principal, _body(data), data.answer))
+    planted = Planted(entry=await planter.plant(principal, _body(data), data.answer))
+    if planted.entry is not None:
+        after: dict[str, object] = {"model": data.model, "team": principal.team, "project": principal.project}
+        change = Change("cache.plant", str(planted.entry), after=after)
+        await note(caller.services, caller.principal, change, ip=caller.ip)
+    return planted
 
 
 @post("/asked", opt={"role": "operator"}, status_code=200, summary="What is worth asking again")

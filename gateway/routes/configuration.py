@@ -5,7 +5,9 @@ Knows: the request and its answer. Does not know: what is put in force and how (
 
 from litestar import post
 from litestar.types import ControllerRouterHandler
+from msgspec.structs import asdict
 
+from gateway.audit import Change, note
 from gateway.auth import ORG_WIDE
 from gateway.errors import Conflict, NotAllowed
 from gateway.reloading import Reloaded
@@ -23,7 +25,11 @@ async def reload(caller: CallerDep) -> Reloaded:
     reloader = caller.services.reloader
     if reloader is None:
         raise Conflict("No gateway runs here that could read its configuration again.", code="no_configuration")
-    return await reloader.reload(spread=True)
+    told = await reloader.reload(spread=True)
+    if told.changed or told.needs_restart:
+        change = Change("config.reload", "configuration", after=asdict(told))
+        await note(caller.services, caller.principal, change, ip=caller.ip)
+    return told
 
 
 def route_handlers() -> list[ControllerRouterHandler]:

@@ -118,10 +118,21 @@ async def make(asking: Asking, wanted: NewKey) -> KeyMade:
     """Make a key and note it. Raises what the keyring raises."""
 
     def said(row: KeyRow) -> Also:
-        after: dict[str, object] = {"name": row.name, "team": row.team, "project": row.project, "role": row.role}
-        return noted(asking, Change("key.create", row.id, after=after))
+        return noted(asking, Change("key.create", row.id, after=_granted(row)))
 
     return made(await asking.services.keyring.create(asking.principal, wanted, said), asking.services.now())
+
+
+def _granted(row: KeyRow) -> dict[str, object]:
+    """For the audit log: all that the key opens, and for how long."""
+    return {
+        "name": row.name,
+        "team": row.team,
+        "project": row.project,
+        "role": row.role,
+        "models": None if row.models is None else sorted(row.models),
+        "expires": shapes.moment(row.expires),
+    }
 
 
 async def renew(asking: Asking, key_id: str, overlap: float) -> KeyMade:
@@ -137,7 +148,10 @@ async def renew(asking: Asking, key_id: str, overlap: float) -> KeyMade:
 
 async def revoke(asking: Asking, key_id: str) -> KeyRow:
     """Stop a key and note it."""
-    said = noted(asking, Change("key.revoke", key_id))
+
+    def said(row: KeyRow) -> Also:
+        return noted(asking, Change("key.revoke", key_id, before=_granted(row)))
+
     return await asking.services.keyring.revoke(asking.principal, key_id, said)
 
 

@@ -11,7 +11,8 @@ from sqlalchemy.exc import OperationalError
 
 from gateway import rate_leases
 from gateway.call import Principal
-from gateway.db.session import Database
+from gateway.db import rates as stored
+from gateway.db.session import Also, Database, nothing
 from gateway.errors import RateLimited
 from gateway.flights import Flight
 from gateway.rate_leases import Keeper
@@ -140,6 +141,24 @@ async def test_limits_are_changed_live_and_taken_away(database: Database, clock:
     assert rates.told(call()) == ()
     with pytest.raises(ValueError, match="rpm"):
         await rates.set(Rate(scope="org", rpm=-1), "ann")
+
+
+async def test_workers_that_start_together_set_the_limits_of_their_file_once(
+    database: Database, clock: FrozenClock
+) -> None:
+    """On PostgreSQL the second to insert the row ended with an error, and its worker with it."""
+    set_by: list[Rate | None] = []
+
+    def said(before: Rate | None, _: Rate) -> Also:
+        set_by.append(before)
+        return nothing
+
+    made = [Rates(database, names=lambda model: (model,), now=clock.now, monotonic=clock.monotonic) for _ in range(4)]
+    for rpm in (5, 7):
+        await asyncio.gather(*(one.start([Rate(scope="org", rpm=rpm)], said) for one in made))
+        assert {one.rpm for one in await stored.load(database)} == {rpm}
+    assert [None if before is None else before.rpm for before in set_by] == [None, 5]
+    assert await stored.stamp(database) == (1, 2)
 
 
 async def test_another_worker_learns_of_a_change(database: Database, clock: FrozenClock) -> None:

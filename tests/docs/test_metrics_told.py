@@ -3,11 +3,15 @@
 import re
 import subprocess
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 
-from gateway.metrics import Metrics
+from cache.codec import Trouble
+from gateway.metrics import UNREADABLE, Metrics
+from gateway.settings import TelemetrySettings
+from gateway.telemetry import Telemetry
 from tests.services import program
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +64,17 @@ def test_what_is_drawn_and_watched_has_those_labels(path: str) -> None:
     assert len(asked) >= 5
     known = {(name, label) for name, one in metrics.items() for label in (*getattr(one, "_labelnames", ()), "le")}
     assert asked <= known
+
+
+def test_what_an_alert_counts_is_there_before_it_happens() -> None:
+    """`increase` of a series that begins with 1 is 0: the first failed reload, or alarm of the cache, woke nobody."""
+    text = (ROOT / "deploy" / "observability" / "alerts.yaml").read_text("utf-8")
+    told = re.findall(r"(?:increase|rate)\((nearhit_[a-z_]+)\{(\w+)=(~?)\"([a-z|-]+)\"\}\[", text)
+    begun = Metrics().exposition().decode() + Telemetry(TelemetrySettings(), now=lambda: 0.0).exposition().decode()
+    wanted = [f'{name}{{{label}="{value}"}} 0.0' for name, label, _, values in told for value in values.split("|")]
+    assert len(wanted) >= 7
+    assert [line for line in wanted if line not in begun] == []
+    assert set(UNREADABLE) == set(get_args(Trouble))
 
 
 def test_every_alert_says_what_to_do() -> None:

@@ -86,6 +86,10 @@ def test_only_an_operator_plants_and_only_what_may_be_kept(house: House) -> None
     assert httpx.post(url, json={**body, "model": "none/such"}, headers=admin, timeout=10).status_code == 404
     assert httpx.post(url, json={**body, "messages": []}, headers=admin, timeout=10).status_code == 400
     assert httpx.post(url, json={**body, "answer": ""}, headers=admin, timeout=10).status_code == 400
+    planted = httpx.post(url, json=body, headers=admin, timeout=10).json()["entry"]
+    log = httpx.get(f"{house.process.url}/api/v1/audit?action=cache.plant&limit=1", headers=admin, timeout=10).json()
+    [row] = log["data"]
+    assert (row["actor"], row["target"], row["after"]["model"]) == ("admin", str(planted), "chat")
 
 
 def test_a_wrong_call_says_what_is_missing(house: House) -> None:

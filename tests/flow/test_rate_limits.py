@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from openai import AsyncOpenAI
 
 from tests.live import PROMPT, Live, live, settings
@@ -60,6 +61,20 @@ async def test_tokens_count_once_and_hits_not_at_all(tmp_path: Path) -> None:
         assert 10_000 - used <= left < 10_000 - used + 3_000  # 167 come back in a second
         too_much = await gateway.chat(max_tokens=9_999, messages=[{"role": "user", "content": "long " * 50}])
         assert (too_much.status, too_much.json["error"]["type"]) == (429, "tokens")
+
+
+@pytest.mark.parametrize("kind", ["rpm", "tpm"])
+async def test_a_limit_of_nothing_tells_nobody_to_come_back(tmp_path: Path, kind: str) -> None:
+    """Whoever switches a team off so was answered "try again in 1ms", which clients did; a dry run said it would do."""
+    async with live(settings(tmp_path, budgets=[{"scope": "team:acme", kind: 0}])) as gateway:
+        refused = await gateway.chat()
+        assert (refused.status, refused.json["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert "team:acme is switched off" in refused.json["error"]["message"]
+        assert refused.headers["x-should-retry"] == "false"
+        assert "retry-after-ms" not in refused.headers
+        assert not any(name.startswith("x-ratelimit-reset") for name in refused.headers)
+        dry = await gateway.chat(headers={"x-nearhit-dry-run": "1"})
+        assert [limit["enough"] for limit in dry.json["limits"]] == [False]
 
 
 async def test_limits_of_the_file_hold_from_the_start_beside_a_budget(tmp_path: Path) -> None:

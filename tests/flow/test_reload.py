@@ -105,6 +105,78 @@ async def test_budgets_come_into_force_and_what_needs_a_restart_is_named(tmp_pat
         assert refused.json["error"]["code"] == "insufficient_quota"
 
 
+async def test_limits_per_minute_come_into_force_too(tmp_path: Path) -> None:
+    """`budgets` was told to have changed while its `rpm` waited for a restart."""
+    written = Written(tmp_path, models=_model("up/scripted"))
+    async with live(written.read(), Rereading(written.read)) as gateway:
+        written.values["budgets"] = [{"scope": "team:acme", "rpm": 1}]
+        assert (await _reload(gateway))[1]["changed"] == ["budgets"]
+        assert [(await gateway.chat(model="smart")).status for _ in range(2)] == [200, 429]
+
+
+@pytest.mark.parametrize(
+    ("budget", "named"),
+    [
+        ({"scope": "team:acme", "limit_usd": "1", "timezone": "Mars/Olympus"}, "Mars/Olympus"),
+        ({"scope": "team", "rpm": 1}, "team"),
+        ({"scope": "org", "limit_usd": "1", "on_exhausted": "degrade:nosuch"}, "nosuch"),
+    ],
+)
+async def test_a_wrong_limit_leaves_nothing_beside_it_in_force(
+    tmp_path: Path, budget: dict[str, Any], named: str
+) -> None:
+    """The refusal says that nothing has changed; models and providers of the same file were in force all the same."""
+    written = Written(tmp_path, models=_model("up/scripted"))
+    async with live(written.read(), Rereading(written.read)) as gateway:
+        written.values |= {"models": {**_model("up/scripted"), "more": {"route": ["up/scripted"], "free": True}}}
+        written.values |= {"budgets": [{"scope": "user:first", "limit_usd": "1"}, budget]}
+        status, told = await _reload(gateway)
+        assert (status, told["error"]["code"]) == (400, "invalid_configuration")
+        assert named in told["error"]["message"]
+        assert (await gateway.chat(model="more")).status == 404
+        async with gateway.client.get(f"{gateway.url}/api/v1/budgets", headers=ADMIN) as response:
+            assert (await response.json())["data"] == []
+
+
+async def test_without_the_database_nothing_of_the_file_is_in_force_until_it_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The models came into force, the limits never did: at the next reading they were no change any more."""
+
+    async def away(*_: object) -> None:
+        raise ConnectionRefusedError
+
+    written = Written(tmp_path, models=_model("up/scripted"))
+    async with live(written.read(), Rereading(written.read)) as gateway:
+        written.values |= {"models": {**_model("up/scripted"), "more": {"route": ["up/scripted"], "free": True}}}
+        written.values["budgets"] = [{"scope": "team:acme", "rpm": 1}]
+        with monkeypatch.context() as patched:
+            patched.setattr("gateway.file_limits.put", away)
+            status, told = await _reload(gateway)
+            assert (status, told["error"]["code"]) == (503, "database_unavailable")
+            assert (await gateway.chat(model="more")).status == 404
+        assert (await _reload(gateway))[1]["changed"] == ["models", "budgets"]
+        assert [(await gateway.chat(model="more")).status for _ in range(2)] == [200, 429]
+
+
+async def test_what_the_file_changes_stands_in_the_audit_log(tmp_path: Path) -> None:
+    """Limits of the file came into force without a trace of what they were before, at the start as later."""
+    written = Written(tmp_path, budgets=[{"scope": "team:acme", "limit_usd": "5", "rpm": 60}])
+    async with live(written.read(), Rereading(written.read)) as gateway:
+        written.values["budgets"] = [{"scope": "team:acme", "limit_usd": "7", "rpm": 60}]
+        await _reload(gateway)
+        await _reload(gateway)
+        async with gateway.client.get(f"{gateway.url}/api/v1/audit", headers=ADMIN) as response:
+            rows = [row for row in (await response.json())["data"] if row["action"] in ("budget.set", "config.reload")]
+    reloaded, lowered, rate, money = rows
+    assert (reloaded["action"], reloaded["actor"]) == ("config.reload", "admin")
+    assert reloaded["after"] == {"changed": ["budgets"], "needs_restart": []}
+    assert {row["actor"] for row in (lowered, rate, money)} == {"nearhit.yaml"}
+    assert (money["before"], money["after"]["limit_usd"]) == (None, "5")
+    assert (rate["before"], rate["after"]) == (None, {"rpm": 60, "tpm": None})
+    assert (lowered["before"]["limit_usd"], lowered["after"]["limit_usd"]) == ("5", "7")
+
+
 async def test_the_signal_reloads_too(tmp_path: Path) -> None:
     """What operators of Unix send to a server whose file they have changed."""
     written = Written(tmp_path, models=_model("up/scripted"))

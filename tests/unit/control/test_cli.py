@@ -16,8 +16,9 @@ import pytest
 
 from gateway.cli import build, connection, main, show
 from gateway.cli.connection import running
+from gateway.serve_banner import Ready, banner
 from gateway.serve_home import lock
-from gateway.settings import Settings
+from gateway.settings import Settings, load
 
 
 class Cli:
@@ -239,6 +240,27 @@ def test_the_configuration_says_where_each_value_comes_from(cli: Cli, monkeypatc
     cli("config", "check", code=1)
     assert "server.prot" in cli.err
     assert "properties" in msgspec.json.decode(cli("config", "schema", home=False))
+
+
+def test_no_credential_is_shown_wherever_it_was_written(cli: Cli) -> None:
+    """Operators of every team read the settings on a page: headers, keys in addresses and of kinds stood there."""
+    Path("nearhit.yaml").write_text(
+        "telemetry: {otlp: 'http://u:canary1@127.0.0.1:4318/v1/traces?api_key=canary2&site=eu'}\n"
+        "providers:\n"
+        "  lab: {kind: openai, api_keys: [canary3, canary4], headers: {X-Auth: canary5, X-Title: ours},\n"
+        "        base_url: 'http://127.0.0.1:1/v1?token=canary6', organization: acme}\n"
+        "  bed: {kind: bedrock, secret_access_key: canary7, replicas: ['http://u:canary8@127.0.0.1:1']}\n"
+    )
+    assert "canary" not in cli("config", "show")
+    rows = {row["name"]: row["value"] for row in cli.json("config", "show")}
+    assert "canary" not in str(rows)
+    assert rows["telemetry.otlp"] == "http://u:***@127.0.0.1:4318/v1/traces?api_key=***&site=eu"
+    assert rows["providers.lab.organization"] == "acme"
+    assert rows["providers.lab.api_keys"] == "***"
+    assert rows["providers.bed.api_keys"] == []
+    started = Ready(url="http://x", seconds=0.0, api_key=None, admin_key=None)
+    [told] = [line for line in banner(load(), started).splitlines() if "  traces " in line]
+    assert "canary" not in told
 
 
 def test_a_new_configuration_is_valid_and_never_overwritten(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,16 +78,29 @@ async def test_prices_are_shown_set_and_recorded(home: House) -> None:
     assert audit["data"][0]["after"]["input_usd"] == "0.15"
 
 
+GRANTED = {
+    "name": "a",
+    "team": "acme",
+    "project": "default",
+    "role": "app",
+    "models": ["chat", "smart"],
+    "expires": "2099-01-01T00:00:00Z",
+}
+
+
 async def test_the_audit_log_tells_who_and_notices_a_change(home: House) -> None:
-    """A row that was altered afterwards breaks the chain at its own place."""
+    """All that a key opens is told (models and expiry were not); a row altered later breaks the chain at its place."""
     async with home.client() as admin:
-        key = (await admin.post("/api/v1/keys", json={"name": "a", "team": "acme"})).json()
+        wanted = {"name": "a", "team": "acme", "models": ["smart", "chat"], "expires": "2099-01-01T00:00:00Z"}
+        key = (await admin.post("/api/v1/keys", json=wanted)).json()
         await admin.put("/api/v1/budgets/org", json={"limit_usd": "1"})
         await admin.delete(f"/api/v1/keys/{key['id']}")
         found = (await admin.get("/api/v1/audit")).json()
     assert [row["action"] for row in found["data"]] == ["key.revoke", "budget.set", "key.create"]
     assert found["whole"] is True
     assert key["key"] not in str(found)
+    revoked, _, created = found["data"]
+    assert created["after"] == revoked["before"] == GRANTED
     async with home.services.database.begin() as connection:
         await connection.execute(text("UPDATE audit SET target = 'other' WHERE action = 'budget.set'"))
     assert (await verify(home.services)).broken_at == found["data"][1]["id"]

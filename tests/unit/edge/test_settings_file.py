@@ -148,6 +148,10 @@ def test_a_mistake_tells_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("cache: {store: redis}", "cache.store: redis needs redis"),
         ("cache: {judge: {model: nope/judge}}", "cache.judge.model: The model `nope/judge` does not exist"),
         ("cache: {judge: {model: embed}}", "cache.judge.model: embed makes embeddings"),
+        (
+            "budgets: [{scope: org, limit_usd: 1, on_exhausted: 'degrade:smal'}]",
+            "budgets: org: on_exhausted: The model `smal` does not exist",
+        ),
     ],
 )
 def test_what_no_gateway_could_start_with_is_found(tmp_path: Path, written: str, told: str) -> None:
@@ -161,9 +165,19 @@ def test_what_no_gateway_could_start_with_is_found(tmp_path: Path, written: str,
         build(settings)
 
 
+def test_a_section_of_the_environment_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`error parsing value for field "providers" from source "EnvSettingsSource"` is nothing that anybody wrote."""
+    monkeypatch.setenv("NEARHIT_PROVIDERS", '{"lab": {"api_key": "canary"')
+    with pytest.raises(ValueError, match="NEARHIT_PROVIDERS is JSON") as told:
+        load()
+    assert "canary" not in str(told.value)
+
+
 @pytest.mark.parametrize(
     ("written", "told"),
     [
+        ("admin_key: short", "the admin key must have 16 to 512 characters"),
+        ("secret: short", "the installation's secret must have at least 16 characters"),
         ("engines: {a/b: {model: sim}}", "engines: 'a/b' is no name"),
         ("cache: {encoder: /nowhere/at/all}", "cache.encoder: /nowhere/at/all is no folder"),
         ("telemetry: {otlp: 'collector:4318'}", "telemetry.otlp is an http:// or https:// address"),

@@ -3,9 +3,11 @@
 import itertools
 
 import pytest
+from msgspec import structs
 
 from gateway.telemetry import Attempt
 from gateway.traces import Parent, Span, Trace, attempt_span_id, build_trace, parent_of, traceparent_for
+from policies.money import Usage
 from tests.unit.telemetry.requests import AT, REQUEST_ID, a_call, a_hit, a_miss, marks
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -100,6 +102,23 @@ def test_the_attributes_of_a_miss() -> None:
         "gen_ai.usage.output_tokens": 20,
         "gen_ai.usage.cache_read.input_tokens": 4,
     }
+
+
+def test_a_number_that_no_span_can_hold_is_left_out() -> None:
+    """A `seed` of 64 bits beside embeddings, which check none, put a traceback per request into the log."""
+    call = a_call(operation="embedding", seed=2**64 - 1, n=2**63 - 1, top_p=0.5)
+    attributes = named(build_trace(a_miss(call), marks(), "sampled"))["dispatch"].attributes
+    assert "gen_ai.request.seed" not in attributes
+    assert (attributes["gen_ai.request.choice.count"], attributes["gen_ai.request.top_p"]) == (2**63 - 1, 0.5)
+
+
+def test_a_request_that_nobody_answered_names_who_was_asked_last() -> None:
+    """Whoever groups failures by provider found all of them under none, and calls of 0 tokens."""
+    tried = [Attempt(provider=name, model="m", started=100.0, first_chunk=0.0, result="refused") for name in "ab"]
+    failed = a_miss(status=502, error="upstream_error", provider="", model="", usage=Usage(), finish=None)
+    attributes = named(build_trace(failed, structs.replace(marks(), attempts=tried), "error"))["dispatch"].attributes
+    assert attributes["gen_ai.provider.name"] == "b"
+    assert not [name for name in attributes if name.startswith("gen_ai.usage")]
 
 
 def test_a_hit_buys_no_tokens() -> None:
