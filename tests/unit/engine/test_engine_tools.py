@@ -293,6 +293,11 @@ BAD: list[dict[str, Any]] = [
     {"sampling": SamplingParams(max_tokens=5, stop=tuple(map(str, range(5000))))},
     {"sampling": SamplingParams(max_tokens=5, repetition_penalty=0.0)},
     {"sampling": SamplingParams(max_tokens=0)},
+    # These are numbers to Python and none to a frame: the connection was closed, and everybody's answers on it ended.
+    {"sampling": SamplingParams(max_tokens=5, stop_token_ids=(True,))},
+    {"sampling": SamplingParams(max_tokens=5, logit_bias={True: 1.0})},
+    {"sampling": SamplingParams(max_tokens=True)},
+    {"messages": None, "token_ids": [1, True]},
 ]
 
 
