@@ -172,7 +172,8 @@ class ToolCallDelta(Struct, frozen=True):
 class Delta(Struct, frozen=True, kw_only=True):
     """A piece of output. Exactly one terminal delta (finish_reason set, usage and timing present) ends a stream.
 
-    `prompt_logprobs` has one entry per token of the prompt; all of them come at once.
+    `prompt_logprobs` has one entry per token of the prompt; all of them come at once. `stopped_by`: the stop string
+    that ended it.
     """
 
     text: str = ""
@@ -182,6 +183,7 @@ class Delta(Struct, frozen=True, kw_only=True):
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
     finish_reason: FinishReason | None = None
+    stopped_by: str | None = None
     usage: EngineUsage | None = None
     timing: Timing | None = None
 

@@ -75,6 +75,7 @@ class Answer:
             logprobs=self._logprobs(output, shown),
             prompt_logprobs=self._prompt_logprobs(output),
             finish_reason=self._reason(output.finish),
+            stopped_by=None if output.finish is None else self._stops.matched or None,
             usage=self._usage(output.usage),
             timing=output.timing,
         )

@@ -53,6 +53,8 @@ class Answer:
                 self.computed = Computed(queue, max(0.0, first - queue))
             end: Body = {"delta": {}} if self._chat else {"text": ""}
             choice: Body = {"index": index, **end, "logprobs": None, "finish_reason": delta.finish_reason}
+            if delta.stopped_by is not None:
+                choice["stop_reason"] = delta.stopped_by  # vLLM's field; Anthropic's clients are told by it
             yield Chunk({**self._head, "choices": [choice]}, None, delta.finish_reason)
 
     def last(self) -> Chunk:

@@ -151,7 +151,7 @@ def test_tokens_past_the_stop_are_counted_not_shown(tokenizer: TextTokenizer) ->
     assert delta.logprobs is not None
     assert [one.token for one in delta.logprobs] == ["H", "i", "!"]
     last = made.push(Output(handle=1, tokens=ids[:1], choices=[Choice(-0.5, [])], finish="abort"))
-    assert (last.text, last.token_ids, last.finish_reason) == ("", ids[:1], "stop")
+    assert (last.text, last.token_ids, last.finish_reason, last.stopped_by) == ("", ids[:1], "stop", "!")
 
 
 def test_end_token_is_not_text_and_held_text_comes_out(tokenizer: TextTokenizer) -> None:

@@ -93,6 +93,19 @@ REFUSED: list[tuple[str, object]] = [
 ]
 
 
+@pytest.mark.parametrize("operation", ["chat", "completion"])
+async def test_the_stop_string_that_ended_an_answer_is_named(operation: Operation) -> None:
+    """Anthropic's clients tell `stop_sequence` from `end_turn` by it; whatever stopped, they read `end_turn`, null."""
+    ask = {**(ASK if operation == "chat" else {"prompt": "hi"}), "max_tokens": 9, "stop": ["never", "b"]}
+    provider = await local(SimEngine(text="a b c"))
+    streamed = await run(provider, sending(ask, operation, stream=True))
+    (whole,) = await run(provider, sending(ask, operation))
+    assert whole.data["choices"][0]["stop_reason"] == "b"
+    assert [one.data["choices"][0]["stop_reason"] for one in streamed if one.finish] == ["b"]
+    (unstopped,) = await run(provider, sending({**ask, "stop": "never"}, operation))
+    assert "stop_reason" not in unstopped.data["choices"][0]
+
+
 @pytest.mark.parametrize(("field", "value"), REFUSED)
 async def test_what_an_engine_cannot_honour_is_refused_by_name(field: str, value: object) -> None:
     """Ignoring a field that changes the answer gives a wrong answer with status 200."""
