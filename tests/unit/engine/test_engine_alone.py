@@ -15,6 +15,8 @@ from engine import EngineFailed, GenerateRequest, Options, SamplingParams, clien
 from engine.__main__ import main
 from engine.api import Delta, EngineUsage, Overloaded, TokenLogprob
 from engine.batch_file import Progress, run
+from engine.locate import locate
+from engine.models import loader
 from engine.openai_body import Whole, Wrong, answer, request
 from engine.sim import SimEngine
 from engine.testing import until, write_checkpoint
@@ -298,6 +300,31 @@ def test_plan_tells_bytes_and_ceilings(capsys: pytest.CaptureFixture[str]) -> No
     one, many = (found[f"ceiling_decode_tokens_per_s_batch_{batch}_context_128"] for batch in (1, 16))
     assert 0 < one < many
     assert main(["plan", "/nowhere"]) == 1
+
+
+@pytest.mark.parametrize("quant", ["none", "int8", "int4"])
+def test_plan_counts_the_bits_it_was_asked_about(capsys: pytest.CaptureFixture[str], quant: str) -> None:
+    """Fewer bits are asked for where memory is short; the plan told those of unrounded weights."""
+    assert main(["plan", "demo", "--quant", quant, "--kv-dtype", "int8"]) == 0
+    found = msgspec.json.decode(capsys.readouterr().out)
+    loaded = loader.load(locate("demo"), "auto", None, quant)
+    assert found["weights_bytes"] == pytest.approx(loaded.bytes, rel=0.02)
+    assert found["kv_bytes_per_token"] == 576  # as docs/engine.md tells of the demo
+    assert (found["quant"], found["kv_dtype"]) == (quant, "int8")
+
+
+def test_plan_refuses_what_would_not_start(capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan for weights that this device cannot multiply is followed by a download for nothing."""
+    assert main(["plan", "demo", "--quant", "fp8", "--device", "cpu"]) == 1
+    assert "fp8" in capsys.readouterr().err
+
+
+def test_a_bench_of_single_tokens_has_no_gaps_to_tell(capsys: pytest.CaptureFixture[str]) -> None:
+    """`bench --output-tokens 1`, which measures prompts alone, ended in a traceback."""
+    assert main(["bench", "tiny-random:qwen3", "--output-tokens", "1", "--concurrency", "1", "--threads", "1"]) == 0
+    found = msgspec.json.decode(capsys.readouterr().out)
+    assert (found["decode_tokens_per_s"], found["tpot_p50_ms"]) == (0.0, 0.0)
+    assert found["prefill_tokens_per_s"] > 0
 
 
 async def test_processes_of_ones_own_are_kept_alive(tmp_path: Path) -> None:
