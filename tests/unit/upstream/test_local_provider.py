@@ -656,3 +656,51 @@ async def test_a_suspect_waits_for_its_turn_no_longer_than_it_may() -> None:
     one, two = await asyncio.gather(run(provider, crowd[0]), run(provider, hurried), return_exceptions=True)
     assert isinstance(one, list)
     assert isinstance(two, UpstreamTimeout)
+
+
+class Narrow(SimEngine):
+    """A simulated engine that has room for so many requests at once."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__(tpot_ms=1.0)
+        self.room, self.now, self.most = room, 0, 0
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        if self.now >= self.room:
+            raise api.Overloaded("no room", retry_after=1.0)
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            async with aclosing(super().generate(request)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        finally:
+            self.now -= 1
+
+
+@pytest.mark.parametrize("body", [{"prompt": ["p"] * 9}, {"prompt": ["p", "q", "r"], "n": 3}])
+async def test_more_prompts_than_may_wait_are_answered_one_after_another(body: Body) -> None:
+    """An idle engine refused 300 prompts in one call, as a full one does, and would have for ever."""
+    engine = Narrow(2)
+    (whole,) = await run(await local(engine), sending({**body, "max_tokens": 3}, "completion"))
+    assert [choice["index"] for choice in whole.data["choices"]] == list(range(9))
+    assert all(choice["text"] for choice in whole.data["choices"])
+    assert (engine.most, whole.usage and whole.usage.completion) == (2, 27)
+
+
+async def test_a_call_that_gets_no_room_at_all_is_turned_away() -> None:
+    """Where others have the room there is nothing of its own to wait for: it must hear when to come again."""
+    with pytest.raises(Overloaded):
+        await run(await local(Narrow(0)), sending({"prompt": ["p"] * 9, "max_tokens": 3}, "completion"))
+
+
+async def test_what_was_never_begun_keeps_no_secret_of_what_was() -> None:
+    """Who leaves a call of many prompts pays for those that ran: what waited for room has no usage to wait for."""
+    provider = await local(Narrow(2))
+    async with aclosing(
+        provider.send(sending({"prompt": ["p"] * 9, "max_tokens": 400}, "completion", stream=True))
+    ) as it:
+        await anext(it)
+    found = await provider.consumed("a")
+    assert found is not None
+    assert found.completion > 0
