@@ -14,6 +14,7 @@ from contextlib import aclosing
 from cache.embedder import Encoder, EncoderDown
 from engine import api
 from engine.api import Delta, Engine
+from gateway import engine_forms
 from gateway.call import Body, Chunk
 from gateway.embedding_answers import TokenIds, embed
 from gateway.engine_answers import Answer, whole
@@ -93,7 +94,7 @@ class LocalProvider:
                                 events.append(chunk.data)
             except _Broken as broken:
                 presence.broke(broken.error)
-                raise self._told(broken.error, run) from broken.error
+                raise self._told(broken.error, run, engine_forms.asked_in(sending.body)) from broken.error
         last = answer.last()
         if sending.stream:
             yield last
@@ -168,10 +169,10 @@ class LocalProvider:
         if len(self._recent) > _REMEMBERED:
             self._recent.popitem(last=False)
 
-    def _told(self, error: Exception, run: "_Run") -> Exception:
+    def _told(self, error: Exception, run: "_Run", form: str) -> Exception:
         """An engine's error as the gateway's: before the first chunk a GatewayError, after it Partial."""
         if not run.told:
-            return _before(self.name, error)
+            return _before(self.name, error, form)
         return Partial(f"{self.name} broke off its answer: {error}", run.usage())
 
 
@@ -294,9 +295,11 @@ class _Run:
                 task.cancel()
 
 
-def _before(name: str, error: Exception) -> GatewayError:
+def _before(name: str, error: Exception, form: str = "response_format") -> GatewayError:
+    """`form`: the field of the request that asked for one."""
     if isinstance(error, api.InvalidRequest):
-        return InvalidRequest(str(error), param=error.param, code=error.code)
+        param = form if error.param == "response_format" else error.param
+        return InvalidRequest(str(error), param=param, code=error.code)
     if isinstance(error, api.Overloaded):
         wait = max(1, round(error.retry_after))
         return Overloaded(f"{name} is at its limit: {error}", headers=(("retry-after", str(wait)),))

@@ -106,6 +106,18 @@ async def test_the_stop_string_that_ended_an_answer_is_named(operation: Operatio
     assert "stop_reason" not in unstopped.data["choices"][0]
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("guided_regex", "("), ("structured_outputs", {"regex": "("}), ("response_format", {"type": "json_object"})],
+)
+async def test_a_form_is_refused_by_the_name_it_was_asked_for_by(field: str, value: object) -> None:
+    """Who never wrote `response_format` looked in vain for what to mend in it."""
+    said = api.InvalidRequest("The form asked for cannot be used: it is odd.", param="response_format")
+    with pytest.raises(InvalidRequest) as caught:
+        await run(await local(Spoken(said)), sending({**ASK, field: value}))
+    assert caught.value.param == field
+
+
 @pytest.mark.parametrize(("field", "value"), REFUSED)
 async def test_what_an_engine_cannot_honour_is_refused_by_name(field: str, value: object) -> None:
     """Ignoring a field that changes the answer gives a wrong answer with status 200."""
