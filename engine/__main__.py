@@ -111,8 +111,11 @@ _OWN = {
 
 
 def _request(given: argparse.Namespace, **prompt: object) -> GenerateRequest:
-    said = {name: value for name in _SAMPLING if (value := getattr(given, name)) is not None}
-    sampling = SamplingParams(**{"max_tokens": 256, "temperature": 0.0, **said})
+    sampling = SamplingParams(
+        max_tokens=256 if given.max_tokens is None else given.max_tokens,
+        temperature=given.temperature or 0.0,
+        seed=given.seed,
+    )
     return msgspec.convert({"id": str(next(_ids)), "sampling": sampling, **prompt}, GenerateRequest)
 
 

@@ -327,12 +327,12 @@ def test_a_tool_may_say_more_than_a_grammar_can_hold_to(choice: Any, keyword: st
     """One tool of an MCP server or of zod with such a keyword made every request of an agent a 400."""
     parameters = {"type": "object", "properties": {"a": schema, "b": {"type": "integer"}}, "required": ["b"]}
     text = text_of(HERMES)
-    offered = [{"name": "f", "parameters": parameters}]
+    offered: list[dict[str, object]] = [{"name": "f", "parameters": parameters}]
     ready = prepare(ask(tools=Tools(functions=offered, choice=choice)), text, info())
     call = '<tool_call>\n{"name": "f", "arguments": {"b": %s}}\n</tool_call>'
     assert allowed(text, ready.grammar, call % "5"), keyword
     assert not allowed(text, ready.grammar, call % '"5"'), "what can be held to still is"
-    strict = [{**offered[0], "strict": True}]
+    strict: list[dict[str, object]] = [{**offered[0], "strict": True}]
     with pytest.raises(InvalidRequest, match=keyword) as refused:
         prepare(ask(tools=Tools(functions=strict, choice=choice)), text, info())
     assert refused.value.param == "tools"

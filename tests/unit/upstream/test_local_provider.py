@@ -44,6 +44,11 @@ async def run(provider: LocalProvider, what: Sending) -> list[Chunk]:
         return [chunk async for chunk in chunks]
 
 
+def choices(chunk: Chunk) -> list[Any]:
+    found: Any = chunk.data["choices"]
+    return found
+
+
 async def local(engine: Any = None, encoder: Any = None) -> LocalProvider:
     engine = engine or SimEngine()
     await engine.start()
@@ -100,10 +105,10 @@ async def test_the_stop_string_that_ended_an_answer_is_named(operation: Operatio
     provider = await local(SimEngine(text="a b c"))
     streamed = await run(provider, sending(ask, operation, stream=True))
     (whole,) = await run(provider, sending(ask, operation))
-    assert whole.data["choices"][0]["stop_reason"] == "b"
-    assert [one.data["choices"][0]["stop_reason"] for one in streamed if one.finish] == ["b"]
+    assert choices(whole)[0]["stop_reason"] == "b"
+    assert [choices(one)[0]["stop_reason"] for one in streamed if one.finish] == ["b"]
     (unstopped,) = await run(provider, sending({**ask, "stop": "never"}, operation))
-    assert "stop_reason" not in unstopped.data["choices"][0]
+    assert "stop_reason" not in choices(unstopped)[0]
 
 
 @pytest.mark.parametrize(
@@ -695,8 +700,8 @@ async def test_more_prompts_than_may_wait_are_answered_one_after_another(body: B
     """An idle engine refused 300 prompts in one call, as a full one does, and would have for ever."""
     engine = Narrow(2)
     (whole,) = await run(await local(engine), sending({**body, "max_tokens": 3}, "completion"))
-    assert [choice["index"] for choice in whole.data["choices"]] == list(range(9))
-    assert all(choice["text"] for choice in whole.data["choices"])
+    assert [choice["index"] for choice in choices(whole)] == list(range(9))
+    assert all(choice["text"] for choice in choices(whole))
     assert (engine.most, whole.usage and whole.usage.completion) == (2, 27)
 
 
