@@ -3,6 +3,7 @@
 Knows: the fields of chat and legacy completions that are honoured. Does not know: files, sockets, queues, tenants.
 """
 
+import codecs
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from engine.api import (
     ToolCallDelta,
     Tools,
     left_open,
+    spelled_bytes,
 )
 
 Url = Literal["/v1/chat/completions", "/v1/completions"]
@@ -240,7 +242,7 @@ def _message(whole: Whole, number: int) -> dict[str, Any]:
 
 def _chat_logprobs(found: list[TokenLogprob]) -> dict[str, Any]:
     def told(text: str, value: float | None) -> dict[str, Any]:
-        return {"token": text, "logprob": _finite(value), "bytes": list(text.encode("utf-8", "replace"))}
+        return {"token": text, "logprob": _finite(value), "bytes": list(spelled_bytes(text))}
 
     return {
         "content": [
@@ -251,8 +253,10 @@ def _chat_logprobs(found: list[TokenLogprob]) -> dict[str, Any]:
 
 
 def _legacy_logprobs(found: list[TokenLogprob]) -> dict[str, Any]:
+    characters = codecs.getincrementaldecoder("utf-8")("replace")  # some tokens are a part of one
+    lengths = [len(characters.decode(spelled_bytes(one.token))) for one in found[:-1]]
     return {
-        "text_offset": [0, *accumulate(len(one.token) for one in found[:-1])],
+        "text_offset": [0, *accumulate(lengths)],
         "tokens": [one.token for one in found],
         "token_logprobs": [_finite(one.logprob) for one in found],
         "top_logprobs": [{text: _finite(value) for text, value in one.top} for one in found],

@@ -138,9 +138,10 @@ class Answer:
         if not prompt or len(self._scores) < len(prompt) - 1:
             return None
         self._unscored = []
-        first = TokenLogprob(token=self._tokenizer.show(prompt[0]), logprob=None, top=[])
+        first = TokenLogprob(token=self._tokenizer.spell(prompt[0]), logprob=None, top=[])
         return [first, *(self._logprob(*pair) for pair in zip(prompt[1:], self._scores, strict=True))]
 
     def _logprob(self, token: int, choice: Choice) -> TokenLogprob:
-        show = self._tokenizer.show
-        return TokenLogprob(token=show(token), logprob=choice.logprob, top=[(show(one), lp) for one, lp in choice.top])
+        spell = self._tokenizer.spell
+        top = [(spell(one), logprob) for one, logprob in choice.top]
+        return TokenLogprob(token=spell(token), logprob=choice.logprob, top=top)

@@ -405,6 +405,17 @@ async def test_log_probabilities_in_both_shapes() -> None:
     assert told["choices"][0]["logprobs"]["top_logprobs"] == [{"a": -0.5, "c": -3.0}]  # what was said is always there
 
 
+async def test_offsets_count_characters_not_tokens() -> None:
+    """Behind a character of several tokens every `text_offset` pointed too far into the text."""
+    parts = [TokenLogprob(token, -1.0, []) for token in ("h", "bytes:\\xc3", "bytes:\\xa9", "llo", "!")]
+    engine = Spoken(Delta(text="hé", logprobs=parts[:3]), Delta(text="llo!", logprobs=parts[3:]), END)
+    legacy: Any = (await run(await local(engine), sending({"prompt": "x", "logprobs": 0}, "completion")))[0].data
+    assert legacy["choices"][0]["logprobs"]["text_offset"] == [0, 1, 1, 2, 5]
+    chat: Any = (await run(await local(engine), sending({**ASK, "logprobs": True})))[0].data
+    told = [byte for token in chat["choices"][0]["logprobs"]["content"] for byte in token["bytes"]]
+    assert bytes(told).decode() == "héllo!"
+
+
 async def test_usage_counts_a_prompt_once_and_every_choice() -> None:
     """Two choices of one prompt read it once; two prompts are two."""
     provider = await local(Spoken(Delta(text="a"), END))
