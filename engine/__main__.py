@@ -8,9 +8,10 @@ import asyncio
 import signal
 import sys
 import time
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import count
 from pathlib import Path
+from threading import Thread
 
 import msgspec
 
@@ -190,10 +191,34 @@ async def _answer_file(client: Engine, given: argparse.Namespace) -> None:
 async def _chat(given: argparse.Namespace) -> None:
     async with open_engine(given.model, given.options) as client:
         messages: list[dict[str, object]] = []
-        while (line := await asyncio.to_thread(_ask)) is not None:
+        while (line := await _typed()) is not None:
             messages.append({"role": "user", "content": line})
             answer = await _print(client, _request(given, messages=messages))
             messages.append({"role": "assistant", "content": answer})
+
+
+async def _typed() -> str | None:
+    """What `_ask` finds, in a thread that nobody waits for: after Ctrl-C a pool's would be, until Enter is pressed."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[str | None] = loop.create_future()
+
+    def tell(line: str | None, error: Exception | None) -> None:
+        if error is not None and not found.done():
+            found.set_exception(error)
+        elif not found.done():
+            found.set_result(line)
+
+    def read() -> None:
+        line, problem = None, None
+        try:
+            line = _ask()
+        except Exception as error:  # noqa: BLE001 - told where it is waited for
+            problem = error
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(tell, line, problem)
+
+    Thread(target=read, daemon=True).start()
+    return await found
 
 
 def _ask() -> str | None:
@@ -235,11 +260,23 @@ _RUN = {"quality": _quality, "serve": _serve, "generate": _generate, "chat": _ch
 def main(argv: list[str] | None = None) -> int:
     given = _arguments(argv)
     try:
-        asyncio.run(_RUN[given.command](given))
+        asyncio.run(_ending(given))
     except (EngineError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    except (KeyboardInterrupt, asyncio.CancelledError) as error:  # what was answered of a file stays
+        sys.stderr.write("\n")
+        return 128 + (signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
     return 0
+
+
+async def _ending(given: argparse.Namespace) -> None:
+    """The command; a SIGTERM ends what it has started as Ctrl-C does. `bench` and the like start nothing."""
+    task = asyncio.current_task()
+    assert task is not None
+    if given.command in ("generate", "chat"):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await _RUN[given.command](given)
 
 
 if __name__ == "__main__":
