@@ -8,9 +8,10 @@ import asyncio
 import signal
 import sys
 import time
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import count
 from pathlib import Path
+from threading import Thread
 
 import msgspec
 
@@ -19,6 +20,7 @@ from engine.api import Delta, Engine, EngineError, GenerateRequest, SamplingPara
 from engine.host import open_engine, serving
 
 _ids = count(1)
+_SAMPLING = ("max_tokens", "temperature", "seed")
 _COMMANDS = {
     "serve": "serve other programs at a Unix socket (OpenAI's HTTP API in front of it: nearhit serve)",
     "generate": "continue a text, or answer a .jsonl file of requests",
@@ -43,7 +45,24 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         found.options = options.given(found)
     except ValueError as error:
         parser.error(str(error))
+    if problem := _unheard(found):
+        parser.error(problem)
     return found
+
+
+def _unheard(given: argparse.Namespace) -> str:
+    """What was said to `generate` and would change nothing; empty: nothing."""
+    if given.command != "generate":
+        return ""
+    if _is_file(given):
+        said = next((name for name in _SAMPLING if getattr(given, name) is not None), "")
+        return said and f"--{said.replace('_', '-')}: each line of a file says its own."
+    said = next((name for name in ("out", "in_flight") if getattr(given, name) is not None), "")
+    return said and f"--{said.replace('_', '-')} is for a .jsonl file of requests."
+
+
+def _is_file(given: argparse.Namespace) -> bool:
+    return given.prompt.endswith(".jsonl")
 
 
 def _count(text: str) -> int:
@@ -61,8 +80,8 @@ def _add_serve(command: argparse.ArgumentParser) -> None:
 
 
 def _add_sampling(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--max-tokens", type=int, default=256)
-    command.add_argument("--temperature", type=float, default=0.0)
+    command.add_argument("--max-tokens", type=int, default=None, help="default: 256")
+    command.add_argument("--temperature", type=float, default=None, help="default: 0, the likeliest token")
     command.add_argument("--seed", type=int, default=None)
 
 
@@ -70,7 +89,7 @@ def _add_generate(command: argparse.ArgumentParser) -> None:
     command.add_argument("prompt", help="a text, or a .jsonl file in OpenAI's batch format")
     _add_sampling(command)
     command.add_argument("--out", type=Path, default=None, help="answers; default: beside the file, .answers.jsonl")
-    command.add_argument("--in-flight", type=_count, default=64, help="requests of the file that run or wait at once")
+    command.add_argument("--in-flight", type=_count, default=None, help="requests of the file at once (64)")
 
 
 def _add_bench(command: argparse.ArgumentParser) -> None:
@@ -93,7 +112,11 @@ _OWN = {
 
 
 def _request(given: argparse.Namespace, **prompt: object) -> GenerateRequest:
-    sampling = SamplingParams(max_tokens=given.max_tokens, temperature=given.temperature, seed=given.seed)
+    sampling = SamplingParams(
+        max_tokens=256 if given.max_tokens is None else given.max_tokens,
+        temperature=given.temperature or 0.0,
+        seed=given.seed,
+    )
     return msgspec.convert({"id": str(next(_ids)), "sampling": sampling, **prompt}, GenerateRequest)
 
 
@@ -130,13 +153,26 @@ async def _serve(given: argparse.Namespace) -> None:
 
 
 async def _generate(given: argparse.Namespace) -> None:
-    if given.prompt.endswith(".jsonl") and not await asyncio.to_thread(Path(given.prompt).is_file):
-        raise FileNotFoundError(f"There is no file {given.prompt}.")  # before a large model is read for nothing
+    if _is_file(given):  # before a large model is read for nothing
+        await asyncio.to_thread(_check_files, given)
     async with open_engine(given.model, given.options) as client:
-        if given.prompt.endswith(".jsonl"):
+        if _is_file(given):
             await _answer_file(client, given)
         else:
             await _print(client, _request(given, text=given.prompt))
+
+
+def _check_files(given: argparse.Namespace) -> None:
+    """Raises OSError."""
+    from engine.batch_file import answered
+
+    if not Path(given.prompt).is_file():
+        raise FileNotFoundError(f"There is no file {given.prompt}.")
+    answered(Path(given.prompt), _answers_of(given))
+
+
+def _answers_of(given: argparse.Namespace) -> Path:
+    return given.out or Path(given.prompt).with_suffix(".answers.jsonl")
 
 
 async def _answer_file(client: Engine, given: argparse.Namespace) -> None:
@@ -146,9 +182,8 @@ async def _answer_file(client: Engine, given: argparse.Namespace) -> None:
         told = f"{now.done} answered, {now.failed} of them errors, {now.skipped} from before, "
         sys.stderr.write(f"\r{told}{now.completion_tokens} tokens written")
 
-    source = Path(given.prompt)
-    target = given.out or source.with_suffix(".answers.jsonl")
-    found = await run(client, source, target, in_flight=given.in_flight, show=show)
+    target = _answers_of(given)
+    found = await run(client, Path(given.prompt), target, in_flight=given.in_flight or 64, show=show)
     sys.stderr.write("\n")
     sys.stdout.write(msgspec.json.encode({**found._asdict(), "answers": str(target)}).decode() + "\n")
 
@@ -156,10 +191,34 @@ async def _answer_file(client: Engine, given: argparse.Namespace) -> None:
 async def _chat(given: argparse.Namespace) -> None:
     async with open_engine(given.model, given.options) as client:
         messages: list[dict[str, object]] = []
-        while (line := await asyncio.to_thread(_ask)) is not None:
+        while (line := await _typed()) is not None:
             messages.append({"role": "user", "content": line})
             answer = await _print(client, _request(given, messages=messages))
             messages.append({"role": "assistant", "content": answer})
+
+
+async def _typed() -> str | None:
+    """What `_ask` finds, in a thread that nobody waits for: after Ctrl-C a pool's would be, until Enter is pressed."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[str | None] = loop.create_future()
+
+    def tell(line: str | None, error: Exception | None) -> None:
+        if error is not None and not found.done():
+            found.set_exception(error)
+        elif not found.done():
+            found.set_result(line)
+
+    def read() -> None:
+        line, problem = None, None
+        try:
+            line = _ask()
+        except Exception as error:  # noqa: BLE001 - told where it is waited for
+            problem = error
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(tell, line, problem)
+
+    Thread(target=read, daemon=True).start()
+    return await found
 
 
 def _ask() -> str | None:
@@ -201,11 +260,23 @@ _RUN = {"quality": _quality, "serve": _serve, "generate": _generate, "chat": _ch
 def main(argv: list[str] | None = None) -> int:
     given = _arguments(argv)
     try:
-        asyncio.run(_RUN[given.command](given))
+        asyncio.run(_ending(given))
     except (EngineError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    except (KeyboardInterrupt, asyncio.CancelledError) as error:  # what was answered of a file stays
+        sys.stderr.write("\n")
+        return 128 + (signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
     return 0
+
+
+async def _ending(given: argparse.Namespace) -> None:
+    """The command; a SIGTERM ends what it has started as Ctrl-C does. `bench` and the like start nothing."""
+    task = asyncio.current_task()
+    assert task is not None
+    if given.command in ("generate", "chat"):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await _RUN[given.command](given)
 
 
 if __name__ == "__main__":

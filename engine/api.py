@@ -4,12 +4,14 @@ Knows: requests, deltas, usage, the `Engine` protocol every implementation obeys
 Does not know: HTTP, tenants (only an opaque salt), money, torch.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Mapping
 from typing import Literal, Protocol
 
 from msgspec import Struct
 
+_PART = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")
 FinishReason = Literal["stop", "length", "tool_calls", "abort", "error", "deadline"]
 ToolChoice = Literal["auto", "none", "required"]
 
@@ -128,7 +130,7 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
 
 
 class TokenLogprob(Struct, frozen=True):
-    """`top`: the most likely alternatives, best first, as (token text, logprob).
+    """`top`: the most likely alternatives, best first, as (token text, logprob). Texts as `spelled_bytes` reads them.
 
     `logprob` is None for the first token of a prompt only: nothing stood before it.
     """
@@ -136,6 +138,17 @@ class TokenLogprob(Struct, frozen=True):
     token: str
     logprob: float | None
     top: list[tuple[str, float]]
+
+
+def spelled(raw: bytes) -> str:
+    """The text of a token that is a part of a character only, as OpenAI writes it: `bytes:` and each byte."""
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def spelled_bytes(token: str) -> bytes:
+    """What a token of `TokenLogprob` adds to an answer. Side by side they are the answer in UTF-8."""
+    found = _PART.fullmatch(token)
+    return token.encode("utf-8", "replace") if found is None else bytes.fromhex(found[1].replace("\\x", ""))
 
 
 class EngineUsage(Struct, frozen=True, kw_only=True):
@@ -172,7 +185,8 @@ class ToolCallDelta(Struct, frozen=True):
 class Delta(Struct, frozen=True, kw_only=True):
     """A piece of output. Exactly one terminal delta (finish_reason set, usage and timing present) ends a stream.
 
-    `prompt_logprobs` has one entry per token of the prompt; all of them come at once.
+    `prompt_logprobs` has one entry per token of the prompt; all of them come at once. `stopped_by`: the stop string
+    that ended it.
     """
 
     text: str = ""
@@ -182,6 +196,7 @@ class Delta(Struct, frozen=True, kw_only=True):
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
     finish_reason: FinishReason | None = None
+    stopped_by: str | None = None
     usage: EngineUsage | None = None
     timing: Timing | None = None
 

@@ -4,7 +4,7 @@ Knows: lines of both files, how many requests may be in flight. Does not know: p
 
 A line is `{"custom_id", "method", "url", "body"}`, an answer `{"id", "custom_id", "response": {"status_code", "body"},
 "error"}`. Answers are appended as they end, in any order. Started again on the same files, what is answered is skipped.
-Memory: the requests in flight and the set of answered ids.
+Memory: the requests in flight and the ids of the file. A file that holds anything but answers is not written to.
 """
 
 import asyncio
@@ -42,9 +42,19 @@ class BatchRequest(Struct, kw_only=True):
     method: Literal["POST"] = "POST"
 
 
-class _Answered(Struct):
+class _Named(Struct):
     custom_id: str
-    error: dict[str, Any] | None = None
+
+
+class _Failure(Struct):
+    code: str | None = None
+
+
+class _Answered(Struct):
+    id: str
+    custom_id: str
+    response: msgspec.Raw
+    error: _Failure | None = None
 
 
 class Progress(NamedTuple):
@@ -58,7 +68,12 @@ class Progress(NamedTuple):
 
 
 _line = msgspec.json.Decoder(BatchRequest)
+_named = msgspec.json.Decoder(_Named)
 _answered = msgspec.json.Decoder(_Answered)
+_ID = "batch_req_"
+_BEGIN = f'{{"id":"{_ID}'.encode()  # of every line that is written here
+_NAMELESS = "invalid_line"  # error code of lines that only their number tells apart
+_MARK = b"\xef\xbb\xbf"  # what some editors put before UTF-8
 
 
 class _Refused(Exception):
@@ -82,16 +97,17 @@ async def run(
 ) -> Progress:
     """Answer every line of `source` that `target` does not answer yet. At most `in_flight` at once.
 
-    Raises EngineFailed when the engine stays away: run it again then. `show` is called after each line.
+    Raises EngineFailed when the engine stays away: run it again then; FileExistsError when `target` holds anything but
+    answers. `show` is called after each line.
     """
-    known = _known(target)
+    known = answered(source, target)
     batch = _Batch(engine, show, sleep, Progress(0, 0, len(known), 0, 0))
     with target.open("a", encoding="utf-8") as out:
         lines = _unanswered(source, known)
 
         async def work() -> None:
-            for number, line in lines:  # workers share the iterator: each takes the next line when it is free
-                await batch.answer(number, line, out)
+            for line in lines:  # workers share the iterator: each takes the next line when it is free
+                await batch.answer(line, out)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -100,6 +116,15 @@ async def run(
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from errors  # the first tells why: the rest were cancelled for it
     return batch.progress
+
+
+class _Line(NamedTuple):
+    """`name`: its custom_id, None where it has none. `again`: an earlier line has that name."""
+
+    number: int
+    text: bytes
+    name: str | None
+    again: bool
 
 
 class _Batch:
@@ -115,10 +140,10 @@ class _Batch:
         self._sleep = sleep
         self.progress = progress
 
-    async def answer(self, number: int, line: bytes, out: TextIO) -> None:
+    async def answer(self, line: _Line, out: TextIO) -> None:
         """One line's answer, written whole or not at all."""
-        usage = EngineUsage(prompt=0, completion=0)
-        record: dict[str, Any] = {"id": f"batch_req_{number}", "custom_id": _id_of(line, number)}
+        usage, number = EngineUsage(prompt=0, completion=0), line.number
+        record: dict[str, Any] = {"id": f"{_ID}{number}", "custom_id": line.name or f"line-{number}"}
         try:
             wanted = _read(line)
             whole = await self._tried(_request(wanted, number))
@@ -182,43 +207,73 @@ async def _whole(stream: AsyncGenerator[Delta, None]) -> Whole:
     raise _Unfinished("The engine did not finish an answer.")
 
 
-def _known(target: Path) -> set[str]:
-    """Ids answered by an earlier run; a last line that was cut off is taken out."""
+def answered(source: Path, target: Path) -> set[str | int]:
+    """What of `source` an earlier run has answered: names, and numbers of lines that have none of their own.
+
+    A last line that was cut off is taken out of `target`. Raises FileExistsError for a file that is somebody else's:
+    whatever is no answer in it would be lost.
+    """
+    found: set[str | int] = set()
     if not target.exists():
-        return set()
-    found: set[str] = set()
+        return found
+    if target.samefile(source):
+        raise FileExistsError(f"{target} holds the requests; its answers need another file.")
     whole = 0
     with target.open("rb") as lines:
-        for line in lines:
-            try:
-                found.add(_answered.decode(line).custom_id)
-            except msgspec.MsgspecError:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n") and (line.startswith(_BEGIN[: len(line)]) or not line.strip(b"\0")):
                 break
+            found.add(_key(line, f"{target}, line {number}: this is no answer of a batch. Give another file for them."))
             whole += len(line)
     with target.open("rb+") as file:
         file.truncate(whole)
     return found
 
 
-def _unanswered(source: Path, known: set[str]) -> Iterator[tuple[int, bytes]]:
+def _key(line: bytes, problem: str) -> str | int:
+    """By which the request of an answer is known again. Raises FileExistsError(problem)."""
+    try:
+        told = _answered.decode(line)
+    except msgspec.MsgspecError as error:
+        raise FileExistsError(problem) from error
+    number = told.id.removeprefix(_ID)
+    nameless = told.error is not None and told.error.code == _NAMELESS
+    return int(number) if nameless and number.isdecimal() else told.custom_id
+
+
+def _unanswered(source: Path, known: set[str | int]) -> Iterator[_Line]:
+    seen: set[str] = set()
     with source.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            if line.strip() and _id_of(line, number) not in known:
-                yield number, line
+            text = line.removeprefix(_MARK) if number == 1 else line
+            if not text.strip():
+                continue
+            name = _name_of(text)
+            again = name in seen
+            if name is not None:
+                seen.add(name)
+            if (number if name is None or again else name) not in known:
+                yield _Line(number, text, name, again)
 
 
-def _id_of(line: bytes, number: int) -> str:
+def _name_of(line: bytes) -> str | None:
     try:
-        return _answered.decode(line).custom_id
+        return _named.decode(line).custom_id or None
     except msgspec.MsgspecError:
-        return f"line-{number}"
+        return None
 
 
-def _read(line: bytes) -> BatchRequest:
+def _read(line: _Line) -> BatchRequest:
+    if line.again:  # answers come in any order: nobody could tell whose they are
+        raise _Refused(400, f"The custom_id {line.name!r:.100} is that of an earlier line.", "custom_id", _NAMELESS)
     try:
-        return _line.decode(line)
+        found = _line.decode(line.text)
     except msgspec.MsgspecError as error:
-        raise _Refused(400, f"Not a line of a batch: {error}", code="invalid_line") from error
+        code = _NAMELESS if line.name is None else "invalid_request"
+        raise _Refused(400, f"Not a line of a batch: {error}", code=code) from error
+    if line.name is None:
+        raise _Refused(400, "Not a line of a batch: its custom_id is empty.", "custom_id", _NAMELESS)
+    return found
 
 
 def _request(line: BatchRequest, number: int) -> GenerateRequest:

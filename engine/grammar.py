@@ -35,6 +35,11 @@ _REFERENCE = re.compile(r'"\$(?:ref|dynamicRef|recursiveRef)"')
 _JSON_STYLE: "JsonCompileOptions" = {
     "whitespace_pattern": "[ ]?"
 }  # models that may write any white space sometimes write nothing else
+# For what only has to help: a keyword that is not implemented holds to nothing instead of being refused.
+_LENIENT: "JsonCompileOptions" = {**_JSON_STYLE, "lenient": True, "coerce_one_of": True}
+_UNREADABLE = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")  # looks around, or back at what was matched: no automaton can
+_DATA = ("const", "enum", "default", "examples")  # keywords whose values are no schemas
+_COMPILER = re.compile(r"^at \d+\(\d+\): failed to compile JSON schema: ")  # where it stands in rules that are ours
 _LIMITS = llguidance.LLParserLimits(
     max_grammar_size=50_000,
     initial_lexer_fuel=200_000,
@@ -188,11 +193,29 @@ def json_grammar(schema: object) -> str:
     return llguidance.LLMatcher.grammar_from_json_schema(_encode(schema).decode(), overrides=_JSON_STYLE)
 
 
-def inline_json(schema: object) -> str:
-    """The same as an expression inside a Lark grammar."""
+def inline_json(schema: object, *, strict: bool) -> str:
+    """The same as an expression inside a Lark grammar. Not `strict`: what cannot be held to is left out of account."""
     check_schema(schema)
-    assert isinstance(schema, dict)
-    return f"%json {_encode({**schema, 'x-guidance': _JSON_STYLE}).decode()}"
+    held = cast("dict[str, object]", schema if strict else _readable(schema))
+    return f"%json {_encode({**held, 'x-guidance': _JSON_STYLE if strict else _LENIENT}).decode()}"
+
+
+def _readable(schema: object) -> object:
+    """Without patterns that no grammar can follow, such as those zod writes for e-mail addresses."""
+    if isinstance(schema, list):
+        return [_readable(one) for one in cast("list[object]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, object] = {}
+    for name, value in cast("dict[str, object]", schema).items():
+        if name in _DATA:
+            found[name] = value
+        elif name == "patternProperties" and isinstance(value, dict):
+            by_pattern = cast("dict[str, object]", value)
+            found[name] = {key: _readable(one) for key, one in by_pattern.items() if not _UNREADABLE.search(key)}
+        elif name != "pattern" or not isinstance(value, str) or not _UNREADABLE.search(value):
+            found[name] = _readable(value)
+    return found
 
 
 def check_schema(schema: object) -> None:
@@ -278,11 +301,21 @@ def _depth(value: object) -> int:
     return depth
 
 
-def unusable(why: str) -> InvalidRequest:
+class Unusable(InvalidRequest):
+    """The refusal of a form. `why` without the sentence around it."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"The form asked for cannot be used: {why}.", param="response_format")
+        self.why = why
+
+
+def unusable(why: str) -> Unusable:
     """The refusal of a form whose answer cannot begin, or cannot go on."""
     return _refusal("no answer can have it" if _DEAD_END in why else why)
 
 
-def _refusal(why: str) -> InvalidRequest:
-    first = why.strip().partition("\n")[0]
-    return InvalidRequest(f"The form asked for cannot be used: {first:.300}.", param="response_format")
+def _refusal(why: str) -> Unusable:
+    first, *more = why.strip().split("\n")
+    reason = next((line.removeprefix("error: ") for line in more if line.startswith("error: ")), "")
+    first = _COMPILER.sub("", first)  # a regular expression is drawn over some lines, and said at last what it lacks
+    return Unusable(f"{first:.300}".removesuffix(".") + (f" {reason:.100}" if reason else ""))

@@ -3,6 +3,8 @@
 Knows: the fields of chat and legacy completions that are honoured. Does not know: files, sockets, queues, tenants.
 """
 
+import codecs
+from itertools import accumulate
 from typing import Any, Literal
 
 import msgspec
@@ -18,6 +20,7 @@ from engine.api import (
     ToolCallDelta,
     Tools,
     left_open,
+    spelled_bytes,
 )
 
 Url = Literal["/v1/chat/completions", "/v1/completions"]
@@ -33,6 +36,7 @@ _SO_ANYWAY: dict[str, object] = {
     "modalities": ["text"],
     **dict.fromkeys(("stream", "echo", "store"), False),
 }
+_CHATS_ONLY = frozenset(("tools", "tool_choice", "parallel_tool_calls", "top_logprobs"))
 _IMPOSSIBLE = -9999.0  # JSON has no minus infinity
 _encode = msgspec.json.Encoder().encode
 
@@ -122,11 +126,13 @@ def request(url: Url, given: dict[str, Any], name: str, priority: int = 0) -> Ge
     try:
         body = msgspec.convert(given, Body, str_keys=True)
     except msgspec.ValidationError as error:
-        raise Wrong(str(error)) from error
+        what, _, where = str(error).partition(" - at `$.")
+        raise Wrong(f"{where.rstrip('`') or 'The body'}: {what}.", where.rstrip("`") or None) from error
     chat = url == "/v1/chat/completions"
     if (body.prompt if chat else body.messages) is not None:
         wrong, right = ("prompt", "messages") if chat else ("messages", "prompt")
         raise Wrong(f"{url} takes {right}, not {wrong}.", wrong)
+    _refuse_unheard(body, given, chat)
     return GenerateRequest(
         id=name,
         sampling=_sampling(body, url),
@@ -138,6 +144,21 @@ def request(url: Url, given: dict[str, Any], name: str, priority: int = 0) -> Ge
         tools=_tools(body) if chat else None,
         left=left_open(given),
     )
+
+
+def _refuse_unheard(body: Body, given: dict[str, Any], chat: bool) -> None:
+    """What is a field of OpenAI's and would change nothing where it stands. Raises Wrong."""
+    if not chat and (chats := sorted(_CHATS_ONLY & set(given))):
+        raise Wrong(f"{chats[0]} is for chats.", chats[0])
+    if body.logprobs is not None and isinstance(body.logprobs, bool) is not chat:
+        raise Wrong(f"logprobs must be {'true or false' if chat else 'a whole number'} here.", "logprobs")
+    if body.top_logprobs is not None and body.logprobs is not True:
+        raise Wrong("top_logprobs needs logprobs to be true.", "top_logprobs")
+    if body.tool_choice not in (None, "auto", "none") and not body.tools:
+        raise Wrong("tool_choice asks for a call, but there are no tools.", "tool_choice")
+    form = body.response_format
+    if form is not None and form.type == "json_schema" and form.json_schema is None:
+        raise Wrong("response_format.json_schema is missing.", "response_format.json_schema")
 
 
 def _sampling(body: Body, url: Url) -> SamplingParams:
@@ -221,7 +242,7 @@ def _message(whole: Whole, number: int) -> dict[str, Any]:
 
 def _chat_logprobs(found: list[TokenLogprob]) -> dict[str, Any]:
     def told(text: str, value: float | None) -> dict[str, Any]:
-        return {"token": text, "logprob": _finite(value), "bytes": list(text.encode("utf-8", "replace"))}
+        return {"token": text, "logprob": _finite(value), "bytes": list(spelled_bytes(text))}
 
     return {
         "content": [
@@ -232,7 +253,10 @@ def _chat_logprobs(found: list[TokenLogprob]) -> dict[str, Any]:
 
 
 def _legacy_logprobs(found: list[TokenLogprob]) -> dict[str, Any]:
+    characters = codecs.getincrementaldecoder("utf-8")("replace")  # some tokens are a part of one
+    lengths = [len(characters.decode(spelled_bytes(one.token))) for one in found[:-1]]
     return {
+        "text_offset": [0, *accumulate(lengths)],
         "tokens": [one.token for one in found],
         "token_logprobs": [_finite(one.logprob) for one in found],
         "top_logprobs": [{text: _finite(value) for text, value in one.top} for one in found],

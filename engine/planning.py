@@ -3,17 +3,21 @@
 Knows: a checkpoint's configuration, memory, measured ceilings. Does not know: weights, requests.
 """
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
+from engine.attention import KVCache
+from engine.launch import device_of, kv_dtype_of, memory_of
 from engine.locate import locate
+from engine.models.linear import DenseFactory
 from engine.models.loader import read_config
 from engine.models.spec import read_spec
 from engine.options import Options
+from engine.quant.factory import quantizing
 from engine.roofline import Machine, shape
 
 _BYTES = {"float32": 4.0, "bfloat16": 2.0}
@@ -25,12 +29,16 @@ _CONTEXTS = (128, 1024)
 def plan(model: str, options: Options, *, monotonic: Callable[[], float] = time.monotonic) -> dict[str, Any]:
     """Bytes, capacity and the most tokens/s that memory and arithmetic allow here. Raises EngineError."""
     spec = read_spec(read_config(locate(model)))
+    device = device_of(options)
     dtype = options.dtype if options.dtype != "auto" else spec.stored_dtype
-    found = shape(spec, _BYTES.get(dtype, 2.0))
+    quantizing(options.quant, DenseFactory(torch.float32, torch.device(device)))  # refuses what cannot be done here
+    kv_dtype = kv_dtype_of(options)
+    each = KVCache.token_bytes(spec.layers, spec.kv_heads, spec.head, kv_dtype)
+    found = replace(shape(spec, _BYTES.get(dtype, 2.0), quant=options.quant), kv=each)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     machine = measure(monotonic=monotonic)
-    memory = options.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    memory = memory_of(options)
     context = min(spec.context, options.context or spec.context)
     capacity = min(memory // found.kv, options.sequences * context)
     return {
@@ -38,6 +46,8 @@ def plan(model: str, options: Options, *, monotonic: Callable[[], float] = time.
         "architecture": spec.family,
         "parameters": spec.parameters,
         "dtype": dtype,
+        "quant": options.quant,
+        "kv_dtype": kv_dtype,
         "weights_bytes": found.stored,
         "kv_bytes_per_token": found.kv,
         "context": context,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from engine.api import Constraint, GenerateRequest, InvalidRequest, ModelInfo, SamplingParams, Tools
 from engine.generation_config import GenerationConfig, load_generation_config
-from engine.grammar import Vocabulary, from_lark, join, translate
+from engine.grammar import Unusable, Vocabulary, from_lark, join, translate
 from engine.locate import locate
 from engine.reasoning import CLOSE, OPEN, ThinkReader, begun, thinks
 from engine.template import ChatTemplate, load_template
@@ -151,6 +151,16 @@ def _tokens(request: GenerateRequest, text: ModelText, info: ModelInfo) -> tuple
 
 def _grammar(request: GenerateRequest, text: ModelText, info: ModelInfo, opening: str) -> str | None:
     """What holds the answer to its form, checked by its own compiler. `opening`: Lark rules of `thought`, or empty."""
+    try:
+        return _checked(request, text, info, opening)
+    except Unusable as error:
+        if request.constraint is not None:
+            raise
+        raise InvalidRequest(f"The parameters of a tool cannot be used: {error.why}.", param="tools") from error
+
+
+def _checked(request: GenerateRequest, text: ModelText, info: ModelInfo, opening: str) -> str | None:
+    """Raises InvalidRequest."""
     found = _form(request.constraint, request.tools, text, info)
     if found is None:
         return None

@@ -9,6 +9,9 @@ from msgspec import Struct
 
 from engine.models.spec import Spec
 
+# Bytes per weight of layers and of the head, with the scales of groups of 64; those of whole channels are too few.
+_QUANTIZED = {"int8": (1.0, 1.0), "fp8": (1.0, 1.0), "int4": (0.5 + 4 / 64, 1.0)}
+
 
 class Machine(Struct, frozen=True, kw_only=True):
     """Measured ceilings: `read` bytes/s that a large sum streams, `flops` floating-point operations/s of a product."""
@@ -36,13 +39,15 @@ class Shape(Struct, frozen=True, kw_only=True):
         return machine.flops / (2 * self.parameters)
 
 
-def shape(spec: Spec, weight_bytes: float, kv_bytes: int = 4) -> Shape:
-    """`weight_bytes` and `kv_bytes` per number. An untied input embedding is looked up, not streamed."""
+def shape(spec: Spec, weight_bytes: float, kv_bytes: int = 4, quant: str = "none") -> Shape:
+    """`weight_bytes` and `kv_bytes` per number. An untied input embedding is looked up, not streamed, nor quantized."""
     embedding = spec.vocabulary * spec.hidden
     met = spec.parameters - (0 if spec.tied else embedding)
+    body, head = _QUANTIZED.get(quant, (weight_bytes, weight_bytes))
+    streamed = (met - embedding) * body + embedding * head
     return Shape(
         parameters=met,
-        streamed=int(met * weight_bytes),
-        stored=int(spec.parameters * weight_bytes),
+        streamed=int(streamed),
+        stored=int(streamed + (spec.parameters - met) * weight_bytes),
         kv=2 * spec.layers * spec.kv_heads * spec.head * kv_bytes,
     )

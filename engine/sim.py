@@ -134,7 +134,8 @@ class SimEngine:
             usage = EngineUsage(prompt=prompt, completion=done)
             self._recent.put(request.id, usage)
         finish = finish or _finish(len(pieces), sampling.max_tokens)
-        yield Delta(text=stops.flush(), finish_reason=finish, usage=usage, timing=self._timing(started, first, done))
+        timing, matched = self._timing(started, first, done), stops.matched or None
+        yield Delta(text=stops.flush(), finish_reason=finish, stopped_by=matched, usage=usage, timing=timing)
 
     def _timing(self, started: float, first: float, done: int) -> Timing:
         tpot = (self._monotonic() - first) * 1000 / max(done - 1, 1)

@@ -14,7 +14,11 @@ class StopMatcher:
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = stops
         self._held = ""
-        self.found = False
+        self.matched = ""  # which of them
+
+    @property
+    def found(self) -> bool:
+        return bool(self.matched)
 
     def push(self, piece: str) -> str:
         if not self._stops:
@@ -22,10 +26,11 @@ class StopMatcher:
         if self.found:
             return ""
         text = self._held + piece
-        starts = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        starts = [(at, len(stop), stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if starts:
-            self.found, self._held = True, ""
-            return text[: min(starts)]
+            at, _, self.matched = min(starts)
+            self._held = ""
+            return text[:at]
         keep = self._possible_start(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

@@ -75,6 +75,7 @@ class Answer:
             logprobs=self._logprobs(output, shown),
             prompt_logprobs=self._prompt_logprobs(output),
             finish_reason=self._reason(output.finish),
+            stopped_by=None if output.finish is None else self._stops.matched or None,
             usage=self._usage(output.usage),
             timing=output.timing,
         )
@@ -137,9 +138,10 @@ class Answer:
         if not prompt or len(self._scores) < len(prompt) - 1:
             return None
         self._unscored = []
-        first = TokenLogprob(token=self._tokenizer.show(prompt[0]), logprob=None, top=[])
+        first = TokenLogprob(token=self._tokenizer.spell(prompt[0]), logprob=None, top=[])
         return [first, *(self._logprob(*pair) for pair in zip(prompt[1:], self._scores, strict=True))]
 
     def _logprob(self, token: int, choice: Choice) -> TokenLogprob:
-        show = self._tokenizer.show
-        return TokenLogprob(token=show(token), logprob=choice.logprob, top=[(show(one), lp) for one, lp in choice.top])
+        spell = self._tokenizer.spell
+        top = [(spell(one), logprob) for one, logprob in choice.top]
+        return TokenLogprob(token=spell(token), logprob=choice.logprob, top=top)

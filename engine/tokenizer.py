@@ -3,12 +3,14 @@
 Knows: `tokenizer.json`, which ids end an answer, incremental decoding. Does not know: chat templates, models, torch.
 """
 
+import re
 from pathlib import Path
 from typing import cast
 
 import msgspec
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from engine.api import spelled
 from engine.locate import ModelNotFound, ModelSource
 
 _SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -16,6 +18,8 @@ END_OF_TURN = 256 + _SPECIALS.index("<|im_end|>")
 BYTE_VOCABULARY = 256 + len(_SPECIALS)
 
 _UNFINISHED = "\ufffd"
+_SPACE = "\u2581"  # how SentencePiece writes it
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _LONGEST_CHARACTER = 4  # bytes, so tokens at most
 _WINDOW = 64
 _MOST_TOKENS = 2**31
@@ -58,8 +62,16 @@ class TextTokenizer:
         return self._tokenizer.token_to_id(text)
 
     def show(self, token: int) -> str:
-        """One token by itself, special ones too (for log probabilities)."""
+        """One token by itself, special ones too."""
         return self._tokenizer.decode([token], skip_special_tokens=False)
+
+    def spell(self, token: int) -> str:
+        """The same for log probabilities, where pieces must add up to the text: with its space, or its bytes."""
+        shown, piece = self.show(token), self._tokenizer.id_to_token(token) or ""
+        if _UNFINISHED in shown and _UNFINISHED.encode() not in (raw := _raw(piece)) and raw:
+            return spelled(raw)
+        # Decoders of SentencePiece take the space off whatever they think begins a text.
+        return f" {shown}" if piece.startswith(_SPACE) and not shown.startswith(" ") else shown
 
 
 class Detokenizer:
@@ -114,6 +126,23 @@ def load_tokenizer(source: ModelSource) -> TextTokenizer:
     if highest >= _MOST_WORDS:  # tables are made up to the highest id: one that is absurd would take all memory
         raise ModelNotFound(f"{file}: a token has the id {highest:,}; {_MOST_WORDS:,} are the most that are read.")
     return TextTokenizer(tokenizer, _end_ids(source, tokenizer))
+
+
+def _raw(piece: str) -> bytes:
+    """The bytes of a vocabulary's entry that is no text by itself; none if it is written in an unknown way."""
+    if found := _BYTE.fullmatch(piece):
+        return bytes.fromhex(found[1])
+    return bytes(_LETTERS[letter] for letter in piece) if all(letter in _LETTERS for letter in piece) else b""
+
+
+def _letters() -> dict[str, int]:
+    """Byte-level vocabularies write every byte as a letter: those that print as themselves, the others from 256 on."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + at): byte for at, byte in enumerate(others)}
+
+
+_LETTERS = _letters()
 
 
 def byte_tokenizer() -> Tokenizer:

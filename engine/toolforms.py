@@ -112,7 +112,8 @@ def grammar(tools: Tools, form: Form, *, special: bool) -> str | None:
 def _body(at: int, function: dict[str, object], form: Form) -> str:
     schema = cast("dict[str, object]", function.get("parameters") or {"type": "object"})
     opening = f'{{"name": {_encode(function["name"]).decode()}, "{form.arguments}": '
-    return f"body_{at}: {_quoted(opening)} arguments_{at} {_quoted('}')}\narguments_{at}: {inline_json(schema)}\n"
+    held = inline_json(schema, strict=function.get("strict") is True)
+    return f"body_{at}: {_quoted(opening)} arguments_{at} {_quoted('}')}\narguments_{at}: {held}\n"
 
 
 def _calls(tools: Tools, form: Form, special: bool) -> str:

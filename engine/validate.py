@@ -25,7 +25,8 @@ def _within(name: str, value: float, low: float, high: float) -> None:
 
 
 def check_sampling(sampling: SamplingParams, vocabulary: int) -> None:
-    """Ranges of every sampling field. Raises InvalidRequest."""
+    """Type and range of every sampling field. Raises InvalidRequest."""
+    _check_types(sampling)
     least = 1 if sampling.prompt_logprobs is None else 0  # nothing generated is an answer where the prompt is asked for
     if sampling.max_tokens < least:
         raise InvalidRequest(f"max_tokens must be at least {least}.", param="max_tokens")
@@ -56,8 +57,23 @@ def check_sampling(sampling: SamplingParams, vocabulary: int) -> None:
     _check_stops(sampling.stop)
 
 
+def _check_types(sampling: SamplingParams) -> None:
+    """What no frame can carry would cost its sender's connection, and with it everybody's answers on that.
+
+    Type checkers do not see it: `True` is an `int` to them, and not to a frame.
+    """
+    try:
+        msgspec.convert(msgspec.to_builtins(sampling), SamplingParams)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at ")
+        name = where.rpartition("$.")[2].partition("[")[0].rstrip("`")
+        raise InvalidRequest(f"{name}: {what}.", param=name or None) from error
+
+
 def check_tokens(tokens: list[int], vocabulary: int) -> None:
     """Every id names a token of the model. Raises InvalidRequest."""
+    if any(type(token) is not int for token in tokens):
+        raise InvalidRequest("Token ids must be whole numbers.", param="prompt")
     if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
         raise InvalidRequest(f"Token ids must be between 0 and {vocabulary - 1}.", param="prompt")
 

@@ -3,10 +3,11 @@
 Knows: deltas and the shapes of chat and legacy completion events. Does not know: how sequences run, sockets, prices.
 """
 
+import codecs
 from collections.abc import Iterator
 from typing import cast
 
-from engine.api import Delta, EngineUsage, TokenLogprob, ToolCallDelta
+from engine.api import Delta, EngineUsage, TokenLogprob, ToolCallDelta, spelled_bytes
 from gateway.call import Body, Chunk, Computed
 from gateway.engine_requests import Sequence
 from gateway.providers import Sending
@@ -14,6 +15,7 @@ from policies.money import Usage
 
 # JSON has no minus infinity; OpenAI writes this for a token that cannot be.
 _IMPOSSIBLE = -9999.0
+_utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 class Answer:
@@ -32,6 +34,7 @@ class Answer:
         self._found = found
         self._begun: set[int] = set()
         self._offset: dict[int, int] = {}
+        self._characters: dict[int, codecs.IncrementalDecoder] = {}  # some tokens are a part of one
         self._usage: dict[int, EngineUsage] = {}
         self.computed: Computed | None = None  # of the sequence that ended first
         self._attempt = sending.id
@@ -53,6 +56,8 @@ class Answer:
                 self.computed = Computed(queue, max(0.0, first - queue))
             end: Body = {"delta": {}} if self._chat else {"text": ""}
             choice: Body = {"index": index, **end, "logprobs": None, "finish_reason": delta.finish_reason}
+            if delta.stopped_by is not None:
+                choice["stop_reason"] = delta.stopped_by  # vLLM's field; Anthropic's clients are told by it
             yield Chunk({**self._head, "choices": [choice]}, None, delta.finish_reason)
 
     def last(self) -> Chunk:
@@ -125,11 +130,11 @@ class Answer:
             yield {"text": "", "logprobs": self._legacy(index, tokens)}
 
     def _legacy(self, index: int, tokens: list[TokenLogprob]) -> Body:
-        offset = self._offset.get(index, 0)
+        offset, characters = self._offset.get(index, 0), self._characters.setdefault(index, _utf8("replace"))
         offsets: list[int] = []
         for token in tokens:
             offsets.append(offset)
-            offset += len(token.token)
+            offset += len(characters.decode(spelled_bytes(token.token)))
         self._offset[index] = offset
         return {
             "tokens": [token.token for token in tokens],
@@ -163,17 +168,13 @@ def usage_body(usage: Usage, right: int = 0, wrong: int = 0) -> Body:
 
 
 def _chat_logprob(token: TokenLogprob) -> Body:
-    top = [{"token": text, "logprob": _finite(value), "bytes": _bytes(text)} for text, value in token.top]
+    top = [{"token": text, "logprob": _finite(value), "bytes": list(spelled_bytes(text))} for text, value in token.top]
     return {
         "token": token.token,
         "logprob": _finite(token.logprob),
-        "bytes": _bytes(token.token),
+        "bytes": list(spelled_bytes(token.token)),
         "top_logprobs": top,
     }
-
-
-def _bytes(text: str) -> list[int]:
-    return list(text.encode("utf-8", "replace"))
 
 
 def _alternatives(token: TokenLogprob) -> Body | None:

@@ -43,6 +43,12 @@ def constraint(body: Body) -> Constraint | None:
     return next(iter(given.values()), None)
 
 
+def asked_in(body: Body) -> str:
+    """The field that asks for a form; an engine, which does not know it, says `response_format`."""
+    asked = [name for name in (*_GUIDED, "structured_outputs") if body.get(name) is not None]
+    return asked[0] if asked else "response_format"
+
+
 def _format(asked: Body) -> Constraint:
     # Together, Fireworks and llama.cpp take a schema beside `json_object`, and instructor sends one.
     held = asked if asked.get("type") == "json_object" else cast("Body", asked.get("json_schema") or {})

@@ -200,7 +200,8 @@ def _prompt_logprobs(body: Body, operation: Operation) -> int | None:
 
 def _token_ids(given: object) -> tuple[int, ...]:
     ids = cast("list[object]", given) if isinstance(given, list) else []
-    if given is not None and not (isinstance(given, list) and all(isinstance(one, int) for one in ids)):
+    whole = isinstance(given, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in ids)
+    if given is not None and not whole:
         raise InvalidRequest("stop_token_ids must be a list of token ids.", param="stop_token_ids")
     return tuple(cast("list[int]", ids))
 
@@ -245,6 +246,13 @@ def _flag_only(value: object) -> str:
     return "" if isinstance(value, bool) else "This must be true or false."
 
 
+def _template_options(value: object) -> str:
+    if not isinstance(value, dict):
+        return "This must be an object."
+    thinks = cast("Body", value).get("enable_thinking")
+    return "" if thinks is None or isinstance(thinks, bool) else "enable_thinking must be true or false."
+
+
 _UNSUPPORTED: dict[str, Callable[[object], str]] = {
     # OpenAI defines none of these, so nobody looked at their types: read as absent, one would be ignored in silence.
     "top_k": _whole_only,
@@ -253,6 +261,9 @@ _UNSUPPORTED: dict[str, Callable[[object], str]] = {
     "min_p": _number_only,
     "repetition_penalty": _number_only,
     "ignore_eos": _flag_only,
+    "priority": _whole_only,
+    "best_of": _whole_only,
+    "chat_template_kwargs": _template_options,
     "functions": _any("functions; it takes tools"),
     "function_call": _choice,
     "modalities": _modalities,

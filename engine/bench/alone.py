@@ -70,8 +70,8 @@ def run(  # noqa: PLR0913  (each is one dimension of the workload)
         "load_average": round(os.getloadavg()[0], 2),
         "ready_s": round(ready, 3),
         "prefill_tokens_per_s": round(statistics.median(prompt / one.seconds for one in prefill), 1),
-        "decode_tokens_per_s_alone": round(statistics.median(1000 / one.timings[0].tpot_ms for one in alone), 1),
-        "decode_tokens_per_s": round(concurrency * 1000 / tpot, 1),
+        "decode_tokens_per_s_alone": round(_per_second(statistics.median(one.timings[0].tpot_ms for one in alone)), 1),
+        "decode_tokens_per_s": round(concurrency * _per_second(tpot), 1),
         "total_tokens_per_s": round(statistics.median(one.tokens / one.seconds for one in together), 1),
         "ttft_alone_ms": round(statistics.median(one.timings[0].ttft_ms for one in prefill), 2),
         "ttft_p50_ms": round(statistics.median(timing.ttft_ms for timing in timings), 2),
@@ -79,6 +79,11 @@ def run(  # noqa: PLR0913  (each is one dimension of the workload)
         "tpot_alone_ms": round(statistics.median(one.timings[0].tpot_ms for one in alone), 3),
         "tpot_p50_ms": round(tpot, 3),
     }
+
+
+def _per_second(tpot_ms: float) -> float:
+    """0 where there was no second token, and so no time between two."""
+    return 1000 / tpot_ms if tpot_ms else 0.0
 
 
 class _Bench:

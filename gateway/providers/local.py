@@ -8,12 +8,13 @@ Knows: how the sequences of one call run side by side and end together. Does not
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 
 from cache.embedder import Encoder, EncoderDown
 from engine import api
 from engine.api import Delta, Engine
+from gateway import engine_forms
 from gateway.call import Body, Chunk
 from gateway.embedding_answers import TokenIds, embed
 from gateway.engine_answers import Answer, whole
@@ -93,7 +94,7 @@ class LocalProvider:
                                 events.append(chunk.data)
             except _Broken as broken:
                 presence.broke(broken.error)
-                raise self._told(broken.error, run) from broken.error
+                raise self._told(broken.error, run, engine_forms.asked_in(sending.body)) from broken.error
         last = answer.last()
         if sending.stream:
             yield last
@@ -168,10 +169,10 @@ class LocalProvider:
         if len(self._recent) > _REMEMBERED:
             self._recent.popitem(last=False)
 
-    def _told(self, error: Exception, run: "_Run") -> Exception:
+    def _told(self, error: Exception, run: "_Run", form: str) -> Exception:
         """An engine's error as the gateway's: before the first chunk a GatewayError, after it Partial."""
         if not run.told:
-            return _before(self.name, error)
+            return _before(self.name, error, form)
         return Partial(f"{self.name} broke off its answer: {error}", run.usage())
 
 
@@ -201,6 +202,9 @@ class _Run:
         self._timeout = sending.timeout
         self._idle = sending.idle
         self._tasks = tasks
+        self._going = 0  # sequences that the engine has, or is just asked to take
+        self._held: set[str] = set()  # requests it has no room for yet
+        self._room = asyncio.Semaphore(0)  # one for each sequence that has ended
         self.told = False
 
     def deltas(self) -> AsyncGenerator[tuple[Sequence, Delta], None]:
@@ -208,12 +212,13 @@ class _Run:
         return self._one(self._found[0]) if len(self._found) == 1 else self._many()
 
     def usage(self) -> Usage | None:
-        """What was consumed so far: None unless the engine knows it of every sequence."""
+        """What was consumed so far: None unless the engine knows it of every sequence that it took."""
         for found in self._found:
             usage = self._engine.usage_of(found.request.id)
-            if usage is None:
+            if usage is not None:
+                self._answer.note(found.index, usage)
+            elif found.request.id not in self._held:
                 return None
-            self._answer.note(found.index, usage)
         return self._answer.usage()
 
     async def _one(self, sequence: Sequence) -> AsyncGenerator[tuple[Sequence, Delta], None]:
@@ -236,15 +241,39 @@ class _Run:
                 if delta.finish_reason is not None:
                     return
 
+    async def _was_turned_away(
+        self, sequence: Sequence, put: Callable[[tuple[Sequence, Delta]], Awaitable[None]]
+    ) -> bool:
+        """Answer one of several; True if the engine is full of its siblings, so that there is room once one has ended.
+
+        More sequences than an engine lets wait at once would be refused for ever, by an engine that has nothing to do.
+        Raises _Broken.
+        """
+        self._going += 1
+        try:
+            async with aclosing(self._one(sequence)) as deltas:
+                async for item in deltas:
+                    await put(item)
+        except _Broken as broken:
+            if self._going == 1 or not isinstance(broken.error, api.Overloaded):
+                raise
+            self._held.add(sequence.request.id)
+            return True
+        else:
+            self._room.release()
+            return False
+        finally:
+            self._going -= 1
+
     async def _many(self) -> AsyncGenerator[tuple[Sequence, Delta], None]:
         """All sequences at once, merged in the order in which their tokens come."""
         ready: asyncio.Queue[tuple[Sequence, Delta] | _Broken | None] = asyncio.Queue(_WAITING)
 
         async def pump(sequence: Sequence) -> None:
             try:
-                async with aclosing(self._one(sequence)) as deltas:
-                    async for item in deltas:
-                        await ready.put(item)
+                while await self._was_turned_away(sequence, ready.put):
+                    await self._room.acquire()
+                    self._held.discard(sequence.request.id)
             except _Broken as broken:
                 await ready.put(broken)
             else:
@@ -266,9 +295,11 @@ class _Run:
                 task.cancel()
 
 
-def _before(name: str, error: Exception) -> GatewayError:
+def _before(name: str, error: Exception, form: str = "response_format") -> GatewayError:
+    """`form`: the field of the request that asked for one."""
     if isinstance(error, api.InvalidRequest):
-        return InvalidRequest(str(error), param=error.param, code=error.code)
+        param = form if error.param == "response_format" else error.param
+        return InvalidRequest(str(error), param=param, code=error.code)
     if isinstance(error, api.Overloaded):
         wait = max(1, round(error.retry_after))
         return Overloaded(f"{name} is at its limit: {error}", headers=(("retry-after", str(wait)),))

@@ -13,8 +13,11 @@ import pytest
 
 from engine import EngineFailed, GenerateRequest, Options, SamplingParams, client, open_engine, options
 from engine.__main__ import main
-from engine.api import Delta, Overloaded
+from engine.api import Delta, EngineUsage, Overloaded, TokenLogprob
 from engine.batch_file import Progress, run
+from engine.locate import locate
+from engine.models import loader
+from engine.openai_body import Whole, Wrong, answer, request
 from engine.sim import SimEngine
 from engine.testing import until, write_checkpoint
 
@@ -136,6 +139,99 @@ async def test_an_interrupted_batch_goes_on(tmp_path: Path) -> None:
     assert len(target.read_text().splitlines()) == 6
 
 
+@pytest.mark.parametrize("there", ["my notes", "my notes\n", line("a"), '{"id":"batch_req_1","custom_id":"a"}\n', "\n"])
+async def test_somebody_elses_file_is_not_written_to(tmp_path: Path, there: str) -> None:
+    """A mistyped `--out` emptied the file it named: notes, a data set, another program's results."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(line("a"))
+    target.write_text(there)
+    with pytest.raises(FileExistsError, match="is no answer of a batch"):
+        await run(await sim(), source, target)
+    assert target.read_text() == there
+
+
+async def test_the_requests_are_not_taken_for_their_answers(tmp_path: Path) -> None:
+    """`--out` naming the file of requests cut it off at its first odd line and called the rest answered."""
+    source = tmp_path / "in.jsonl"
+    source.write_text(line("a") + "nonsense\n" + line("b"))
+    before = source.read_text()
+    with pytest.raises(FileExistsError, match="another file"):
+        await run(await sim(), source, source)
+    assert source.read_text() == before
+
+
+async def test_two_lines_of_one_name_are_both_told_of_and_neither_is_lost(tmp_path: Path) -> None:
+    """Answers are known by name: of two lines with one name, or named as a broken one, a later run left one out."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(line("a") + line("a") + line("line-4") + "nonsense\n" + line(""))
+    await run(await sim(), source, target)
+    first = [msgspec.json.decode(one) for one in target.read_bytes().splitlines()]
+    assert sorted((one["id"], one["error"] and one["error"]["code"]) for one in first) == [
+        ("batch_req_1", None),
+        ("batch_req_2", "invalid_line"),
+        ("batch_req_3", None),
+        ("batch_req_4", "invalid_line"),
+        ("batch_req_5", "invalid_line"),
+    ]
+    for kept in range(5):  # whichever of them a kill left
+        target.write_bytes(msgspec.json.encode(first[kept]) + b"\n")
+        assert (await run(await sim(), source, target)).done == 4
+        ids = [msgspec.json.decode(one)["id"] for one in target.read_bytes().splitlines()]
+        assert sorted(ids) == [f"batch_req_{at}" for at in range(1, 6)]
+
+
+async def test_a_file_of_a_windows_editor_is_read_whole(tmp_path: Path) -> None:
+    """Its first line begins with a mark of the encoding and was refused as no JSON."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(b"\xef\xbb\xbf" + line("a").replace("\n", "\r\n").encode())
+    assert (await run(await sim(), source, target)).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": 3}, "logprobs"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"messages": ["x"]}, "messages[0]"),
+        ({"url": "/v1/completions", "tools": [{"function": {"name": "f"}}]}, "tools"),
+        ({"url": "/v1/completions", "logprobs": True}, "logprobs"),
+    ],
+)
+def test_what_would_change_nothing_is_refused(changes: dict[str, Any], param: str) -> None:
+    """Asked for probabilities, calls or a schema like this, a file was answered as if nothing had been asked."""
+    url = changes.pop("url", "/v1/chat/completions")
+    said = {"messages": [{"role": "user", "content": "x"}]} if url == "/v1/chat/completions" else {"prompt": "x"}
+    with pytest.raises(Wrong) as refused:
+        request(url, {**said, **changes}, "name")
+    assert refused.value.param == param
+
+
+def test_legacy_scores_say_where_their_tokens_begin() -> None:
+    """Who cuts a text by its tokens needs `text_offset`, which OpenAI's answers have and ours left out."""
+    scores = [TokenLogprob(token=text, logprob=-1.0, top=[]) for text in ("ab", "c", "d")]
+    whole = Whole(text="abcd", reasoning="", calls=[], logprobs=scores, last=Delta(finish_reason="stop"))
+    body = answer("/v1/completions", "m", 1, whole, EngineUsage(prompt=1, completion=3))
+    assert body["choices"][0]["logprobs"]["text_offset"] == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("said", "flag"),
+    [
+        (["requests.jsonl", "--max-tokens", "5"], "--max-tokens"),
+        (["requests.jsonl", "--temperature", "0"], "--temperature"),
+        (["a text", "--out", "answers"], "--out"),
+        (["a text", "--in-flight", "3"], "--in-flight"),
+    ],
+)
+def test_a_flag_that_would_change_nothing_is_refused(said: list[str], flag: str, capsys: Any) -> None:
+    """`generate FILE --max-tokens 5` wrote answers of any length: each line says its own, and nobody said so."""
+    with pytest.raises(SystemExit):
+        main(["generate", "demo", *said])
+    assert flag in capsys.readouterr().err
+
+
 class Moody(SimEngine):
     """Turns requests away a few times before it answers."""
 
@@ -204,6 +300,31 @@ def test_plan_tells_bytes_and_ceilings(capsys: pytest.CaptureFixture[str]) -> No
     one, many = (found[f"ceiling_decode_tokens_per_s_batch_{batch}_context_128"] for batch in (1, 16))
     assert 0 < one < many
     assert main(["plan", "/nowhere"]) == 1
+
+
+@pytest.mark.parametrize("quant", ["none", "int8", "int4"])
+def test_plan_counts_the_bits_it_was_asked_about(capsys: pytest.CaptureFixture[str], quant: str) -> None:
+    """Fewer bits are asked for where memory is short; the plan told those of unrounded weights."""
+    assert main(["plan", "demo", "--quant", quant, "--kv-dtype", "int8"]) == 0
+    found = msgspec.json.decode(capsys.readouterr().out)
+    loaded = loader.load(locate("demo"), "auto", None, quant)
+    assert found["weights_bytes"] == pytest.approx(loaded.bytes, rel=0.02)
+    assert found["kv_bytes_per_token"] == 576  # as docs/engine.md tells of the demo
+    assert (found["quant"], found["kv_dtype"]) == (quant, "int8")
+
+
+def test_plan_refuses_what_would_not_start(capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan for weights that this device cannot multiply is followed by a download for nothing."""
+    assert main(["plan", "demo", "--quant", "fp8", "--device", "cpu"]) == 1
+    assert "fp8" in capsys.readouterr().err
+
+
+def test_a_bench_of_single_tokens_has_no_gaps_to_tell(capsys: pytest.CaptureFixture[str]) -> None:
+    """`bench --output-tokens 1`, which measures prompts alone, ended in a traceback."""
+    assert main(["bench", "tiny-random:qwen3", "--output-tokens", "1", "--concurrency", "1", "--threads", "1"]) == 0
+    found = msgspec.json.decode(capsys.readouterr().out)
+    assert (found["decode_tokens_per_s"], found["tpot_p50_ms"]) == (0.0, 0.0)
+    assert found["prefill_tokens_per_s"] > 0
 
 
 async def test_processes_of_ones_own_are_kept_alive(tmp_path: Path) -> None:

@@ -1,10 +1,14 @@
 """Frames, recent usage, the simulated engine's own knobs, the bench and the command line."""
 
 import asyncio
+import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
+from threading import Event
 from typing import Any
 
 import msgspec
@@ -12,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine import __main__ as by_hand
 from engine.api import EngineFailed, EngineStats, EngineUsage, GenerateRequest, SamplingParams
 from engine.bench.alone import run
 from engine.frames import (
@@ -31,6 +36,7 @@ from engine.link import Collector
 from engine.preparing import takes_long
 from engine.recent import RecentUsage
 from engine.sim import SimEngine
+from tests.waiting import PATIENCE, until
 
 SUBMIT = Submit(
     handle=3,
@@ -207,3 +213,37 @@ def test_whatever_makes_a_prompt_long_is_prepared_beside_the_event_loop(long: di
     """Megabytes in earlier calls, or in a prediction beside a text, held up everybody of the worker."""
     assert takes_long(GenerateRequest(id="long", sampling=SamplingParams(max_tokens=1), **long))
     assert not takes_long(GenerateRequest(id="short", sampling=SamplingParams(max_tokens=1), text="x"))
+
+
+def test_a_chat_ends_without_another_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C at its prompt waited for Enter: the thread that reads was waited for."""
+    typed, over = Event(), Event()
+
+    def ask() -> None:
+        typed.wait(20)
+        over.set()
+
+    monkeypatch.setattr(by_hand, "_ask", ask)
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(by_hand._typed(), 0.01))
+    assert not over.is_set()
+    typed.set()
+
+
+def test_a_run_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    """A SIGTERM, as every supervisor sends it, left a folder behind each time, and an engine that had to notice."""
+    source, answers = tmp_path / "in.jsonl", tmp_path / "in.answers.jsonl"
+    lines = [
+        {"custom_id": str(at), "url": "/v1/completions", "body": {"prompt": "x", "seed": at}} for at in range(9000)
+    ]
+    source.write_bytes(b"\n".join(map(msgspec.json.encode, lines)))
+    with tempfile.TemporaryDirectory(prefix="e-") as folder:
+        line = ["env", f"TMPDIR={folder}", sys.executable, "-m", "engine", "generate", "tiny-random:qwen3", str(source)]
+        process = subprocess.Popen(line, stderr=subprocess.DEVNULL)
+        try:
+            asyncio.run(until(lambda: answers.exists() and answers.stat().st_size > 0))
+            process.terminate()
+            assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+        assert not list(Path(folder).glob("engine-*"))

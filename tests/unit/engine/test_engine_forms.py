@@ -280,3 +280,9 @@ def test_a_tokenizer_may_know_more_tokens_than_the_model(text: TextTokenizer) ->
     assert fewer.valid(text.encode('{"a": 1}', specials=False)) == text.encode('{"a": 1}', specials=False)
     with pytest.raises(InvalidRequest, match="vocabulary"):
         Vocabulary("no tokenizer", 259, [258]).matcher(translate(Constraint("json")))
+
+
+def test_a_bad_pattern_is_refused_with_what_it_lacks(vocabulary: Vocabulary) -> None:
+    """`regex parse error:.` was all that was said: the compiler draws the pattern over some lines and ends with why."""
+    with pytest.raises(InvalidRequest, match="regex parse error: unclosed group"):
+        vocabulary.check(translate(Constraint("regex", "a(b")))

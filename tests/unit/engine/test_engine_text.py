@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from engine.api import InvalidRequest, SamplingParams
+from engine.api import InvalidRequest, SamplingParams, spelled_bytes
 from engine.frames import Choice, Output
 from engine.locate import ModelNotFound, locate
 from engine.stops import StopMatcher
@@ -37,6 +37,28 @@ def marked() -> TextTokenizer:
 
 
 MARKED = marked()
+
+
+@given(st.text())
+def test_scored_tokens_add_up_to_the_text(text: str) -> None:
+    """Clients put characters of several tokens together by their bytes: each was told as the bytes of a U+FFFD."""
+    made = TextTokenizer(byte_tokenizer(), [])
+    ids = made.encode(text, specials=False)
+    assert b"".join(spelled_bytes(made.spell(one)) for one in ids).decode() == text
+
+
+@given(st.text(alphabet="ab é漢😀\n", max_size=40))
+def test_scored_tokens_of_marked_words_keep_their_space(text: str) -> None:
+    """SentencePiece's words were told without the space before them, so that they did not add up to the answer."""
+    ids = MARKED.encode(text, specials=False)
+    told = b"".join(spelled_bytes(MARKED.spell(one)) for one in ids).decode()
+    assert told == f" {MARKED.decode(ids)}" if ids else not told
+
+
+@pytest.mark.parametrize("token", ["a", "bytes:", "bytes:\\xc3x", "\ufffd", "ä", ""])
+def test_only_parts_of_characters_are_read_as_bytes(token: str) -> None:
+    """An answer may well speak of bytes."""
+    assert spelled_bytes(token) == token.encode()
 
 
 def pieces(tokenizer: TextTokenizer, ids: list[int]) -> list[str]:
@@ -151,7 +173,7 @@ def test_tokens_past_the_stop_are_counted_not_shown(tokenizer: TextTokenizer) ->
     assert delta.logprobs is not None
     assert [one.token for one in delta.logprobs] == ["H", "i", "!"]
     last = made.push(Output(handle=1, tokens=ids[:1], choices=[Choice(-0.5, [])], finish="abort"))
-    assert (last.text, last.token_ids, last.finish_reason) == ("", ids[:1], "stop")
+    assert (last.text, last.token_ids, last.finish_reason, last.stopped_by) == ("", ids[:1], "stop", "!")
 
 
 def test_end_token_is_not_text_and_held_text_comes_out(tokenizer: TextTokenizer) -> None:

@@ -293,6 +293,11 @@ BAD: list[dict[str, Any]] = [
     {"sampling": SamplingParams(max_tokens=5, stop=tuple(map(str, range(5000))))},
     {"sampling": SamplingParams(max_tokens=5, repetition_penalty=0.0)},
     {"sampling": SamplingParams(max_tokens=0)},
+    # These are numbers to Python and none to a frame: the connection was closed, and everybody's answers on it ended.
+    {"sampling": SamplingParams(max_tokens=5, stop_token_ids=(True,))},
+    {"sampling": SamplingParams(max_tokens=5, logit_bias={True: 1.0})},
+    {"sampling": SamplingParams(max_tokens=True)},
+    {"messages": None, "token_ids": [1, True]},
 ]
 
 
@@ -302,3 +307,43 @@ def test_bad_requests_are_refused_before_the_engine_hears_of_them(at: int) -> No
     with pytest.raises(InvalidRequest) as refused:
         prepare(ask(**BAD[at]), text_of(HERMES), info())
     assert refused.value.param
+
+
+EMAIL = r"^(?!\.)(?!.*\.\.)[a-z]+@[a-z]+$"
+ODD: list[tuple[str, dict[str, Any]]] = [
+    ("uniqueItems", {"type": "array", "uniqueItems": True}),
+    ("format", {"type": "string", "format": "path"}),
+    ("propertyNames", {"type": "object", "propertyNames": {"type": "string"}}),
+    ("not", {"not": {"type": "string"}}),
+    ("oneOf", {"oneOf": [{"type": "integer"}, {"type": "number"}]}),
+    ("look-around", {"type": "string", "pattern": EMAIL}),
+    ("look-around", {"type": "object", "patternProperties": {EMAIL: {"type": "string"}}}),
+]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize(("keyword", "schema"), ODD)
+def test_a_tool_may_say_more_than_a_grammar_can_hold_to(choice: Any, keyword: str, schema: dict[str, Any]) -> None:
+    """One tool of an MCP server or of zod with such a keyword made every request of an agent a 400."""
+    parameters = {"type": "object", "properties": {"a": schema, "b": {"type": "integer"}}, "required": ["b"]}
+    text = text_of(HERMES)
+    offered: list[dict[str, object]] = [{"name": "f", "parameters": parameters}]
+    ready = prepare(ask(tools=Tools(functions=offered, choice=choice)), text, info())
+    call = '<tool_call>\n{"name": "f", "arguments": {"b": %s}}\n</tool_call>'
+    assert allowed(text, ready.grammar, call % "5"), keyword
+    assert not allowed(text, ready.grammar, call % '"5"'), "what can be held to still is"
+    strict: list[dict[str, object]] = [{**offered[0], "strict": True}]
+    with pytest.raises(InvalidRequest, match=keyword) as refused:
+        prepare(ask(tools=Tools(functions=strict, choice=choice)), text, info())
+    assert refused.value.param == "tools"
+
+
+def test_data_in_a_schema_is_left_alone() -> None:
+    """What a constant holds is no pattern, whatever its name."""
+    parameters = {"type": "object", "properties": {"a": {"const": {"pattern": "(?=x)"}}}, "required": ["a"]}
+    text = text_of(HERMES)
+    ready = prepare(
+        ask(tools=Tools(functions=[{"name": "f", "parameters": parameters}], choice="required")), text, info()
+    )
+    call = '<tool_call>\n{"name": "f", "arguments": {"a": {"pattern":"(?=x)"}}}\n</tool_call>'
+    assert allowed(text, ready.grammar, call)

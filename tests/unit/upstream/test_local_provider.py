@@ -44,6 +44,11 @@ async def run(provider: LocalProvider, what: Sending) -> list[Chunk]:
         return [chunk async for chunk in chunks]
 
 
+def choices(chunk: Chunk) -> list[Any]:
+    found: Any = chunk.data["choices"]
+    return found
+
+
 async def local(engine: Any = None, encoder: Any = None) -> LocalProvider:
     engine = engine or SimEngine()
     await engine.start()
@@ -80,12 +85,42 @@ REFUSED: list[tuple[str, object]] = [
     ("guided_regex", 5),
     ("structured_outputs", {"nonsense": 1}),
     ("stop_token_ids", "5"),
+    ("stop_token_ids", [True]),
+    ("priority", "high"),
+    ("chat_template_kwargs", 5),
+    ("chat_template_kwargs", {"enable_thinking": "no"}),
+    ("best_of", "3"),
     ("modalities", ["text", "audio"]),
     ("audio", {"voice": "alloy", "format": "mp3"}),
     ("prediction", {"type": "content", "content": 5}),
     ("web_search_options", {}),
     ("best_of", 3),
 ]
+
+
+@pytest.mark.parametrize("operation", ["chat", "completion"])
+async def test_the_stop_string_that_ended_an_answer_is_named(operation: Operation) -> None:
+    """Anthropic's clients tell `stop_sequence` from `end_turn` by it; whatever stopped, they read `end_turn`, null."""
+    ask = {**(ASK if operation == "chat" else {"prompt": "hi"}), "max_tokens": 9, "stop": ["never", "b"]}
+    provider = await local(SimEngine(text="a b c"))
+    streamed = await run(provider, sending(ask, operation, stream=True))
+    (whole,) = await run(provider, sending(ask, operation))
+    assert choices(whole)[0]["stop_reason"] == "b"
+    assert [choices(one)[0]["stop_reason"] for one in streamed if one.finish] == ["b"]
+    (unstopped,) = await run(provider, sending({**ask, "stop": "never"}, operation))
+    assert "stop_reason" not in choices(unstopped)[0]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("guided_regex", "("), ("structured_outputs", {"regex": "("}), ("response_format", {"type": "json_object"})],
+)
+async def test_a_form_is_refused_by_the_name_it_was_asked_for_by(field: str, value: object) -> None:
+    """Who never wrote `response_format` looked in vain for what to mend in it."""
+    said = api.InvalidRequest("The form asked for cannot be used: it is odd.", param="response_format")
+    with pytest.raises(InvalidRequest) as caught:
+        await run(await local(Spoken(said)), sending({**ASK, field: value}))
+    assert caught.value.param == field
 
 
 @pytest.mark.parametrize(("field", "value"), REFUSED)
@@ -370,6 +405,17 @@ async def test_log_probabilities_in_both_shapes() -> None:
     assert told["choices"][0]["logprobs"]["top_logprobs"] == [{"a": -0.5, "c": -3.0}]  # what was said is always there
 
 
+async def test_offsets_count_characters_not_tokens() -> None:
+    """Behind a character of several tokens every `text_offset` pointed too far into the text."""
+    parts = [TokenLogprob(token, -1.0, []) for token in ("h", "bytes:\\xc3", "bytes:\\xa9", "llo", "!")]
+    engine = Spoken(Delta(text="hé", logprobs=parts[:3]), Delta(text="llo!", logprobs=parts[3:]), END)
+    legacy: Any = (await run(await local(engine), sending({"prompt": "x", "logprobs": 0}, "completion")))[0].data
+    assert legacy["choices"][0]["logprobs"]["text_offset"] == [0, 1, 1, 2, 5]
+    chat: Any = (await run(await local(engine), sending({**ASK, "logprobs": True})))[0].data
+    told = [byte for token in chat["choices"][0]["logprobs"]["content"] for byte in token["bytes"]]
+    assert bytes(told).decode() == "héllo!"
+
+
 async def test_usage_counts_a_prompt_once_and_every_choice() -> None:
     """Two choices of one prompt read it once; two prompts are two."""
     provider = await local(Spoken(Delta(text="a"), END))
@@ -638,3 +684,51 @@ async def test_a_suspect_waits_for_its_turn_no_longer_than_it_may() -> None:
     one, two = await asyncio.gather(run(provider, crowd[0]), run(provider, hurried), return_exceptions=True)
     assert isinstance(one, list)
     assert isinstance(two, UpstreamTimeout)
+
+
+class Narrow(SimEngine):
+    """A simulated engine that has room for so many requests at once."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__(tpot_ms=1.0)
+        self.room, self.now, self.most = room, 0, 0
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        if self.now >= self.room:
+            raise api.Overloaded("no room", retry_after=1.0)
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            async with aclosing(super().generate(request)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        finally:
+            self.now -= 1
+
+
+@pytest.mark.parametrize("body", [{"prompt": ["p"] * 9}, {"prompt": ["p", "q", "r"], "n": 3}])
+async def test_more_prompts_than_may_wait_are_answered_one_after_another(body: Body) -> None:
+    """An idle engine refused 300 prompts in one call, as a full one does, and would have for ever."""
+    engine = Narrow(2)
+    (whole,) = await run(await local(engine), sending({**body, "max_tokens": 3}, "completion"))
+    assert [choice["index"] for choice in choices(whole)] == list(range(9))
+    assert all(choice["text"] for choice in choices(whole))
+    assert (engine.most, whole.usage and whole.usage.completion) == (2, 27)
+
+
+async def test_a_call_that_gets_no_room_at_all_is_turned_away() -> None:
+    """Where others have the room there is nothing of its own to wait for: it must hear when to come again."""
+    with pytest.raises(Overloaded):
+        await run(await local(Narrow(0)), sending({"prompt": ["p"] * 9, "max_tokens": 3}, "completion"))
+
+
+async def test_what_was_never_begun_keeps_no_secret_of_what_was() -> None:
+    """Who leaves a call of many prompts pays for those that ran: what waited for room has no usage to wait for."""
+    provider = await local(Narrow(2))
+    async with aclosing(
+        provider.send(sending({"prompt": ["p"] * 9, "max_tokens": 400}, "completion", stream=True))
+    ) as it:
+        await anext(it)
+    found = await provider.consumed("a")
+    assert found is not None
+    assert found.completion > 0
