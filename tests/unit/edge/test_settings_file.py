@@ -149,8 +149,8 @@ def test_a_mistake_tells_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("cache: {judge: {model: nope/judge}}", "cache.judge.model: The model `nope/judge` does not exist"),
         ("cache: {judge: {model: embed}}", "cache.judge.model: embed makes embeddings"),
         (
-            "budgets: [{scope: org, limit_usd: 1, on_exhausted: 'degrade:smal'}]",
-            "budgets: org: on_exhausted: The model `smal` does not exist",
+            "budgets: [{scope: org, limit_usd: 1, on_exhausted: 'degrade:nosuch'}]",
+            "budgets: org: on_exhausted: The model `nosuch` does not exist",
         ),
     ],
 )
