@@ -49,6 +49,10 @@ _ENDS = (
     | _HELP
     | _GET
 )
+_HELPERS = _BE | _GET | _HELP
+_BEFORE_PASSIVE = _BE | _GET
+_NOT_BETWEEN = _ENDS - {"not"}
+_BEFORE_NAMED = _BEFORE_NOUN | _ENDS
 # What follows `by` without doing anything.
 _NOBODY = bag("default hand law mistake accident chance now then mail post email phone train car bus plane far itself")
 # Verbs that say nothing of the topic, and yet of whom it is about.
@@ -82,20 +86,25 @@ def parts_exchanged(a: Facts, b: Facts) -> bool:
     if not a.content_set & b.content_set:
         return False
     there = clauses(b)
-    return bool(there) and any(_are_exchanged(one, other) for one in clauses(a) for other in there)
+    return any(_are_exchanged(one, other) for one in clauses(a) for other in _of_one_doing(one.verb, there))
+
+
+def _of_one_doing(verb: str, there: tuple[Clause, ...]) -> Iterator[Clause]:
+    """Clauses of the same verb, of a synonym, or of another form of it; none where both do it to each other."""
+    if verb in MUTUAL:
+        return
+    alike, itself, begins = SYNONYMS.get(verb, ()), frozenset((verb,)), verb[:3]
+    for other in there:
+        same = other.verb == verb or other.verb in alike
+        if (same or (other.verb[:3] == begins and related(other.verb, itself))) and other.verb not in MUTUAL:
+            yield other
 
 
 def _are_exchanged(one: Clause, other: Clause) -> bool:
-    if not _is_one_doing(one.verb, other.verb) or one.verb in MUTUAL or other.verb in MUTUAL:
-        return False
     return any(
         _have_changed((one.parties[i], one.parties[j]), (other.parties[i], other.parties[j]))
         for i, j in combinations(range(len(one.parties)), 2)
     ) or _does_what_was_done(one, other)
-
-
-def _is_one_doing(verb: str, other: str) -> bool:
-    return verb == other or other in SYNONYMS.get(verb, ()) or related(verb, frozenset((other,)))
 
 
 def _have_changed(one: tuple[frozenset[str], frozenset[str]], other: tuple[frozenset[str], frozenset[str]]) -> bool:
@@ -124,12 +133,13 @@ def _verbal(facts: Facts) -> Iterator[Clause]:
         if not i or not _may_be_verb(facts, i):
             continue
         helper = _helper(facts, i)
-        if helper is not None and facts.words[helper] in _BE | _GET and not word.endswith("ing"):
+        if helper is not None and facts.words[helper] in _BEFORE_PASSIVE and not word.endswith("ing"):
             if is_participle(word):
                 yield _clause(facts, i, _doers(facts, helper, i), _subject(facts, helper, i))
         elif helper is not None:
-            subject = _subject(facts, helper, i)
-            yield _clause(facts, i, subject, _objects(facts, i, helper, inverted=_inverted(facts, helper, i)))
+            between = _phrase(facts, range(helper + 1, i))
+            found = _objects(facts, i, helper, inverted=bool(between))
+            yield _clause(facts, i, between or _before(facts, helper), found)
         elif _is_alone(facts, i):
             yield _clause(facts, i, _before(facts, i), _objects(facts, i, i, inverted=False))
 
@@ -148,7 +158,8 @@ def _clause(facts: Facts, i: int, agents: frozenset[str], patients: frozenset[st
 
 
 def _may_be_verb(facts: Facts, i: int) -> bool:
-    if facts.stems[i] not in facts.content_set | _COMMON or facts.stems[i] in facts.names:
+    base = facts.stems[i]
+    if (base not in facts.content_set and base not in _COMMON) or base in facts.names:
         return False
     if facts.words[i] in _BESIDE_VERB or _is_adverb(facts, i):
         return False
@@ -159,7 +170,7 @@ def _is_alone(facts: Facts, i: int) -> bool:
     """Whether the word at `i` is a verb without an auxiliary: after `to`, or where who does it is asked for, is a
     person, a name, or the antecedent of a clause. "Unsaved documents" have none of these."""
     word, before = facts.words[i], facts.words[i - 1]
-    if before == "to" or before == "who":
+    if before in ("to", "who"):
         return True
     if word.endswith("ing"):
         return False
@@ -183,21 +194,17 @@ def _helper(facts: Facts, i: int) -> int | None:
     """The auxiliary that belongs to the verb at `i`: next to it, or with a subject between that is no clause itself."""
     for j in range(i - 1, max(-1, i - 2 - _LONGEST), -1):
         word = facts.words[j]
-        if word in _BE | _GET | _HELP:
+        if word in _HELPERS:
             return j
         if word in _PRONOUNS and any(stem in facts.content_set for stem in facts.stems[j + 1 : i]):
             return None  # "can I use expired …": the verb is `use`
-        if word in _ENDS - {"not"} or (word not in _BESIDE_VERB and _looks_finite(facts, j)):
+        if word in _NOT_BETWEEN or (word not in _BESIDE_VERB and _looks_finite(facts, j)):
             return None
     return None
 
 
 def _looks_finite(facts: Facts, j: int) -> bool:
     return facts.words[j].endswith("ed") and len(facts.words[j]) > 4 and facts.stems[j] in facts.content_set
-
-
-def _inverted(facts: Facts, helper: int, i: int) -> bool:
-    return bool(_phrase(facts, range(helper + 1, i)))
 
 
 def _subject(facts: Facts, helper: int, i: int) -> frozenset[str]:
@@ -294,12 +301,11 @@ def _fronted(facts: Facts, helper: int, found: frozenset[str]) -> frozenset[str]
 def _doers(facts: Facts, helper: int, i: int) -> frozenset[str]:
     """Of a passive: after `by`, or "by whom" and "who … by" in front."""
     for j in range(i + 1, min(i + 2 + _LONGEST, len(facts.words))):
-        if facts.words[j] == "by" and facts.words[j + 1 : j + 2] and facts.words[j + 1] in _NOBODY:
-            return frozenset()
         if facts.words[j] == "by":
-            if j + 1 < len(facts.words) and (found := _after(facts, j)):
-                return found
-            return frozenset({_WHO}) if not _ASKED.isdisjoint(facts.words[:helper]) else frozenset()
+            if not _NOBODY.isdisjoint(facts.words[j + 1 : j + 2]):
+                return frozenset()
+            asked = not _ASKED.isdisjoint(facts.words[:helper])
+            return _after(facts, j) or frozenset({_WHO} if asked else ())
     for j in range(helper):
         if facts.words[j] == "by" and j + 1 < helper and facts.words[j + 1] in _ASKED:
             return _phrase(facts, range(j + 2, helper)) | {_WHO}
@@ -314,7 +320,7 @@ def _nominal(facts: Facts) -> Iterator[Clause]:
             continue
         of = _after(facts, i + 1)
         j = i - 1
-        while j >= 0 and facts.words[j] not in _BEFORE_NOUN | _ENDS:
+        while j >= 0 and facts.words[j] not in _BEFORE_NAMED:
             j -= 1
         if j < 0 or not of:
             continue
