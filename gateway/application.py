@@ -28,7 +28,8 @@ class App(Litestar):
     """Litestar with a short cut: requests for the data plane go to their endpoints before it looks at anything.
 
     The endpoints answer every failure themselves, so nothing that Litestar would add is lost; whatever else comes on
-    their paths (another method, `HEAD`) takes the usual way. `data_plane`: endpoints by path. `doors`: who turns
+    their paths (another method) takes the usual way. `HEAD` is answered as `GET` is (RFC 9110 §9.3.2); the server
+    leaves the body out, by its own copy of the scope. `data_plane`: endpoints by path. `doors`: who turns
     newcomers away before that, for a server that asks (`gateway.server_protocol`), and `sockets` what WebSockets are
     spoken on. `control`: what answers on all paths of its own. `drain`: lets go of those who would stay to the end of
     something that goes on without them; called when no request is let in any more.
@@ -51,6 +52,8 @@ class App(Litestar):
             await self.sockets[path](scope, receive, send)  # the server lets no other in
             return
         send = self.trouble.told(send) if scope["type"] == "lifespan" else send
+        if scope.get("method") == "HEAD":
+            scope = {**scope, "method": "GET"}
         endpoint = self.data_plane.get(path) if scope.get("method") == "POST" else None
         if endpoint is None:
             endpoint = self.control if self.control.owns(path) else super().__call__
