@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -71,6 +72,7 @@ class EngineClient:
         self._link: Link | None = None
         self._open: dict[str, Collector] = {}  # by request id, while its stream is open
         self._recent = RecentUsage()
+        self._handles = count(1)
         self._restarts = -1
         self._group: asyncio.TaskGroup | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -202,7 +204,7 @@ class EngineClient:
             await loop.sock_connect(connected, str(self._path))
             peer = Peer(connected)
             try:
-                _, link = await loop.create_unix_connection(lambda: Link(self._monotonic), sock=connected.dup())
+                _, link = await loop.create_unix_connection(lambda: Link(self._monotonic, self._handles), sock=connected.dup())
                 return await self._serve(link, peer)
             finally:
                 peer.close()
