@@ -300,6 +300,18 @@ vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.75
     assert load_of("vllm", b"process_cpu_seconds_total 3\n") is None
 
 
+@pytest.mark.parametrize("told", ["1e", "--", ".", "-50", "1e999", "NaN", "+Inf"])
+def test_what_no_load_can_be_is_told_as_none(told: str) -> None:
+    """One line of one server that is no number ended the reading of all servers for good; less than nothing under
+    way would draw every request, infinitely many none.
+    """
+    lines = f"vllm:num_requests_running {told}\nvllm:num_requests_waiting 1\n"
+    assert load_of("vllm", lines.encode()) is None
+    full = load_of("vllm", b"vllm:num_requests_running 1\nvllm:kv_cache_usage_perc 87\n")  # a percentage
+    assert full is not None
+    assert full.kv_used == 1.0
+
+
 async def test_a_name_of_the_network_is_its_servers(tmp_path: Path) -> None:
     """A headless service names its pods; who comes and goes is found without a restart."""
     del tmp_path
