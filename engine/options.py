@@ -29,6 +29,7 @@ _HELP = {
     "chunk": "tokens of a prompt in one step while others decode; default: 128, on a GPU 512",
 }
 _MIB = 2**20
+BY_TEXT = ("off", "predicted", "ngram")  # ways to guess without another model
 
 
 Count = Annotated[int, Meta(ge=1)]

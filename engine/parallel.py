@@ -75,7 +75,7 @@ class Sharded:
     def local(self, spec: Spec) -> Spec:
         """Raises CannotDivide."""
         world = self._me.world
-        _divisible(spec, world)
+        divisible(spec, world)
         return replace(
             self._inner.local(spec),
             heads=spec.heads // world,
@@ -101,7 +101,8 @@ class Sharded:
         return whole.chunk(self._me.world)[self._me.rank].contiguous()
 
 
-def _divisible(spec: Spec, world: int) -> None:
+def divisible(spec: Spec, world: int) -> None:
+    """Raises CannotDivide."""
     for name, count in (("heads", spec.heads), ("kv_heads", spec.kv_heads), ("feed_forward", spec.feed_forward)):
         if count % world:
             raise CannotDivide(f"{count} {name} cannot be divided among {world} processes.")
@@ -190,7 +191,7 @@ class Leader(Decoder):
 def lead(model: str, options: Options) -> Decoder:
     """Start `options.tensor_parallel - 1` followers, load this process's share. Raises EngineError."""
     world = options.tensor_parallel
-    _divisible(read_spec(loader.read_config(locate(model))), world)
+    divisible(read_spec(loader.read_config(locate(model))), world)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     line = ["--model", model, "--world", str(world), "--port", str(port), "--dtype", options.dtype]

@@ -319,6 +319,22 @@ def test_plan_refuses_what_would_not_start(capsys: pytest.CaptureFixture[str]) -
     assert "fp8" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--tensor-parallel", "3"], "among 3 processes"),
+        (["--speculate", "ngrm"], "off, predicted, ngram, or a model"),
+        (["--speculate", "tiny-random:qwen3"], "vocabulary or window differs"),
+    ],
+)
+def test_plan_refuses_parts_and_guesses_that_would_not_start(
+    capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+) -> None:
+    """It told bytes and speeds of an engine that ends at its start."""
+    assert main(["plan", "demo", *flags]) == 1
+    assert told in capsys.readouterr().err
+
+
 def test_a_bench_of_single_tokens_has_no_gaps_to_tell(capsys: pytest.CaptureFixture[str]) -> None:
     """`bench --output-tokens 1`, which measures prompts alone, ended in a traceback."""
     assert main(["bench", "tiny-random:qwen3", "--output-tokens", "1", "--concurrency", "1", "--threads", "1"]) == 0
