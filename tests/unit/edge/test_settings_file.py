@@ -197,7 +197,10 @@ def test_names_and_addresses_are_checked_before_a_start(tmp_path: Path, written:
     [
         ("{model: dmeo}", "engines.e.model: Model 'dmeo': "),
         ("{model: 'tiny-random:nonsense'}", "engines.e.model: Unknown family 'nonsense'"),
-        ("{model: demo, speculate: ngrm}", "engines.e.speculate: speculate is one of off, predicted, ngram, or a model."),
+        (
+            "{model: demo, speculate: ngrm}",
+            "engines.e.speculate: speculate is one of off, predicted, ngram, or a model.",
+        ),
     ],
 )
 def test_models_of_engines_are_looked_for(tmp_path: Path, written: str, told: str) -> None:
