@@ -1,8 +1,8 @@
 """Whether this gateway may take requests: not while engines and the encoder load for the first time.
 
 Knows: which parts were ready once, which have said that they cannot serve. Does not know: HTTP, upstreams, how a part
-is started again. What is down does not take the rest along: hits, other models and upstreams go on being answered, and a
-balancer that sends nobody here any more would end those as well.
+is started again. What is down does not take the rest along: hits, other models and upstreams go on being answered, and
+a balancer that sends nobody here any more would end those as well.
 """
 
 from collections.abc import Callable, Mapping
