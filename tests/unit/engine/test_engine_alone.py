@@ -291,6 +291,17 @@ def test_options_survive_the_command_line() -> None:
             options.given(parser.parse_args(flag.split()))
 
 
+def test_options_by_name_are_read_from_text_and_none_is_ignored() -> None:
+    """`serve run … threads=1` hands on text, which no replica started with, and what was misspelt changed nothing."""
+    assert options.named({"threads": "2", "memory": 2**20, "graphs": "false", "quant": "int8"}) == Options(
+        threads=2, memory=2**20, graphs=False, quant="int8"
+    )
+    with pytest.raises(ValueError, match=r"no option 'thraeds'. Known: threads"):
+        options.named({"thraeds": 1})
+    with pytest.raises(ValueError, match=r"^threads: "):
+        options.named({"threads": "many"})
+
+
 def test_plan_tells_bytes_and_ceilings(capsys: pytest.CaptureFixture[str]) -> None:
     """Who buys a machine wants to know before the download."""
     assert main(["plan", "tiny-random:qwen3", "--max-sequences", "2"]) == 0
