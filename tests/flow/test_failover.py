@@ -123,6 +123,7 @@ async def test_a_whole_answer_is_waited_for_as_long_as_its_provider_says(tmp_pat
         entries = await gateway.entries()
         assert [entry["source"] for entry in entries] == ["upper_bound", "provider"]
         assert all(entry["amount_nano"] > 0 for entry in entries)
+        assert gateway.services.deployments is not None
         found = {place.target: place.failed_in_a_row for place in gateway.services.deployments.told()}
         assert found == {"hung/m": 1, "up/m": 0}
 

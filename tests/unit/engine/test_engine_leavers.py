@@ -160,7 +160,8 @@ class _Timed(_Leg):
 
     def __init__(self, queue_ms: float, ttft_ms: float, finish: FinishReason = "length") -> None:
         super().__init__(EngineUsage(prompt=100, completion=1))
-        self.timing, self.finish = Timing(queue_ms=queue_ms, ttft_ms=ttft_ms, tpot_ms=1.0), finish
+        self.timing = Timing(queue_ms=queue_ms, ttft_ms=ttft_ms, tpot_ms=1.0)
+        self.finish: FinishReason = finish
         self.asked: list[GenerateRequest] = []
 
     async def generate(self, request: GenerateRequest) -> "object":
