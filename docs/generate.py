@@ -48,6 +48,7 @@ ABOUT: dict[str, str] = {
     "providers.<name>.base_url": "Where it is, `/v1` included.",
     "providers.<name>.api_key": "Its credential, best as `${NAME}` of the environment; `none` sends none.",
     "providers.<name>.first_chunk_timeout": "Longest wait for the first chunk; then the next candidate is tried.",
+    "providers.<name>.answer_timeout": "The same for answers that are not streamed; left out: the request's own time.",
     "providers.<name>.idle_timeout": "Longest gap between chunks; then the answer counts as broken off.",
     "providers.<name>.max_in_flight": "Calls at once.",
     "providers.<name>.billing": "What a connection closed early costs there: the tokens so far (the default of"

@@ -220,6 +220,7 @@ class EngineStats(Struct, frozen=True, kw_only=True):
 
     `batch`: sequences in the last step. `step_ms`: a step's time, smoothed; `step_p50_ms`: the median of the last ones.
     `sleeping`: 0 awake, 1 without keys and values, 2 without weights too; `wake_ms`: how long the last waking took.
+    `failed`: it has said that it cannot serve, and why in `loading`.
     """
 
     ready: bool
@@ -239,6 +240,7 @@ class EngineStats(Struct, frozen=True, kw_only=True):
     restarts: int = 0
     sleeping: int = 0
     wake_ms: float = 0.0
+    failed: bool = False
 
 
 class Spread(Struct, kw_only=True):

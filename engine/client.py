@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -71,6 +72,7 @@ class EngineClient:
         self._link: Link | None = None
         self._open: dict[str, Collector] = {}  # by request id, while its stream is open
         self._recent = RecentUsage()
+        self._handles = count(1)
         self._restarts = -1
         self._group: asyncio.TaskGroup | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -102,7 +104,8 @@ class EngineClient:
 
     def stats(self) -> EngineStats:
         if self._link is None or self._link.info is None or self._text is None:
-            return EngineStats(ready=False, loading=self._failed or self._problem, restarts=max(self._restarts, 0))
+            why, failed = self._failed or self._problem, bool(self._failed)
+            return EngineStats(ready=False, loading=why, restarts=max(self._restarts, 0), failed=failed)
         age = self._monotonic() - self._link.heard
         return msgspec.structs.replace(self._link.stats, heartbeat_age_s=age, restarts=max(self._restarts, 0))
 
@@ -174,7 +177,8 @@ class EngineClient:
 
     def _ready(self) -> tuple[Link, ModelText]:
         if self._link is None or self._link.info is None or self._text is None:
-            raise EngineFailed(f"Engine {self._model!r} is not ready: {self._failed or self._problem}.")
+            why = self._failed or self._problem
+            raise EngineFailed(f"Engine {self._model!r} is not ready: {why.removesuffix('.')}.")
         return self._link, self._text
 
     async def _keep_connected(self) -> None:
@@ -202,7 +206,9 @@ class EngineClient:
             await loop.sock_connect(connected, str(self._path))
             peer = Peer(connected)
             try:
-                _, link = await loop.create_unix_connection(lambda: Link(self._monotonic), sock=connected.dup())
+                _, link = await loop.create_unix_connection(
+                    lambda: Link(self._monotonic, self._handles), sock=connected.dup()
+                )
                 return await self._serve(link, peer)
             finally:
                 peer.close()

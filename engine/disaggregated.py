@@ -8,9 +8,11 @@ A request is computed by the first process as a prompt with one token, which is 
 the second process finds them as a prefix hit and answers. Prompts shorter than two blocks go to the second at once.
 """
 
+import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -41,19 +43,29 @@ _KEPT = 4096  # requests that left early, of which the decode process still has 
 class _Visit:
     """One request on its way. `read`: what the prefill process says it consumed, None when it never went there.
 
-    `answering`: the decode process has it, and is to say what it consumed there.
+    `over`: why it ends without an answer. `answering`: the decode process has it, and is to say what it consumed there.
+    `queued_ms`, `took_ms`: in the prefill process's queue, and until the decode process was asked.
     """
 
     def __init__(self) -> None:
-        self.aborted = False
+        self.over: Literal["abort", "deadline"] | None = None
         self.answering = False
         self.read: EngineUsage | None = None
+        self.queued_ms = self.took_ms = 0.0
+
+    def timed(self, timing: Timing) -> Timing:
+        """What the decode process says of its own part, as the client has waited for it."""
+        queue, ttft = timing.queue_ms + self.queued_ms, timing.ttft_ms + self.took_ms
+        return replace(timing, queue_ms=queue, ttft_ms=ttft)
 
 
 class DisaggregatedEngine:
     """`Engine` over two of the same model. It starts and stops both."""
 
-    def __init__(self, prefill: EngineClient, decode: EngineClient) -> None:
+    def __init__(
+        self, prefill: EngineClient, decode: EngineClient, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._monotonic = monotonic
         self._prefill = prefill
         self._decode = decode
         self._visits: dict[str, _Visit] = {}
@@ -90,7 +102,7 @@ class DisaggregatedEngine:
     def abort(self, request_id: str) -> None:
         visit = self._visits.get(request_id)
         if visit is not None:
-            visit.aborted = True
+            visit.over = "abort"
             self._prefill.abort(request_id)
             self._decode.abort(request_id)
 
@@ -113,12 +125,14 @@ class DisaggregatedEngine:
             raise InvalidRequest(f"Request id {request.id!r} is in use.")
         tokens = (await self._decode.prepared(request)).tokens  # what is refused is refused before it costs anything
         visit = self._visits[request.id] = _Visit()
+        began = self._monotonic()
         try:
             # A prompt whose tokens are scored is computed whole where it is answered, whatever is cached.
             if len(tokens) > _WORTH and request.sampling.prompt_logprobs is None:
                 await self._read(request, tokens, visit)
-            if visit.aborted:
-                yield self._ended(request.id, visit)
+            visit.took_ms = (self._monotonic() - began) * 1000
+            if visit.over is not None:
+                yield self._ended(request.id, visit, visit.over)
                 return
             async with aclosing(self._answer(request, visit)) as deltas:
                 async for delta in deltas:
@@ -129,6 +143,8 @@ class DisaggregatedEngine:
     async def _answer(self, request: GenerateRequest, visit: _Visit) -> AsyncGenerator[Delta, None]:
         """The leg of the answer. What that process refuses before its first delta it never had."""
         began, visit.answering = False, True
+        if request.deadline_ms is not None:  # one bound for both queues
+            request = replace(request, deadline_ms=max(1.0, request.deadline_ms - visit.queued_ms))
         try:
             async with aclosing(self._decode.generate(request)) as deltas:
                 async for delta in deltas:
@@ -157,8 +173,9 @@ class DisaggregatedEngine:
         async with aclosing(self._prefill.generate(plain)) as deltas:
             async for delta in deltas:
                 visit.read, finish = delta.usage or visit.read, delta.finish_reason
-        if visit.aborted or finish == "abort":
-            visit.aborted = True
+                visit.queued_ms = delta.timing.queue_ms if delta.timing else visit.queued_ms
+        if visit.over is not None or finish in ("abort", "deadline"):
+            visit.over = "deadline" if visit.over is None and finish == "deadline" else "abort"
             return
         if finish != "length":
             raise EngineFailed(f"The prefill process ended a prompt with {finish}.")
@@ -174,13 +191,13 @@ class DisaggregatedEngine:
             return delta
         usage = _together(delta.usage, visit.read)
         self._recent.put(request_id, usage)
-        return replace(delta, usage=usage)
+        return replace(delta, usage=usage, timing=None if delta.timing is None else visit.timed(delta.timing))
 
-    def _ended(self, request_id: str, visit: _Visit) -> Delta:
+    def _ended(self, request_id: str, visit: _Visit, reason: Literal["abort", "deadline"]) -> Delta:
         usage = _prompt_only(visit.read) or EngineUsage(prompt=0, completion=0)
         self._recent.put(request_id, usage)
-        timing = Timing(queue_ms=0.0, ttft_ms=0.0, tpot_ms=0.0)
-        return Delta(finish_reason="abort", usage=usage, timing=timing)
+        timing = Timing(queue_ms=visit.queued_ms, ttft_ms=0.0, tpot_ms=0.0)
+        return Delta(finish_reason=reason, usage=usage, timing=timing)
 
 
 def _together(written: EngineUsage, read: EngineUsage | None) -> EngineUsage:

@@ -15,11 +15,11 @@ from engine.api import EngineFailed
 from engine.blocks import BLOCK
 from engine.core import EngineCore, plan_blocks
 from engine.grammar import Vocabulary
-from engine.locate import locate
+from engine.locate import locate, locate_draft
 from engine.models import loader
 from engine.models.decoder import Decoder
 from engine.models.packed import Packed
-from engine.models.spec import UnsupportedModel, read_spec
+from engine.models.spec import Spec, UnsupportedModel, read_spec
 from engine.options import Options
 from engine.parallel import Leader, lead
 from engine.preparing import load_text
@@ -160,12 +160,18 @@ def _runner(decoder: Decoder, options: Options) -> tuple[Runner, int]:
 
 def _draft(options: Options, decoder: Decoder) -> Decoder | None:
     """Raises EngineError when it cannot be loaded or speaks another vocabulary."""
-    if options.speculate in ("off", "predicted", "ngram"):
+    source = locate_draft(options.speculate)
+    if source is None:
         return None
-    draft = loader.load(locate(options.speculate), options.dtype, options.context, device=device_of(options))
-    if draft.spec.vocabulary != decoder.spec.vocabulary or draft.spec.context < decoder.spec.context:
-        raise UnsupportedModel(f"{options.speculate} cannot guess for this model: its vocabulary or window differs.")
+    draft = loader.load(source, options.dtype, options.context, device=device_of(options))
+    can_guess(options, draft.spec, decoder.spec)
     return draft
+
+
+def can_guess(options: Options, draft: Spec, spec: Spec) -> None:
+    """Raises UnsupportedModel."""
+    if draft.vocabulary != spec.vocabulary or draft.context < min(spec.context, options.context or spec.context):
+        raise UnsupportedModel(f"{options.speculate} cannot guess for this model: its vocabulary or window differs.")
 
 
 def _speculation(draft: Decoder | None, options: Options) -> Speculation | None:

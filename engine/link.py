@@ -4,8 +4,7 @@ Knows: frames, handles, asyncio transports. Does not know: text, tokenizers, rec
 """
 
 import asyncio
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Iterator
 from typing import Literal, cast
 
 from engine.api import (
@@ -84,9 +83,12 @@ class Collector:
 
 
 class Link(asyncio.Protocol):
-    """`info` is None until the engine said hello; `heard`: monotonic time of its last frame."""
+    """`info` is None until the engine said hello; `heard`: monotonic time of its last frame.
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    `handles` yields numbers that no connection before this one has used: who comes late names nothing of this one.
+    """
+
+    def __init__(self, monotonic: Callable[[], float], handles: Iterator[int]) -> None:
         self.info: ModelInfo | None = None
         self.stats = EngineStats(ready=False)
         self.figures: Figures | None = None
@@ -97,7 +99,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
         self._collectors: dict[int, Collector] = {}
         self._handed: dict[int, asyncio.Future[Handed]] = {}
-        self._handles = count(1)
+        self._handles = handles
         self._changed = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -155,8 +157,8 @@ class Link(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether the engine owes somebody an answer."""
-        return any(collector.submitted for collector in self._collectors.values())
+        """Whether the engine owes somebody an answer, or blocks that are to be handed over."""
+        return bool(self._handed) or any(collector.submitted for collector in self._collectors.values())
 
     def rest(self, level: Literal[0, 1, 2]) -> None:
         """Ask the process to sleep (1, 2) or to wake (0)."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from engine.api import EngineError
+from engine.options import BY_TEXT
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma2", "gemma3", "phi3")
 _TINY = "tiny-random:"
@@ -46,6 +47,16 @@ def locate(model: str) -> ModelSource:
                 f"Model {model!r}: {folder / needed} is missing. Give a model folder or one of: {known}."
             )
     return ModelSource(name=model if model == "demo" else folder.name, folder=folder)
+
+
+def locate_draft(speculate: str) -> ModelSource | None:
+    """The model that guesses; None where none does. Raises ModelNotFound."""
+    if speculate in BY_TEXT:
+        return None
+    try:
+        return locate(speculate)
+    except ModelNotFound as error:
+        raise ModelNotFound(f"speculate is one of {', '.join(BY_TEXT)}, or a model. {error}") from None
 
 
 def _tiny(model: str) -> ModelSource:

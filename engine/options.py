@@ -4,6 +4,7 @@ Knows: names, types, defaults, argparse. Does not know: torch, what an option do
 """
 
 import argparse
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -29,6 +30,7 @@ _HELP = {
     "chunk": "tokens of a prompt in one step while others decode; default: 128, on a GPU 512",
 }
 _MIB = 2**20
+BY_TEXT = ("off", "predicted", "ngram")  # ways to guess without another model
 
 
 Count = Annotated[int, Meta(ge=1)]
@@ -88,6 +90,20 @@ def given(namespace: argparse.Namespace) -> Options:
             raise ValueError(f"--{_flag(field.name)}: {error}") from error
         values[field.name] = value * _MIB if field.name == "memory" and isinstance(value, int) else value
     return Options(**values)  # pyright: ignore[reportArgumentType] - each was converted to its field's own type
+
+
+def named(values: Mapping[str, object]) -> Options:
+    """The options of these names, numbers as such or as text. Raises ValueError that names the one that is wrong."""
+    found: dict[str, object] = {}
+    fields = {field.name: field.type for field in msgspec.structs.fields(Options)}
+    for name, value in values.items():
+        if name not in fields:
+            raise ValueError(f"There is no option {name!r}. Known: {', '.join(fields)}.")
+        try:
+            found[name] = msgspec.convert(value, fields[name], strict=False)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{name}: {error}") from error
+    return Options(**found)  # pyright: ignore[reportArgumentType] - each was converted to its field's own type
 
 
 def arguments(options: Options) -> list[str]:

@@ -9,6 +9,9 @@ has the logits at once. The backend is torch.distributed's: gloo between process
 """
 
 import argparse
+import ctypes
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -33,6 +36,7 @@ from engine.models.linear import ALL, Linear, LinearFactory, Table
 from engine.models.spec import Spec, read_spec
 from engine.options import Options
 
+_PR_SET_PDEATHSIG = 1
 _JOIN = timedelta(minutes=5)
 _IDLE = timedelta(days=365)  # followers wait for work as long as there is none
 
@@ -75,7 +79,7 @@ class Sharded:
     def local(self, spec: Spec) -> Spec:
         """Raises CannotDivide."""
         world = self._me.world
-        _divisible(spec, world)
+        divisible(spec, world)
         return replace(
             self._inner.local(spec),
             heads=spec.heads // world,
@@ -101,7 +105,8 @@ class Sharded:
         return whole.chunk(self._me.world)[self._me.rank].contiguous()
 
 
-def _divisible(spec: Spec, world: int) -> None:
+def divisible(spec: Spec, world: int) -> None:
+    """Raises CannotDivide."""
     for name, count in (("heads", spec.heads), ("kv_heads", spec.kv_heads), ("feed_forward", spec.feed_forward)):
         if count % world:
             raise CannotDivide(f"{count} {name} cannot be divided among {world} processes.")
@@ -190,13 +195,15 @@ class Leader(Decoder):
 def lead(model: str, options: Options) -> Decoder:
     """Start `options.tensor_parallel - 1` followers, load this process's share. Raises EngineError."""
     world = options.tensor_parallel
-    _divisible(read_spec(loader.read_config(locate(model))), world)
+    divisible(read_spec(loader.read_config(locate(model))), world)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     line = ["--model", model, "--world", str(world), "--port", str(port), "--dtype", options.dtype]
     line += ["--quant", options.quant, "--context", str(options.context or 0), "--threads", str(options.threads or 1)]
+    line += ["--parent", str(os.getpid())]
+    python = [sys.executable, "-P"] if sys.flags.safe_path else [sys.executable]  # our packages, as we were told
     followers = [
-        subprocess.Popen([sys.executable, "-m", "engine.parallel", "--rank", str(rank), *line])  # noqa: S603  (ours)
+        subprocess.Popen([*python, "-m", "engine.parallel", "--rank", str(rank), *line])  # noqa: S603  (ours)
         for rank in range(1, world)
     ]
     try:
@@ -274,15 +281,26 @@ def follow(decoder: Decoder, device: torch.device) -> None:
             decoder.forward(_batch_of(word, device), cache)
 
 
+def _end_with(parent: int) -> None:
+    """Be killed when rank 0 ends, on Linux. One that hangs in a sum hears of no closed connection, and would keep its
+    share of the memory that the next rank 0 needs.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before this was asked for
+        sys.exit(1)
+
+
 def main(argv: list[str] | None = None) -> int:
     """A follower; `lead` starts it."""
     parser = argparse.ArgumentParser(prog="python -m engine.parallel")
     parser.add_argument("--model", required=True)
-    for name in ("rank", "world", "port", "context", "threads"):
+    for name in ("rank", "world", "port", "context", "threads", "parent"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--dtype", required=True)
     parser.add_argument("--quant", required=True)
     given = parser.parse_args(argv)
+    _end_with(given.parent)
     torch.set_num_threads(given.threads)
     options = Options(dtype=given.dtype, quant=given.quant, context=given.context or None)
     decoder = _share(given.model, options, _join(Rank(given.rank, given.world), given.port))

@@ -11,12 +11,13 @@ import torch
 from msgspec.structs import replace
 
 from engine.attention import KVCache
-from engine.launch import device_of, kv_dtype_of, memory_of
-from engine.locate import locate
+from engine.launch import can_guess, device_of, kv_dtype_of, memory_of
+from engine.locate import locate, locate_draft
 from engine.models.linear import DenseFactory
 from engine.models.loader import read_config
 from engine.models.spec import read_spec
 from engine.options import Options
+from engine.parallel import divisible
 from engine.quant.factory import quantizing
 from engine.roofline import Machine, shape
 
@@ -30,6 +31,9 @@ def plan(model: str, options: Options, *, monotonic: Callable[[], float] = time.
     """Bytes, capacity and the most tokens/s that memory and arithmetic allow here. Raises EngineError."""
     spec = read_spec(read_config(locate(model)))
     device = device_of(options)
+    divisible(spec, options.tensor_parallel)
+    if (draft := locate_draft(options.speculate)) is not None:
+        can_guess(options, read_spec(read_config(draft)), spec)
     dtype = options.dtype if options.dtype != "auto" else spec.stored_dtype
     quantizing(options.quant, DenseFactory(torch.float32, torch.device(device)))  # refuses what cannot be done here
     kv_dtype = kv_dtype_of(options)

@@ -117,7 +117,8 @@ class EnginePool:
         every = [replica.engine.stats() for replica in self._replicas]
         ready = [stats for stats in every if stats.ready]
         if not ready:
-            return msgspec.structs.replace(every[0], restarts=sum(stats.restarts for stats in every))
+            restarts, failed = sum(stats.restarts for stats in every), all(stats.failed for stats in every)
+            return msgspec.structs.replace(every[0], restarts=restarts, failed=failed)
 
         def mean(values: list[float]) -> float:
             return sum(values) / len(values)

@@ -13,6 +13,7 @@ say of sampling, forms and tools (`engine.openai_body`): the answer is a stream 
 has `finish_reason` and `usage`.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 from itertools import count
@@ -23,10 +24,10 @@ from ray import serve
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from engine.api import Engine, EngineError, GenerateRequest, InvalidRequest, Overloaded
+from engine.api import Engine, EngineError, EngineFailed, GenerateRequest, InvalidRequest, Overloaded
 from engine.host import open_engine
 from engine.openai_body import Wrong, request
-from engine.options import Options
+from engine.options import named
 
 _MAX_TOKENS = 256
 _STATUS: tuple[tuple[type[EngineError], int], ...] = ((InvalidRequest, 400), (Overloaded, 429), (EngineError, 503))
@@ -38,15 +39,19 @@ class EngineReplica:
 
     def __init__(self, model: str, options: dict[str, Any]) -> None:
         self._model = model
-        self._options = msgspec.convert(options, Options)
+        self._options = named(options)
+        self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()
         self._engine: Engine | None = None
         self._ids = count()
 
     async def check_health(self) -> None:
         """Raises EngineError or TimeoutError: this replica is of no use."""
-        if self._engine is None:
-            self._engine = await self._stack.enter_async_context(open_engine(self._model, self._options))
+        async with self._opening:  # Ray looks while requests wait for the same
+            if self._engine is None:
+                self._engine = await self._stack.enter_async_context(open_engine(self._model, self._options))
+        if (stats := self._engine.stats()).failed:
+            raise EngineFailed(stats.loading)
 
     async def generate(self, asked: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """Deltas as plain dictionaries, for callers with a handle of the deployment. Raises EngineError."""
@@ -91,11 +96,12 @@ def _request(asked: dict[str, Any], number: int) -> GenerateRequest:
 
 
 def application(model: str, *, num_replicas: int = 1, **options: Any) -> serve.Application:
-    """`options` as fields of engine.options.Options."""
+    """`options` as fields of engine.options.Options. Raises ValueError for others."""
+    named(options)  # here, where it is read, and not only in the log of a replica that never starts
     return EngineReplica.options(num_replicas=num_replicas).bind(model, options)
 
 
 def build(arguments: dict[str, Any]) -> serve.Application:
-    """For `serve run engine.ray_serve:build model=… num_replicas=…`."""
+    """For `serve run engine.ray_serve:build model=… num_replicas=… threads=…`, where every value is text."""
     given = dict(arguments)
     return application(str(given.pop("model")), num_replicas=int(given.pop("num_replicas", 1)), **given)

@@ -68,6 +68,7 @@ from gateway.prices import PriceBook
 from gateway.pump import Pumps
 from gateway.rate_leases import Keeper
 from gateway.rates import Rates, names_of
+from gateway.readiness import Readiness
 from gateway.rereading import Rereading
 from gateway.responses import Responses
 from gateway.routes.access import EXCEPTION_HANDLERS
@@ -193,17 +194,6 @@ class Worker(Struct, kw_only=True):
         self.gate.stop()
         self.watchdog.stop()
         await self.background.finish(_LAST_GRACE)
-
-    def missing(self) -> dict[str, str]:
-        """What is still loading or down, by part."""
-        found = {
-            name: engine.stats().loading or "loading"
-            for name, engine in self.engines.items()
-            if not engine.stats().ready
-        }
-        if (waiting := self.encoder.status()) is not None:
-            found["encoder"] = waiting
-        return found
 
 
 def _prepared(settings: Settings) -> bytes:
@@ -370,12 +360,13 @@ def create_app(settings: Settings, rereading: Rereading = _NEVER_AGAIN) -> App:
         finally:
             await worker.stop()
 
+    readiness = Readiness(worker.engines, worker.encoder.status, lambda: worker.upstreams.beyond_engines)
     control = ControlPlane(services, largest=settings.server.max_body)
     app = App(
         route_handlers=[
             *plane.handlers,
             *model_routes(worker.catalog, worker.keyring, int(time.time())),
-            *health_routes(worker.missing, worker.upstreams, worker.deployments, worker.telemetry),
+            *health_routes(readiness, worker.upstreams, worker.deployments, worker.telemetry),
         ],
         exception_handlers=EXCEPTION_HANDLERS,
         openapi_config=openapi_config(beside=control.router),

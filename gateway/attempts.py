@@ -238,9 +238,16 @@ class Attempts:
             return ("nothing" if problem.hurried else "failed"), None
         return ("failed" if isinstance(problem, errors.UpstreamFailed) else "nothing"), None
 
-    def _patience(self, stream: bool, provider: str) -> float:
+    def _bound(self, stream: bool, provider: str, otherwise: float) -> float:
+        """The longest wait for the first chunk; of a whole answer, which comes when all is done, only as configured."""
         found = self._upstreams.settings.providers.get(provider)
-        return found.first_chunk_timeout if found and stream else _ENGINE_PATIENCE
+        if stream:
+            return found.first_chunk_timeout if found else _ENGINE_PATIENCE
+        return (found.answer_timeout if found else None) or otherwise
+
+    def _patience(self, stream: bool, provider: str) -> float:
+        """Silence from which on the place is to blame, and not the client's hurry."""
+        return self._bound(stream, provider, _ENGINE_PATIENCE)
 
     async def _hold(self, call: Call, plan: AttemptPlan, limits: Bound, landing: Landing) -> tuple[Hold, Bound]:
         """Reserve; where the budget is too small for an answer of the usual length, as long a one as it can pay for.
@@ -272,8 +279,7 @@ class Attempts:
             body=self._body(call, plan, limits),
             stream=call.stream,
             tenant=f"{call.principal.team}/{call.principal.project}",
-            # A whole body is one chunk that comes when all is done, so only the call's own deadline bounds it.
-            timeout=max(0.001, min(self._patience(True, plan.provider), left) if call.stream else left),
+            timeout=max(0.001, min(self._bound(call.stream, plan.provider, left), left)),
             idle=found.idle_timeout if found else _ENGINE_PATIENCE,
             background=call.background,
             native=call.native,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from cache import weights
+from engine.locate import ModelNotFound, locate, locate_draft
 from gateway import file_limits
 from gateway.catalog import Catalog
 from gateway.firstrun import AdminKey, installation_secret
@@ -18,7 +19,7 @@ from gateway.transport.direct import DirectTransport
 
 
 def problems(settings: Settings) -> list[str]:
-    """Each in a sentence that names the setting; empty where a gateway can start with them."""
+    """Each in a sentence that names the setting; empty where a gateway can start with them, its engines too."""
     found: list[str] = []
 
     def tried(build: Callable[[], object]) -> None:
@@ -42,12 +43,27 @@ def problems(settings: Settings) -> list[str]:
         alone = settings.model_copy(update={"budgets": [budget]})
         tried(lambda alone=alone: file_limits.check(alone, *catalogs))
     found += strange_names(settings.engines)
+    found += _models_there_are_none_of(settings)
     if (otlp := settings.telemetry.otlp) and not _is_address(otlp):
         found.append("telemetry.otlp is an http:// or https:// address")
     if settings.cache.mode in ("semantic", "shadow") and not weights.is_there(settings.cache.encoder):
         found.append(f"cache.encoder: {settings.cache.encoder} is no folder with a config.json and a model.safetensors")
     tried(lambda: build_policy(settings))
     tried(lambda: build_store(settings))
+    return found
+
+
+def _models_there_are_none_of(settings: Settings) -> list[str]:
+    """A gateway starts without them: such an engine stays down."""
+    found: list[str] = []
+    for name, engine in settings.engines.items():
+        if engine.model == "sim":
+            continue
+        for key, look in (("model", locate), ("speculate", locate_draft)):
+            try:
+                look(getattr(engine, key))
+            except ModelNotFound as error:
+                found.append(f"engines.{name}.{key}: {error}")
     return found
 
 

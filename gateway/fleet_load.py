@@ -30,24 +30,36 @@ _ALL_COUNTED = ("dynamo",)  # what waits is among what runs
 _LARGEST = 2 << 20
 _TIMEOUT = 1.0
 _AT_ONCE = 16
+_MOST = 1e9  # requests, more than any server has
 _LINE = re.compile(rb"^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{[^}\n]*\})?[ \t]+([0-9.eE+-]+)", re.MULTILINE)
 _IDLE = Load(running=0.0, waiting=0.0)
 
 
 def load_of(kind: str, metrics: bytes) -> Load | None:
-    """The load in a Prometheus exposition, ranks of one server added up; None where it tells none."""
+    """The load in a Prometheus exposition, ranks of one server added up; None where it tells none that can be."""
     waiting, running, used = (name.encode() for name in NAMES[kind])
     sums: dict[bytes, float] = {}
-    for name, value in _LINE.findall(metrics):
-        if name in (waiting, running):
-            sums[name] = sums.get(name, 0.0) + float(value)
-        elif name == used:
-            sums[name] = max(sums.get(name, 0.0), float(value))
+    for name, written in _LINE.findall(metrics):
+        if name not in (waiting, running, used):
+            continue
+        value = _amount(written)
+        if value is None:
+            return None
+        sums[name] = min(1.0, max(sums.get(name, 0.0), value)) if name == used else sums.get(name, 0.0) + value
     if running not in sums:
         return None
     queued = sums.get(waiting, 0.0)
     running_now = max(0.0, sums[running] - queued) if kind in _ALL_COUNTED else sums[running]
     return Load(running=running_now, waiting=queued, kv_used=sums.get(used, 0.0))
+
+
+def _amount(written: bytes) -> float | None:
+    """None for what is no number, or none that a load can have: it would draw every request, or none for ever."""
+    try:
+        value = float(written)
+    except ValueError:
+        return None
+    return value if 0 <= value <= _MOST else None
 
 
 class LoadWatch:

@@ -91,8 +91,8 @@ class Server(Section):
 class ProviderSettings(Section):
     """An upstream. `api_key: none` sends no credential; `api_keys`: several, one of which is taken for each call.
 
-    `replicas`: addresses of equal servers, or `dns://name:port`, `srv://name` for those the network names. Further keys
-    belong to the kind and are checked by it. `batch: own`: requests of batches go to its own batch endpoint.
+    `replicas`: addresses of equal servers, or `dns://name:port`, `srv://name`. Further keys belong to the kind.
+    `answer_timeout`: for what is not streamed; None: its request's time. `batch: own`: at its own batch endpoint.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -103,6 +103,7 @@ class ProviderSettings(Section):
     api_keys: list[SecretStr] = []
     replicas: list[str] = []
     first_chunk_timeout: Seconds = 30.0
+    answer_timeout: Seconds | None = Field(default=None, gt=0)
     idle_timeout: Seconds = 30.0
     max_in_flight: int = Field(default=512, ge=1)
     billing: Literal["stops-on-close", "bills-anyway"] = "bills-anyway"

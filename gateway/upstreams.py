@@ -61,6 +61,11 @@ class Upstreams:
         """Another number whenever a route may lead elsewhere."""
         return (self._generation << 32) + sum(fleet.generation for fleet in self._fleets)
 
+    @property
+    def beyond_engines(self) -> bool:
+        """Whether anything is configured that is no engine of our own."""
+        return not all(isinstance(provider, LocalProvider) for provider in self.providers.values())
+
     def of(self, target: Target) -> Provider | None:
         """None for what is gone."""
         provider = self.providers.get(target.provider)

@@ -22,7 +22,9 @@ _STRATEGIES = {
     "usage-based-routing": "least_busy",
     "usage-based-routing-v2": "least_busy",
 }
-_TIME = "set providers.<name>.first_chunk_timeout, or send x-nearhit-timeout"
+_TIME = (
+    "set providers.<name>.first_chunk_timeout (streams) and answer_timeout (whole answers), or send x-nearhit-timeout"
+)
 _NOT_NEEDED = {  # router_settings that are always on here, or settled otherwise
     "num_retries": "retries are bounded by a budget of a fifth of all requests",
     "allowed_fails": "circuits open after five failures in a row",

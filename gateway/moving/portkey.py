@@ -132,7 +132,7 @@ _TARGETED = frozenset(  # what is heeded of a target
 )
 _LEFT = {
     "retry": _BOUNDED,
-    "request_timeout": "set providers.<name>.first_chunk_timeout, or send x-nearhit-timeout",
+    "request_timeout": "set providers.<name>.first_chunk_timeout and answer_timeout, or send x-nearhit-timeout",
     "before_request_hooks": "no counterpart",
     "after_request_hooks": "no counterpart",
     "input_guardrails": "no counterpart",

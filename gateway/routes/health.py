@@ -1,7 +1,6 @@
 """Is this worker alive, is it ready, are its upstreams, and the metrics. Decides nothing."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from litestar import HttpMethod, Response, get, route
@@ -9,25 +8,28 @@ from litestar.status_codes import HTTP_200_OK, HTTP_503_SERVICE_UNAVAILABLE
 from msgspec.structs import replace
 
 from gateway.deployments import Deployments
+from gateway.readiness import Readiness
 from gateway.telemetry import CONTENT_TYPE, Telemetry
 from gateway.upstreams import Upstreams
 
-Missing = Callable[[], dict[str, str]]
 _LOOKED_AT = [HttpMethod.GET, HttpMethod.HEAD]  # monitors ask with HEAD, and read 405 as an outage
 
 
-def route_handlers(missing: Missing, upstreams: Upstreams, deployments: Deployments, telemetry: Telemetry) -> list[Any]:
-    """`missing`: what is still loading or down, by part; empty when every request can be served."""
-
+def route_handlers(
+    readiness: Readiness, upstreams: Upstreams, deployments: Deployments, telemetry: Telemetry
+) -> list[Any]:
     @route("/health/live", http_method=_LOOKED_AT, sync_to_thread=False)
     def live() -> dict[str, str]:
         return {"status": "alive"}
 
     @route("/health/ready", http_method=_LOOKED_AT, sync_to_thread=False)
     def ready() -> Response[dict[str, object]]:
-        waiting = missing()
-        status = HTTP_503_SERVICE_UNAVAILABLE if waiting else HTTP_200_OK
-        return Response({"status": "starting" if waiting else "ready", "waiting_for": waiting}, status_code=status)
+        found = readiness.look()
+        status = HTTP_503_SERVICE_UNAVAILABLE if found.waiting else HTTP_200_OK
+        told: dict[str, object] = {"status": "starting" if found.waiting else "ready", "waiting_for": found.waiting}
+        if found.down:
+            told["down"] = found.down
+        return Response(told, status_code=status)
 
     @route("/health/upstreams", http_method=_LOOKED_AT, sync_to_thread=False)
     def of_upstreams() -> dict[str, object]:

@@ -111,6 +111,23 @@ async def test_an_upstream_that_hangs_is_given_up_and_charged_as_in_doubt(tmp_pa
         assert row["cost_status"] == "estimated"
 
 
+async def test_a_whole_answer_is_waited_for_as_long_as_its_provider_says(tmp_path: Path) -> None:
+    """Without a stream a place that hangs took all of a request's time, and its circuit never heard of it."""
+    hung = {"kind": "scripted", "ttft_ms": 60_000, "answer_timeout": 0.2, "first_chunk_timeout": 60.0}
+    given = settings(
+        tmp_path, providers={"hung": hung, "up": {"kind": "scripted"}}, models={"safe": {"route": ["hung/m", "up/m"]}}
+    )
+    async with live(given) as gateway:
+        told = await gateway.chat(model="safe")
+        assert (told.status, told.headers["x-nearhit-attempts"]) == (200, "2"), told.raw
+        entries = await gateway.entries()
+        assert [entry["source"] for entry in entries] == ["upper_bound", "provider"]
+        assert all(entry["amount_nano"] > 0 for entry in entries)
+        assert gateway.services.deployments is not None
+        found = {place.target: place.failed_in_a_row for place in gateway.services.deployments.told()}
+        assert found == {"hung/m": 1, "up/m": 0}
+
+
 async def test_an_upstream_that_failed_slowly_is_not_told_as_our_own_time(tmp_path: Path) -> None:
     """Who sees seconds of overhead looks for the fault in the gateway, while a server on the route hangs."""
     hung = {"kind": "scripted", "ttft_ms": 60_000, "first_chunk_timeout": 0.4}

@@ -151,6 +151,29 @@ async def test_another_writer_takes_the_blocks_that_were_read(tmp_path: Path) ->
             await server.close()
 
 
+@pytest.mark.parametrize("protocol", ["vllm", "sglang"])
+async def test_a_server_that_is_gone_draws_no_requests_while_there_is_another(tmp_path: Path, protocol: str) -> None:
+    """It has the fewest calls under way, always: with one of two gone every request failed, and then the circuit."""
+    servers = [ScriptedServer(options) for options in (READS, WRITES)]
+    reads, writes = [f"http://127.0.0.1:{await server.start()}/v1" for server in servers]
+    gone = ScriptedServer(READS)
+    nobody = f"http://127.0.0.1:{await gone.start()}/v1"
+    await gone.close()
+    provider = {"kind": "prefill_decode", "protocol": protocol, "prefill": [nobody, reads], "decode": [nobody, writes]}
+    models = {"m": {"route": ["pd/m"], "free": True}}
+    try:
+        async with live(settings(tmp_path, providers={"pd": provider}, models=models, **PLAIN)) as gateway:
+            told = [await gateway.chat(model="m", stream=stream) for stream in (True, False) * 4]
+            assert {one.status for one in told} == {200}
+            attempts = [one.headers["x-nearhit-attempts"] for one in told]
+            assert attempts == ["1"] * 8 if protocol == "vllm" else attempts[3:] == ["1"] * 5
+            await until(lambda: servers[0].books.counters.handed_over >= 8)
+            assert servers[1].books.counters.handed_over == 8
+    finally:
+        for server in servers:
+            await server.close()
+
+
 class Sidecar:
     """Answers anything; keeps the header that names the prefill server."""
 
@@ -298,6 +321,18 @@ vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.75
     assert found is not None
     assert (found.running, found.waiting, found.kv_used) == (4.0, 1.0, 0.5)
     assert load_of("vllm", b"process_cpu_seconds_total 3\n") is None
+
+
+@pytest.mark.parametrize("told", ["1e", "--", ".", "-50", "1e999", "NaN", "+Inf"])
+def test_what_no_load_can_be_is_told_as_none(told: str) -> None:
+    """One line of one server that is no number ended the reading of all servers for good; less than nothing under
+    way would draw every request, infinitely many none.
+    """
+    lines = f"vllm:num_requests_running {told}\nvllm:num_requests_waiting 1\n"
+    assert load_of("vllm", lines.encode()) is None
+    full = load_of("vllm", b"vllm:num_requests_running 1\nvllm:kv_cache_usage_perc 87\n")  # a percentage
+    assert full is not None
+    assert full.kv_used == 1.0
 
 
 async def test_a_name_of_the_network_is_its_servers(tmp_path: Path) -> None:

@@ -192,6 +192,25 @@ def test_names_and_addresses_are_checked_before_a_start(tmp_path: Path, written:
     assert problem.startswith(told)
 
 
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("{model: dmeo}", "engines.e.model: Model 'dmeo': "),
+        ("{model: 'tiny-random:nonsense'}", "engines.e.model: Unknown family 'nonsense'"),
+        (
+            "{model: demo, speculate: ngrm}",
+            "engines.e.speculate: speculate is one of off, predicted, ngram, or a model.",
+        ),
+    ],
+)
+def test_models_of_engines_are_looked_for(tmp_path: Path, written: str, told: str) -> None:
+    """A misspelt model was valid, and its engine stayed down for a reason that only the log told."""
+    config = tmp_path / "nearhit.yaml"
+    config.write_text(f"engines: {{e: {written}, other: {{model: sim}}}}")
+    [problem] = problems(load(config, home=tmp_path / "home"))
+    assert problem.startswith(told)
+
+
 def test_what_a_gateway_starts_with_has_no_problems(tmp_path: Path) -> None:
     """The defaults, and one of everything that is looked at."""
     config = tmp_path / "nearhit.yaml"

@@ -291,6 +291,17 @@ def test_options_survive_the_command_line() -> None:
             options.given(parser.parse_args(flag.split()))
 
 
+def test_options_by_name_are_read_from_text_and_none_is_ignored() -> None:
+    """`serve run … threads=1` hands on text, which no replica started with, and what was misspelt changed nothing."""
+    assert options.named({"threads": "2", "memory": 2**20, "graphs": "false", "quant": "int8"}) == Options(
+        threads=2, memory=2**20, graphs=False, quant="int8"
+    )
+    with pytest.raises(ValueError, match=r"no option 'thraeds'. Known: threads"):
+        options.named({"thraeds": 1})
+    with pytest.raises(ValueError, match=r"^threads: "):
+        options.named({"threads": "many"})
+
+
 def test_plan_tells_bytes_and_ceilings(capsys: pytest.CaptureFixture[str]) -> None:
     """Who buys a machine wants to know before the download."""
     assert main(["plan", "tiny-random:qwen3", "--max-sequences", "2"]) == 0
@@ -317,6 +328,22 @@ def test_plan_refuses_what_would_not_start(capsys: pytest.CaptureFixture[str]) -
     """A plan for weights that this device cannot multiply is followed by a download for nothing."""
     assert main(["plan", "demo", "--quant", "fp8", "--device", "cpu"]) == 1
     assert "fp8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--tensor-parallel", "3"], "among 3 processes"),
+        (["--speculate", "ngrm"], "off, predicted, ngram, or a model"),
+        (["--speculate", "tiny-random:qwen3"], "vocabulary or window differs"),
+    ],
+)
+def test_plan_refuses_parts_and_guesses_that_would_not_start(
+    capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+) -> None:
+    """It told bytes and speeds of an engine that ends at its start."""
+    assert main(["plan", "demo", *flags]) == 1
+    assert told in capsys.readouterr().err
 
 
 def test_a_bench_of_single_tokens_has_no_gaps_to_tell(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,8 @@
 """Who leaves at a bad moment: while a sleeper wakes, after the process went, between the two legs of a request."""
 
 import asyncio
+import os
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -10,8 +12,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from engine.api import Delta, EngineFailed, EngineUsage, GenerateRequest, InvalidRequest, SamplingParams
+from engine.api import (
+    Delta,
+    EngineFailed,
+    EngineUsage,
+    FinishReason,
+    GenerateRequest,
+    InvalidRequest,
+    SamplingParams,
+    Timing,
+)
 from engine.client import EngineClient
 from engine.disaggregated import DisaggregatedEngine
 from engine.frames import Export, Submit, pack
@@ -141,3 +153,66 @@ async def test_who_leaves_a_handed_over_answer_is_billed_for_both_legs() -> None
     with pytest.raises(InvalidRequest):
         await anext(engine.generate(ask("refused", prompt=100)))
     assert engine.usage_of("refused") == EngineUsage(prompt=100, completion=0, cached=16)
+
+
+class _Timed(_Leg):
+    """A leg that says when it began to answer, and what it was asked."""
+
+    def __init__(self, queue_ms: float, ttft_ms: float, finish: FinishReason = "length") -> None:
+        super().__init__(EngineUsage(prompt=100, completion=1))
+        self.timing = Timing(queue_ms=queue_ms, ttft_ms=ttft_ms, tpot_ms=1.0)
+        self.finish: FinishReason = finish
+        self.asked: list[GenerateRequest] = []
+
+    async def generate(self, request: GenerateRequest) -> "object":
+        self.asked.append(request)
+        yield Delta(finish_reason=self.finish, usage=self.told, timing=self.timing)
+
+
+async def test_both_legs_are_in_what_a_handed_over_answer_says_of_its_time() -> None:
+    """The time to the first token was that of the second process alone, and its queue had the whole deadline again."""
+    prefill, decode = _Timed(300.0, 1900.0), _Timed(20.0, 50.0)
+    now = iter((10.0, 12.0))
+    engine = DisaggregatedEngine(prefill, decode, monotonic=lambda: next(now))  # type: ignore[arg-type]
+    request = structs.replace(ask("timed", prompt=100), deadline_ms=1000.0)
+    [delta] = [delta async for delta in engine.generate(request)]
+    assert delta.timing == Timing(queue_ms=320.0, ttft_ms=2050.0, tpot_ms=1.0)
+    assert [one.deadline_ms for one in (*prefill.asked, *decode.asked)] == [1000.0, 700.0]
+
+
+async def test_a_deadline_in_the_queue_of_the_first_process_is_told_as_one() -> None:
+    """It was told as a failure of the engine, which sends callers to another one and away from this."""
+    prefill, decode = _Timed(1000.0, 0.0, "deadline"), _Timed(0.0, 0.0)
+    engine = DisaggregatedEngine(prefill, decode)  # type: ignore[arg-type]
+    request = structs.replace(ask("late", prompt=100), deadline_ms=1000.0)
+    [delta] = [delta async for delta in engine.generate(request)]
+    assert (delta.finish_reason, delta.timing) == ("deadline", Timing(queue_ms=1000.0, ttft_ms=0.0, tpot_ms=0.0))
+    assert delta.usage == EngineUsage(prompt=100, completion=0)
+    assert not decode.asked
+
+
+async def test_a_process_that_hangs_with_blocks_to_hand_over_is_noticed(tmp_path: Path) -> None:
+    """Where nothing but a hand-over was owed nobody looked at the heartbeat, and the request waited for ever."""
+    path = tmp_path / "engine.sock"
+    process = await start_process(MODEL, path)
+    client = EngineClient(MODEL, path, stall_s=0.3)
+    await client.start()
+    await until_ready(client)
+    prompt = ask("one", prompt=100)
+    assert [delta async for delta in client.generate(prompt)][-1].finish_reason == "length"
+    assert prompt.token_ids is not None
+    held = await client.export(prompt.token_ids, "")
+    os.kill(process.pid, signal.SIGSTOP)
+    async with asyncio.timeout(60):
+        with pytest.raises(EngineFailed, match="turned no step"):
+            await client.take(prompt.token_ids, "", held)
+    assert await process.wait() == -signal.SIGKILL
+    second = await start_process(MODEL, path)
+    await until_ready(client)
+    fresh = [delta async for delta in client.generate(prompt)]
+    assert fresh[-1].finish_reason == "length"
+    new = await client.export(prompt.token_ids, "")
+    assert new.handle > held.handle  # what was held there before is released by its own number, never another's
+    await client.stop()
+    second.terminate()
+    assert await second.wait() == 0

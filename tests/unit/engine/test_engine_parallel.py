@@ -1,7 +1,12 @@
 """One model in two processes: the same tokens, and a clear refusal where it cannot be divided."""
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -68,6 +73,41 @@ def test_a_model_of_two_processes_sleeps_whole_and_notices_a_loss(submit: Callab
     with pytest.raises(EngineFailed, match="status -9"):
         resident.rest(1)
     torch.distributed.destroy_process_group()
+
+
+_LEADS = f"""
+import time
+from engine.launch import launch
+from engine.options import Options
+options = Options(threads=1, memory=2**20, sequences=4, tensor_parallel=2)
+core = launch({MODEL!r}, options, monotonic=time.monotonic)
+print(core.decoder._followers[0].pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there a parent's end is told")
+def test_a_rank_that_hangs_ends_with_the_first() -> None:
+    """Stopped, or in a sum that never ends, it heard of no closed connection and kept its share of the memory, which
+    the engine that was started again had to do without.
+    """
+    with subprocess.Popen([sys.executable, "-c", _LEADS], stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        follower = int(first.stdout.readline())
+        os.kill(follower, signal.SIGSTOP)
+        first.kill()
+    end = time.monotonic() + 60
+    while _state(follower) not in ("", "Z"):  # who adopted it may not have looked yet
+        assert time.monotonic() < end, "it is still there"
+        time.sleep(0.01)
+
+
+def _state(pid: int) -> str:
+    """As the kernel tells it; empty when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def test_ranks_hold_different_shares_of_equal_size() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.call import Operation
+from gateway.call import Chunk, Operation
 from gateway.providers import Sending, load
 from gateway.settings import ProviderSettings
 from gateway.tasks import Tasks
@@ -89,3 +89,35 @@ async def test_tenants_are_kept_apart_at_both_servers() -> None:
     async with pair("vllm", isolation="none") as (provider, reads, writes):
         await answered(provider, "completion", {"prompt": "one"})
         assert "cache_salt" not in decode(writes.heard[0].body)
+
+
+class _Slow:
+    """A server that takes its time, by the clock that it moves; `heard` keeps how long it might have taken."""
+
+    def __init__(self, clock: list[float], takes: float, says: dict[str, Any]) -> None:
+        self._clock, self._takes, self._says = clock, takes, says
+        self.heard: list[float] = []
+
+    async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
+        self.heard.append(sending.timeout)
+        self._clock[0] += self._takes
+        yield Chunk(self._says, final=True)
+
+
+async def test_both_servers_share_the_time_of_one_call() -> None:
+    """Each had all of it: a request whose prompt was read late was waited for nearly twice as long as it may take."""
+    clock, transport = [100.0], DirectTransport()
+    asked: dict[str, Any] = {
+        "protocol": "vllm",
+        "prefill": ["http://127.0.0.1:1/v1"],
+        "decode": ["http://127.0.0.1:2/v1"],
+    }
+    chosen = ProviderSettings(kind="prefill_decode", **asked)
+    made: Any = load("prefill_decode").build(
+        "pd", chosen, transport=transport, tasks=Tasks(), monotonic=lambda: clock[0]
+    )
+    reads, writes = _Slow(clock, 6.5, decode(READ)), _Slow(clock, 0.0, decode(WROTE))
+    made._prefill[0].provider, made._decode[0].provider = reads, writes
+    await answered(made, "chat", {"messages": [{"role": "user", "content": "x"}]})
+    assert (reads.heard, writes.heard) == ([9.0], [2.5])
+    await transport.close()
