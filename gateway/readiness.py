@@ -2,8 +2,8 @@
 
 Knows: which parts were ready once, which have said that they cannot serve. Does not know: HTTP, upstreams, how a part
 is started again. What is down does not take the rest along: hits, other models and upstreams go on being answered, and
-a balancer that sends nobody here any more would end those as well. Where nothing is left that could answer anything new,
-it had better: the last engine that is down is waited for.
+a balancer that sends nobody here any more would end those as well. Where nothing is left that could answer anything
+new, it had better: the last engine that is down is waited for.
 """
 
 from collections.abc import Callable, Mapping
