@@ -204,7 +204,7 @@ class SignOn:
         except (JoseError, ValueError) as error:
             raise NotAllowed("The provider's answer could not be verified.", code="oidc_token") from error
         claims = dict(token.claims)
-        if isinstance(claims["aud"], list) and claims.get("azp") != self.settings.client_id:
+        if not _made_for(self.settings.client_id, claims):
             raise NotAllowed("The provider's answer was made for another application.", code="oidc_token")
         return claims
 
@@ -257,9 +257,20 @@ class SignOn:
             return None
 
 
+def _made_for(client: str, claims: Mapping[str, Any]) -> bool:
+    """OpenID Connect Core 3.1.3.7, 3 to 5. `aud` may be a list of one, as several providers always write it: only
+    among several audiences `azp` must say which one asked; wherever it stands, it must be us.
+    """
+    several = isinstance(claims["aud"], list) and len(cast("list[object]", claims["aud"])) > 1
+    return claims.get("azp", None if several else client) == client
+
+
 def _person(claims: Mapping[str, Any], name_claim: str, reach: Reach, back: str) -> Person:
-    """Named by the chosen claim; the subject alone is certain to stay the same, so it stands in where there is none."""
-    name = claims.get(name_claim)
+    """Named by the chosen claim; the subject alone is certain to stay the same, so it stands in where there is none,
+    and for an address of which the provider says that it was never shown to be theirs.
+    """
+    unproved = name_claim == "email" and claims.get("email_verified", True) in (False, "false")
+    name = None if unproved else claims.get(name_claim)
     shown = name if isinstance(name, str) and name.strip().isprintable() and name.strip() else str(claims["sub"])
     return Person(f"oidc:{shown.strip()[:_LONGEST_NAME]}", reach.role, reach.team, back)
 

@@ -128,10 +128,11 @@ async def verify_audit(caller: CallerDep, noted: Digest = None) -> AuditVerdict:
     )
 
 
-@delete("/sessions/{actor:str}", opt={"role": "admin"}, summary="Sign somebody out everywhere", status_code=200)
+@delete("/sessions/{actor:path}", opt={"role": "admin"}, summary="Sign somebody out everywhere", status_code=200)
 async def end_sessions(caller: CallerDep, actor: FromPath[str]) -> Ended:
     """`actor` as the audit log writes it: a key's id, or `oidc:` and a name. They may sign in again."""
     of_every_team(caller.principal)
+    actor = actor.removeprefix("/")
 
     def said(ended: int) -> Also:
         return said_by(

@@ -89,7 +89,7 @@ def span_of(start: str | None, end: str | None, now: float) -> Span:
 
 def _moment(text: str, now: float, param: str) -> float:
     ahead = shapes.instant(text, now=now, param=param)
-    return 2 * now - ahead if shapes.is_duration(text) else ahead
+    return shapes.instant(2 * now - ahead, now=now, param=param) if shapes.is_duration(text) else ahead
 
 
 def reach(principal: Principal) -> dict[str, str]:

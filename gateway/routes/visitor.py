@@ -169,7 +169,15 @@ def spreadsheet(columns: Sequence[str], rows: Iterable[Sequence[Cell]], name: st
 
 def sign_in_page(connection: Connection, *, problem: str = "", back: str = "/ui", status: int = 200) -> Response[bytes]:
     sso = services_of(connection).sign_on is not None
-    return html(render("login.html", problem=problem, next=back, sso=sso), status)
+    return html(render("login.html", problem=problem, next=back, sso=sso, open_air=_open_air(connection)), status)
+
+
+def _open_air(connection: Connection) -> bool:
+    """Whether the browser seems to come over plain HTTP from another machine, where it will not keep our cookie.
+
+    Nothing that a proxy says is believed; but only over TLS (and to this very machine) do browsers send `Sec-Fetch-*`.
+    """
+    return secure(connection) and connection.scope["scheme"] == "http" and "sec-fetch-site" not in connection.headers
 
 
 def within_pages(address: str) -> str:
