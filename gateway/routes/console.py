@@ -27,7 +27,7 @@ from gateway.routes.usage import month_start, reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router
 from gateway.web.pages import HEADERS
 from gateway.web.waterfall import waterfall
-from gateway.web.why import sentence
+from gateway.web.why import ending, sentence
 from gateway.web.words import DASH, MARKS, millis
 
 _PAGE = 50
@@ -118,13 +118,15 @@ _JUDGED = {
 
 def _why_words(found: RequestDetail) -> str:
     told = found.explain or {}
-    mark = None if found.request is None else found.request.cache
+    row = found.request
+    mark = None if row is None else row.cache
     reason, bar = told.get("reason"), told.get("semantic_bar")
     return sentence(
         mark,
         None if reason is None else str(reason),
         None if bar is None else str(bar),
         known=found.explain is not None,
+        ended=None if row is None else ending(row.error, row.attempts),
     )
 
 

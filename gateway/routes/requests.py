@@ -168,7 +168,8 @@ class Why(Struct, kw_only=True):
 
 
 class RequestAnswer(Struct, kw_only=True):
-    """`why` is null once the explanation was kept its time; `request` while the request still runs."""
+    """`why` is null once the explanation was kept its time; `request` while the request still runs. The `attempts` of a
+    shared answer are those of the request that asked for it, which their ids name and which paid for them."""
 
     request: RequestView | None
     route: list[str]
