@@ -14,6 +14,7 @@ _NAME = re.compile(r"^\w[\w. -]{0,62}\w$|^\w$")
 _DURATION = re.compile(r"^(\d{1,6})(m|h|d|w)$")
 _SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _LONGEST_LABEL = 100
+_JOINERS = re.compile("[\u200c\u200d]")  # parts of words in Persian and Hindi, and of emoji; shown as nothing else
 _FIRST = datetime(1, 1, 1, tzinfo=UTC).timestamp()
 _LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 _DIGITS = 18
@@ -86,6 +87,6 @@ def name(value: str, *, param: str) -> str:
 def label(value: str, *, param: str) -> str:
     """Free text for people: 1 to 100 printable characters. Raises InvalidRequest."""
     text = unicodedata.normalize("NFC", value.strip())
-    if not text or len(text) > _LONGEST_LABEL or not text.isprintable():
+    if not text or len(text) > _LONGEST_LABEL or not _JOINERS.sub("", text).isprintable():
         raise InvalidRequest(f"`{param}` must be 1 to {_LONGEST_LABEL} printable characters.", param=param)
     return text

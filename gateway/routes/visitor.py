@@ -27,6 +27,9 @@ _SECURE_NAME = "__Host-nearhit"
 _PLAIN_NAME = "nearhit"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LONGEST_ADDRESS = 2_000
+# What every answer behind the door has unless it says otherwise, sheets included: what a session's reader may see is
+# kept by no cache on the way, and there are some that keep whatever is called `.csv`.
+_OF_ALL = {name: HEADERS[name] for name in ("cache-control", "x-content-type-options")}
 NAVIGATION: tuple[tuple[str, str, Role], ...] = (
     ("/ui", "Overview", "viewer"),
     ("/ui/live", "Live", "viewer"),
@@ -247,5 +250,6 @@ def page_router(path: str, handlers: list[ControllerRouterHandler]) -> Router:
         guards=[guard],
         dependencies={"visitor": Provide(provide_visitor, sync_to_thread=False)},
         exception_handlers=EXCEPTION_HANDLERS,
+        response_headers=_OF_ALL,
         include_in_schema=False,
     )

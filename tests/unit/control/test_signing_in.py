@@ -90,3 +90,27 @@ async def test_an_empty_form_is_not_told_about_headers(home: House) -> None:
     assert answer.status_code == 401
     assert "paste a key" in answer.text
     assert "Bearer" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "sheet", ["csv/requests", "csv/keys", "spend.csv", "prices.csv", "statements/2026-09/sheet.csv"]
+)
+async def test_no_cache_on_the_way_keeps_a_sheet(home: House, sheet: str) -> None:
+    """There are proxies that keep whatever is called `.csv` and give it to whoever asks next, signed in or not."""
+    async with home.client(None) as visitor:
+        await sign_in(visitor)
+        answer = await visitor.get(f"/ui/{sheet}")
+        static = await visitor.get("/ui/static/app.css")
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert static.headers["cache-control"].endswith("immutable")
+
+
+async def test_a_key_may_be_named_in_any_language(home: House) -> None:
+    """Persian words and many emoji hold joiners, which Python does not call printable."""
+    async with home.client() as admin:
+        for name in ("می‌خواهم", "👩‍🚀 crew"):
+            assert (await admin.post("/api/v1/keys", json={"name": name, "team": "acme"})).json()["name"] == name
+        reversed_ = await admin.post("/api/v1/keys", json={"name": "a‮b", "team": "acme"})
+        assert reversed_.status_code == 400
