@@ -16,7 +16,7 @@ from litestar.types import ControllerRouterHandler
 
 from gateway.auth import ROLES, may
 from gateway.call import Principal, Role
-from gateway.errors import GatewayError, NotAllowed, Unauthorized
+from gateway.errors import GatewayError, Internal, NotAllowed, Unauthorized
 from gateway.routes.access import AnyRequest, Connection, as_gateway_error, declared, peer, services_of
 from gateway.services import Services
 from gateway.web.pages import HEADERS, render
@@ -226,12 +226,23 @@ def respond(request: AnyRequest, error: Exception) -> Response[Any]:
     told = as_gateway_error(error)
     if isinstance(told, SignInNeeded):
         return _signed_out(request)
-    if told.http_status >= 500 and request.app.logger is not None:
+    if isinstance(told, Internal) and request.app.logger is not None:
         request.logger.error("page failed", exc_info=error)
+    if request.headers.get("hx-request"):  # a part of a page that is open: it stays as it is
+        return html(b"", told.http_status)
     opened = cast("dict[str, object]", request.scope).get("user")
     if not isinstance(opened, Opened):
-        return sign_in_page(request, problem=told.message, status=told.http_status)
+        return _without_session(request, told)
     return Visitor(request).page("error.html", status=told.http_status, title=_title(told), words=told.message)
+
+
+def _without_session(request: AnyRequest, told: GatewayError) -> Response[bytes]:
+    """While the database is away nobody's session can be looked up: no reason to ask them for their key."""
+    opening = request.url.path.startswith(("/ui/login", "/ui/oidc"))
+    if told.http_status < 500 or opening:
+        return sign_in_page(request, problem=told.message, status=told.http_status)
+    page = render("away.html", title=_title(told), words=told.message, back=_here(request))
+    return html(page, told.http_status, dict(told.headers))
 
 
 def _title(told: GatewayError) -> str:
