@@ -113,6 +113,7 @@ async def entries_answer(services: Services, month: str, team: str | None, form:
 async def distillation(caller: CallerDep, project: Annotated[str, QueryParameter(max_length=200)]) -> Stream:
     """One JSON object per line: `messages` with the answer as the last. Who exported is told to the audit log."""
     services = caller.services
+    own_team(caller.principal, project.partition("/")[0])
     if project not in services.settings.distillation.projects:
         raise InvalidRequest(
             f"{project!r} has not consented: see `distillation.projects` in the settings.", param="project"

@@ -14,7 +14,7 @@ from litestar.di import NamedDependency, Provide
 from litestar.handlers import BaseRouteHandler
 from litestar.types import ControllerRouterHandler
 
-from gateway.auth import ROLES, may
+from gateway.auth import ORG_WIDE, ROLES, may
 from gateway.call import Principal, Role
 from gateway.errors import GatewayError, Internal, NotAllowed, Unauthorized
 from gateway.routes.access import AnyRequest, Connection, as_gateway_error, declared, peer, services_of
@@ -50,6 +50,9 @@ NAVIGATION: tuple[tuple[str, str, Role], ...] = (
     ("/ui/audit", "Audit", "admin"),
     ("/docs", "API", "viewer"),
 )
+
+
+_OF_EVERY_TEAM = ("/ui/policies", "/ui/audit")  # closed to whoever is bound to one, whatever their role there
 
 
 class SignInNeeded(Unauthorized):
@@ -137,9 +140,12 @@ class Visitor:
             "who": self.principal,
             "csrf": self.opened.csrf,
             "here": "/" + "/".join(here.strip("/").split("/")[:2]),
-            "navigation": [item for item in NAVIGATION if may(self.principal, item[2])],
+            "navigation": [item for item in NAVIGATION if self._opens(item)],
             "base": base_url(self.request),
         }
+
+    def _opens(self, item: tuple[str, str, Role]) -> bool:
+        return may(self.principal, item[2]) and (item[0] not in _OF_EVERY_TEAM or self.principal.team == ORG_WIDE)
 
 
 VisitorDep = NamedDependency[Visitor]

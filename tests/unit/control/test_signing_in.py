@@ -110,7 +110,7 @@ async def test_no_cache_on_the_way_keeps_a_sheet(home: House, sheet: str) -> Non
 async def test_a_key_may_be_named_in_any_language(home: House) -> None:
     """Persian words and many emoji hold joiners, which Python does not call printable."""
     async with home.client() as admin:
-        for name in ("می\u200cخواهم", "👩\u200d🚀 crew"):
+        for name in ("می\u200cروم", "👩\u200d🚀 crew"):
             assert (await admin.post("/api/v1/keys", json={"name": name, "team": "acme"})).json()["name"] == name
         reversed_ = await admin.post("/api/v1/keys", json={"name": "a\u202eb", "team": "acme"})
         assert reversed_.status_code == 400
