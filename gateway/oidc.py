@@ -244,14 +244,16 @@ class SignOn:
     # The state that travels
 
     def _sealed(self, login: Login) -> str:
+        """As a cookie holds it: browsers drop one of more than 4096 letters, and `back` may have 2,000."""
         once = secrets.token_bytes(12)
-        return (once + self._seal.encrypt(once, msgspec.msgpack.encode(login), _LABEL)).hex()
+        sealed = once + self._seal.encrypt(once, msgspec.msgpack.encode(login), _LABEL)
+        return base64.urlsafe_b64encode(sealed).rstrip(b"=").decode("ascii")
 
     def _opened(self, sealed: str) -> Login | None:
         from cryptography.exceptions import InvalidTag
 
         try:
-            raw = bytes.fromhex(sealed)
+            raw = base64.b64decode(sealed + "=" * (-len(sealed) % 4), altchars=b"-_", validate=True)
             return msgspec.msgpack.decode(self._seal.decrypt(raw[:12], raw[12:], _LABEL), type=Login)
         except (ValueError, InvalidTag, msgspec.DecodeError):
             return None

@@ -319,7 +319,8 @@ async def detail(services: Services, principal: Principal, request_id: str) -> R
     if found is not None:
         teams = {entry.team for entry in found.entries} | ({found.request.team} if found.request else set[str]())
     if found is None or not all(within(principal, team) for team in teams):
-        raise NotFound(f"There is no request {request_id[:80]!r}.", code="request_not_found")
+        why = "What was refused before it was read whole, and what was only rehearsed, leaves no row."
+        raise NotFound(f"There is no request {request_id[:80]!r}. {why}", code="request_not_found")
     return found
 
 

@@ -401,6 +401,16 @@ def test_a_wrong_key_is_refused_and_signing_out_ends_it(visit: tuple[Page, Watch
     assert answer.status == 401
 
 
+def test_signing_out_is_within_reach_on_a_low_screen(browser: Browser, site: Site) -> None:
+    """The menu is longer than most laptops' screens are high: what stood below could not be reached at all."""
+    with browser.new_context(base_url=site.url, viewport={"width": 1280, "height": 600}) as context:
+        page = context.new_page()
+        sign_in(page)
+        page.goto("/ui/requests")
+        page.get_by_role("button", name="Sign out").click(timeout=10_000)
+        expect(page.get_by_label("Key")).to_be_visible()
+
+
 def test_every_page_stands_in_light_in_dark_and_on_a_phone(browser: Browser, site: Site) -> None:
     """No error, nothing outside, nothing wider than the screen, a heading and a way past the menu on each."""
     looks: list[tuple[Literal["light", "dark"], int]] = [("light", 1280), ("dark", 1280), ("light", 390)]

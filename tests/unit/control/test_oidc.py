@@ -128,6 +128,16 @@ async def test_a_session_ends_with_the_grant_it_came_from(home: House, idp: Prov
         assert (await visitor.get("/ui/requests")).status_code == 401
 
 
+async def test_the_longest_view_still_fits_a_cookie(home: House) -> None:
+    """Browsers drop a longer one without a word, and then this sign-in "began in another browser"."""
+    back = "/ui/spend?" + "x" * 1_980
+    async with home.client(None) as visitor:
+        begun = await visitor.get("/ui/oidc", params={"next": back})
+        name, _, value = begun.headers["set-cookie"].partition(";")[0].partition("=")
+        assert len(name) + len(value) < 4_096
+        assert f'href="{back}"' in (await signed_in(visitor, back)).text
+
+
 async def test_somebody_with_a_slash_in_their_name_can_be_signed_out(home: House, idp: Provider) -> None:
     """Names come from the provider; one that no address could hold would be signed in for as long as it likes."""
     idp.claims |= {"email": "acme/ada?x"}
