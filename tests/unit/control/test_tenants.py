@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from litestar.routes import HTTPRoute
 
+from gateway.call import Role
 from gateway.distilling import FOLDER, file_of
 from gateway.settings import ExportSettings
 from policies.budget import Budget
@@ -164,7 +165,8 @@ async def test_one_teams_administrator_does_not_make_everyones_sums_anew(home: H
 
 async def test_no_page_leads_to_one_that_is_closed(home: House) -> None:
     """An operator of a team was led to pages that are for those of every team."""
-    for role, team in (("operator", "acme"), ("admin", "acme"), ("admin", "")):
+    whose: tuple[tuple[Role, str], ...] = (("operator", "acme"), ("admin", "acme"), ("admin", ""))
+    for role, team in whose:
         async with home.client(None) as visitor:
             await sign_in(visitor, await home.key(role, team))
             page = (await visitor.get("/ui/keys")).text
