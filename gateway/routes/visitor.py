@@ -141,7 +141,7 @@ class Visitor:
             "csrf": self.opened.csrf,
             "here": "/" + "/".join(here.strip("/").split("/")[:2]),
             "navigation": [item for item in NAVIGATION if self._opens(item)],
-            "base": base_url(self.request),
+            "base": _to_copy(self.request),
         }
 
     def _opens(self, item: tuple[str, str, Role]) -> bool:
@@ -164,6 +164,15 @@ def base_url(connection: Connection) -> str:
     """This gateway as the reader's browser reaches it."""
     host = connection.headers.get("host", "127.0.0.1:8080")
     return f"{connection.scope['scheme']}://{host}"
+
+
+def _to_copy(connection: Connection) -> str:
+    """The same for an example that somebody copies, key and all: over TLS where the browser came over it, though the
+    proxy that took it off says nothing that is believed.
+    """
+    url = base_url(connection)
+    over_tls = secure(connection) and not _open_air(connection)
+    return "https" + url.removeprefix("http") if over_tls and url.startswith("http:") else url
 
 
 def html(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:

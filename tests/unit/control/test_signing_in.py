@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncGenerator
+from html import unescape
 from pathlib import Path
 
 import httpx
@@ -11,7 +12,7 @@ from gateway.auth import ADMIN, Keyring, NewKey
 from gateway.db.session import Database
 from tests.clock import FrozenClock
 from tests.unit.control.house import ADMIN_KEY, House, house
-from tests.unit.control.test_pages import sign_in
+from tests.unit.control.test_pages import csrf, sign_in
 
 
 @pytest.fixture
@@ -114,3 +115,24 @@ async def test_a_key_may_be_named_in_any_language(home: House) -> None:
             assert (await admin.post("/api/v1/keys", json={"name": name, "team": "acme"})).json()["name"] == name
         reversed_ = await admin.post("/api/v1/keys", json={"name": "a\u202eb", "team": "acme"})
         assert reversed_.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("host", "headers", "base"),
+    [
+        ("nearhit.example.com", {"sec-fetch-site": "same-origin"}, "https://nearhit.example.com/v1"),
+        ("192.168.1.4:8080", {}, "http://192.168.1.4:8080/v1"),
+        ("127.0.0.1:8080", {"sec-fetch-site": "same-origin"}, "http://127.0.0.1:8080/v1"),
+    ],
+)
+async def test_the_example_to_copy_goes_the_way_the_page_came(
+    home: House, host: str, headers: dict[str, str], base: str
+) -> None:
+    """Behind a proxy with TLS it said http://, and whoever copied it sent the new key in the clear."""
+    told = {"host": host, **headers}
+    async with home.client(None) as visitor:
+        signed = await visitor.post("/ui/login", data={"key": ADMIN_KEY}, headers=told)
+        told["cookie"] = signed.headers["set-cookie"].partition(";")[0]
+        page = (await visitor.get("/ui/keys", headers=told)).text
+        form = {"csrf": csrf(page), "name": "copied", "team": "acme"}
+        assert f'base_url="{base}"' in unescape((await visitor.post("/ui/keys", data=form, headers=told)).text)
