@@ -17,6 +17,7 @@ from litestar.types import ControllerRouterHandler
 from gateway.auth import ORG_WIDE, ROLES, may
 from gateway.call import Principal, Role
 from gateway.errors import GatewayError, Internal, NotAllowed, Unauthorized
+from gateway.routes import access
 from gateway.routes.access import AnyRequest, Connection, as_gateway_error, declared, peer, services_of
 from gateway.services import Services
 from gateway.web.pages import HEADERS, render
@@ -256,7 +257,19 @@ def _without_session(request: AnyRequest, told: GatewayError) -> Response[bytes]
     opening = request.url.path.startswith(("/ui/login", "/ui/oidc"))
     if told.http_status < 500 or opening:
         return sign_in_page(request, problem=told.message, status=told.http_status)
-    page = render("away.html", title=_title(told), words=told.message, back=_here(request))
+    words = f"{told.message} Whoever is signed in stays so."
+    page = render("away.html", title=_title(told), words=words, back=_here(request), onward="Try again")
+    return html(page, told.http_status, dict(told.headers))
+
+
+def respond_anywhere(request: AnyRequest, error: Exception) -> Response[Any]:
+    """What no route answers: as a page where a browser asked for one of ours, else as the API tells it."""
+    path, told = request.url.path, as_gateway_error(error)
+    reads = "text/html" in request.headers.get("accept", "")
+    if not (reads and (path == "/ui" or path.startswith("/ui/"))) or told.http_status not in (404, 405):
+        return access.respond(request, error)
+    words = "There is no page at this address."
+    page = render("away.html", title="Nothing here", words=words, back="/ui", onward="To the overview")
     return html(page, told.http_status, dict(told.headers))
 
 

@@ -136,3 +136,16 @@ async def test_the_example_to_copy_goes_the_way_the_page_came(
         page = (await visitor.get("/ui/keys", headers=told)).text
         form = {"csrf": csrf(page), "name": "copied", "team": "acme"}
         assert f'base_url="{base}"' in unescape((await visitor.post("/ui/keys", data=form, headers=told)).text)
+
+
+async def test_an_address_that_there_is_not_is_a_page_to_a_person(home: House) -> None:
+    """Whoever mistypes one was shown JSON; programs still are, there and elsewhere."""
+    async with home.client(None) as visitor:
+        for method, path, status in (("GET", "/ui/key", 404), ("GET", "/ui/logout", 405)):
+            page = await visitor.request(method, path, headers={"accept": "text/html,*/*"})
+            assert (page.status_code, "There is no page" in page.text) == (status, True)
+            assert page.headers["x-frame-options"] == "DENY"
+            told = await visitor.request(method, path)
+            assert (told.status_code, "error" in told.json()) == (status, True)
+        answer = await visitor.get("/api/v1/nothing", headers={"accept": "text/html"})
+        assert answer.json()["error"]["code"] == "not_found"
