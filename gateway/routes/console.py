@@ -56,7 +56,8 @@ async def requests_page(
     """Requests by filter, newest first."""
     services, chosen = visitor.services, asked_for(visitor, failed=failed)
     where = {**chosen.where, **reach(visitor.principal)}
-    rows = await Queries(services.database).recent_requests(_PAGE, before, where, failed, chosen.span())
+    found = await Queries(services.database).recent_requests(_PAGE + 1, before, where, failed, chosen.span())
+    rows = found[:_PAGE]
     narrowed = [(name, value) for name, value in chosen.asked.items() if name not in FIELDS]
     return visitor.page(
         "requests.html",
@@ -68,7 +69,7 @@ async def requests_page(
         models=services.models(),
         query=chosen.address(),
         before=before,
-        next_query=chosen.address(before=rows[-1].id) if len(rows) == _PAGE else "",
+        next_query=chosen.address(before=rows[-1].id) if len(found) > _PAGE else "",
         kept=services.settings.retention.requests,
     )
 

@@ -363,10 +363,11 @@ async def list_requests(
     its = span_of(start or "1970-01-01", end, caller.services.now())
     span = (its.start, EVER[1] if end is None else its.end)
     where = filters(caller.request, caller.principal)
-    rows = await Queries(caller.services.database).recent_requests(limit, before, where, failed, span)
+    found = await Queries(caller.services.database).recent_requests(limit + 1, before, where, failed, span)
+    rows = found[:limit]
     if form == "csv":
         return as_csv(rows)
-    return RequestList(data=[view(row) for row in rows], next=rows[-1].id if len(rows) == limit else None)
+    return RequestList(data=[view(row) for row in rows], next=rows[-1].id if len(found) > limit else None)
 
 
 COLUMNS = tuple(name for name in RequestView.__struct_fields__ if name != "tags")

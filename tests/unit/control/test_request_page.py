@@ -64,3 +64,36 @@ async def test_the_attempts_of_a_shared_answer_are_told_as_somebody_elses(home: 
     page = await _page(home, {"attempts": [_tried("complete", "r7")]}, source="shared", cache="shared", cost_nano=0)
     assert 'href="/ui/requests/r7"' in page
     assert "which was charged for them" in page
+
+
+async def test_the_last_page_of_requests_leads_to_no_other(home: House) -> None:
+    """Fifty requests made a link to older ones, and that page said that no request had ever come in."""
+    rows = [request_row(home.clock, number) for number in range(50)]
+    await happened(home.services.database, rows)
+    async with home.client(None) as visitor, home.client() as admin:
+        await sign_in(visitor)
+        page = (await visitor.get("/ui/requests")).text
+        assert "50 requests on this page" in page
+        assert "Older</a>" not in page
+        beyond = (await visitor.get(f"/ui/requests?before={rows[-1]['id']}")).text
+        assert "none that is older" in beyond
+        assert "has come in yet" not in beyond
+        assert (await admin.get("/api/v1/requests?limit=50")).json()["next"] is None
+        assert (await admin.get("/api/v1/requests?limit=49")).json()["next"] is not None
+
+
+async def test_pages_after_a_row_that_was_pruned_do_not_begin_anew(home: House) -> None:
+    """Whoever reads page by page would read everything again, for ever."""
+    await happened(home.services.database, [request_row(home.clock, number) for number in range(3)])
+    async with home.client() as admin:
+        gone = await admin.get("/api/v1/requests?before=0190c0de-000000000001")
+        assert gone.json() == {"data": [], "next": None}
+
+
+async def test_the_largest_page_leads_to_the_next(home: House) -> None:
+    """One row more than a page is read to know that there are more."""
+    await happened(home.services.database, [request_row(home.clock, number) for number in range(1_001)])
+    async with home.client() as admin:
+        page = (await admin.get("/api/v1/requests?limit=1000")).json()
+        assert len(page["data"]) == 1_000
+        assert page["next"] == page["data"][-1]["id"]
