@@ -172,3 +172,20 @@ async def test_no_page_leads_to_one_that_is_closed(home: House) -> None:
             page = (await visitor.get("/ui/keys")).text
             for path in set(re.findall(r'<a href="(/ui[^"]*)"', page)):
                 assert (await visitor.get(unescape(path))).status_code == 200, (role, team, path)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("export/entries?month=2026-09&project=web", "project"),
+        ("export/focus?month=2026-09&project=web", "project"),
+        ("months/2026-09/statement?project=web", "project"),
+        ("cache/entries?team=acme", "team"),
+        ("audit?actr=somebody", "actr"),
+    ],
+)
+async def test_a_filter_that_is_not_read_is_refused(home: House, path: str, name: str) -> None:
+    """Everybody's charges, prompts or changes were answered as if they were those that were asked for."""
+    async with home.client() as admin:
+        answer = await admin.get(f"/api/v1/{path}")
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
