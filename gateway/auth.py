@@ -32,6 +32,7 @@ _KNOWN_BOUND = 10_000
 _UNKNOWN_BOUND = 2_000
 LONGEST_OVERLAP = 30 * 86_400.0  # seconds an old secret may work on after a rotation
 _LONGEST_TOKEN = 512
+_MARK = b"nearhit session secret v1"
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -56,6 +57,13 @@ class Created(NamedTuple):
 
     row: KeyRow
     key: str
+
+
+class SignedIn(NamedTuple):
+    """Whose key was typed, and a mark of the very secret: `Keyring.still_good` says by it whether that still opens."""
+
+    principal: Principal
+    mark: str
 
 
 class _Known(NamedTuple):
@@ -159,12 +167,33 @@ class Keyring:
         """The same for a key typed into a form."""
         return await self.identify(((b"authorization", b"Bearer " + key.encode("utf-8", "replace")),), address)
 
-    async def still_good(self, key_id: str) -> Principal | None:
-        """The principal behind a session's key, None once it is revoked, expired or gone."""
+    async def sign_in(self, key: str, address: str = "") -> SignedIn:
+        """The same, for a session that shall end with this secret and not only with the key."""
+        principal = await self.identify_key(key, address)
+        token = key.encode("utf-8", "replace")
+        of_admin = principal.key_id == ADMIN.key_id
+        kept = hashlib.sha256(token).digest() if of_admin else keyform.stored_form(self._pepper, token)
+        return SignedIn(principal, self._mark(kept))
+
+    async def still_good(self, key_id: str, mark: str | None = None) -> Principal | None:
+        """The principal behind a key, None once it is revoked, expired or gone.
+
+        `mark`: of the secret that was used (`sign_in`), which then must open the key as well: a rotation ends that.
+        """
         if key_id == ADMIN.key_id:
-            return ADMIN if self._admin() is not None else None
+            admin = self._admin()
+            return ADMIN if admin is not None and self._marked(mark, admin) else None
         row = await self._rows.find(key_id)
-        return None if row is None or row.unusable(self._now()) else principal_of(row)
+        if row is None or row.unusable(self._now()):
+            return None
+        old = row.old_hash if (row.old_until or 0.0) > self._now() else None
+        return principal_of(row) if self._marked(mark, row.hash, old) else None
+
+    def _marked(self, mark: str | None, *kept: bytes | None) -> bool:
+        return mark is None or any(hmac.compare_digest(mark, self._mark(one)) for one in kept if one is not None)
+
+    def _mark(self, kept: bytes) -> str:
+        return hmac.digest(self._pepper, _MARK + kept, hashlib.sha256).hex()
 
     async def _look_up(self, token: bytes, digest: bytes, address: str) -> Principal:
         if (admin := self._admin()) is not None and hmac.compare_digest(digest, admin):

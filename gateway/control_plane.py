@@ -9,8 +9,9 @@ from functools import cache
 from litestar import Litestar
 from litestar.types import Receive, Scope, Send
 
-from gateway.routes.access import EXCEPTION_HANDLERS, with_services
+from gateway.routes.access import with_services
 from gateway.routes.admin import control_plane, openapi_config, programs_plane
+from gateway.routes.visitor import respond_anywhere
 from gateway.services import Services
 
 _PATHS = ("/api/v1/", "/ui", "/v1/organization/")
@@ -36,7 +37,7 @@ class ControlPlane:
 def _registered(largest: int | None, pages: bool) -> Litestar:
     return Litestar(
         control_plane() if pages else programs_plane(),
-        exception_handlers=EXCEPTION_HANDLERS,
+        exception_handlers={Exception: respond_anywhere},
         openapi_config=openapi_config() if pages else None,
         logging_config=None,
         request_max_body_size=largest,

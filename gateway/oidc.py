@@ -204,7 +204,7 @@ class SignOn:
         except (JoseError, ValueError) as error:
             raise NotAllowed("The provider's answer could not be verified.", code="oidc_token") from error
         claims = dict(token.claims)
-        if isinstance(claims["aud"], list) and claims.get("azp") != self.settings.client_id:
+        if not _made_for(self.settings.client_id, claims):
             raise NotAllowed("The provider's answer was made for another application.", code="oidc_token")
         return claims
 
@@ -244,22 +244,35 @@ class SignOn:
     # The state that travels
 
     def _sealed(self, login: Login) -> str:
+        """As a cookie holds it: browsers drop one of more than 4096 letters, and `back` may have 2,000."""
         once = secrets.token_bytes(12)
-        return (once + self._seal.encrypt(once, msgspec.msgpack.encode(login), _LABEL)).hex()
+        sealed = once + self._seal.encrypt(once, msgspec.msgpack.encode(login), _LABEL)
+        return base64.urlsafe_b64encode(sealed).rstrip(b"=").decode("ascii")
 
     def _opened(self, sealed: str) -> Login | None:
         from cryptography.exceptions import InvalidTag
 
         try:
-            raw = bytes.fromhex(sealed)
+            raw = base64.b64decode(sealed + "=" * (-len(sealed) % 4), altchars=b"-_", validate=True)
             return msgspec.msgpack.decode(self._seal.decrypt(raw[:12], raw[12:], _LABEL), type=Login)
         except (ValueError, InvalidTag, msgspec.DecodeError):
             return None
 
 
+def _made_for(client: str, claims: Mapping[str, Any]) -> bool:
+    """OpenID Connect Core 3.1.3.7, 3 to 5. `aud` may be a list of one, as several providers always write it: only
+    among several audiences `azp` must say which one asked; wherever it stands, it must be us.
+    """
+    several = isinstance(claims["aud"], list) and len(cast("list[object]", claims["aud"])) > 1
+    return claims.get("azp", None if several else client) == client
+
+
 def _person(claims: Mapping[str, Any], name_claim: str, reach: Reach, back: str) -> Person:
-    """Named by the chosen claim; the subject alone is certain to stay the same, so it stands in where there is none."""
-    name = claims.get(name_claim)
+    """Named by the chosen claim; the subject alone is certain to stay the same, so it stands in where there is none,
+    and for an address of which the provider says that it was never shown to be theirs.
+    """
+    unproved = name_claim == "email" and claims.get("email_verified", True) in (False, "false")
+    name = None if unproved else claims.get(name_claim)
     shown = name if isinstance(name, str) and name.strip().isprintable() and name.strip() else str(claims["sub"])
     return Person(f"oidc:{shown.strip()[:_LONGEST_NAME]}", reach.role, reach.team, back)
 

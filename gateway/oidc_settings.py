@@ -72,6 +72,10 @@ class OidcSettings(BaseModel):
                 return Reach(cast("Role", found[1]), found[2] or "")
         return None
 
+    def grants(self, role: str, team: str) -> bool:
+        """Whether any group is given just this, still."""
+        return (f"{role}@{team}" if team else role) in self.roles.values()
+
 
 def _at(claims: Mapping[str, Any], path: str) -> tuple[str, ...]:
     """The texts at a claim: one, several, or none."""

@@ -11,7 +11,7 @@ from gateway.cli.connection import control
 from gateway.cli.explaining import tell_why
 from gateway.cli.options import ReadOptions, settings_of
 from gateway.cli.warming import warm_cache as warm_cache
-from gateway.web.why import sentence
+from gateway.web.why import ending, sentence
 
 _DEFAULT_BUDGETS = ("0.5%", "1%", "2%", "5%")
 
@@ -217,7 +217,9 @@ def explain_cache(request_id: str, *, options: ReadOptions = ReadOptions()) -> N
         return
     why: dict[str, Any] = found["why"] or {}
     row: dict[str, Any] = found["request"] or {}
-    show.line(sentence(row.get("cache"), why.get("reason"), why.get("semantic_bar"), known=bool(found["why"])))
+    ended = ending(row.get("error"), row.get("attempts") or 0)
+    known = bool(found["why"])
+    show.line(sentence(row.get("cache"), why.get("reason"), why.get("semantic_bar"), known=known, ended=ended))
     tell_why(why)
     for step in found["attempts"]:
         show.line(f"asked {step['provider']}/{step['model']}: {step['result']}, {show.usd(step['cost_usd'])}")

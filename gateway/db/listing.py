@@ -125,9 +125,15 @@ async def _spans(connection: AsyncConnection, wanted: Wanted, last: int) -> Asyn
 
 
 async def _before(connection: AsyncConnection, name: str | None) -> float:
-    """The instant of the last row of the page before; far ahead when there is none, or it was pruned."""
-    at = None if name is None else await connection.scalar(select(RequestRow.at).where(RequestRow.id == name))
-    return 1e10 if at is None else at
+    """The instant of the last row of the page before; far ahead when there is none.
+
+    Of one that was pruned meanwhile, with all that are older, it is the beginning: whoever goes from page to page must
+    not find themselves at the newest again.
+    """
+    if name is None:
+        return 1e10
+    at = await connection.scalar(select(RequestRow.at).where(RequestRow.id == name))
+    return 0.0 if at is None else at
 
 
 class _Sought(NamedTuple):

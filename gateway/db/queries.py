@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 _FORMS = {"minute": "%Y-%m-%dT%H:%M:00Z", "hour": "%Y-%m-%dT%H:00:00Z", "day": "%Y-%m-%d"}
 _MOST_BUCKETS = 400
-_MOST_ROWS = 1_000
+_MOST_ROWS = 1_001  # a page of a thousand, and the row that says there are more
 _SHORT = 2 * 86_400
 _PATIENCE = 30.0
 _REACH = (DAYS_TO, LABELS_TO, BLOCKS_TO, HOURS_FROM, ROWS_FROM, BLOCKS_FROM, COSTS_FROM)

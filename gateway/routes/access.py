@@ -102,6 +102,13 @@ class Caller:
         self.principal = cast("Principal", request.scope["user"])
         self.ip = peer(request)
 
+    def asks_only(self, *known: str) -> None:
+        """Raises InvalidRequest for a filter that is not read: left out, it would answer another question."""
+        for name in self.request.query_params:
+            if name not in known:
+                why = f"Nothing can be asked for by {name[:60]!r} here. Known: {', '.join(known)}."
+                raise InvalidRequest(why, param=name[:60])
+
 
 CallerDep = NamedDependency[Caller]
 

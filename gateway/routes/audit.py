@@ -109,6 +109,7 @@ async def audit(
 ) -> AuditAnswer:
     """The newest changes, and whether the whole chain of them is intact. `action` is a beginning, such as `key.`."""
     of_every_team(caller.principal)
+    caller.asks_only("limit", "before", "actor", "action", "target")
     lines = await newest(caller.services, limit, before=before, actor=actor, action=action, target=target)
     found = await verify(caller.services)
     return AuditAnswer(data=lines, whole=found.broken_at is None, broken_at=found.broken_at)
@@ -128,10 +129,11 @@ async def verify_audit(caller: CallerDep, noted: Digest = None) -> AuditVerdict:
     )
 
 
-@delete("/sessions/{actor:str}", opt={"role": "admin"}, summary="Sign somebody out everywhere", status_code=200)
+@delete("/sessions/{actor:path}", opt={"role": "admin"}, summary="Sign somebody out everywhere", status_code=200)
 async def end_sessions(caller: CallerDep, actor: FromPath[str]) -> Ended:
     """`actor` as the audit log writes it: a key's id, or `oidc:` and a name. They may sign in again."""
     of_every_team(caller.principal)
+    actor = actor.removeprefix("/")
 
     def said(ended: int) -> Also:
         return said_by(

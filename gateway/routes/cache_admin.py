@@ -156,6 +156,7 @@ async def entries(
     limit: Annotated[int, QueryParameter(ge=1, le=500)] = 50,
 ) -> EntryList:
     """Kept answers, newest first. Shows prompts, so it takes an operator's key."""
+    caller.asks_only("contains", "limit")
     return EntryList(
         [entry_view(entry) for entry in await found_entries(caller.services, caller.principal, contains, limit)]
     )

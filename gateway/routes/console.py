@@ -27,7 +27,7 @@ from gateway.routes.usage import month_start, reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router
 from gateway.web.pages import HEADERS
 from gateway.web.waterfall import waterfall
-from gateway.web.why import sentence
+from gateway.web.why import ending, sentence
 from gateway.web.words import DASH, MARKS, millis
 
 _PAGE = 50
@@ -56,7 +56,8 @@ async def requests_page(
     """Requests by filter, newest first."""
     services, chosen = visitor.services, asked_for(visitor, failed=failed)
     where = {**chosen.where, **reach(visitor.principal)}
-    rows = await Queries(services.database).recent_requests(_PAGE, before, where, failed, chosen.span())
+    found = await Queries(services.database).recent_requests(_PAGE + 1, before, where, failed, chosen.span())
+    rows = found[:_PAGE]
     narrowed = [(name, value) for name, value in chosen.asked.items() if name not in FIELDS]
     return visitor.page(
         "requests.html",
@@ -68,7 +69,7 @@ async def requests_page(
         models=services.models(),
         query=chosen.address(),
         before=before,
-        next_query=chosen.address(before=rows[-1].id) if len(rows) == _PAGE else "",
+        next_query=chosen.address(before=rows[-1].id) if len(found) > _PAGE else "",
         kept=services.settings.retention.requests,
     )
 
@@ -118,13 +119,15 @@ _JUDGED = {
 
 def _why_words(found: RequestDetail) -> str:
     told = found.explain or {}
-    mark = None if found.request is None else found.request.cache
+    row = found.request
+    mark = None if row is None else row.cache
     reason, bar = told.get("reason"), told.get("semantic_bar")
     return sentence(
         mark,
         None if reason is None else str(reason),
         None if bar is None else str(bar),
         known=found.explain is not None,
+        ended=None if row is None else ending(row.error, row.attempts),
     )
 
 

@@ -146,9 +146,11 @@ async def login(request: AnyRequest) -> Response[bytes]:
     back = within_pages(fields.get("next", ""))
     if not same_origin(request):
         return sign_in_page(request, problem="The form came from elsewhere. Try again.", status=403)
+    if not fields.get("key"):
+        return sign_in_page(request, problem="Type or paste a key.", back=back, status=401)
     services = services_of(request)
     try:
-        principal = await services.keyring.identify_key(fields.get("key", ""), peer(request) or "")
+        principal, mark = await services.keyring.sign_in(fields["key"], peer(request) or "")
     except Unauthorized as error:
         await _slow_down()
         return sign_in_page(request, problem=error.message, back=back, status=401)
@@ -156,7 +158,7 @@ async def login(request: AnyRequest) -> Response[bytes]:
         problem = "This key is for applications; it has no role here."
         return sign_in_page(request, problem=problem, back=back, status=403)
     said = said_by(services, principal, Change("session.open", principal.key_id), peer(request))
-    token = await Sessions(services).open(principal, said)
+    token = await Sessions(services).open(principal, said, mark=mark)
     return Response(
         b"", status_code=303, headers={**HEADERS, "location": back}, cookies=[session_cookie(request, token)]
     )

@@ -61,6 +61,7 @@ async def focus(
 
     `BilledCost` adds up to what the ledger says of the month. `tags=false` puts requests with different tags together.
     """
+    caller.asks_only("month", "format", "version", "tags", "team")
     wanted = Wanted(month=named(month), form=form, version=version, team=own_team(caller.principal, team), tags=tags)
     return await focus_answer(caller.services, wanted)
 
@@ -91,6 +92,7 @@ async def entries(
     team: Team = None,
 ) -> Response[Any]:
     """Every entry booked in a month, or admitted between `from` and `to`, in order of admission."""
+    caller.asks_only("month", "from", "to", "format", "team")
     services, limit = caller.services, own_team(caller.principal, team)
     if month is not None:
         if start is not None or end is not None:
@@ -113,6 +115,7 @@ async def entries_answer(services: Services, month: str, team: str | None, form:
 async def distillation(caller: CallerDep, project: Annotated[str, QueryParameter(max_length=200)]) -> Stream:
     """One JSON object per line: `messages` with the answer as the last. Who exported is told to the audit log."""
     services = caller.services
+    own_team(caller.principal, project.partition("/")[0])
     if project not in services.settings.distillation.projects:
         raise InvalidRequest(
             f"{project!r} has not consented: see `distillation.projects` in the settings.", param="project"

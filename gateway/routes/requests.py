@@ -168,7 +168,8 @@ class Why(Struct, kw_only=True):
 
 
 class RequestAnswer(Struct, kw_only=True):
-    """`why` is null once the explanation was kept its time; `request` while the request still runs."""
+    """`why` is null once the explanation was kept its time; `request` while the request still runs. The `attempts` of a
+    shared answer are those of the request that asked for it, which their ids name and which paid for them."""
 
     request: RequestView | None
     route: list[str]
@@ -318,7 +319,8 @@ async def detail(services: Services, principal: Principal, request_id: str) -> R
     if found is not None:
         teams = {entry.team for entry in found.entries} | ({found.request.team} if found.request else set[str]())
     if found is None or not all(within(principal, team) for team in teams):
-        raise NotFound(f"There is no request {request_id[:80]!r}.", code="request_not_found")
+        why = "What was refused before it was read whole, and what was only rehearsed, leaves no row."
+        raise NotFound(f"There is no request {request_id[:80]!r}. {why}", code="request_not_found")
     return found
 
 
@@ -361,10 +363,11 @@ async def list_requests(
     its = span_of(start or "1970-01-01", end, caller.services.now())
     span = (its.start, EVER[1] if end is None else its.end)
     where = filters(caller.request, caller.principal)
-    rows = await Queries(caller.services.database).recent_requests(limit, before, where, failed, span)
+    found = await Queries(caller.services.database).recent_requests(limit + 1, before, where, failed, span)
+    rows = found[:limit]
     if form == "csv":
         return as_csv(rows)
-    return RequestList(data=[view(row) for row in rows], next=rows[-1].id if len(rows) == limit else None)
+    return RequestList(data=[view(row) for row in rows], next=rows[-1].id if len(found) > limit else None)
 
 
 COLUMNS = tuple(name for name in RequestView.__struct_fields__ if name != "tags")

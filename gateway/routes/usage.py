@@ -17,7 +17,7 @@ from gateway.auth import ORG_WIDE
 from gateway.call import Principal
 from gateway.db.queries import DIMENSIONS, Queries
 from gateway.db.rows import UsageRow
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, NotAllowed
 from gateway.routes import shapes
 from gateway.routes.access import AnyRequest, CallerDep, control_router
 from gateway.web.sheet import Cell, csv_bytes
@@ -89,7 +89,7 @@ def span_of(start: str | None, end: str | None, now: float) -> Span:
 
 def _moment(text: str, now: float, param: str) -> float:
     ahead = shapes.instant(text, now=now, param=param)
-    return 2 * now - ahead if shapes.is_duration(text) else ahead
+    return shapes.instant(2 * now - ahead, now=now, param=param) if shapes.is_duration(text) else ahead
 
 
 def reach(principal: Principal) -> dict[str, str]:
@@ -222,6 +222,8 @@ class Rebuilt(Struct, kw_only=True):
 @post("/usage/rebuild", opt={"role": "admin"}, summary="Make the sums of usage anew", status_code=200)
 async def rebuild(caller: CallerDep) -> Rebuilt:
     """From the rows, as far back as they are kept. Needed only after `nearhit ledger verify` found them wrong."""
+    if caller.principal.team != ORG_WIDE:
+        raise NotAllowed("These are everyone's sums; this key is bound to one team.", code="beyond_team")
     days = await caller.services.ledger.rebuild_sums()
     await note(caller.services, caller.principal, Change("usage.rebuild", "sums", after={"days": days}), ip=caller.ip)
     return Rebuilt(days=days)

@@ -14,9 +14,10 @@ from litestar.di import NamedDependency, Provide
 from litestar.handlers import BaseRouteHandler
 from litestar.types import ControllerRouterHandler
 
-from gateway.auth import ROLES, may
+from gateway.auth import ORG_WIDE, ROLES, may
 from gateway.call import Principal, Role
-from gateway.errors import GatewayError, NotAllowed, Unauthorized
+from gateway.errors import GatewayError, Internal, NotAllowed, Unauthorized
+from gateway.routes import access
 from gateway.routes.access import AnyRequest, Connection, as_gateway_error, declared, peer, services_of
 from gateway.services import Services
 from gateway.web.pages import HEADERS, render
@@ -27,6 +28,9 @@ _SECURE_NAME = "__Host-nearhit"
 _PLAIN_NAME = "nearhit"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LONGEST_ADDRESS = 2_000
+# What every answer behind the door has unless it says otherwise, sheets included: what a session's reader may see is
+# kept by no cache on the way, and there are some that keep whatever is called `.csv`.
+_OF_ALL = {name: HEADERS[name] for name in ("cache-control", "x-content-type-options")}
 NAVIGATION: tuple[tuple[str, str, Role], ...] = (
     ("/ui", "Overview", "viewer"),
     ("/ui/live", "Live", "viewer"),
@@ -47,6 +51,9 @@ NAVIGATION: tuple[tuple[str, str, Role], ...] = (
     ("/ui/audit", "Audit", "admin"),
     ("/docs", "API", "viewer"),
 )
+
+
+_OF_EVERY_TEAM = ("/ui/policies", "/ui/audit")  # closed to whoever is bound to one, whatever their role there
 
 
 class SignInNeeded(Unauthorized):
@@ -134,9 +141,12 @@ class Visitor:
             "who": self.principal,
             "csrf": self.opened.csrf,
             "here": "/" + "/".join(here.strip("/").split("/")[:2]),
-            "navigation": [item for item in NAVIGATION if may(self.principal, item[2])],
-            "base": base_url(self.request),
+            "navigation": [item for item in NAVIGATION if self._opens(item)],
+            "base": _to_copy(self.request),
         }
+
+    def _opens(self, item: tuple[str, str, Role]) -> bool:
+        return may(self.principal, item[2]) and (item[0] not in _OF_EVERY_TEAM or self.principal.team == ORG_WIDE)
 
 
 VisitorDep = NamedDependency[Visitor]
@@ -157,6 +167,15 @@ def base_url(connection: Connection) -> str:
     return f"{connection.scope['scheme']}://{host}"
 
 
+def _to_copy(connection: Connection) -> str:
+    """The same for an example that somebody copies, key and all: over TLS where the browser came over it, though the
+    proxy that took it off says nothing that is believed.
+    """
+    url = base_url(connection)
+    over_tls = secure(connection) and not _open_air(connection)
+    return "https" + url.removeprefix("http") if over_tls and url.startswith("http:") else url
+
+
 def html(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
     return Response(body, status_code=status, media_type="text/html", headers={**HEADERS, **(headers or {})})
 
@@ -169,7 +188,15 @@ def spreadsheet(columns: Sequence[str], rows: Iterable[Sequence[Cell]], name: st
 
 def sign_in_page(connection: Connection, *, problem: str = "", back: str = "/ui", status: int = 200) -> Response[bytes]:
     sso = services_of(connection).sign_on is not None
-    return html(render("login.html", problem=problem, next=back, sso=sso), status)
+    return html(render("login.html", problem=problem, next=back, sso=sso, open_air=_open_air(connection)), status)
+
+
+def _open_air(connection: Connection) -> bool:
+    """Whether the browser seems to come over plain HTTP from another machine, where it will not keep our cookie.
+
+    Nothing that a proxy says is believed; but only over TLS (and to this very machine) do browsers send `Sec-Fetch-*`.
+    """
+    return secure(connection) and connection.scope["scheme"] == "http" and "sec-fetch-site" not in connection.headers
 
 
 def within_pages(address: str) -> str:
@@ -215,12 +242,35 @@ def respond(request: AnyRequest, error: Exception) -> Response[Any]:
     told = as_gateway_error(error)
     if isinstance(told, SignInNeeded):
         return _signed_out(request)
-    if told.http_status >= 500 and request.app.logger is not None:
+    if isinstance(told, Internal) and request.app.logger is not None:
         request.logger.error("page failed", exc_info=error)
+    if request.headers.get("hx-request"):  # a part of a page that is open: it stays as it is
+        return html(b"", told.http_status)
     opened = cast("dict[str, object]", request.scope).get("user")
     if not isinstance(opened, Opened):
-        return sign_in_page(request, problem=told.message, status=told.http_status)
+        return _without_session(request, told)
     return Visitor(request).page("error.html", status=told.http_status, title=_title(told), words=told.message)
+
+
+def _without_session(request: AnyRequest, told: GatewayError) -> Response[bytes]:
+    """While the database is away nobody's session can be looked up: no reason to ask them for their key."""
+    opening = request.url.path.startswith(("/ui/login", "/ui/oidc"))
+    if told.http_status < 500 or opening:
+        return sign_in_page(request, problem=told.message, status=told.http_status)
+    words = f"{told.message} Whoever is signed in stays so."
+    page = render("away.html", title=_title(told), words=words, back=_here(request), onward="Try again")
+    return html(page, told.http_status, dict(told.headers))
+
+
+def respond_anywhere(request: AnyRequest, error: Exception) -> Response[Any]:
+    """What no route answers: as a page where a browser asked for one of ours, else as the API tells it."""
+    path, told = request.url.path, as_gateway_error(error)
+    reads = "text/html" in request.headers.get("accept", "")
+    if not (reads and (path == "/ui" or path.startswith("/ui/"))) or told.http_status not in (404, 405):
+        return access.respond(request, error)
+    words = "There is no page at this address."
+    page = render("away.html", title="Nothing here", words=words, back="/ui", onward="To the overview")
+    return html(page, told.http_status, dict(told.headers))
 
 
 def _title(told: GatewayError) -> str:
@@ -239,5 +289,6 @@ def page_router(path: str, handlers: list[ControllerRouterHandler]) -> Router:
         guards=[guard],
         dependencies={"visitor": Provide(provide_visitor, sync_to_thread=False)},
         exception_handlers=EXCEPTION_HANDLERS,
+        response_headers=_OF_ALL,
         include_in_schema=False,
     )

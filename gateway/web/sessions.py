@@ -1,4 +1,4 @@
-"""Dashboard sessions: kept in the database, 8 hours at most, 30 minutes without use, gone when their key is.
+"""Dashboard sessions: kept in the database, 8 hours at most, 30 minutes without use, gone with their key or its secret.
 
 The cookie holds a random token, the table its SHA-256. The CSRF token is derived from the cookie's token, so pages can
 show it and the database cannot. Does not know: cookies' attributes, pages.
@@ -51,10 +51,13 @@ class Sessions:
         self._sign_on = services.sign_on
         self._now = services.now
 
-    async def open(self, principal: Principal, also: Also = nothing, *, person: bool = False) -> str:
+    async def open(
+        self, principal: Principal, also: Also = nothing, *, person: bool = False, mark: str | None = None
+    ) -> str:
         """A new session's token, always a fresh one: a token from before the login never counts after it.
 
         `person`: signed in elsewhere, so that no key says what the session may do; the session itself does.
+        `mark`: of the secret that was typed (`Keyring.sign_in`), with which the session ends.
         """
         token, now = secrets.token_urlsafe(32), self._now()
         async with self._database.begin() as connection:
@@ -69,6 +72,7 @@ class Sessions:
                     seen=now,
                     expires=now + ABSOLUTE,
                     team=principal.team if person else None,
+                    secret=mark,
                 )
             )
             await connection.run_sync(also)
@@ -81,15 +85,13 @@ class Sessions:
         """
         if not token or len(token) > _LONGEST_TOKEN:
             return None
-        wanted = select(
-            LoginSession.actor, LoginSession.role, LoginSession.team, LoginSession.seen, LoginSession.expires
-        )
         async with self._database.read() as connection:
-            row = (await connection.execute(wanted.where(LoginSession.id == _digest(token)))).first()
+            row = (await connection.execute(_WANTED.where(LoginSession.id == _digest(token)))).first()
         now = self._now()
         if row is None or row.expires <= now or row.seen + IDLE <= now:
             return None
-        principal = await self._keyring.still_good(row.actor) if row.team is None else self._person(row)
+        by_key = row.team is None
+        principal = await self._keyring.still_good(row.actor, row.secret) if by_key else self._person(row)
         if principal is None or not may(principal, "viewer"):
             return None
         if used and now - row.seen >= _NOTED_EVERY:
@@ -97,8 +99,8 @@ class Sessions:
         return Opened(principal=principal, csrf=csrf_of(token), expires=min(row.expires, now + IDLE))
 
     def _person(self, row: Any) -> Principal | None:
-        """Who signed in elsewhere is let in only while that way in is open."""
-        if self._sign_on is None:
+        """Who signed in elsewhere is let in only while that way in is open, and while somebody may have that reach."""
+        if self._sign_on is None or not self._sign_on.settings.grants(row.role, row.team):
             return None
         return Principal(key_id=row.actor, team=row.team, project="", role=row.role)
 
@@ -117,6 +119,16 @@ class Sessions:
     async def _note(self, token: str, now: float) -> None:
         async with self._database.begin() as connection:
             await connection.execute(update(LoginSession).where(LoginSession.id == _digest(token)).values(seen=now))
+
+
+_WANTED = select(
+    LoginSession.actor,
+    LoginSession.role,
+    LoginSession.team,
+    LoginSession.seen,
+    LoginSession.expires,
+    LoginSession.secret,
+)
 
 
 def _digest(token: str) -> str:

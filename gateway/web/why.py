@@ -4,6 +4,8 @@ Knows: every reason word that the cache and the gateway use. Does not know: page
 as it is, so that a new reason is never hidden.
 """
 
+from typing import NamedTuple
+
 _REASONS = {
     "off": "The cache was switched off for this request.",
     "dry-run": "This was a dry run: nothing was looked up or asked.",
@@ -51,13 +53,46 @@ _MARKS = {
     "refresh": "The client asked for a fresh answer instead of a kept one.",
     "miss": "No kept answer could be served, so a fresh one was fetched.",
 }
+# What became of requests that no upstream was asked for. Whole answers' words need no sentence here.
+_REFUSALS = {
+    "insufficient_quota": "it would have gone over a budget",
+    "max_cost_exceeded": "it could have cost more than its x-nearhit-max-cost-usd",
+    "model_not_priced": "the model has no price",
+    "rate_limit_exceeded": "it was over a rate limit",
+    "overloaded": "the gateway had too much to do",
+    "cache_miss": "only a kept answer was asked for",
+    "deadline_exceeded": "its time was over",
+    "upstream_unavailable": "every upstream it could go to had failed before and was left alone",
+}
 
 
-def sentence(mark: str | None, reason: str | None, bar: str | None, *, known: bool) -> str:
+class Ending(NamedTuple):
+    """How a request ended badly: the error's code, and whether an upstream had been asked."""
+
+    error: str
+    asked: bool
+
+
+def ending(error: str | None, attempts: int) -> Ending | None:
+    """None where nothing went wrong."""
+    return Ending(error, attempts > 0) if error else None
+
+
+def _instead(ended: Ending) -> str:
+    if ended.asked:
+        return f"No kept answer could be served, and asking for a fresh one failed: {ended.error}."
+    why = _REFUSALS.get(ended.error)
+    told = f"{why} ({ended.error})" if why else f"it was refused: {ended.error}"
+    return f"No kept answer could be served, and no fresh one was asked for, because {told}."
+
+
+def sentence(mark: str | None, reason: str | None, bar: str | None, *, known: bool, ended: Ending | None = None) -> str:
     """`mark`: how the cache marked it; `reason`, `bar`: its words; `known` is False once the explanation is gone."""
     if mark is None:
         return "Not known: this request has no row yet."
     said = _MARKS.get(mark, f"The cache marked it “{mark}”.")
+    if mark == "miss" and ended is not None:
+        said = _instead(ended)
     if mark == "bypass" and known and reason not in _UNASKED:
         said = "The client asked that nothing be kept of its answer."
     if mark.startswith("hit") or mark in ("shared", "replayed"):

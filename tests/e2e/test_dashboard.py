@@ -202,6 +202,19 @@ def test_the_open_page_shows_a_new_request_by_itself(visit: tuple[Page, Watch], 
     watch.clean()
 
 
+def test_a_part_that_cannot_be_renewed_stays_and_the_page_says_so(visit: tuple[Page, Watch]) -> None:
+    """The answer of a database that was away, or of a proxy, stood in the place of every number."""
+    page, _ = visit
+    sign_in(page)
+    page.goto("/ui/live")
+    expect(page.get_by_text("Requests per second").first).to_be_visible()
+    page.route("**/ui/parts/**", lambda route: route.fulfill(status=502, content_type="text/html", body="<b>Bad</b>"))
+    expect(page.locator("#stale")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("Requests per second").first).to_be_visible()
+    page.unroute("**/ui/parts/**")
+    expect(page.locator("#stale")).to_be_hidden(timeout=30_000)
+
+
 def test_the_live_page_renews_itself_keeps_the_focus_and_stands_still_when_asked(
     visit: tuple[Page, Watch], site: Site
 ) -> None:
@@ -386,6 +399,16 @@ def test_a_wrong_key_is_refused_and_signing_out_ends_it(visit: tuple[Page, Watch
     answer = page.goto("/ui/keys")
     assert answer is not None
     assert answer.status == 401
+
+
+def test_signing_out_is_within_reach_on_a_low_screen(browser: Browser, site: Site) -> None:
+    """The menu is longer than most laptops' screens are high: what stood below could not be reached at all."""
+    with browser.new_context(base_url=site.url, viewport={"width": 1280, "height": 600}) as context:
+        page = context.new_page()
+        sign_in(page)
+        page.goto("/ui/requests")
+        page.get_by_role("button", name="Sign out").click(timeout=10_000)
+        expect(page.get_by_label("Key")).to_be_visible()
 
 
 def test_every_page_stands_in_light_in_dark_and_on_a_phone(browser: Browser, site: Site) -> None:

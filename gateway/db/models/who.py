@@ -53,6 +53,7 @@ class LoginSession(Base):
     """A dashboard session. `id` is the digest of the cookie's token, never the token; `csrf` likewise.
 
     `team` is null where `actor` is a key, which says so itself; else the person's team, empty for every team.
+    `secret` marks which of the key's secrets opened it (`Keyring.sign_in`); null for persons.
     """
 
     __tablename__ = "session"
@@ -64,6 +65,7 @@ class LoginSession(Base):
     seen: Mapped[float]
     expires: Mapped[float] = mapped_column(index=True)
     team: Mapped[str | None]
+    secret: Mapped[str | None]
 
 
 class Audit(Base):

@@ -191,6 +191,10 @@
     const polls = event.target.getAttribute?.("hx-trigger")?.startsWith("every");
     if (polls && (document.hidden || document.querySelector("[data-pause][aria-pressed=true]"))) event.preventDefault();
   });
+  // A part that could not be renewed stays as it was, and the page says that it did.
+  const stale = (still) => { document.getElementById("stale").hidden = !still; };
+  document.addEventListener("htmx:after:request", (event) => stale(event.detail.ctx.response.status >= 400));
+  document.addEventListener("htmx:error", () => stale(true));
   document.addEventListener("htmx:after:swap", () => { localise(document); reachable(); });
   addEventListener("resize", () => { reachable(); for (const chart of drawn) chart.resize(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

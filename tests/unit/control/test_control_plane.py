@@ -136,8 +136,8 @@ WRONG_KEYS: list[tuple[dict[str, Any], str]] = [
     ({"name": "a", "team": "a", "role": "root"}, "role"),
     ({"name": "a", "team": "a", "models": []}, "models"),
     ({"name": "a", "team": "a", "models": "chat"}, "models"),
-    ({"name": "a", "team": "a", "expires": "soon"}, "expires"),
-    ({"name": "a", "team": "a", "expires": 1}, "expires"),
+    *(({"name": "a", "team": "a", "expires": end}, "expires") for end in ("soon", 1, 1e300, 10**400, "999999w")),
+    ({"name": "a", "team": "a", "expires": "9999-12-31T23:59:59-12:00"}, "expires"),
     ({"name": 7, "team": "a"}, "name"),
 ]
 
@@ -157,6 +157,7 @@ async def test_a_wrong_key_request_names_the_field(home: House) -> None:
         ("export/focus?format=csv", "month"),
         ("usage?format=xml", "format"),
         (f"usage?from={'9' * 65}", "from"),
+        ("usage?from=400000w", "from"),
         ("cache/stats?days=0", "days"),
     ],
 )

@@ -80,6 +80,8 @@ async def test_the_first_matching_group_counts(home: House, idp: Provider) -> No
     [
         {"aud": "another-client"},
         {"aud": [CLIENT, "another"], "azp": "another"},
+        {"aud": [CLIENT, "another"]},
+        {"azp": "another"},
         {"iss": "https://evil.example.com"},
         {"nonce": "replayed"},
         {"exp": 1},
@@ -97,6 +99,51 @@ async def test_a_wrong_token_opens_nothing(home: House, idp: Provider, forged: d
         answer = await signed_in(visitor)
         assert answer.status_code == 403
         assert "nearhit=" not in str(answer.headers.get_list("set-cookie"))
+        assert (await visitor.get("/ui/requests")).status_code == 401
+
+
+@pytest.mark.parametrize("form", [{"aud": [CLIENT]}, {"aud": [CLIENT, "api"], "azp": CLIENT}, {"azp": CLIENT}], ids=str)
+async def test_an_audience_may_be_written_as_a_list(home: House, idp: Provider, form: dict[str, Any]) -> None:
+    """Ory and Authelia always write a list, of one without `azp`: nobody could sign in with them."""
+    idp.forge = form
+    async with home.client(None) as visitor:
+        assert (await signed_in(visitor)).status_code == 200
+
+
+async def test_an_address_that_was_never_proved_names_nobody(home: House, idp: Provider) -> None:
+    """Else whoever may edit their own profile acts under a colleague's name in the audit log."""
+    idp.claims |= {"email_verified": False}
+    async with home.client(None) as visitor, home.client() as admin:
+        assert (await signed_in(visitor)).status_code == 200
+        assert (await admin.get("/api/v1/audit")).json()["data"][0]["actor"] == "oidc:u-1"
+
+
+async def test_a_session_ends_with_the_grant_it_came_from(home: House, idp: Provider) -> None:
+    """Who takes a line out of `oidc.roles` means those who are signed in by it, too."""
+    async with home.client(None) as visitor:
+        await signed_in(visitor)
+        assert (await visitor.get("/ui/requests")).status_code == 200
+        roles = {"ops": "viewer@acme"}
+        home.services.sign_on = SignOn(settings(idp, roles=roles), b"s" * 32, now=home.clock.now)
+        assert (await visitor.get("/ui/requests")).status_code == 401
+
+
+async def test_the_longest_view_still_fits_a_cookie(home: House) -> None:
+    """Browsers drop a longer one without a word, and then this sign-in "began in another browser"."""
+    back = "/ui/spend?" + "x" * 1_980
+    async with home.client(None) as visitor:
+        begun = await visitor.get("/ui/oidc", params={"next": back})
+        name, _, value = begun.headers["set-cookie"].partition(";")[0].partition("=")
+        assert len(name) + len(value) < 4_096
+        assert f'href="{back}"' in (await signed_in(visitor, back)).text
+
+
+async def test_somebody_with_a_slash_in_their_name_can_be_signed_out(home: House, idp: Provider) -> None:
+    """Names come from the provider; one that no address could hold would be signed in for as long as it likes."""
+    idp.claims |= {"email": "acme/ada?x"}
+    async with home.client(None) as visitor, home.client() as admin:
+        await signed_in(visitor)
+        assert (await admin.delete("/api/v1/sessions/oidc:acme%2Fada%3Fx")).json() == {"ended": 1}
         assert (await visitor.get("/ui/requests")).status_code == 401
 
 

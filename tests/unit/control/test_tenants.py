@@ -1,17 +1,21 @@
 """A key of one team on every address there is: nothing of another team may stand in any answer."""
 
 import json
+import re
 from collections.abc import AsyncGenerator, Iterator
+from html import unescape
 from pathlib import Path
 
 import pytest
 from litestar.routes import HTTPRoute
 
+from gateway.call import Role
+from gateway.distilling import FOLDER, file_of
 from gateway.settings import ExportSettings
 from policies.budget import Budget
 from policies.months import month_of
 from tests.clock import FrozenClock
-from tests.unit.control.house import House, charged, explained, happened, hit_row, house, request_row
+from tests.unit.control.house import ADMIN_KEY, House, charged, explained, happened, hit_row, house, request_row
 from tests.unit.control.test_pages import sign_in
 
 MARKS = ("hushteam", "hushproject", "hushkey", "hushuser", "hushmodel", "hushserved", "hushtag", "77.000000077")
@@ -133,3 +137,55 @@ async def test_scheduled_exports_are_not_one_teams_business(home: House) -> None
         assert "hushfolder" not in (await visitor.get("/ui/exports")).text
     async with home.client() as everybody:
         assert "hushfolder" in (await everybody.get("/api/v1/exports")).text
+
+
+async def test_training_lines_are_given_to_their_own_team_only(home: House) -> None:
+    """They are prompts and answers word for word; an administrator of any team could name any project."""
+    settings = home.services.settings
+    consent = settings.distillation.model_copy(update={"projects": ["hushteam/hushproject"]})
+    home.services.settings = settings.model_copy(update={"distillation": consent})
+    path = file_of(settings.home / FOLDER, "hushteam/hushproject")
+    path.parent.mkdir()
+    path.write_text('{"messages": "hushprompt"}\n')
+    asked = "/api/v1/export/distillation?project=hushteam/hushproject"
+    async with home.client(await home.key("admin", "acme")) as caller:
+        answer = await caller.get(asked)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "beyond_team")
+        assert (await caller.get(asked.replace("hushproject", "other"))).text == answer.text
+    for key in (ADMIN_KEY, await home.key("admin", "hushteam")):
+        async with home.client(key) as theirs:
+            assert "hushprompt" in (await theirs.get(asked)).text
+
+
+async def test_one_teams_administrator_does_not_make_everyones_sums_anew(home: House) -> None:
+    """It reads and writes every team's rows."""
+    async with home.client(await home.key("admin", "acme")) as caller:
+        assert (await caller.post("/api/v1/usage/rebuild")).status_code == 403
+
+
+async def test_no_page_leads_to_one_that_is_closed(home: House) -> None:
+    """An operator of a team was led to pages that are for those of every team."""
+    whose: tuple[tuple[Role, str], ...] = (("operator", "acme"), ("admin", "acme"), ("admin", ""))
+    for role, team in whose:
+        async with home.client(None) as visitor:
+            await sign_in(visitor, await home.key(role, team))
+            page = (await visitor.get("/ui/keys")).text
+            for path in set(re.findall(r'<a href="(/ui[^"]*)"', page)):
+                assert (await visitor.get(unescape(path))).status_code == 200, (role, team, path)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("export/entries?month=2026-09&project=web", "project"),
+        ("export/focus?month=2026-09&project=web", "project"),
+        ("months/2026-09/statement?project=web", "project"),
+        ("cache/entries?team=acme", "team"),
+        ("audit?actr=somebody", "actr"),
+    ],
+)
+async def test_a_filter_that_is_not_read_is_refused(home: House, path: str, name: str) -> None:
+    """Everybody's charges, prompts or changes were answered as if they were those that were asked for."""
+    async with home.client() as admin:
+        answer = await admin.get(f"/api/v1/{path}")
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
