@@ -233,7 +233,7 @@ class SqliteStore:
             for entry, _, _ in gathered:
                 self._listen(Change("drop", entry.scope, entry.encoder, row_of(entry)))
             if type(error) is sqlite3.DatabaseError and self._file.is_open:
-                await self._begin_anew()
+                await self._begin_anew(error)
             raise StoreDown(f"sqlite: {error}") from error
         self._trouble = None
         self._written(changes, gathered)
@@ -254,9 +254,9 @@ class SqliteStore:
             if item.entry.id not in gone:
                 self._file.known.setdefault(short(item.entry.exact), item.entry.id)
 
-    async def _begin_anew(self) -> None:
+    async def _begin_anew(self, why: Exception) -> None:
         """A file that turns out damaged while in use serves nobody: set it aside and go on with an empty one."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._file.begin_anew)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._file.begin_anew, why)
         self._listen(Change("reset"))
 
 

@@ -294,6 +294,30 @@ async def test_sqlite_of_another_schema_begins_anew(tmp_path: Path, clock: Froze
     await store.close()
 
 
+async def test_sqlite_says_that_it_begins_anew(
+    tmp_path: Path, clock: FrozenClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All that was kept and learned is gone: an operator must not have to guess it from the hit rate."""
+    path = tmp_path / "cache.db"
+    path.write_bytes(b"this is not a database, whatever its name says" * 100)
+    store = SqliteStore(path, now=clock.now)
+    await store.start(lambda _: None)
+    assert "file is not a database): set aside as cache.db.unreadable, the cache begins anew" in caplog.text
+    for number in range(1, 200):
+        await store.put(entry(number, clock))
+    await store.close()
+    store = SqliteStore(path, now=clock.now)
+    await store.start(lambda _: None)
+    caplog.clear()
+    with path.open("r+b") as file:
+        file.seek(8_192)
+        file.write(b"\xa5" * (path.stat().st_size - 8_192))
+    with pytest.raises(StoreDown):
+        await store.purge(Selection())
+    await store.close()
+    assert "malformed): set aside as cache.db.unreadable, the cache begins anew" in caplog.text
+
+
 async def test_sqlite_damaged_in_use_becomes_empty(tmp_path: Path, clock: FrozenClock) -> None:
     """Disks go bad while running: that look-up is a miss, listeners forget, and the store goes on."""
     path = tmp_path / "cache.db"
