@@ -29,8 +29,10 @@ class Unusable(Exception):
 
 
 class Source(Struct, frozen=True):
-    """A folder in sentence-transformers' layout. `name`: what to call it. `digest`: the same only for what makes the same
-    vectors; of the bundled model it is the SHA-256 of its weights."""
+    """A folder in sentence-transformers' layout. `name`: what to call it.
+
+    `digest`: the same only for what makes the same vectors; of the bundled model it is the SHA-256 of its weights.
+    """
 
     name: str
     folder: Path

@@ -39,8 +39,8 @@ def installation_secret(settings: Settings) -> bytes:
         path = settings.home / "secret"
         if settings.database is None and not path.exists() and _has_keys(settings.home / "nearhit.db"):
             raise ValueError(
-                f"{path} is gone, and with it every API key in nearhit.db: put it back from where it was kept, or begin "
-                "with another one, and new keys, by writing 32 random characters or more into that file"
+                f"{path} is gone, and with it every API key in nearhit.db: put it back from where it was kept, or "
+                "begin with another one, and new keys, by writing 32 random characters or more into that file"
             )
         _write_once(path, secrets.token_hex(_SECRET_BYTES))
         found = path.read_text("utf-8").strip().encode()

@@ -283,7 +283,7 @@ async def test_sqlite_sets_a_damaged_file_aside(tmp_path: Path, clock: FrozenClo
 async def test_sqlite_that_could_not_be_opened_is_once_it_can(
     tmp_path: Path, clock: FrozenClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A disk that was full at the start must not leave a gateway without a cache, and without a word, until the next."""
+    """A disk that was full at the start must not leave a gateway without a cache until the next one, and silently."""
     path = tmp_path / "cache.db"
     path.mkdir()
     store = SqliteStore(path, now=clock.now)
