@@ -84,16 +84,16 @@ class SqliteFile:
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise
-            sqlite_schema.set_aside(self._path)
+            sqlite_schema.set_aside(self._path, error)
             self._connect()
         if self._codec.is_sealed:
             sqlite_schema.forget_plain(self.db)
         self._recount()
 
-    def begin_anew(self) -> None:
+    def begin_anew(self, why: object) -> None:
         """Set the file aside, and go on with an empty one."""
         self.shut()
-        sqlite_schema.set_aside(self._path)
+        sqlite_schema.set_aside(self._path, why)
         self._connect()
         self._recount()
 

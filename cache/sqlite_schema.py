@@ -4,6 +4,7 @@ Knows SQL and versions. A file of a version before is brought up to date; any ot
 Does not know threads, listeners or what a state means.
 """
 
+import logging
 import sqlite3
 from collections.abc import Container, Sequence
 from itertools import chain
@@ -13,6 +14,8 @@ from cache.codec import SEALED, Codec
 from cache.store import Selection, Stored, VectorRow
 from cache.types import Entry
 from policies import eviction
+
+log = logging.getLogger("nearhit.cache")
 
 VERSION = 4
 _MOST_STATES = 10_000
@@ -175,8 +178,12 @@ def selected(database: sqlite3.Connection, selection: Selection, codec: Codec) -
     return " AND ".join(term for term, _ in terms), tuple(value for _, value in terms)
 
 
-def set_aside(path: Path) -> None:
-    """Keep what cannot be read for whoever wants to look, and leave its place to a new file."""
+def set_aside(path: Path, why: object) -> None:
+    """Keep what cannot be read for whoever wants to look, and leave its place to a new file.
+
+    An operator is told: all that was kept and learned is gone at once.
+    """
+    log.error("%s cannot be read (%s): set aside as %s.unreadable, the cache begins anew", path, why, path.name)
     for suffix in ("", "-wal", "-shm"):
         part = path.with_name(path.name + suffix)
         if part.exists():

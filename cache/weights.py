@@ -20,13 +20,19 @@ PINNED = {
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
 
+# Of a folder: weights, settings and vocabularies; not its pictures, its read-me, or the weights in other forms.
+_DECIDING = frozenset((".json", ".model", ".safetensors", ".txt"))
+
 
 class Unusable(Exception):
     """No weights that may be used. The message says where was looked and what to do."""
 
 
 class Source(Struct, frozen=True):
-    """A folder in sentence-transformers' layout. `digest`: SHA-256 of its weights, `name`: what to call them."""
+    """A folder in sentence-transformers' layout. `name`: what to call it.
+
+    `digest`: the same only for what makes the same vectors; of the bundled model it is the SHA-256 of its weights.
+    """
 
     name: str
     folder: Path
@@ -64,7 +70,15 @@ def locate(model: str, *, wheel: Path | None = None, hub: Path | None = None) ->
 def _given(folder: Path) -> Source:
     if not (folder / _WEIGHTS).is_file():
         raise Unusable(f"{folder} holds no {_WEIGHTS} (pickled weights are not loaded)")
-    return Source(folder.resolve().name, folder, _sha256(folder / _WEIGHTS))
+    return Source(folder.resolve().name, folder, _digest_of(folder))
+
+
+def _digest_of(folder: Path) -> str:
+    """Of all that decides what a vector is: the same weights behind another tokenizer or pooling are another model."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in _DECIDING and path.is_file()):
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{_sha256(path)}\n".encode())
+    return digest.hexdigest()
 
 
 def _wheel_folder() -> Path | None:

@@ -83,7 +83,7 @@ ABOUT: dict[str, str] = {
     "cache.audit_share": "Share of hits by meaning that is audited at least; null: as the policy asks.",
     "cache.judge.model": "The configured model that says whether two answers are the same; null: no model, no network.",
     "cache.judge.batch": "Pairs of answers a judging model is asked about at once.",
-    "cache.encoder": "The embedding model: `minilm`, which is bundled, or a folder.",
+    "cache.encoder": "The embedding model: `minilm`, which is bundled, or a folder; another one begins the cache anew.",
     "cache.encryption_key_file": "Keys of 32 bytes, newest first: it seals kept answers, all of them open; null: none.",
     "budgets[].scope": "`org`, `team:<t>`, `project:<t>/<p>`, `key:<id>`, `user:<id>`, `model:<m>` or `tag:<k>=<v>`.",
     "budgets[].limit_usd": "The limit as a decimal string; left out: only rates are limited.",

@@ -26,6 +26,7 @@ from gateway.strangers import Strangers
 Headers = Iterable[tuple[bytes, bytes]]
 
 TTL = 30.0  # seconds until a key is looked up again, should word of a change elsewhere not arrive (gateway/keywatch.py)
+SILENT = 5.0  # seconds after which a database that did not answer is asked again
 GRACE = 300.0  # seconds a key that was seen good stays good while the database is out of reach
 ORG_WIDE = ""  # the team of a principal that is not bound to one
 _KNOWN_BOUND = 10_000
@@ -151,6 +152,7 @@ class Keyring:
         self._changes = 0
         self._asking = asyncio.Lock()
         self._strangers = Strangers()
+        self._silent_until: float | None = None  # the database did not answer: until then it is not asked again
 
     async def identify(self, headers: Headers, address: str = "") -> Principal:
         """The principal of the key in `headers`, sent from `address`. Raises Unauthorized 401, Overloaded 503 (database
@@ -202,20 +204,35 @@ class Keyring:
         key_id = keyform.key_id(token) if len(token) <= _LONGEST_TOKEN else None
         if key_id is None or self._unknown.get(digest, 0.0) > self._monotonic():
             raise _refusal()
+        if (known := self._meanwhile(digest, asking=self._asking.locked())) is not None:
+            return known
         async with self._asking if digest in self._met else self._strangers.turn(address, digest):
             known = self._known.get(digest)  # another request may have asked while this one waited
             if known is not None and self._monotonic() < known.fresh_until:
                 return known.principal
             if self._unknown.get(digest, 0.0) > self._monotonic():
                 raise _refusal()
+            if (stood_in := self._meanwhile(digest)) is not None:
+                return stood_in
             return await self._ask(key_id, token, digest)
+
+    def _meanwhile(self, digest: bytes, *, asking: bool = False) -> Principal | None:
+        """Whose key this is, where it was good lately and the database does not answer: a silent one takes seconds to
+        be given up, so only one request at a time (`asking`: another one does) finds out whether it is back.
+        """
+        known, now = self._known.get(digest), self._monotonic()
+        if known is None or self._silent_until is None or now >= known.last_resort:
+            return None
+        return known.principal if asking or now < self._silent_until else None
 
     async def _ask(self, key_id: str, token: bytes, digest: bytes) -> Principal:
         changes = self._changes
         try:
             row = await self._rows.find(key_id)
         except UNREACHABLE as error:
+            self._silent_until = self._monotonic() + SILENT
             return self._last_resort(digest, error)
+        self._silent_until = None
         ends = _good_until(row, keyform.stored_form(self._pepper, token))
         if ends is None or row is None:
             self._forget(digest)

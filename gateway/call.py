@@ -200,6 +200,7 @@ class Outcome(Struct, kw_only=True):
     """One request, ended: exactly one row. Amounts in nano-USD, durations in milliseconds.
 
     `upstream_ms`: in which any attempt was out; `answer_ms`: of the one that answered, or was the last; 0: never sent.
+    `waited_ms`: for another worker's answer, or before a place was asked again. What is left is the gateway's own.
     """
 
     call: Call
@@ -222,6 +223,7 @@ class Outcome(Struct, kw_only=True):
     ttft_ms: float | None = None
     total_ms: float = 0.0
     upstream_ms: float = 0.0
+    waited_ms: float = 0.0
     answer_ms: float = 0.0
     chunks: int = 0
     finish: str | None = None

@@ -143,7 +143,7 @@ class Dispatcher:
             at, again = number, number - len(targets)
             if again >= 0:
                 at = next(iter(passing), -1)
-                if at < 0 or not await self._may_repeat(call, targets[at], passing.pop(at), again):
+                if at < 0 or not await self._may_repeat(call, targets[at], passing.pop(at), again, landing):
                     break
             target = targets[at]
             spare = 0 if number in silent else len(targets) - number - 1
@@ -179,16 +179,20 @@ class Dispatcher:
         if number not in silent and self._failovers.is_silent(target, left):
             silent.append(number)
 
-    async def _may_repeat(self, call: Call, target: Target, error: errors.GatewayError, again: int) -> bool:
+    async def _may_repeat(
+        self, call: Call, target: Target, error: errors.GatewayError, again: int, landing: Landing
+    ) -> bool:
         """Whether a place may be asked once more, having waited as long as it asked for in its own `error`.
 
         One that is to be left alone for longer than that is not worth the wait.
         """
         wait = pause(again, self._random(), retry_after=getattr(error, "retry_after", None))
-        then = self._monotonic() + wait
+        began = self._monotonic()
+        then = began + wait
         if then >= call.deadline or not self._deployments.of(target).allows(then) or not self._retries.allows():
             return False
         await asyncio.sleep(wait)
+        landing.paused += self._monotonic() - began
         return True
 
     async def _try(self, trial: Trial, following: Target | None, landing: Landing) -> Live:

@@ -8,6 +8,8 @@ Does not know: HTTP, who prints what is shown once.
 import hashlib
 import os
 import secrets
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,11 +32,16 @@ class NewAdminKey(NamedTuple):
 
 
 def installation_secret(settings: Settings) -> bytes:
-    """The pepper, made at the first call. Raises ValueError when the configured or stored one is too short."""
+    """The pepper, made at the first call. Raises ValueError when the configured or stored one is too short, or lost."""
     if settings.secret is not None:
         found = settings.secret.get_secret_value().encode()
     else:
         path = settings.home / "secret"
+        if settings.database is None and not path.exists() and _has_keys(settings.home / "nearhit.db"):
+            raise ValueError(
+                f"{path} is gone, and with it every API key in nearhit.db: put it back from where it was kept, or "
+                "begin with another one, and new keys, by writing 32 random characters or more into that file"
+            )
         _write_once(path, secrets.token_hex(_SECRET_BYTES))
         found = path.read_text("utf-8").strip().encode()
     if len(found) < _SHORTEST:
@@ -106,6 +113,17 @@ async def first_api_key(keyring: "Keyring") -> "Created | None":
     if await keyring.any():
         return None
     return await keyring.create(ADMIN, NewKey(name="first key", team="default", project="default"))
+
+
+def _has_keys(database: Path) -> bool:
+    """Whether a key was ever made there: its hash is worth nothing without the secret of then."""
+    if not database.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as found:
+            return found.execute("SELECT 1 FROM api_key LIMIT 1").fetchone() is not None
+    except sqlite3.Error:
+        return False  # none of ours yet, or damaged: who opens it for work says so
 
 
 def _plain(text: str) -> bytes | None:

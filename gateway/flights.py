@@ -55,9 +55,11 @@ class Landing(Struct, kw_only=True):
     `tried`: attempts that were planned; `answered`: the one whose answer this is. `told`: says how the candidates were
     weighed, and what several answers were worth. `routed_nano`: what choosing among places saved.
     `unsure`: the answer of a cascade that nobody was sure of, for want of a better one.
+    `paused`: seconds in which a place was given time before it was asked again.
     """
 
     steps: list[Step] = []
+    paused: float = 0.0
     tried: int = 0
     answered: Step | None = None
     told: list[Callable[[], dict[str, object]]] = []

@@ -116,9 +116,10 @@ def _server_timing(journey: Journey, now: float) -> str:
         told += f"cache;dur={looked(timings) * 1e3:.1f}, "
     if timings.waited is not None:
         told += f"wait;dur={waited(timings) * 1e3:.1f}, "
-    upstream = 0.0
+    upstream = paused = 0.0
     if journey.hit is None and journey.flight is not None and journey.flight.landing.steps:
         steps = [step for step in journey.flight.landing.steps if step.sent_at]
+        paused = journey.flight.landing.paused
         upstream = away((step.sent_at, step.ended_at or step.first_chunk_at or now) for step in steps)
         told += f"upstream;dur={upstream * 1e3:.1f}, "
-    return f"{told}overhead;dur={max(0.0, now - received - upstream - waited(timings)) * 1e3:.1f}"
+    return f"{told}overhead;dur={max(0.0, now - received - upstream - paused - waited(timings)) * 1e3:.1f}"

@@ -17,7 +17,7 @@ from gateway.catalog import Route
 from gateway.flights import Flight, Landing, Step
 from gateway.ledger import Ledger
 from gateway.reading import Reading
-from gateway.steps import Attempt, Timings, away
+from gateway.steps import Attempt, Timings, away, waited
 from gateway.telemetry import Telemetry
 from policies.money import cost_nano
 
@@ -126,6 +126,7 @@ class Recorder:
             timings.embedded = (found.embedded.start, found.embedded.end)
             timings.read = found.embedded.read
             outcome.embed_nano = round(found.embedded.computed * self._encoder_nano)
+        outcome.waited_ms = waited(timings) * 1e3
         if journey.flight is not None:
             _note(journey, journey.flight.landing)
         if journey.postponed and not outcome.attempts:
@@ -156,6 +157,7 @@ def _note(journey: Journey, landing: Landing) -> None:
         outcome.discount_nano = _discount(landing)
         outcome.routed_nano = landing.routed_nano
         journey.timings.attempts = [_attempt(step, landing.computed) for step in landing.steps]
+        outcome.waited_ms += landing.paused * 1e3
         if landing.steps:
             journey.timings.dispatched = landing.steps[0].held_at
             last = landing.answered or landing.steps[-1]

@@ -14,7 +14,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.values import MutexValue, ValueClass
 
 from gateway.call import Outcome
-from gateway.steps import Timings, looked, waited
+from gateway.steps import Timings, looked
 from gateway.tallies import Add, Tallies
 from gateway.traces import OPERATION_NAMES
 
@@ -239,7 +239,7 @@ class Metrics:
         inc = self._requests_bound.get(asked)
         (inc or self._bind_request(asked))(1)
         if outcome.source != "shared":  # what a follower waits for is its leader's upstream time, not overhead
-            own = outcome.total_ms - outcome.upstream_ms - waited(timings) * 1_000
+            own = outcome.total_ms - outcome.upstream_ms - outcome.waited_ms
             self._overhead(max(own, 0.0) / 1_000)
         if outcome.client_gone:
             self._gone(1)

@@ -1,4 +1,4 @@
-"""Why a worker does not start, in a sentence instead of a trace: a full disk, a database that is away.
+"""Why a worker does not start, in a sentence instead of a trace: a full disk, a database that is away, or too new.
 
 Knows: what a system that refuses raises, ASGI's word for a start that failed. Does not know: what is started.
 """
@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
+from gateway.db.migrate import StaleSchema
 from gateway.db.session import UNREACHABLE
 
 Send = Callable[[Any], Awaitable[None]]
@@ -25,7 +26,7 @@ class StartTrouble:
         """Around the start."""
         try:
             yield
-        except UNREACHABLE as error:
+        except (StaleSchema, *UNREACHABLE) as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
             words = (str(cause) or type(cause).__name__).splitlines()[0]
             self._sentence = f"nearhit: cannot start: {words}. `nearhit doctor` says what to mend."

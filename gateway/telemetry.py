@@ -69,7 +69,8 @@ class Telemetry:
         self._share = settings.sample
         self._slow_ms = settings.slow * 1_000
         self._content = settings.capture_content
-        self._exporter = exporter or (otlp_exporter(settings.otlp) if settings.otlp else None)
+        lost = self._metrics.traces.labels("dropped").inc
+        self._exporter = exporter or (otlp_exporter(settings.otlp, lost) if settings.otlp else None)
         self._pending: list[tuple[Outcome, Timings, Reason]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pouring = False
@@ -278,8 +279,11 @@ def _figures(stats: EngineStats) -> dict[str, float]:
     }
 
 
-def otlp_exporter(endpoint: str) -> Exporter:
-    """OTLP over HTTP (protobuf) to a collector; `endpoint` is its base URL or the full URL of its trace intake."""
+def otlp_exporter(endpoint: str, lost: Callable[[int], object]) -> Exporter:
+    """OTLP over HTTP (protobuf) to a collector; `endpoint` is its base URL or the full URL of its trace intake.
+
+    `lost`: told of how many traces did not get there.
+    """
     from gateway.otlp import Otlp
 
-    return Otlp(endpoint)
+    return Otlp(endpoint, lost)

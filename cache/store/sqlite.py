@@ -5,6 +5,7 @@ Does not know other processes: exactly one opens the file.
 """
 
 import asyncio
+import logging
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from cache.touches import Touches
 from cache.types import Entry, Group
 
 T = TypeVar("T")
+log = logging.getLogger("nearhit.cache")
 
 _FLUSH_AFTER = 256
 # Entries taken without waiting are written together: within so many seconds, or with whatever else is asked for first.
@@ -52,12 +54,13 @@ class SqliteStore:
         self._gathered: list[Gathered] = []
         self._gathering: asyncio.TimerHandle | None = None
         self._background = Background()
+        self._path = path
         self._trouble: str | None = "not started"
+        self._told = False
 
     async def start(self, listen: Callable[[Change], None]) -> None:
         self._listen = listen
-        await self._run(self._file.open)
-        self._trouble = None
+        await self._run(_nothing)
 
     async def get(self, exact: bytes) -> Entry | None:
         return (await self.get_many([exact]))[0]
@@ -220,7 +223,7 @@ class SqliteStore:
         now = self._now()
         try:
             doing = asyncio.get_running_loop().run_in_executor(
-                self._thread, lambda: (self._file.write(gathered, touched, now), work())
+                self._thread, lambda: (self._opened().write(gathered, touched, now), work())
             )
             try:
                 changes, found = await asyncio.shield(doing)
@@ -229,15 +232,35 @@ class SqliteStore:
                 doing.add_done_callback(lambda done: self._done_for_nobody(done, gathered))
                 raise
         except (sqlite3.Error, OSError, RuntimeError) as error:
-            self._trouble = type(error).__name__
+            self._is_down(error)
             for entry, _, _ in gathered:
                 self._listen(Change("drop", entry.scope, entry.encoder, row_of(entry)))
             if type(error) is sqlite3.DatabaseError and self._file.is_open:
-                await self._begin_anew()
+                await self._begin_anew(error)
             raise StoreDown(f"sqlite: {error}") from error
-        self._trouble = None
+        self._works(wrote=bool(gathered))
         self._written(changes, gathered)
         return found
+
+    def _opened(self) -> SqliteFile:
+        """In the thread. A file that could not be opened at the start (a full disk, no permission) may be by now."""
+        if not self._file.is_open and self._listen is not _ignore:
+            self._file.open()
+        return self._file
+
+    def _is_down(self, error: Exception) -> None:
+        """Said once, not at each request."""
+        self._trouble = type(error).__name__
+        if not self._told:
+            self._told = True
+            log.error("%s: %s. Until this is mended answers are made anew and not kept", self._path, error)
+
+    def _works(self, *, wrote: bool) -> None:
+        """A disk that is full is read all the same: it works again once it has taken an entry."""
+        self._trouble = None
+        if self._told and wrote:
+            self._told = False
+            log.warning("%s works again", self._path)
 
     def _done_for_nobody(self, done: "asyncio.Future[tuple[list[Change], T]]", gathered: list[Gathered]) -> None:
         if done.cancelled() or done.exception() is not None:
@@ -254,9 +277,9 @@ class SqliteStore:
             if item.entry.id not in gone:
                 self._file.known.setdefault(short(item.entry.exact), item.entry.id)
 
-    async def _begin_anew(self) -> None:
+    async def _begin_anew(self, why: Exception) -> None:
         """A file that turns out damaged while in use serves nobody: set it aside and go on with an empty one."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._file.begin_anew)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._file.begin_anew, why)
         self._listen(Change("reset"))
 
 

@@ -114,7 +114,7 @@ def _gateway(settings: Settings) -> Finding:
 
 
 def _database(settings: Settings) -> Finding:
-    from gateway.db.migrate import current, head
+    from gateway.db.migrate import current, head, how_to_mend
     from gateway.db.session import UNREACHABLE
 
     if settings.database is None and not (settings.home / "nearhit.db").exists():
@@ -126,7 +126,7 @@ def _database(settings: Settings) -> Finding:
         return Finding("database", good=False, words=f"does not answer ({type(error).__name__})", mend=mend)
     if found != head():
         words = f"at revision {found or 'none'}, needs {head()}"
-        return Finding("database", good=False, words=words, mend="nearhit db upgrade")
+        return Finding("database", good=False, words=words, mend=how_to_mend(found))
     kind = f"SQLite {sqlite3.sqlite_version}" if settings.database_url.startswith("sqlite") else "PostgreSQL"
     return Finding("database", good=True, words=f"{kind}, revision {found}")
 

@@ -17,6 +17,7 @@ from gateway.auth import Keyring
 from gateway.catalog import Catalog
 from gateway.cli.wrong import Wrong
 from gateway.control_plane import ControlPlane
+from gateway.db.migrate import StaleSchema
 from gateway.db.session import UNREACHABLE, Database
 from gateway.firstrun import AdminKey, installation_secret
 from gateway.ledger import Ledger
@@ -48,6 +49,10 @@ async def _services(settings: Settings, stack: AsyncExitStack) -> Services:
     database = Database(settings.database_url)
     try:
         await database.start()
+        secret = installation_secret(settings)
+    except (StaleSchema, ValueError) as error:
+        await database.close()
+        raise Wrong(str(error)) from error
     except UNREACHABLE as error:
         raise Wrong(f"the database does not answer: {error}") from error
     stack.push_async_callback(database.close)
@@ -60,7 +65,6 @@ async def _services(settings: Settings, stack: AsyncExitStack) -> Services:
     stack.push_async_callback(ledger.close)
     prices = PriceBook(database, settings=settings, now=time.time)
     await prices.load()
-    secret = installation_secret(settings)
     admin = AdminKey(settings)
     return Services(
         settings=settings,

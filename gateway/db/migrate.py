@@ -27,7 +27,18 @@ class StaleSchema(Exception):
 
 def head() -> str:
     """The newest revision: files are named `NNNN_what.py` and the number is the revision."""
-    return max(path.name[:4] for path in (_FOLDER / "versions").glob("[0-9][0-9][0-9][0-9]_*.py"))
+    return max(_known())
+
+
+def _known() -> set[str]:
+    return {path.name[:4] for path in (_FOLDER / "versions").glob("[0-9][0-9][0-9][0-9]_*.py")}
+
+
+def how_to_mend(found: str | None) -> str:
+    """What is to be done about a database at the revision `found`, which is not the one this version needs."""
+    if found is None or found in _known():
+        return "nearhit db upgrade"
+    return "it was upgraded by a newer version of nearhit: run that one, or restore a copy from before it"
 
 
 async def current(url: str) -> str | None:
@@ -65,16 +76,20 @@ async def current_of(database: Database) -> str | None:
 
 async def upgrade_database(database: Database, *, apart: bool = False) -> None:
     """`apart`: by a process of its own, for one that goes on running: what is loaded for it is 10 MB."""
-    if await current_of(database) == head():
+    if (found := await current_of(database)) == head():
         return
+    if found is not None and found not in _known():
+        raise StaleSchema(_other(found))
     await (_move_apart(database) if apart and database.is_lasting else _move(database, "head"))
 
 
 async def require_current(database: Database) -> None:
     if (found := await current_of(database)) != head():
-        raise StaleSchema(
-            f"the database is at revision {found or 'none'}, this version needs {head()}: nearhit db upgrade"
-        )
+        raise StaleSchema(_other(found))
+
+
+def _other(found: str | None) -> str:
+    return f"the database is at revision {found or 'none'}, this version needs {head()}: {how_to_mend(found)}"
 
 
 async def _revision(connection: AsyncConnection) -> str | None:

@@ -4,7 +4,8 @@ Knows: URLs, drivers, how each dialect begins a transaction. Does not know: tabl
 
 SQLite: exactly one read-write connection (WAL, synchronous=FULL, BEGIN IMMEDIATE), because several writers fail with
 "database is locked" whatever the busy timeout; readers get their own `mode=ro` connections and never block the writer.
-PostgreSQL: asyncpg with statement_timeout 2 s and lock_timeout 500 ms, so that a stuck row costs a bounded wait.
+PostgreSQL: asyncpg with statement_timeout 2 s and lock_timeout 500 ms, so that a stuck row costs a bounded wait; where
+the server does not keep them either, `gateway.db.silence` ends the wait.
 """
 
 import os
@@ -24,6 +25,8 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, StaticPool
+
+from gateway.db.silence import Watched
 
 Dialect = Literal["sqlite", "postgresql"]
 Also = Callable[[Connection], None]
@@ -232,7 +235,7 @@ def _whole(
 def _postgres(url: URL) -> AsyncEngine:
     limits = {"statement_timeout": str(_STATEMENT_TIMEOUT_MS), "lock_timeout": str(_LOCK_TIMEOUT_MS)}
     limits["jit"] = "off"  # compiling the sums of a page took eight times as long as running them
-    return create_async_engine(
+    engine = create_async_engine(
         url,
         pool_size=_POSTGRES_CONNECTIONS,
         max_overflow=0,
@@ -243,6 +246,8 @@ def _postgres(url: URL) -> AsyncEngine:
         json_serializer=_dumps,
         json_deserializer=_decode_json,
     )
+    Watched(engine, _STATEMENT_TIMEOUT_MS / 1_000)
+    return engine
 
 
 def _sqlite(url: URL, connections: int, patience: float = _POOL_TIMEOUT) -> AsyncEngine:

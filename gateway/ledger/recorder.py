@@ -195,7 +195,7 @@ def request_row(outcome: Outcome) -> tuple[Any, ...]:
         tpot,
         outcome.total_ms,
         # A follower waits for its leader's upstream: how much of that was ours nobody knows.
-        None if outcome.source == "shared" else max(0.0, outcome.total_ms - outcome.upstream_ms),
+        None if outcome.source == "shared" else max(0.0, outcome.total_ms - outcome.upstream_ms - outcome.waited_ms),
         outcome.attempts,
         _name(outcome.finish, 64) if outcome.finish else None,
         outcome.complete,

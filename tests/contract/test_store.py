@@ -280,6 +280,31 @@ async def test_sqlite_sets_a_damaged_file_aside(tmp_path: Path, clock: FrozenClo
     assert path.stat().st_mode & 0o077 == 0
 
 
+async def test_sqlite_that_could_not_be_opened_is_once_it_can(
+    tmp_path: Path, clock: FrozenClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A disk that was full at the start must not leave a gateway without a cache until the next one, and silently."""
+    path = tmp_path / "cache.db"
+    path.mkdir()
+    store = SqliteStore(path, now=clock.now)
+    with pytest.raises(StoreDown):
+        await store.start(lambda _: None)
+    with pytest.raises(StoreDown):
+        await store.put(entry(1, clock))
+    assert caplog.text.count("Until this is mended answers are made anew and not kept") == 1
+    assert store.status() is not None
+    path.rmdir()
+    assert await store.states([b"any"]) == [None]
+    assert "works again" not in caplog.text
+    await store.put(entry(1, clock))
+    assert await store.get(entry(1, clock).exact) is not None
+    assert store.status() is None
+    assert "cache.db works again" in caplog.text
+    await store.close()
+    with pytest.raises(StoreDown):
+        await store.put(entry(1, clock))
+
+
 async def test_sqlite_of_another_schema_begins_anew(tmp_path: Path, clock: FrozenClock) -> None:
     """An older or newer program's file must not be misread."""
     path = tmp_path / "cache.db"
@@ -292,6 +317,30 @@ async def test_sqlite_of_another_schema_begins_anew(tmp_path: Path, clock: Froze
     await store.put(entry(1, clock))
     assert await store.get(entry(1, clock).exact) is not None
     await store.close()
+
+
+async def test_sqlite_says_that_it_begins_anew(
+    tmp_path: Path, clock: FrozenClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All that was kept and learned is gone: an operator must not have to guess it from the hit rate."""
+    path = tmp_path / "cache.db"
+    path.write_bytes(b"this is not a database, whatever its name says" * 100)
+    store = SqliteStore(path, now=clock.now)
+    await store.start(lambda _: None)
+    assert "file is not a database): set aside as cache.db.unreadable, the cache begins anew" in caplog.text
+    for number in range(1, 200):
+        await store.put(entry(number, clock))
+    await store.close()
+    store = SqliteStore(path, now=clock.now)
+    await store.start(lambda _: None)
+    caplog.clear()
+    with path.open("r+b") as file:
+        file.seek(8_192)
+        file.write(b"\xa5" * (path.stat().st_size - 8_192))
+    with pytest.raises(StoreDown):
+        await store.purge(Selection())
+    await store.close()
+    assert "malformed): set aside as cache.db.unreadable, the cache begins anew" in caplog.text
 
 
 async def test_sqlite_damaged_in_use_becomes_empty(tmp_path: Path, clock: FrozenClock) -> None:

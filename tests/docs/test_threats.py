@@ -31,6 +31,7 @@ FAULTS = (
     "Redis answers another question",
     "database down",
     "database slow, a row locked",
+    "database frozen, or cut off without a word",
     "database full or read-only",
     "database's reply lost after COMMIT",
     "journal's disk full",

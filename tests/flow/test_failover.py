@@ -1,6 +1,7 @@
 """Upstreams that refuse, hang, break or lie: what the next candidate gets, what the client sees, what is charged."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,22 @@ async def test_an_upstream_that_failed_slowly_is_not_told_as_our_own_time(tmp_pa
         assert float(spent["upstream"]) >= 400 > float(spent["overhead"])
         (row,) = await gateway.rows()
         assert row["total_ms"] >= 400 > row["overhead_ms"]
+
+
+async def test_the_pause_a_limited_upstream_asks_for_is_not_told_as_our_own_time(tmp_path: Path) -> None:
+    """The alert on the gateway's own time went off, and sent people to the journal's disk, when a provider said 429."""
+    limited = {"kind": "scripted", "fail_rate": 1.0, "seed": 1}  # its first two calls: 429, with a second to wait
+    given = settings(tmp_path, providers={"bad": limited}, models={"smart": {"route": ["bad/scripted"], "free": True}})
+    async with live(given) as gateway:
+        told = await gateway.chat(model="smart")
+        assert told.status in (429, 502), told.raw
+        (row,) = await gateway.rows()
+        assert row["attempts"] > 1
+        assert row["total_ms"] >= 1_000 > row["overhead_ms"]
+        gateway.services.telemetry.close()
+        shown = gateway.services.telemetry.exposition().decode()
+        (seconds,) = re.findall(r"^nearhit_overhead_seconds_sum (\S+)$", shown, re.MULTILINE)
+        assert float(seconds) < 1.0
 
 
 async def test_the_cost_at_the_end_of_a_stream_is_what_was_posted(tmp_path: Path) -> None:

@@ -300,6 +300,18 @@ def test_a_folder_given_is_taken(tmp_path: Path) -> None:
     assert len(source.digest) == 64
 
 
+@pytest.mark.parametrize("changed", ["tokenizer.json", "1_Pooling/config.json", "vocab.txt"])
+def test_the_same_weights_behind_another_tokenizer_are_another_model(tmp_path: Path, changed: str) -> None:
+    """Vectors of before would be compared with vectors of after, whose cosines mean nothing."""
+    folder = folder_of(tmp_path / "mine")
+    before = weights.locate(str(folder)).digest
+    (folder / "README.md").write_text("not part of it")
+    assert weights.locate(str(folder)).digest == before
+    (folder / changed).parent.mkdir(exist_ok=True)
+    (folder / changed).write_text("other")
+    assert weights.locate(str(folder)).digest != before
+
+
 # the real process
 
 

@@ -1,6 +1,8 @@
 """Secrets made at the first start: made once, readable by the owner only, never kept as text."""
 
 import hashlib
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,31 @@ def test_the_secret_is_made_once_and_is_private(tmp_path: Path) -> None:
     assert installation_secret(made(tmp_path)) == first
     assert (tmp_path / "home" / "secret").stat().st_mode & 0o777 == 0o600
     assert len(first) >= 32
+
+
+def test_a_lost_secret_is_not_replaced_in_silence(tmp_path: Path) -> None:
+    """A database that was restored without its secret would refuse every client, and nothing would say why."""
+    home = tmp_path / "home"
+    home.mkdir()
+    with closing(sqlite3.connect(home / "nearhit.db")) as database:
+        database.execute("CREATE TABLE api_key (id TEXT)")
+        database.commit()
+        assert installation_secret(made(tmp_path, secret=SecretStr("s" * 20)))
+        database.execute("INSERT INTO api_key VALUES ('a')")
+        database.commit()
+    with pytest.raises(ValueError, match="secret is gone, and with it every API key"):
+        installation_secret(made(tmp_path))
+    assert not (home / "secret").exists()
+    (home / "secret").write_text("n" * 32)
+    assert installation_secret(made(tmp_path)) == b"n" * 32
+
+
+@pytest.mark.parametrize("content", [b"", b"no database" * 100])
+def test_a_database_without_keys_may_begin_with_any_secret(tmp_path: Path, content: bytes) -> None:
+    """`nearhit db upgrade` comes before the first start, and a damaged file is told of by who opens it."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "nearhit.db").write_bytes(content)
+    assert installation_secret(made(tmp_path))
 
 
 def test_a_configured_secret_wins_and_must_not_be_weak(tmp_path: Path) -> None:

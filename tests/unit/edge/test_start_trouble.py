@@ -4,8 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from gateway.app import create_app
+from gateway.db.migrate import StaleSchema
+from gateway.db.session import Database
+from gateway.start_trouble import StartTrouble
 from tests.live import settings
 
 
@@ -25,4 +29,25 @@ async def test_a_database_that_is_away_is_told_in_a_sentence(tmp_path: Path) -> 
     [failed] = told
     assert failed["type"] == "lifespan.startup.failed"
     assert failed["message"].startswith("nearhit: cannot start: ")
+    assert "\n" not in failed["message"]
+
+
+async def test_a_database_of_a_newer_version_is_told_in_a_sentence(tmp_path: Path) -> None:
+    """Whoever goes back to the version before reads what is wrong, not that a revision cannot be located."""
+    trouble = StartTrouble()
+    told: list[Any] = []
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    database = Database(f"sqlite:///{tmp_path / 'nearhit.db'}")
+    await database.start()
+    async with database.begin() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StaleSchema), trouble.noted():
+        await database.start()
+    await database.close()
+    await trouble.told(send)({"type": "lifespan.startup.failed", "message": "a trace\n" * 100})
+    [failed] = told
+    assert failed["message"].startswith("nearhit: cannot start: the database is at revision 9999, this version needs ")
     assert "\n" not in failed["message"]
