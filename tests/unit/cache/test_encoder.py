@@ -312,6 +312,20 @@ def test_the_same_weights_behind_another_tokenizer_are_another_model(tmp_path: P
     assert weights.locate(str(folder)).digest != before
 
 
+def test_another_copy_of_the_bundled_model_is_the_bundled_model(tmp_path: Path) -> None:
+    """What ships with nearhit for its vectors holds for a download of the same model, and not if it pools otherwise."""
+    ours = weights.locate(weights.BUNDLED)
+    copy = tmp_path / "mine"
+    shutil.copytree(ours.folder, copy)
+    assert weights.locate(str(copy)).digest == ours.digest
+    settings = copy / "config_sentence_transformers.json"
+    settings.write_text(settings.read_text().replace("2.0.0", "5.0.0") + "\n")
+    assert weights.locate(str(copy)).digest == ours.digest
+    pooling = copy / "1_Pooling" / "config.json"
+    pooling.write_text(pooling.read_text().replace("tokens\": true", "tokens\": false", 1))
+    assert weights.locate(str(copy)).digest != ours.digest
+
+
 # the real process
 
 
