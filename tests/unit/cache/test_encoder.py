@@ -322,7 +322,7 @@ def test_another_copy_of_the_bundled_model_is_the_bundled_model(tmp_path: Path) 
     settings.write_text(settings.read_text().replace("2.0.0", "5.0.0") + "\n")
     assert weights.locate(str(copy)).digest == ours.digest
     pooling = copy / "1_Pooling" / "config.json"
-    pooling.write_text(pooling.read_text().replace("tokens\": true", "tokens\": false", 1))
+    pooling.write_text(pooling.read_text().replace('tokens": true', 'tokens": false', 1))
     assert weights.locate(str(copy)).digest != ours.digest
 
 
