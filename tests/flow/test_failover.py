@@ -152,8 +152,10 @@ async def test_the_pause_a_limited_upstream_asks_for_is_not_told_as_our_own_time
         (row,) = await gateway.rows()
         assert row["attempts"] > 1
         assert row["total_ms"] >= 1_000 > row["overhead_ms"]
-        gateway.services.telemetry.close()
-        shown = gateway.services.telemetry.exposition().decode()
+        telemetry = gateway.services.telemetry
+        assert telemetry is not None
+        telemetry.close()
+        shown = telemetry.exposition().decode()
         (seconds,) = re.findall(r"^nearhit_overhead_seconds_sum (\S+)$", shown, re.MULTILINE)
         assert float(seconds) < 1.0
 
