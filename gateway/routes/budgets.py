@@ -64,11 +64,20 @@ async def reachable(services: Services, principal: Principal, scope: str) -> boo
     return False
 
 
+def _beyond(principal: Principal, scope: str) -> str | None:
+    """Why this caller may read a limit and not change it: who is limited does not say by how much."""
+    if principal.team == ORG_WIDE or not scope.startswith("team:"):
+        return None
+    return "What a team may spend in all is set by keys of no team; yours sets the limits of its projects and keys."
+
+
 async def set_limit(asking: Asking, wanted: Wanted) -> BudgetView:
     """Write the limits, put them in force, note who did it; answers where they stand. Also used by the pages."""
     services, principal = asking.services, asking.principal
     if not await reachable(services, principal, wanted.scope):
         raise NotAllowed("This budget is beyond your team.", code="beyond_team", param="scope")
+    if why := _beyond(principal, wanted.scope):
+        raise NotAllowed(why, code="beyond_team", param="scope")
     before, rate_before = await find(services, wanted.scope), await _rate(services, wanted.scope)
     budget = _next_budget(services, wanted, before)
     rate = wanted.rate(rate_before)
@@ -166,6 +175,8 @@ async def retire_limit(asking: Asking, scope: str) -> None:
     rate = await _rate(services, scope) if mine else None
     if before is None and rate is None:
         raise NotFound(f"There is no budget {scope[:80]!r}.", code="budget_not_found")
+    if why := _beyond(principal, scope):
+        raise NotAllowed(why, code="beyond_team", param="scope")
     changes = _Changes(scope, UNSET if before is None else None, None if rate is None else Rate(scope=scope))
     await _put(asking, changes, Change("budget.retire", scope, before=told(before, rate)))
 

@@ -13,7 +13,7 @@ from litestar import Response, get, post
 from litestar.types import ControllerRouterHandler
 from msgspec import UNSET, Struct
 
-from gateway.auth import may
+from gateway.auth import ORG_WIDE, may
 from gateway.db.queries import Queries
 from gateway.db.rows import RequestLine
 from gateway.errors import GatewayError, InvalidRequest
@@ -112,6 +112,7 @@ async def _page(visitor: Visitor, *, problem: str = "", form: Mapping[str, str] 
         refused=refusals(turned_away),
         looked_through=_LOOKED_THROUGH if len(turned_away) == _LOOKED_THROUGH else 0,
         may_change=may(principal, "admin"),
+        of_all_teams=principal.team == ORG_WIDE,
         kinds=KINDS,
         models=services.models(),
         problem=problem,

@@ -163,6 +163,27 @@ async def test_one_teams_administrator_does_not_make_everyones_sums_anew(home: H
         assert (await caller.post("/api/v1/usage/rebuild")).status_code == 403
 
 
+async def test_a_team_does_not_raise_what_it_may_spend_in_all(home: House) -> None:
+    """Whoever set the limit for the team would be overruled by the one who is limited; what lies within is theirs."""
+    async with home.client() as admin, home.client(await home.key("admin", "acme")) as caller:
+        assert (await admin.put("/api/v1/budgets/team:acme", json={"limit_usd": "10"})).status_code == 200
+        assert (await caller.get("/api/v1/budgets/team:acme")).json()["limit_usd"] == "10"
+        for refused in (
+            await caller.put("/api/v1/budgets/team:acme", json={"limit_usd": "10000"}),
+            await caller.put("/api/v1/budgets/team:acme", json={"rpm": 9}),
+            await caller.delete("/api/v1/budgets/team:acme"),
+        ):
+            assert refused.status_code == 403
+            assert refused.json()["error"]["code"] == "beyond_team"
+        assert (await caller.put("/api/v1/budgets/project:acme/app", json={"limit_usd": "5"})).status_code == 200
+        assert (await caller.delete("/api/v1/budgets/project:acme/app")).status_code == 204
+        await sign_in(caller, await home.key("admin", "acme"))
+        page = (await caller.get("/ui/budgets")).text
+        assert "set for your team" in page
+        assert "Change team:acme" not in page
+        assert (await admin.get("/api/v1/budgets/team:acme")).json()["limit_usd"] == "10"
+
+
 async def test_no_page_leads_to_one_that_is_closed(home: House) -> None:
     """An operator of a team was led to pages that are for those of every team."""
     whose: tuple[tuple[Role, str], ...] = (("operator", "acme"), ("admin", "acme"), ("admin", ""))
