@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 
 def scripted(  # noqa: PLR0913 - one name per flag
     *,
-    port: int = 9100,
+    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65_535))] = 9100,
     host: str = "127.0.0.1",
     bill: Path | None = None,
     ttft_ms: float = 0.0,

@@ -93,6 +93,7 @@ def test_a_wrong_call_exits_with_2(cli: Cli) -> None:
     cli("budgets", "set", "org", "1", "--window", "fortnight", code=2)
     cli("cache", "purge", code=2)
     assert "fractions" in cli("budgets", "set", "org", "1", "--alerts", "half", code=2)
+    cli("scripted", "--port", "99999", code=2)
 
 
 def test_what_the_system_refuses_is_told_in_a_sentence(cli: Cli, tmp_path: Path) -> None:
