@@ -4,6 +4,7 @@ Knows every part's constructor and the order of starting and stopping. Does not 
 """
 
 import asyncio
+import logging
 import random
 import signal
 import time
@@ -76,6 +77,7 @@ from gateway.routes.admin import openapi_config
 from gateway.routes.health import route_handlers as health_routes
 from gateway.routes.models import route_handlers as model_routes
 from gateway.routes.statements import statement_file
+from gateway.secret_proof import OTHER, is_the_same
 from gateway.serve_home import leave_first_key
 from gateway.settings import Settings
 from gateway.shadows import Shadows
@@ -88,6 +90,7 @@ from gateway.watchdog import Watchdog
 from policies.money import nano
 
 _LAST_GRACE = 2.0
+log = logging.getLogger("nearhit")
 _NEVER_AGAIN = Rereading()
 _LOOK_UP_EVERY = 10.0  # seconds between two look-ups of the servers that the network names
 
@@ -153,6 +156,8 @@ class Worker(Struct, kw_only=True):
         await self.cache.start()
         for engine in self.engines.values():
             await engine.start()
+        if not await is_the_same(self.database, installation_secret(self.settings)):
+            log.error("%s", OTHER)
         await self._first_key()
         if self.office is not None:
             self.background.spawn(self.office.run(), "batches")

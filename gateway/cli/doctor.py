@@ -116,6 +116,8 @@ def _gateway(settings: Settings) -> Finding:
 def _database(settings: Settings) -> Finding:
     from gateway.db.migrate import current, head, how_to_mend
     from gateway.db.session import UNREACHABLE
+    from gateway.firstrun import installation_secret
+    from gateway.secret_proof import OTHER, differs
 
     if settings.database is None and not (settings.home / "nearhit.db").exists():
         return Finding("database", good=True, words="SQLite, made at the first start")
@@ -124,9 +126,16 @@ def _database(settings: Settings) -> Finding:
     except UNREACHABLE as error:
         mend = "start the database, or correct `database:`"
         return Finding("database", good=False, words=f"does not answer ({type(error).__name__})", mend=mend)
+    other = False
     if found != head():
         words = f"at revision {found or 'none'}, needs {head()}"
         return Finding("database", good=False, words=words, mend=how_to_mend(found))
+    with contextlib.suppress(
+        ValueError
+    ):  # a secret that is lost or too short: what is said of the configuration tells that
+        other = asyncio.run(differs(settings.database_url, installation_secret(settings)))
+    if other:
+        return Finding("database", good=False, words="its API keys were made under another secret", mend=OTHER)
     kind = f"SQLite {sqlite3.sqlite_version}" if settings.database_url.startswith("sqlite") else "PostgreSQL"
     return Finding("database", good=True, words=f"{kind}, revision {found}")
 

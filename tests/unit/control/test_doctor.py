@@ -5,6 +5,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from gateway.cli import doctor
 from gateway.cli.doctor import Finding
 from gateway.settings import Settings
+from tests.empty_database import put
 
 
 def closed_port() -> int:
@@ -162,6 +164,22 @@ def test_a_schema_that_is_behind(tmp_path: Path) -> None:
     sqlite3.connect(settings.home / "nearhit.db").close()
     found = doctor._database(settings)
     assert (found.good, found.mend) == (False, "nearhit db upgrade")
+
+
+def test_a_database_filled_under_another_secret(tmp_path: Path) -> None:
+    """The gateway on this host would refuse every key of the others, and run well otherwise."""
+    settings = made(tmp_path / "home")
+    put(settings.home / "nearhit.db")
+    (settings.home / "secret").write_text("s" * 32)
+    columns = "(id, name, prefix, hash, team, project, role, created)"
+    with closing(sqlite3.connect(settings.home / "nearhit.db")) as database:
+        database.execute("INSERT INTO setting VALUES ('secret', 'of another host')")
+        database.execute(f"INSERT INTO api_key {columns} VALUES ('k', 'n', 'p', 'h', 't', 'p', 'app', 0)")
+        database.commit()
+    found = doctor._database(settings)
+    assert not found.good
+    assert "another secret" in found.words
+    assert "NEARHIT_SECRET" in found.mend
 
 
 def test_a_clock_that_was_never_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
