@@ -95,7 +95,13 @@ def _set_up(config: Path | None, chosen: dict[str, Any]) -> Started:
     sockets = listen(settings.server.host, settings.server.port)
     _write_port(run_folder / "port", sockets[0].getsockname()[1])
     installation_secret(settings)
-    return Started(settings, config, sockets, held, ensure_admin_key(settings).key, os.pipe())
+    return Started(settings, _found(config), sockets, held, ensure_admin_key(settings).key, os.pipe())
+
+
+def _found(config: Path | None) -> Path | None:
+    """The file that was read. One that was there and is gone later is a mistake, not a wish for no settings at all."""
+    usual = Path("nearhit.yaml")
+    return usual if config is None and usual.exists() else config
 
 
 def _write_port(path: Path, port: int) -> None:
