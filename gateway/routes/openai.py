@@ -113,8 +113,9 @@ class Endpoint:
             await self._respond(send, error, request_id, self._edge.rates.told(call) if call is not None else ())
         except asyncio.CancelledError:
             if not connection.gone:  # what a server does with those that outlast its drain
-                with suppress(RuntimeError):  # the answer has begun, and says so by itself
-                    await self._respond(send, Stopping(), request_id)
+                if not connection.begun:  # else the stream has said so
+                    with suppress(RuntimeError):  # told again, under a key: its own stream has begun
+                        await self._respond(send, Stopping(), request_id)
                 raise
         except Exception as error:
             log.exception("unexpected error", request_id=request_id)
@@ -306,6 +307,7 @@ class Endpoint:
         lines = self._lines(answer, ended=answer.journey.hit is not None) + EVENTS
         if answer.journey.hit is not None:
             lines += of_cost(answer)
+        connection.begun = True
         await send({"type": "http.response.start", "status": 200, "headers": pairs(lines)})
         voice, push = answer.journey.call.voice, connection.push
         try:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import httpx
 import pytest
 
@@ -67,6 +68,24 @@ async def test_what_outlasts_the_drain_is_told_so_in_its_own_dialect(tmp_path: P
     assert "[DONE]" not in chat[1]
     assert message[1].rstrip().rpartition("\n\n")[2].startswith("event: error")
     assert "event: response.failed" in response[1]
+    assert "Traceback" not in process.log.read_text()
+
+
+async def test_a_turn_on_a_websocket_that_outlasts_the_drain_is_told_once(tmp_path: Path) -> None:
+    """It was told nothing; its connection ended without a close frame, which clients take for a broken network."""
+    async with _slow(tmp_path) as process, aiohttp.ClientSession() as session:
+        key = await asyncio.to_thread(new_key, process)
+        url = process.url.replace("http", "ws") + "/v1/responses"
+        async with session.ws_connect(url, headers={"authorization": f"Bearer {key}"}) as socket:
+            await socket.send_json({"type": "response.create", "model": "m", "input": "A story."})
+            events = [await socket.receive_json()]
+            stopping = asyncio.create_task(asyncio.to_thread(process.stop))
+            while (message := await socket.receive(timeout=60)).type is aiohttp.WSMsgType.TEXT:
+                events.append(message.json())
+            assert socket.close_code == 1012
+        assert await stopping == 0
+    kinds = [event["type"] for event in events]
+    assert (kinds[-1], kinds.count("response.failed"), "error" in kinds) == ("response.failed", 1, False)
     assert "Traceback" not in process.log.read_text()
 
 
