@@ -61,7 +61,9 @@ class Webhook:
                 ) as answer,
             ):
                 status = answer.status
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        except TimeoutError:  # one that was reached and hangs is looked for elsewhere than one that is away
+            raise NotSent(f"the webhook did not answer within {PATIENCE:g} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             raise NotSent(f"the webhook could not be reached: {type(error).__name__}") from None
         if not 200 <= status < 300:
             raise NotSent(f"the webhook answered {status}")

@@ -90,6 +90,7 @@ from gateway.watchdog import Watchdog
 from policies.money import nano
 
 _LAST_GRACE = 2.0
+_LAST_ANSWERS = 3.0  # seconds for answers whose clients have gone, where the drain is over
 log = logging.getLogger("nearhit")
 _NEVER_AGAIN = Rereading()
 _LOOK_UP_EVERY = 10.0  # seconds between two look-ups of the servers that the network names
@@ -128,6 +129,11 @@ class Worker(Struct, kw_only=True):
     audits: Audits | None = None
     shadows: Shadows | None = None
     watches: list[asyncio.Task[None]] = []
+    drained: float | None = None  # when no request was let in any more, monotonic
+
+    def drain(self) -> None:
+        """From now on the time counts that answers in the making may take."""
+        self.drained = time.monotonic()
 
     async def start(self) -> None:
         """Durable things first, then what may take its time: engines and encoder load while requests are answered."""
@@ -183,7 +189,9 @@ class Worker(Struct, kw_only=True):
         self.cache_alerts.stop()
         self.exports.stop()
         self.key_watch.stop()
-        await self.answering.finish(self.settings.server.drain_timeout)
+        # Clients were waited for already: beyond that time the supervisor would kill what has not closed its books.
+        over = 0.0 if self.drained is None else time.monotonic() - self.drained
+        await self.answering.finish(max(_LAST_ANSWERS, self.settings.server.drain_timeout - over))
         await self.ledger.close()
         await asyncio.to_thread(self.distilling.flush)
         for provider in self.upstreams.providers.values():
@@ -380,5 +388,10 @@ def create_app(settings: Settings, rereading: Rereading = _NEVER_AGAIN) -> App:
         request_max_body_size=settings.server.max_body,
     )
     app.data_plane, app.sockets, app.doors, app.control = plane.direct, plane.sockets, plane.doors, control
-    app.trouble, app.drain = trouble, plane.drain
+
+    def drain() -> None:
+        worker.drain()
+        plane.drain()
+
+    app.trouble, app.drain = trouble, drain
     return app

@@ -33,7 +33,6 @@ _KNOWN_BOUND = 10_000
 _UNKNOWN_BOUND = 2_000
 LONGEST_OVERLAP = 30 * 86_400.0  # seconds an old secret may work on after a rotation
 _LONGEST_TOKEN = 512
-_MARK = b"nearhit session secret v1"
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -175,7 +174,7 @@ class Keyring:
         token = key.encode("utf-8", "replace")
         of_admin = principal.key_id == ADMIN.key_id
         kept = hashlib.sha256(token).digest() if of_admin else keyform.stored_form(self._pepper, token)
-        return SignedIn(principal, self._mark(kept))
+        return SignedIn(principal, keyform.mark(self._pepper, kept))
 
     async def still_good(self, key_id: str, mark: str | None = None) -> Principal | None:
         """The principal behind a key, None once it is revoked, expired or gone.
@@ -192,10 +191,7 @@ class Keyring:
         return principal_of(row) if self._marked(mark, row.hash, old) else None
 
     def _marked(self, mark: str | None, *kept: bytes | None) -> bool:
-        return mark is None or any(hmac.compare_digest(mark, self._mark(one)) for one in kept if one is not None)
-
-    def _mark(self, kept: bytes) -> str:
-        return hmac.digest(self._pepper, _MARK + kept, hashlib.sha256).hex()
+        return mark is None or any(hmac.compare_digest(mark, keyform.mark(self._pepper, one)) for one in kept if one is not None)
 
     async def _look_up(self, token: bytes, digest: bytes, address: str) -> Principal:
         if (admin := self._admin()) is not None and hmac.compare_digest(digest, admin):

@@ -35,12 +35,15 @@ class Direct(Protocol):
 
 
 class Connection:
-    """`gone` turns true when the client has closed the connection. `raw`: the body as it was read, once it was."""
+    """`gone` turns true when the client has closed the connection. `raw`: the body as it was read, once it was.
 
-    __slots__ = ("_direct", "_handler", "_receive", "_tasks", "_watcher", "gone", "raw")
+    `begun`: set by who answers, once a stream of events has begun.
+    """
+
+    __slots__ = ("_direct", "_handler", "_receive", "_tasks", "_watcher", "begun", "gone", "raw")
 
     def __init__(self, receive: Receive, tasks: Tasks) -> None:
-        self.gone = False
+        self.begun = self.gone = False
         self.raw = b""
         self._receive = receive
         self._tasks = tasks

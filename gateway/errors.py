@@ -182,6 +182,18 @@ class Overloaded(GatewayError):
     level = "warning"
 
 
+class Stopping(Overloaded):
+    """What outlasts the drain of a worker that is to end: its successor, or another worker, answers."""
+
+    code = "shutting_down"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This server is being stopped, and the answer took longer than it waits for one. Send the request again.",
+            headers=wait_headers(1.0),
+        )
+
+
 class CacheMissed(GatewayError):
     status = 504
     type = "invalid_request_error"

@@ -19,6 +19,7 @@ _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _SECRET_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"  # noqa: S105 - an alphabet
 _CHECK_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _LABEL = b"nearhit api key v1"
+_MARK = b"nearhit session secret v1"
 
 
 class Minted(NamedTuple):
@@ -59,3 +60,8 @@ def stored_form(pepper: bytes, token: bytes) -> bytes:
     """32 bytes to keep instead of the key. The label binds this use of the pepper to keys alone."""
     subkey = hmac.digest(pepper, _LABEL, hashlib.sha256)
     return hmac.digest(subkey, token, hashlib.sha256)
+
+
+def mark(pepper: bytes, kept: bytes) -> str:
+    """What a session remembers of the key it was opened with: says which one it was, and is not what is kept of it."""
+    return hmac.digest(pepper, _MARK + kept, hashlib.sha256).hex()

@@ -106,6 +106,10 @@ class Reading:
         self._outcome.complete = True
         return self._unfolded(_decode(kept))
 
+    def broke(self, error: GatewayError) -> None:
+        """It ends here, and not because its reader has gone."""
+        self._outcome.error = error.code or error.type
+
     def close(self) -> None:
         if self._ended is not None:
             ended, self._ended = self._ended, None

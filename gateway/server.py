@@ -23,7 +23,7 @@ from typing import Any, cast
 import uvicorn
 from msgspec import Struct
 
-from gateway.rereading import Rereading
+from gateway.rereading import Rereading, written_now
 from gateway.server_limits import Limits
 from gateway.server_listening import Listener
 from gateway.server_socket import Socket, protocol
@@ -206,7 +206,7 @@ def _rereading(asked: argparse.Namespace) -> Rereading:
     """How this process reads its settings again, and tells the supervisor to have all others do so."""
     supervisor = asked.supervisor
     spread = None if supervisor is None else (lambda: os.kill(supervisor, signal.SIGHUP))
-    return Rereading(lambda: load(asked.config), spread)
+    return Rereading(lambda: written_now(asked.config), spread)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import httptools
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, STATUS_LINE, RequestResponseCycle
 
-from gateway.errors import GatewayError, Internal, InvalidRequest
+from gateway.errors import GatewayError, Internal, InvalidRequest, Stopping
 from gateway.ids import uuid7
 
 log = logging.getLogger("nearhit.http")
@@ -61,6 +61,21 @@ class Cycle(RequestResponseCycle):
 
     _head = b""
     _act: Callable[[], None] | None = None
+
+    async def run_asgi(self, app: Any) -> None:
+        """Also where the server cancels what outlasts its drain: that is told, and is nobody's bug."""
+        self._app = app
+        await super().run_asgi(self._until_stopped)
+
+    async def _until_stopped(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self.response_started:
+                await self._refuse(Stopping())
+            elif not self.response_complete:
+                self.transport.close()
+                self.disconnected = True  # there is no more to be said of it
 
     def taken(self) -> bytes | None:
         """The whole request body if it has arrived, without a turn through ASGI's messages (`gateway.connection`)."""
@@ -125,8 +140,11 @@ class Cycle(RequestResponseCycle):
             self._continue(message)
 
     async def send_500_response(self) -> None:
-        payload, headers = told(Internal("The server failed to answer this request."))
-        await self.send({"type": "http.response.start", "status": 500, "headers": headers})
+        await self._refuse(Internal("The server failed to answer this request."))
+
+    async def _refuse(self, error: GatewayError) -> None:
+        payload, headers = told(error)
+        await self.send({"type": "http.response.start", "status": error.http_status, "headers": headers})
         await self.send({"type": "http.response.body", "body": payload, "more_body": False})
 
     def _start(self, message: Any) -> None:

@@ -6,7 +6,7 @@ dialect of the path. Does not know: the dialects (`gateway.dialects`), what happ
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -20,10 +20,10 @@ from gateway.auth import Keyring
 from gateway.body import decode_object, read_body
 from gateway.call import PASSED, Body, Call, Directives, Operation, Principal
 from gateway.connection import Connection
-from gateway.dialects import Asked, Dialect
+from gateway.dialects import Asked, Dialect, Voice
 from gateway.dialects.plain import Plain
 from gateway.directives import NONE, directives
-from gateway.errors import GatewayError, Internal, MethodNotAllowed, in_doubt
+from gateway.errors import GatewayError, Internal, MethodNotAllowed, Stopping, in_doubt
 from gateway.foreign_replies import mirrored
 from gateway.gate import Gate
 from gateway.headers import EVENTS, JSON, Pairs, always, of_answer, of_cost, pairs, printable
@@ -112,7 +112,10 @@ class Endpoint:
                 self._edge.refused(self._operation, error.http_status)
             await self._respond(send, error, request_id, self._edge.rates.told(call) if call is not None else ())
         except asyncio.CancelledError:
-            if not connection.gone:
+            if not connection.gone:  # what a server does with those that outlast its drain
+                if not connection.begun:  # else the stream has said so
+                    with suppress(RuntimeError):  # told again, under a key: its own stream has begun
+                        await self._respond(send, Stopping(), request_id)
                 raise
         except Exception as error:
             log.exception("unexpected error", request_id=request_id)
@@ -170,7 +173,12 @@ class Endpoint:
         if call.voice is not None:
             answer.journey.told["dialect"] = self._dialect.name
         with closing(answer.reading):
-            await self._send(answer, send, connection)
+            try:
+                await self._send(answer, send, connection)
+            except asyncio.CancelledError:
+                if not connection.gone:
+                    answer.reading.broke(Stopping())
+                raise
         if call.repeat is None and self._dialect.repeats:
             self._remember(answer, connection.raw)
 
@@ -299,6 +307,7 @@ class Endpoint:
         lines = self._lines(answer, ended=answer.journey.hit is not None) + EVENTS
         if answer.journey.hit is not None:
             lines += of_cost(answer)
+        connection.begun = True
         await send({"type": "http.response.start", "status": 200, "headers": pairs(lines)})
         voice, push = answer.journey.call.voice, connection.push
         try:
@@ -310,7 +319,12 @@ class Endpoint:
             await self._kept(answer.journey.call, b"")
             last = DONE if voice is None else voice.end()
         except GatewayError as error:
-            last = in_band_error(error) if voice is None else voice.failed(error)
+            last = _failed(voice, error)
+        except asyncio.CancelledError:
+            if not connection.gone:
+                last = _failed(voice, Stopping())
+                await send({"type": "http.response.body", "body": last, "more_body": False})
+            raise
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     def _lines(self, answer: Answer, *, ended: bool) -> str:
@@ -324,6 +338,10 @@ class Endpoint:
         if edge.server.mirror_headers:
             lines += mirrored(answer, edge.server.mirror_headers, ended=ended)
         return lines + self._dialect.lines(call.id)
+
+
+def _failed(voice: Voice | None, error: GatewayError) -> bytes:
+    return in_band_error(error) if voice is None else voice.failed(error)
 
 
 def broken(error: Exception) -> Internal:

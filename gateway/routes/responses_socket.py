@@ -183,6 +183,9 @@ class _Talk:
                     return
                 if message["type"] == "websocket.receive":
                     await self._hear(message.get("text") or message.get("bytes") or b"")
+        except asyncio.CancelledError:  # the drain is over; the turn that outlasted it has been told
+            if not self._gone.is_set():
+                await self._close(_RESTARTING)
         finally:
             listening.cancel()
 

@@ -234,6 +234,27 @@ async def test_a_channel_that_hangs_or_breaks_keeps_no_other_waiting(rig: Rig) -
         await running_both
 
 
+async def test_a_webhook_that_hangs_is_said_to_hang(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told that it could not be reached, people looked at their network, and it was their receiver that stood."""
+    monkeypatch.setattr("gateway.alert_webhook.PATIENCE", 0.2)
+    heard, done = asyncio.Event(), asyncio.Event()
+
+    async def hang(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.set()
+        await done.wait()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", port := spare_port())
+    given = webhook(f"http://127.0.0.1:{port}/")
+    await half_of_ten(rig, given, spent=6)
+    assert await courier(rig, given).turn() == 0
+    (row,) = await rig.rows("SELECT * FROM alert_delivery")
+    assert heard.is_set()
+    assert row["error"] == "the webhook did not answer within 0.2 s"
+    done.set()
+    server.close()
+
+
 async def test_windows_that_a_budget_had_before_tell_nobody(rig: Rig) -> None:
     """From a day in one zone to a month in another: what is spent then is a part of three windows, and one limit."""
     async with receiver() as there:

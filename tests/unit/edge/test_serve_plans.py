@@ -103,6 +103,18 @@ def test_an_operators_thread_count_stands(tmp_path: Path, sock: socket.socket, m
     assert {plan.environment["OMP_NUM_THREADS"] for plan in plans_for(started(tmp_path, sock), {})} == {"7"}
 
 
+def test_the_encoder_does_not_keep_what_it_compiled_for_every_length(
+    tmp_path: Path, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand shapes of texts were kept at once: it grew from 460 MB to a gigabyte within a thousand passes."""
+    encoder, *others = plans_for(started(tmp_path, sock), {})
+    names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+    assert [encoder.environment[name] for name in names] == ["32", "32"]
+    assert not any(name in plan.environment for plan in others for name in names)
+    monkeypatch.setenv(names[0], "500")
+    assert plans_for(started(tmp_path, sock), {})[0].environment[names[0]] == "500"
+
+
 def test_the_supervisor_stays_small() -> None:
     """The port must open within two seconds, and the process that restarts the others must not weigh what they do."""
     heavy = ("litestar", "torch", "sqlalchemy", "numpy", "uvicorn")

@@ -1,0 +1,109 @@
+"""A gateway that is told to end, or to read its file again, while it answers: as clients and operators see it."""
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import httpx
+import pytest
+
+from gateway.scripted_calls import Options
+from gateway.scripted_server import ScriptedServer
+from tests.e2e.process import Process, new_key, serving_lightly
+
+ADMIN = {"authorization": "Bearer sk-e2e-admin-key-long-enough"}
+HI = [{"role": "user", "content": "Tell me a long story."}]
+# What outlasts a drain: each dialect streamed, and one whole answer.
+ASKED = {
+    "/v1/chat/completions": {"model": "m", "stream": True, "messages": HI},
+    "/v1/messages": {"model": "m", "stream": True, "max_tokens": 1000, "messages": HI},
+    "/v1/responses": {"model": "m", "stream": True, "input": "A story."},
+    "/chat/completions": {"model": "m", "messages": HI},
+}
+
+
+@asynccontextmanager
+async def _slow(home: Path) -> AsyncGenerator[Process, None]:
+    """A gateway in front of an upstream that takes minutes."""
+    upstream = ScriptedServer(Options(tokens=1_000, tpot_ms=100))
+    port = await upstream.start()
+    config = (
+        "server: {drain_timeout: 1s}\ncache: {mode: 'off'}\nengines: {}\n"
+        f"providers: {{up: {{kind: openai, api_key: none, base_url: 'http://127.0.0.1:{port}/v1'}}}}\n"
+        "models: {m: {route: [up/scripted], free: true}}\n"
+    )
+    try:
+        with serving_lightly(home, config=config) as process:
+            yield process
+    finally:
+        await upstream.close()
+
+
+async def test_what_outlasts_the_drain_is_told_so_in_its_own_dialect(tmp_path: Path) -> None:
+    """Streams were cut without a word, whole answers were a 500 that says it is a bug, and each left a traceback."""
+    async with _slow(tmp_path) as process, httpx.AsyncClient(base_url=process.url, timeout=60) as client:
+        client.headers["authorization"] = f"Bearer {await asyncio.to_thread(new_key, process)}"
+        begun = [asyncio.Event() for _ in ASKED]
+
+        async def ask(path: str, started: asyncio.Event) -> tuple[int, str]:
+            if not ASKED[path].get("stream"):
+                started.set()
+            async with client.stream("POST", path, json=ASKED[path]) as answer:
+                text = ""
+                async for piece in answer.aiter_text():
+                    text += piece
+                    started.set()
+                return answer.status_code, text
+
+        asking = [asyncio.create_task(ask(path, one)) for path, one in zip(ASKED, begun, strict=True)]
+        await asyncio.gather(*(one.wait() for one in begun))
+        status = await asyncio.to_thread(process.stop)
+        chat, message, response, whole = await asyncio.gather(*asking)
+    assert status == 0
+    assert [one[0] for one in (chat, message, response, whole)] == [200, 200, 200, 503]
+    assert all("shutting_down" in one[1] for one in (chat, message, whole))
+    assert "[DONE]" not in chat[1]
+    assert message[1].rstrip().rpartition("\n\n")[2].startswith("event: error")
+    assert "event: response.failed" in response[1]
+    assert "Traceback" not in process.log.read_text()
+
+
+async def test_a_turn_on_a_websocket_that_outlasts_the_drain_is_told_once(tmp_path: Path) -> None:
+    """It was told nothing; its connection ended without a close frame, which clients take for a broken network."""
+    async with _slow(tmp_path) as process, aiohttp.ClientSession() as session:
+        key = await asyncio.to_thread(new_key, process)
+        url = process.url.replace("http", "ws") + "/v1/responses"
+        async with session.ws_connect(url, headers={"authorization": f"Bearer {key}"}) as socket:
+            await socket.send_json({"type": "response.create", "model": "m", "input": "A story."})
+            events = [await socket.receive_json()]
+            stopping = asyncio.create_task(asyncio.to_thread(process.stop))
+            while (message := await socket.receive(timeout=60)).type is aiohttp.WSMsgType.TEXT:
+                events.append(message.json())
+            assert socket.close_code == 1012
+        assert await stopping == 0
+    kinds = [event["type"] for event in events]
+    assert (kinds[-1], kinds.count("response.failed"), "error" in kinds) == ("response.failed", 1, False)
+    assert "Traceback" not in process.log.read_text()
+
+
+@pytest.mark.parametrize("now", [None, "", " \n"])
+async def test_a_file_that_is_gone_or_empty_takes_nothing_away(tmp_path: Path, now: str | None) -> None:
+    """Read at the moment somebody replaces it, it took every upstream, model and budget out of a running gateway."""
+    async with _slow(tmp_path) as process, httpx.AsyncClient(base_url=process.url, timeout=60) as client:
+        file = tmp_path / "nearhit.yaml"
+        written = file.read_text()
+        if now is None:
+            file.unlink()
+        else:
+            file.write_text(now)
+        told = await client.post("/api/v1/config/reload", headers=ADMIN)
+        assert (told.status_code, told.json()["error"]["code"]) == (400, "invalid_configuration")
+        assert "nearhit.yaml" in told.json()["error"]["message"]
+        models = (await client.get("/v1/models", headers=ADMIN)).json()["data"]
+        assert "m" in [model["id"] for model in models]
+        process.process.send_signal(signal.SIGHUP)  # the same by signal, which nobody answers
+        file.write_text(written + "# the same\n")
+        assert (await client.post("/api/v1/config/reload", headers=ADMIN)).json()["changed"] == []
