@@ -191,9 +191,8 @@ class Keyring:
         return principal_of(row) if self._marked(mark, row.hash, old) else None
 
     def _marked(self, mark: str | None, *kept: bytes | None) -> bool:
-        return mark is None or any(
-            hmac.compare_digest(mark, keyform.mark(self._pepper, one)) for one in kept if one is not None
-        )
+        marks = (keyform.mark(self._pepper, one) for one in kept if one is not None)
+        return mark is None or any(hmac.compare_digest(mark, one) for one in marks)
 
     async def _look_up(self, token: bytes, digest: bytes, address: str) -> Principal:
         if (admin := self._admin()) is not None and hmac.compare_digest(digest, admin):
