@@ -11,6 +11,7 @@ from gateway.app import build
 from gateway.config_check import problems
 from gateway.setting_types import read_yaml
 from gateway.settings import load
+from gateway.settings_shown import every
 
 
 def test_off_may_be_written_without_quotes(tmp_path: Path) -> None:
@@ -219,3 +220,25 @@ def test_what_a_gateway_starts_with_has_no_problems(tmp_path: Path) -> None:
         "models: {m: {route: [lab/any, local/demo]}}\nbudgets: [{scope: 'team:a', limit_usd: 1, rpm: 5}]\n"
     )
     assert problems(load(config)) == []
+
+
+def test_where_a_value_comes_from_is_told_of_names_with_dots_and_of_parts_in_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The route of `gpt-4.1` was called a default, and defaults came from variables that nobody had set."""
+    config = tmp_path / "nearhit.yaml"
+    config.write_text(
+        "providers: {openai: {kind: openai, api_key: none}, lab.v2: {kind: openai, api_key: none}}\n"
+        "models: {gpt-4.1: {route: [lab.v2/m]}}\n"
+    )
+    monkeypatch.setenv("NEARHIT_CACHE", '{"mode": "exact"}')
+    monkeypatch.setenv("GROQ_API_KEY", "given")
+    for variable in ("OPENAI_API_KEY", "NEARHIT_CACHE__MODE"):
+        monkeypatch.delenv(variable, raising=False)
+    found = {one.name: one.source for one in every(load(config), config)}
+    in_file = ("models.gpt-4.1.route", "providers.lab.v2.kind", "providers.openai.api_key")
+    assert {found[name] for name in in_file} == {f"file {config}"}
+    defaults = ("models.gpt-4.1.free", "providers.lab.v2.batch", "providers.openai.batch", "providers.groq.batch")
+    assert {found[name] for name in (*defaults, "cache.ttl")} == {"default"}
+    assert found["cache.mode"] == "environment NEARHIT_CACHE"
+    assert found["providers.groq.api_key"] == "environment GROQ_API_KEY"
