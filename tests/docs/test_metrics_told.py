@@ -39,7 +39,7 @@ def test_every_metric_is_documented() -> None:
 
 
 def test_how_an_attempt_may_end_is_told() -> None:
-    """Attempts that went well were said to be counted as `ok`, which none is: who divides by them divides by nothing."""
+    """Attempts that went well were said to be counted as `ok`, which none is: a share of them is a share of nothing."""
     text = (ROOT / "docs" / "telemetry.md").read_text("utf-8")
     [row] = [line for line in text.splitlines() if line.startswith("| `nearhit_upstream_attempts_total` |")]
     assert [ended for ended in get_args(Ended) if f"`{ended}`" not in row] == []

@@ -242,3 +242,24 @@ def test_where_a_value_comes_from_is_told_of_names_with_dots_and_of_parts_in_jso
     assert {found[name] for name in (*defaults, "cache.ttl")} == {"default"}
     assert found["cache.mode"] == "environment NEARHIT_CACHE"
     assert found["providers.groq.api_key"] == "environment GROQ_API_KEY"
+
+
+def test_a_route_to_a_model_that_an_engine_does_not_serve_is_found(tmp_path: Path) -> None:
+    """`config check` called it valid, and whoever asked for the model was told 404 by an engine nobody had named."""
+    config = tmp_path / "nearhit.yaml"
+    config.write_text(
+        "engines: {local: {model: demo}, other: {model: sim}}\n"
+        "models:\n"
+        "  good: {route: [local/demo, other/sim], canary: {to: local/minilm, share: 0.1}}\n"
+        "  bad: {route: [local/qwen], shadow: {to: other/demo, share: 0.1}}\n"
+    )
+    said = ["models.bad: local serves demo and minilm, not qwen", "models.bad: other serves sim, not demo"]
+    assert problems(load(config)) == said
+
+
+def test_consent_of_what_is_no_project_is_refused(tmp_path: Path) -> None:
+    """A team's name alone was taken, and not one line was ever kept for it."""
+    config = tmp_path / "nearhit.yaml"
+    config.write_text("distillation: {projects: [acme]}\n")
+    with pytest.raises(ValueError, match="'acme' is no project; write team/project"):
+        load(config)
