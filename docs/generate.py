@@ -296,6 +296,7 @@ Order, the later wins: defaults, `nearhit.yaml` (or `--config PATH`), environmen
 Durations are written `150ms`, `10s`, `24h`; sizes `16MiB`. `nearhit config show` says where each value came from.
 
 A provider whose usual key is in the environment is on without being configured: {keys}.
+Azure also wants `AZURE_OPENAI_ENDPOINT`, and Bedrock `AWS_REGION`; without it they stay off.
 
 | setting | kind | default | meaning |
 |---|---|---|---|

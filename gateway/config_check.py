@@ -11,7 +11,7 @@ from engine.locate import ModelNotFound, locate, locate_draft
 from gateway import file_limits
 from gateway.catalog import Catalog
 from gateway.firstrun import AdminKey, installation_secret
-from gateway.parts import build_catalog, build_policy, build_store, build_upstream
+from gateway.parts import build_catalog, build_policy, build_store, build_upstream, offers
 from gateway.serve_home import strange_names
 from gateway.settings import Settings
 from gateway.tasks import Tasks
@@ -44,6 +44,7 @@ def problems(settings: Settings) -> list[str]:
         tried(lambda alone=alone: file_limits.check(alone, *catalogs))
     found += strange_names(settings.engines)
     found += _models_there_are_none_of(settings)
+    found += _routes_that_lead_nowhere(settings)
     if (otlp := settings.telemetry.otlp) and not _is_address(otlp):
         found.append("telemetry.otlp is an http:// or https:// address")
     if settings.cache.mode in ("semantic", "shadow") and not weights.is_there(settings.cache.encoder):
@@ -64,6 +65,20 @@ def _models_there_are_none_of(settings: Settings) -> list[str]:
                 look(getattr(engine, key))
             except ModelNotFound as error:
                 found.append(f"engines.{name}.{key}: {error}")
+    return found
+
+
+def _routes_that_lead_nowhere(settings: Settings) -> list[str]:
+    """What an engine serves is known beforehand; a gateway starts, and answers 404 to whoever asks for such a model."""
+    served = offers(settings, ())
+    ours = {"local", *settings.engines} - set(settings.providers)
+    found: list[str] = []
+    for name, chosen in settings.models.items():
+        aside = [one.to for one in (chosen.canary, chosen.shadow) if one is not None]
+        for place in (*(entry.to for entry in chosen.route), *aside):
+            engine, _, model = place.partition("/")
+            if engine in ours and model not in served[engine]:
+                found.append(f"models.{name}: {engine} serves {' and '.join(served[engine])}, not {model}")
     return found
 
 

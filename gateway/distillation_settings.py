@@ -3,6 +3,8 @@
 Knows: names and bounds. Does not know: what is kept, where.
 """
 
+from pydantic import field_validator
+
 from gateway.setting_types import Octets, Section
 
 
@@ -14,3 +16,12 @@ class DistillationSettings(Section):
 
     projects: list[str] = []
     max_size: Octets = 1 << 30
+
+    @field_validator("projects")
+    @classmethod
+    def _whole_names(cls, value: list[str]) -> list[str]:
+        for name in value:
+            team, _, project = name.partition("/")
+            if not team or not project:
+                raise ValueError(f"{name[:80]!r} is no project; write team/project, as nothing of it would be kept")
+        return value

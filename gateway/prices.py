@@ -173,6 +173,13 @@ class PriceBook:
         rows = self._overrides.get((of.provider, of.model), ())
         return next((row for row in rows if row.effective_from > of.effective_from), None)
 
+    def next_begin(self, provider: str, model: str, at: float) -> float | None:
+        """When the operator's next price of that name begins, of those set already; None without one."""
+        rows = self._overrides.get((provider, model), ())
+        mine = any(row.holds(at) for row in rows)
+        others = () if mine else self._overrides.get((ANY, model), ())
+        return min((row.effective_from for row in (*rows, *others) if row.effective_from > at), default=None)
+
     def _in_force(self, provider: str, model: str, at: float) -> Override | None:
         for name in ((provider, model), (ANY, model)):
             if (rows := self._overrides.get(name)) is not None:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import msgspec
 from pydantic import BaseModel, SecretStr
 
 from gateway.setting_types import read_yaml
@@ -15,6 +16,7 @@ from gateway.settings import WELL_KNOWN, Settings, environment
 _HIDDEN = "***"
 _PASSWORD = re.compile(r"(://[^/:@]*:)[^/@]*@")
 _IN_QUERY = re.compile(r"([?&][^=&#]*(?:key|token|secret|password|auth|sig)[^=&#]*=)[^&#]+", re.IGNORECASE)
+_BY_THE_KEY = ("kind", "base_url", "api_key", "api_version")  # what a provider's usual key in the environment sets
 # What belongs to a provider's kind is plain text here, credentials too; any header may be one.
 _CREDENTIAL = re.compile(r"providers\..*(?:\.headers\..+|(?:key|token|secret|password|credential)s?)$", re.IGNORECASE)
 
@@ -78,26 +80,44 @@ def _shown(value: object) -> object:
 
 
 def _source(name: str, path: Path, written: object) -> str:
-    variable = f"NEARHIT_{name.upper().replace('.', '__')}"
-    variables = {key.upper() for key, told in environment().items() if told}
-    if any(variable == key or variable.startswith(f"{key}__") for key in variables if key.startswith("NEARHIT_")):
+    if variable := _variable_of(name):
         return f"environment {variable}"
     if _inside(written, name.split(".")):
         return f"file {path}"
-    provider = name.split(".")[1] if name.startswith("providers.") else ""
-    if provider in WELL_KNOWN:
-        return f"environment {WELL_KNOWN[provider][0]}"
+    section, _, rest = name.partition(".")
+    provider, _, field = rest.rpartition(".")
+    if section == "providers" and provider in WELL_KNOWN and field in _BY_THE_KEY:
+        variable = WELL_KNOWN[provider][0]
+        if environment().get(variable) and not _inside(written, [section, provider]):
+            return f"environment {variable}"
     return "default"
 
 
+def _variable_of(name: str) -> str | None:
+    """The variable that gives this setting, by its own name or inside the JSON of a part that holds it."""
+    told = {key.upper(): value for key, value in environment().items() if value}
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        variable = f"NEARHIT_{'__'.join(parts[:length]).upper()}"
+        if (value := told.get(variable)) and (length == len(parts) or _inside(_decoded(value), parts[length:])):
+            return variable
+    return None
+
+
+def _decoded(value: str) -> object:
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return None
+
+
 def _inside(values: Any, path: list[str]) -> bool:
-    """Whether the file names this setting, or a whole part that holds it."""
-    if not values:
-        return False
-    for step in path:
-        if not isinstance(values, dict):
-            return True
-        if step not in values:
-            return False
-        values = cast("dict[str, Any]", values)[step]
-    return True
+    """Whether these name this setting, or a whole part that holds it. A name may hold dots (`gpt-4.1`)."""
+    if not path:
+        return True
+    if not isinstance(values, dict):
+        return bool(values)
+    known = cast("dict[Any, Any]", values)
+    mapped = {str(key): value for key, value in known.items()}
+    ends = range(1, len(path) + 1)
+    return any(_inside(mapped[step], path[end:]) for end in ends if (step := ".".join(path[:end])) in mapped)

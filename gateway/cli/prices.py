@@ -13,6 +13,7 @@ from gateway.cli.price_flags import RateFlags, TermFlags, body_of
 from gateway.cli.wrong import Wrong
 
 _COLUMNS = ("model", "input_usd", "output_usd", "cached_usd", "status", "source", "version")
+_FROM, _UNTIL = "effective_from", "effective_until"
 _PARTS = ("input", "cached", "output", "calls", "lookups", "total", "saved")
 
 
@@ -34,11 +35,13 @@ def show_prices(model: str | None = None, *, options: ReadOptions = ReadOptions(
     for row in found["data"] if model else ():
         for line in _more(row):
             show.line(line)
+        if row["replaced_from"]:
+            show.line(f"another price, set already, from {row['replaced_from']}")
     show.line(_table(found["table"]))
 
 
-def _more(row: dict[str, Any]) -> list[str]:
-    """What a price has beside its first three rates."""
+def _more(row: dict[str, Any], *, begun: bool = True) -> list[str]:
+    """What a price has beside its first three rates. `begun`: it is in force, so that one of its hours may be now."""
     known: dict[str, str | None] = row["rates"] or {}
     rates = {name: value for name, value in known.items() if value is not None}
     told = [f"{name.removesuffix('_usd')}: {value}" for name, value in rates.items()]
@@ -47,10 +50,12 @@ def _more(row: dict[str, Any]) -> list[str]:
     ]
     told += [
         f"{hours['days']} {hours['start']}-{hours['end']} UTC: {hours['input_usd']} in, {hours['output_usd']} out"
-        + (" (now)" if hours["now"] else "")
+        + (" (now)" if hours["now"] and begun else "")
         for hours in row["hours"]
     ]
     told += [f"service tier {name}: {percent} %" for name, percent in row["service"].items()]
+    dates = [f"{word} {row[name]}" for word, name in (("from", _FROM), ("until", _UNTIL)) if row[name]]
+    told += [", ".join(dates)] if dates else []
     return told + [f"stale: {why}" for why in row["stale"]]
 
 
@@ -87,8 +92,9 @@ def set_prices(  # noqa: PLR0913 - one name per flag
     if options.json:
         show.json(made)
         return
-    show.line(f"{made['model']}: ${made['input_usd']} in, ${made['output_usd']} out per million tokens")
-    for line in _more(made):
+    whole = made["rates"]  # what hours and tiers are a share of
+    show.line(f"{made['model']}: ${whole['input_usd']} in, ${whole['output_usd']} out per million tokens")
+    for line in _more(made, begun=_FROM not in body):
         show.line(line)
     if made.get("replaced_from"):
         show.line(f"only until {made['replaced_from']}: a price that begins then counts from there on")

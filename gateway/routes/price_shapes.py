@@ -68,8 +68,8 @@ class PriceLine(Struct, kw_only=True):
     `source`: `set` by an operator, `bench` or `engine` (an hour of hardware over its tokens), `bundled` table, or
     `none`. `status`: exact, measured, assumed or free. `version`: what a request begun now is charged by. `stale`: why
     a bundled price may be wrong by now. `service`: percent of the price, by service tier. `request_usd`: per call;
-    `web_search_usd`, `file_search_usd`: per search of the provider's, null where that is not known. `replaced_from`, of
-    one that was just set: from when on another one counts, which begins later.
+    `web_search_usd`, `file_search_usd`: per search of the provider's, null where that is not known. `replaced_from`:
+    from when on another one counts, which is set already and begins later.
     """
 
     model: str

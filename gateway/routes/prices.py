@@ -81,11 +81,13 @@ def priced(services: Services, name: str) -> PriceLine:
     provider, _, model = name.partition("/")
     now, kind = services.now(), kind_of(services, provider)
     mine = services.prices.override(provider, model, now)
-    price = services.prices.peek(provider, kind or "", model, now) if kind or mine else None
+    price = services.prices.peek(provider, kind or "", model, now) if model else None
     source = "engine" if kind == "local" else "bundled"
     line = price_line(name, source if mine is None else mine.source, price, mine, now)
     if source == "bundled" and kind is not None:
         line.stale = services.prices.doubts(provider, model, now)
+    if (begins := services.prices.next_begin(provider, model, now)) is not None:
+        line.replaced_from = shapes.moment(begins)
     return line
 
 
@@ -120,12 +122,13 @@ async def check_prices(caller: CallerDep) -> Checked:
 
 
 def _lacking(services: Services, lines: list[PriceLine]) -> list[str]:
-    """What has no price and needs one: not where only models marked `free` lead to it."""
+    """What has no price and needs one: not where only models marked `free` lead to it, or nothing is asked any more."""
     models = services.settings.models.values()
     free, paid = (
         {entry.to for model in models if model.free is given for entry in model.route} for given in (True, False)
     )
-    return [line.model for line in lines if line.status is None and line.model not in free - paid]
+    bare = [line.model for line in lines if line.status is None and line.model not in free - paid]
+    return [name for name in bare if name in paid or kind_of(services, name.partition("/")[0]) is not None]
 
 
 def _asked_in_vain(services: Services, principal: Principal) -> list[str]:

@@ -37,6 +37,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[dict[str, object]]).decode
 Headers = list[tuple[bytes, bytes]]
 Say = Callable[[str], Awaitable[None]]
+_NOTHING_YET: Body = {"type": "message", "role": "user", "content": ""}
 
 
 class Room(Struct):
@@ -103,9 +104,16 @@ class Remembering(Continuing):
         super().__init__(edge, responses, past=self.lately)
 
     async def warm(self, given: Body, principal: Principal) -> bytes:
-        """The events of a response without an answer: only what was asked is to be at hand. Raises InvalidRequest."""
-        voice = cast("ResponsesVoice", (await self._understood(given, principal)).voice)
+        """The events of a response without an answer: only what was asked is to be at hand. Raises InvalidRequest.
+
+        An empty `input`, with which there is nothing to answer elsewhere, is a client whose user has said nothing yet.
+        """
+        silent = given.get("input") == []
+        read = {**given, "input": [_NOTHING_YET]} if silent else given
+        voice = cast("ResponsesVoice", (await self._understood(read, principal)).voice)
         voice.keeps = False
+        if silent:
+            voice.items = []
         name = uuid7().replace("-", "")
         told = voice.events({"id": name, "created": int(self._edge.now()), "model": given["model"]}) + voice.end()
         if voice.conversation is None:

@@ -1,6 +1,7 @@
 """What the documentation tells people to type and to write exists: commands, their flags, settings by their names."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ OLD = ("decisions.md", "benchmarks.md", "clients-failures.md")  # what was so on
 _FENCED = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 _INLINE = re.compile(r"`(nearhit [^`]+)`")
 _SETTING = re.compile(r"`([a-z]+(?:\.[a-z_]+)*): (\{[^`]*\})`")
+_BEFORE = re.compile(r"^(?:\.venv/bin/|docker compose exec gateway )")
 _NOT_SETTINGS = ("service", "chat_template_kwargs")  # fields of requests and of prices
 
 
@@ -26,10 +28,19 @@ def blocks(document: Path, language: str) -> list[str]:
 
 def commands(document: Path) -> list[str]:
     """Each on one line, without what a shell would do with it."""
-    text = document.read_text("utf-8")
+    named = _INLINE.findall(_FENCED.sub("", document.read_text("utf-8")))
+    return typed(document) + [_without_shell(line) for line in named]
+
+
+def typed(document: Path) -> list[str]:
+    """Those that stand in a block, to be typed as they are."""
     lines = "\n".join(blocks(document, "sh")).replace("\\\n", " ").splitlines()
-    found = [line.removeprefix(".venv/bin/") for line in lines] + _INLINE.findall(_FENCED.sub("", text))
-    return [re.split(r" [#>|] |#|;", line)[0].strip() for line in found if line.startswith("nearhit ")]
+    found = [_BEFORE.sub("", line) for line in lines]
+    return [_without_shell(line) for line in found if line.startswith("nearhit ")]
+
+
+def _without_shell(line: str) -> str:
+    return re.split(r" [#>|] |#|;", line)[0].strip()
 
 
 def flags_of(command: str) -> tuple[list[str], set[str], set[str]]:
@@ -54,6 +65,13 @@ def test_every_command_and_flag_exists(document: Path) -> None:
         named, given, known = flags_of(command)
         assert named or given <= known, f"{document.name}: {command}"
         assert given <= known, f"{document.name}: {command}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_command_in_a_block_is_whole(document: Path) -> None:
+    """docs/containers.md had people type `keys create` without the name that it needs, as the stack's third step."""
+    for command in typed(document):
+        build().parse_args(shlex.split(command)[1:], exit_on_error=False, print_error=False)
 
 
 @pytest.mark.parametrize("document", [path for path in DOCUMENTS if path.name not in OLD], ids=lambda path: path.name)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from cache.codec import Trouble
+from gateway.flights import Ended
 from gateway.metrics import UNREADABLE, Metrics
 from gateway.settings import TelemetrySettings
 from gateway.telemetry import Telemetry
@@ -35,6 +36,14 @@ def named(path: str) -> set[str]:
 def test_every_metric_is_documented() -> None:
     """An operator reads the page, not the code."""
     assert named("docs/telemetry.md") == defined()
+
+
+def test_how_an_attempt_may_end_is_told() -> None:
+    """Attempts that went well were said to be counted as `ok`, which none is: a share of them is a share of nothing."""
+    text = (ROOT / "docs" / "telemetry.md").read_text("utf-8")
+    [row] = [line for line in text.splitlines() if line.startswith("| `nearhit_upstream_attempts_total` |")]
+    assert [ended for ended in get_args(Ended) if f"`{ended}`" not in row] == []
+    assert "`ok`" not in row
 
 
 @pytest.mark.parametrize("path", ["deploy/observability/nearhit.json", "deploy/observability/alerts.yaml"])

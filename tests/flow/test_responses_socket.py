@@ -128,6 +128,16 @@ async def test_a_warm_up_asks_no_model(tmp_path: Path) -> None:
         assert [message["content"] for message in script.sent[-1]["messages"]] == ["What is a KV block?", "Now."]
 
 
+async def test_a_warm_up_may_be_about_nothing_yet(tmp_path: Path) -> None:
+    """Codex has an empty list for its `input` then; it was told that something is missing, and warmed up in vain."""
+    async with playing(tmp_path) as (script, gateway), joined(gateway) as ws:
+        events = await turn(ws, generate=False, input=[], instructions="Be brief.")
+        assert [event["type"] for event in events] == ["response.created", "response.in_progress", "response.completed"]
+        await turn(ws, input="Now.", previous_response_id=events[-1]["response"]["id"])
+        assert [message["content"] for message in script.sent[-1]["messages"]] == ["Now."]
+        assert (await turn(ws, input=[]))[-1]["error"]["param"] == "input"
+
+
 FAULTS: list[tuple[str, str | None]] = [
     ("{", None),
     ("[1]", None),

@@ -337,6 +337,17 @@ def test_a_whole_price_from_flags_and_from_a_file(cli: Cli, tmp_path: Path) -> N
     assert "output_usd" in cli.err
 
 
+def test_a_price_to_come_is_told_with_its_dates(cli: Cli) -> None:
+    """The example of docs/prices.md was answered with the price of its first night, called the one of now."""
+    hours, dates = ("--hours", "00:00-24:00=50%"), ("--effective-from", "2097-01-01", "--effective-until", "2098-01-01")
+    told = cli("prices", "set", "openai/gpt-5", "4", "8", *hours, *dates)
+    assert "$4 in, $8 out" in told
+    assert "(now)" not in told
+    assert "from 2097-01-01T00:00:00Z, until 2098-01-01T00:00:00Z" in told
+    told = cli("prices", "show", "openai/gpt-5")
+    assert "another price, set already, from 2097-01-01T00:00:00Z" in told
+
+
 def test_an_engine_is_priced_by_its_benchmark(cli: Cli, tmp_path: Path) -> None:
     """What `engine bench` printed becomes the price, and break-even and the calculator follow."""
     bench = tmp_path / "bench.txt"

@@ -122,6 +122,23 @@ async def test_terms_that_make_no_sense_are_refused(home: House, body: dict[str,
     assert said in answer.json()["error"]["message"]
 
 
+async def test_a_price_to_come_leaves_the_list_price_of_today(home: House) -> None:
+    """The example of docs/prices.md, typed before the provider was configured, made `doctor` say: no price for it."""
+    name, later = "openai/gpt-5-mini", home.clock.now() + 864_000
+    plain = {"input_usd": "2", "output_usd": "8"}
+    async with home.client() as admin:
+        made = (await admin.put(f"/api/v1/prices/{name}", json={**plain, "effective_from": later})).json()
+        await admin.put("/api/v1/prices/gone/m", json={**plain, "effective_from": later})
+        line = (await admin.get("/api/v1/prices", params={"model": name})).json()["data"][0]
+        nothing = (await admin.get("/api/v1/prices", params={"model": "nonsense"})).json()["data"][0]
+        checked = (await admin.get("/api/v1/prices/check")).json()
+    assert (line["source"], line["status"]) == ("bundled", "exact")
+    assert line["input_usd"] != made["input_usd"]
+    assert line["replaced_from"] == made["effective_from"]
+    assert nothing["source"] == "none"
+    assert checked["unpriced"] == []  # `gone` is nowhere configured: requests for it are a 404, not a 402
+
+
 async def test_unpriced_models_come_first_by_what_was_refused(home: House) -> None:
     """The operator's next action is the price that most requests wait for."""
     refused = {"status": 402, "cost_nano": 0, "source": "none", "provider": "", "model_used": ""}

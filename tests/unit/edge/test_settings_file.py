@@ -11,6 +11,7 @@ from gateway.app import build
 from gateway.config_check import problems
 from gateway.setting_types import read_yaml
 from gateway.settings import load
+from gateway.settings_shown import every
 
 
 def test_off_may_be_written_without_quotes(tmp_path: Path) -> None:
@@ -219,3 +220,46 @@ def test_what_a_gateway_starts_with_has_no_problems(tmp_path: Path) -> None:
         "models: {m: {route: [lab/any, local/demo]}}\nbudgets: [{scope: 'team:a', limit_usd: 1, rpm: 5}]\n"
     )
     assert problems(load(config)) == []
+
+
+def test_where_a_value_comes_from_is_told_of_names_with_dots_and_of_parts_in_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The route of `gpt-4.1` was called a default, and defaults came from variables that nobody had set."""
+    config = tmp_path / "nearhit.yaml"
+    config.write_text(
+        "providers: {openai: {kind: openai, api_key: none}, lab.v2: {kind: openai, api_key: none}}\n"
+        "models: {gpt-4.1: {route: [lab.v2/m]}}\n"
+    )
+    monkeypatch.setenv("NEARHIT_CACHE", '{"mode": "exact"}')
+    monkeypatch.setenv("GROQ_API_KEY", "given")
+    for variable in ("OPENAI_API_KEY", "NEARHIT_CACHE__MODE"):
+        monkeypatch.delenv(variable, raising=False)
+    found = {one.name: one.source for one in every(load(config), config)}
+    in_file = ("models.gpt-4.1.route", "providers.lab.v2.kind", "providers.openai.api_key")
+    assert {found[name] for name in in_file} == {f"file {config}"}
+    defaults = ("models.gpt-4.1.free", "providers.lab.v2.batch", "providers.openai.batch", "providers.groq.batch")
+    assert {found[name] for name in (*defaults, "cache.ttl")} == {"default"}
+    assert found["cache.mode"] == "environment NEARHIT_CACHE"
+    assert found["providers.groq.api_key"] == "environment GROQ_API_KEY"
+
+
+def test_a_route_to_a_model_that_an_engine_does_not_serve_is_found(tmp_path: Path) -> None:
+    """`config check` called it valid, and whoever asked for the model was told 404 by an engine nobody had named."""
+    config = tmp_path / "nearhit.yaml"
+    config.write_text(
+        "engines: {local: {model: demo}, other: {model: sim}}\n"
+        "models:\n"
+        "  good: {route: [local/demo, other/sim], canary: {to: local/minilm, share: 0.1}}\n"
+        "  bad: {route: [local/qwen], shadow: {to: other/demo, share: 0.1}}\n"
+    )
+    said = ["models.bad: local serves demo and minilm, not qwen", "models.bad: other serves sim, not demo"]
+    assert problems(load(config)) == said
+
+
+def test_consent_of_what_is_no_project_is_refused(tmp_path: Path) -> None:
+    """A team's name alone was taken, and not one line was ever kept for it."""
+    config = tmp_path / "nearhit.yaml"
+    config.write_text("distillation: {projects: [acme]}\n")
+    with pytest.raises(ValueError, match="'acme' is no project; write team/project"):
+        load(config)
