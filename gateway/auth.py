@@ -172,8 +172,8 @@ class Keyring:
         """The same, for a session that shall end with this secret and not only with the key."""
         principal = await self.identify_key(key, address)
         token = key.encode("utf-8", "replace")
-        of_admin = principal.key_id == ADMIN.key_id
-        kept = hashlib.sha256(token).digest() if of_admin else keyform.stored_form(self._pepper, token)
+        admin = principal.key_id == ADMIN.key_id
+        kept = hashlib.sha256(token).digest() if admin else keyform.stored_form(self._pepper, token)
         return SignedIn(principal, keyform.mark(self._pepper, kept))
 
     async def still_good(self, key_id: str, mark: str | None = None) -> Principal | None:
@@ -182,8 +182,7 @@ class Keyring:
         `mark`: of the secret that was used (`sign_in`), which then must open the key as well: a rotation ends that.
         """
         if key_id == ADMIN.key_id:
-            admin = self._admin()
-            return ADMIN if admin is not None and self._marked(mark, admin) else None
+            return ADMIN if (admin := self._admin()) is not None and self._marked(mark, admin) else None
         row = await self._rows.find(key_id)
         if row is None or row.unusable(self._now()):
             return None
