@@ -52,10 +52,11 @@ class App(Litestar):
             await self.sockets[path](scope, receive, send)  # the server lets no other in
             return
         send = self.trouble.told(send) if scope["type"] == "lifespan" else send
-        if scope.get("method") == "HEAD":
-            scope = {**scope, "method": "GET"}
-        endpoint = self.data_plane.get(path) if scope.get("method") == "POST" else None
+        method = scope.get("method")
+        endpoint = self.data_plane.get(path) if method == "POST" else None
         if endpoint is None:
+            if method == "HEAD":
+                scope = {**scope, "method": "GET"}
             endpoint = self.control if self.control.owns(path) else super().__call__
         await endpoint(scope, receive, send)
 

@@ -173,7 +173,7 @@ async def test_both_legs_are_in_what_a_handed_over_answer_says_of_its_time() -> 
     """The time to the first token was that of the second process alone, and its queue had the whole deadline again."""
     prefill, decode = _Timed(300.0, 1900.0), _Timed(20.0, 50.0)
     now = iter((10.0, 12.0))
-    engine = DisaggregatedEngine(prefill, decode, monotonic=lambda: next(now))  # type: ignore[arg-type]
+    engine = DisaggregatedEngine(prefill, decode, monotonic=lambda: next(now))  # type: ignore[arg-type]  (as much of it as is asked)
     request = structs.replace(ask("timed", prompt=100), deadline_ms=1000.0)
     [delta] = [delta async for delta in engine.generate(request)]
     assert delta.timing == Timing(queue_ms=320.0, ttft_ms=2050.0, tpot_ms=1.0)
@@ -183,7 +183,7 @@ async def test_both_legs_are_in_what_a_handed_over_answer_says_of_its_time() -> 
 async def test_a_deadline_in_the_queue_of_the_first_process_is_told_as_one() -> None:
     """It was told as a failure of the engine, which sends callers to another one and away from this."""
     prefill, decode = _Timed(1000.0, 0.0, "deadline"), _Timed(0.0, 0.0)
-    engine = DisaggregatedEngine(prefill, decode)  # type: ignore[arg-type]
+    engine = DisaggregatedEngine(prefill, decode)  # type: ignore[arg-type]  (as much of it as is asked)
     request = structs.replace(ask("late", prompt=100), deadline_ms=1000.0)
     [delta] = [delta async for delta in engine.generate(request)]
     assert (delta.finish_reason, delta.timing) == ("deadline", Timing(queue_ms=1000.0, ttft_ms=0.0, tpot_ms=0.0))
