@@ -76,20 +76,26 @@ async def put_unless_same(database: Database, rate: Rate, *, actor: str, now: fl
     """
 
     def change(connection: Connection) -> None:
-        wanted = select(RateRow.rpm, RateRow.tpm).where(RateRow.scope == rate.scope).with_for_update()
+        wanted = select(RateRow.rpm, RateRow.tpm, RateRow.version).where(RateRow.scope == rate.scope).with_for_update()
         row = connection.execute(wanted).first()
         if row is not None and (row.rpm, row.tpm) == (rate.rpm, rate.tpm):
             return
         before = None if row is None else Rate(scope=rate.scope, rpm=row.rpm, tpm=row.tpm)
-        said(before, write(connection, rate, actor, now))(connection)
+        # Of the version that was read here: a row that another worker has put since must not be written over as none.
+        said(before, _written(connection, rate, 0 if row is None else row.version, actor, now))(connection)
 
     await database.transact(change)
 
 
 def write(connection: Connection, rate: Rate, actor: str, now: float) -> Rate:
     """`put` inside a transaction."""
-    check(rate)
     before = connection.scalar(select(RateRow.version).where(RateRow.scope == rate.scope).with_for_update()) or 0
+    return _written(connection, rate, before, actor, now)
+
+
+def _written(connection: Connection, rate: Rate, before: int, actor: str, now: float) -> Rate:
+    """`before`: the version that is there, locked; 0 for none, where an IntegrityError says that there is one now."""
+    check(rate)
     values = {"rpm": rate.rpm, "tpm": rate.tpm, "version": before + 1, "actor": actor, "updated": now}
     if before:
         connection.execute(update(RateRow).where(RateRow.scope == rate.scope).values(values))
