@@ -62,7 +62,14 @@ _GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "audit": ("Who changed what.", {"list": "The newest changes.", "verify": "Whether the chain of changes is whole."}),
-    "db": ("The database.", {"upgrade": "Bring the schema up to date.", "current": "Which revision it is at."}),
+    "db": (
+        "The database.",
+        {
+            "upgrade": "Bring the schema up to date.",
+            "current": "Which revision it is at.",
+            "copy": "Put all of it into another, empty one: from SQLite to PostgreSQL, or back.",
+        },
+    ),
     "config": (
         "The configuration.",
         {

@@ -1,6 +1,10 @@
-"""`nearhit db …`: the schema of the database."""
+"""`nearhit db …`: the schema of the database, and the way into another one."""
 
 import asyncio
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from gateway.cli import show
 from gateway.cli.options import Options, ReadOptions, settings_of
@@ -40,3 +44,34 @@ def current_db(*, options: ReadOptions = ReadOptions()) -> int:  # noqa: B008 - 
         if found != head():
             show.line(f"mend: {how_to_mend(found)}")
     return 0 if found == head() else 1
+
+
+def copy_db(
+    *,
+    to: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    options: ReadOptions = ReadOptions(),  # noqa: B008 - frozen
+) -> None:
+    """Put everything the database holds into another one, which must be empty. No gateway may run meanwhile.
+
+    Keys, budgets, ledger, requests, months, files: all rows, or none. The cache stays where it is.
+
+    Parameters
+    ----------
+    to
+        postgresql://USER@HOST/NAME or sqlite:///FILE; - reads it from standard input, since a password in a
+        command can be read by others.
+    """
+    from gateway.cli.copying import copied
+
+    found = copied(settings_of(options), sys.stdin.readline().strip() if to == "-" else to)
+    rows = {one.table: one.rows for one in found if one.rows}
+    if options.json:
+        show.json({"rows": rows, "total": sum(rows.values())})
+        return
+    show.table(("table", "rows"), [[name, f"{count:,}"] for name, count in rows.items()], right=("rows",))
+    show.line(
+        f"{sum(rows.values()):,} rows copied and compared. Keep the secret, point `database` at the copy, start, and"
+    )
+    show.line(
+        "ask `nearhit ledger verify`. Do not start a gateway on the old one again: each would spend the budgets anew."
+    )

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import msgspec
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, StaticPool
@@ -67,8 +67,11 @@ def database_url(url: str | None, home: Path) -> str:
 
 
 def parse(url: str) -> URL:
-    """With the async driver filled in. Raises ValueError for any other kind of database."""
-    found = make_url(url)
+    """With the async driver filled in. Raises ValueError for any other kind of database, and for what is no URL."""
+    try:
+        found = make_url(url)
+    except ArgumentError:  # which quotes it, password and all
+        raise ValueError("not the URL of a database: use sqlite:///FILE or postgresql://USER@HOST/NAME") from None
     kind = found.get_backend_name()
     if kind == "sqlite":
         return found.set(drivername="sqlite+aiosqlite")
