@@ -1,11 +1,13 @@
 """The control plane's door: who may call which handler, and how every refusal is told.
 
 A handler names the role it needs in `opt={"role": …}`; one without a role is refused, so a forgotten mark closes a
-route instead of opening it. Knows: roles, the admin socket, OpenAI's error shape. Does not know: what routes do.
+route instead of opening it. A query parameter that the handler does not declare is refused.
+Knows: roles, the admin socket, OpenAI's error shape. Does not know: what routes do.
 """
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any, cast
 
 import msgspec
@@ -15,6 +17,7 @@ from litestar.di import NamedDependency, Provide
 from litestar.enums import ParamType
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.handlers import BaseRouteHandler
+from litestar.params import QueryParameter
 from litestar.types import ASGIApp, ControllerRouterHandler, Receive, Scope, Send
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
@@ -86,6 +89,27 @@ async def guard(connection: Connection, handler: BaseRouteHandler) -> None:
         principal = await services_of(connection).keyring.identify(connection.scope["headers"], peer(connection) or "")
     require(principal, cast("Role", role))
     connection.scope["user"] = principal
+    if not handler.opt.get("reads_query"):
+        _refuse_unread(connection, handler)
+
+
+def _refuse_unread(connection: Connection, handler: BaseRouteHandler) -> None:
+    """Raises InvalidRequest for a parameter that is not read: left out of account it would answer another question.
+
+    Handlers with `opt={"reads_query": True}` look at the query themselves.
+    """
+    known = _asked(handler)
+    for name in connection.query_params:
+        if name not in known:
+            why = f" Known: {', '.join(known)}." if known else ""
+            raise InvalidRequest(f"Nothing can be asked for by {name[:60]!r} here.{why}", param=name[:60])
+
+
+@cache
+def _asked(handler: BaseRouteHandler) -> tuple[str, ...]:
+    """The query parameters that a handler declares, as clients write them."""
+    declared = [(name, field.kwarg_definition) for name, field in handler.parsed_fn_signature.parameters.items()]
+    return tuple(kind.name or name for name, kind in declared if isinstance(kind, QueryParameter))
 
 
 def peer(connection: Connection) -> str | None:
@@ -101,13 +125,6 @@ class Caller:
         self.services = services_of(request)
         self.principal = cast("Principal", request.scope["user"])
         self.ip = peer(request)
-
-    def asks_only(self, *known: str) -> None:
-        """Raises InvalidRequest for a filter that is not read: left out, it would answer another question."""
-        for name in self.request.query_params:
-            if name not in known:
-                why = f"Nothing can be asked for by {name[:60]!r} here. Known: {', '.join(known)}."
-                raise InvalidRequest(why, param=name[:60])
 
 
 CallerDep = NamedDependency[Caller]

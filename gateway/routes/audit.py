@@ -109,7 +109,6 @@ async def audit(
 ) -> AuditAnswer:
     """The newest changes, and whether the whole chain of them is intact. `action` is a beginning, such as `key.`."""
     of_every_team(caller.principal)
-    caller.asks_only("limit", "before", "actor", "action", "target")
     lines = await newest(caller.services, limit, before=before, actor=actor, action=action, target=target)
     found = await verify(caller.services)
     return AuditAnswer(data=lines, whole=found.broken_at is None, broken_at=found.broken_at)

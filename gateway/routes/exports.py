@@ -61,7 +61,6 @@ async def focus(
 
     `BilledCost` adds up to what the ledger says of the month. `tags=false` puts requests with different tags together.
     """
-    caller.asks_only("month", "format", "version", "tags", "team")
     wanted = Wanted(month=named(month), form=form, version=version, team=own_team(caller.principal, team), tags=tags)
     return await focus_answer(caller.services, wanted)
 
@@ -92,7 +91,6 @@ async def entries(
     team: Team = None,
 ) -> Response[Any]:
     """Every entry booked in a month, or admitted between `from` and `to`, in order of admission."""
-    caller.asks_only("month", "from", "to", "format", "team")
     services, limit = caller.services, own_team(caller.principal, team)
     if month is not None:
         if start is not None or end is not None:

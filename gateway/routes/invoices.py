@@ -62,7 +62,12 @@ class InvoiceAnswer(Struct, kw_only=True):
     last_day: str
 
 
-@post("/invoice", opt={"role": "finance"}, summary="Compare with a provider's invoice", status_code=200)
+@post(
+    "/invoice",
+    opt={"role": "finance"},
+    summary="Compare with a provider's invoice",
+    status_code=200,
+)
 async def invoice(  # noqa: PLR0913 - one name per parameter
     caller: CallerDep,
     provider: Annotated[str, QueryParameter(max_length=200)],
@@ -71,6 +76,7 @@ async def invoice(  # noqa: PLR0913 - one name per parameter
     day: Text = None,
     model: Text = None,
     amount: Text = None,
+    alias: FromQuery[list[str] | None] = None,
 ) -> InvoiceAnswer:
     """The body is the file: `openai` (cost export as CSV, or the JSON of its costs API), `anthropic` (cost or usage
     export as CSV) or `generic` (any CSV; `day`, `model` and `amount` name its columns).
@@ -81,7 +87,7 @@ async def invoice(  # noqa: PLR0913 - one name per parameter
     services = caller.services
     if caller.principal.team != ORG_WIDE:
         raise NotAllowed("An invoice concerns every team; this key is bound to one.", code="beyond_team")
-    named = caller.request.query_params.getall("alias", [])
+    named = alias or []
     if len(named) > _MOST_ALIASES:
         raise InvalidRequest(f"At most {_MOST_ALIASES} aliases.", param="alias")
     columns = Columns(day or "day", model or "model", amount or "amount")

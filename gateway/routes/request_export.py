@@ -26,7 +26,7 @@ from gateway.web.sheet import csv_bytes, csv_lines
 _COLUMNS = (*COLUMNS, "tags")
 
 
-@get("/requests", opt={"role": "viewer"}, summary="Every request of a span as CSV")
+@get("/requests", opt={"role": "viewer", "reads_query": True}, summary="Every request of a span as CSV")
 async def export_requests(
     caller: CallerDep,
     start: Annotated[str | None, QueryParameter(name="from", max_length=64)] = None,

@@ -346,7 +346,7 @@ def _may_be_elsewhere(services: Services, name: str) -> bool:
         return False
 
 
-@get("/", opt={"role": "viewer"}, summary="Recent requests")
+@get("/", opt={"role": "viewer", "reads_query": True}, summary="Recent requests")
 async def list_requests(
     caller: CallerDep,
     limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 50,

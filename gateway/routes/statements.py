@@ -153,7 +153,6 @@ async def read_statement(
 
     Those of a sealed month are as they were when it was closed; all others may still change.
     """
-    caller.asks_only("team", "format")
     services = caller.services
     await services.ledger.flush()
     limit = own_team(caller.principal, team)

@@ -174,7 +174,7 @@ def _cell(column: str, value: Cell) -> Cell:
 Text = Annotated[str | None, QueryParameter(max_length=200)]
 
 
-@get(["/usage", "/export/usage"], opt={"role": "viewer"}, summary="Usage, cost and savings")
+@get(["/usage", "/export/usage"], opt={"role": "viewer", "reads_query": True}, summary="Usage, cost and savings")
 async def usage(
     caller: CallerDep,
     group_by: Text = None,
