@@ -34,6 +34,24 @@ class Direct(Protocol):
         ...
 
 
+class Client(Protocol):
+    """Who waits for an answer. `gone`: has left; `watch`: from now on leaving cancels the task that answers."""
+
+    @property
+    def gone(self) -> bool: ...
+
+    def watch(self) -> None: ...
+
+
+class Detached:
+    """Nobody is connected: batches and the background. What is cancelled, whoever asked has taken back."""
+
+    gone = True
+
+    def watch(self) -> None:
+        """There is no connection that could break."""
+
+
 class Connection:
     """`gone` turns true when the client has closed the connection. `raw`: the body as it was read, once it was.
 

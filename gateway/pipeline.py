@@ -12,7 +12,8 @@ from collections.abc import Callable
 from cache.types import Hit, Query
 from gateway.auth import may_ask
 from gateway.call import Call
-from gateway.errors import BudgetExhausted, CacheMissed, GatewayError, comes_again
+from gateway.connection import Client
+from gateway.errors import BudgetExhausted, CacheMissed, GatewayError, Stopping, comes_again
 from gateway.fetching import Fetching, Parts
 from gateway.journey import UNSAID, Answer, Degraded, Journey, begin, explanation, serve
 from gateway.keeping import replayed, with_before
@@ -28,10 +29,10 @@ class Pipeline:
         self._parts = parts
         self._fetching = Fetching(parts)
 
-    async def complete(self, call: Call, watch: Callable[[], None]) -> Answer:
+    async def complete(self, call: Call, client: Client) -> Answer:
         """Answer `call`; raises GatewayError until the first chunk.
 
-        `watch` is called before a wait that may be long: from then on a client that goes away cancels this task.
+        The client is watched from before a wait that may be long: one that goes away then cancels this task.
         """
         self._parts.telemetry.entered()
         journey = begin(call)
@@ -41,11 +42,11 @@ class Pipeline:
                 await self._parts.rates.enter(call)
             kept = await self._find(journey)
             if kept is None and journey.miss is not None and journey.miss.vector is not None:
-                kept = await self._find(journey) if await self._parts.herds.wait(journey, watch) else None
+                kept = await self._find(journey) if await self._parts.herds.wait(journey, client.watch) else None
             if kept is None and call.given is None and (less := self._parts.cheaper.due(journey)) is not None:
                 kept = await self._turn(journey, less)
             if kept is None:
-                kept = await self._fetch_or_degrade(journey, watch)
+                kept = await self._fetch_or_degrade(journey, client.watch)
             if journey.hit is not None and journey.hit.audit:
                 self._parts.audits.check(journey)
             return kept
@@ -56,7 +57,10 @@ class Pipeline:
             self._parts.recorder.record(journey)
             raise
         except asyncio.CancelledError:
-            journey.outcome.client_gone = True
+            journey.outcome.client_gone = client.gone
+            if not client.gone:  # it outlasts the server's drain, and is told so
+                stopping = Stopping()
+                journey.outcome.status, journey.outcome.error = stopping.http_status, stopping.code
             self._parts.recorder.record(journey)
             raise
         finally:

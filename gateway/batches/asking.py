@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from gateway.batches.shapes import Batch, Line
 from gateway.call import Body, Call, Directives, Operation, Principal
+from gateway.connection import Detached
 from gateway.dialects import Dialect
 from gateway.dialects.plain import Plain
 from gateway.dialects.responses import Responses
@@ -85,7 +86,7 @@ class Asking:
             if self._yields():
                 raise Overloaded("People's requests go before batches.", headers=(("retry-after", "1"),))
             call = self.call(batch, principal, line, request_id)
-            answer = await self._pipeline.complete(call, _nobody_leaves)
+            answer = await self._pipeline.complete(call, Detached())
             with closing(answer.reading):
                 return Told(status=200, body=await answer.reading.whole())
         except GatewayError as error:
@@ -152,7 +153,3 @@ def _pause(error: GatewayError) -> float | None:
         wait: object = getattr(error, "retry_after", None)
         return wait if isinstance(wait, float) else 1.0
     return None
-
-
-def _nobody_leaves() -> None:
-    """There is no client who could."""

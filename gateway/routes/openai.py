@@ -169,7 +169,7 @@ class Endpoint:
         return True
 
     async def _answer(self, call: Call, send: Send, connection: Connection) -> None:
-        answer = await self._edge.pipeline.complete(call, connection.watch)
+        answer = await self._edge.pipeline.complete(call, connection)
         if call.voice is not None:
             answer.journey.told["dialect"] = self._dialect.name
         with closing(answer.reading):

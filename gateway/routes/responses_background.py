@@ -13,7 +13,7 @@ import structlog
 from litestar.types import Send
 
 from gateway.call import Body, Call, Principal
-from gateway.connection import Connection
+from gateway.connection import Connection, Detached
 from gateway.db.session import UNREACHABLE
 from gateway.dialects.responses_answer import ResponsesVoice
 from gateway.errors import GatewayError, Overloaded
@@ -103,7 +103,7 @@ class Background:
         await self._keep(told, await self.streams.last(name, last) if call.stream else None)
 
     async def _read(self, name: str, call: Call) -> None:
-        answer = await self._edge.pipeline.complete(call, _nobody_leaves)
+        answer = await self._edge.pipeline.complete(call, Detached())
         with closing(answer.reading):
             if not call.stream:
                 await answer.reading.whole()
@@ -148,7 +148,3 @@ async def added(responses: Responses, principal: Principal, voice: ResponsesVoic
         voice.alone()
         return False
     return True
-
-
-def _nobody_leaves() -> None:
-    """There is no client who could."""

@@ -2,8 +2,9 @@
 
 import asyncio
 import signal
+import sqlite3
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import aiohttp
@@ -68,6 +69,9 @@ async def test_what_outlasts_the_drain_is_told_so_in_its_own_dialect(tmp_path: P
     assert "[DONE]" not in chat[1]
     assert message[1].rstrip().rpartition("\n\n")[2].startswith("event: error")
     assert "event: response.failed" in response[1]
+    with closing(sqlite3.connect(process.home / "nearhit.db")) as books:
+        kept = books.execute("SELECT error, client_gone FROM request ORDER BY id").fetchall()
+    assert kept == [("shutting_down", 0)] * len(ASKED), "their clients were there"
     assert "Traceback" not in process.log.read_text()
 
 
