@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from gateway.cli import show
 from gateway.cli.wrong import Wrong
+from gateway.moving import Moved, target_of
 
 _TEMPLATE = """\
 # nearhit.yaml: every line can be left out; unknown keys are errors. `nearhit config show` says what holds and why.
@@ -117,10 +118,31 @@ def _move(peer: str, source: Path, path: Path) -> None:
             found = (helicone if peer == "helicone" else portkey).moved(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise Wrong(f"cannot move {source}: {error}") from error
+    _say_unpriced(found)
     path.write_text(found.written(source.name), "utf-8")
     for sentence in found.left:
         show.line(f"not moved: {sentence}")
     show.line(f"wrote {path}; check it with: nearhit config check")
+
+
+def _say_unpriced(found: Moved) -> None:
+    """Other gateways take what they know no price of for free; here it is refused until it has one or is marked so."""
+    from gateway import price_table
+
+    told, unpriced = "\n".join(found.left), list[str]()
+    for target in dict.fromkeys(
+        target_of(entry) for one in found.config.get("models", {}).values() for entry in one["route"]
+    ):
+        name, _, model = target.partition("/")
+        upstream = found.config["providers"][name]
+        known = price_table.find(name, upstream.get("base_url"), model, upstream["kind"])
+        if known is None and f"prices set {target} " not in told:
+            unpriced.append(target)
+    if unpriced:
+        found.left.append(
+            f"no list price is known of {', '.join(unpriced)}: until one is set (nearhit prices set {unpriced[0]} "
+            "INPUT-USD OUTPUT-USD) or the model has `free: true`, requests are refused with 402"
+        )
 
 
 def _write(fresh: Fresh, path: Path) -> None:
