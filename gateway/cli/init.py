@@ -130,15 +130,19 @@ def _say_unpriced(found: Moved) -> None:
     from gateway import price_table
 
     told, unpriced = "\n".join(found.left), list[str]()
-    for target in dict.fromkeys(
-        target_of(entry) for one in found.config.get("models", {}).values() for entry in one["route"]
-    ):
+    providers = cast("dict[str, dict[str, Any]]", found.config.get("providers", {}))
+    routes = [one["route"] for one in found.config.get("models", {}).values()]
+    targets = dict.fromkeys(target_of(entry) for route in routes for entry in route)
+    for target in targets:
         name, _, model = target.partition("/")
-        upstream = found.config["providers"][name]
-        known = price_table.find(name, upstream.get("base_url"), model, upstream["kind"])
+        known = price_table.find(name, providers[name].get("base_url"), model, providers[name]["kind"])
         if known is None and f"prices set {target} " not in told:
             unpriced.append(target)
+    for name in providers.keys() - {target.partition("/")[0] for target in targets}:  # asked for by any model's name
+        if not price_table.knows(name, providers[name].get("base_url"), providers[name]["kind"]):
+            unpriced.append(f"{name}/<model>")
     if unpriced:
+        unpriced.sort()
         found.left.append(
             f"no list price is known of {', '.join(unpriced)}: until one is set (nearhit prices set {unpriced[0]} "
             "INPUT-USD OUTPUT-USD) or the model has `free: true`, requests are refused with 402"

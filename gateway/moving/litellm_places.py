@@ -107,6 +107,7 @@ def wildcard(found: Moved, name: str, given: Part) -> None:
         what = _ABROAD.get(prefix) or (f"the provider of {told!r} is not known here; {_UNKNOWN}" if slash else _BARE)
         found.left.append(f"model_list {name!r}: {what}")
         return
+    kind = _kind_there(kind, given)
     asked, own_name, _ = name.partition("/")
     provider = prefix
     if prefix in _SERVICES or any(given.get(field) for field in ("api_key", "api_base", "base_url", *_CREDENTIALS)):
@@ -144,6 +145,7 @@ def place(found: Moved, name: str, row: Part) -> Any:
             what = f"its model stands in the environment ({reference(told)}); write its provider and its route"
         found.left.append(f"model_list {name!r}: {what}")
         return None
+    kind = _kind_there(kind, given)
     model, region = _without_way(kind, model)
     given = {**given, "model": told, **({"aws_region_name": region} if region else {})}
     called = service if service in _SERVICES else ""
@@ -155,6 +157,13 @@ def place(found: Moved, name: str, row: Part) -> Any:
     _name_lost(found, name, given, info, provider, target)
     weight = given.get("weight")
     return {"to": target, "weight": weight} if isinstance(weight, int | float) else target
+
+
+def _kind_there(kind: str, given: Part) -> str:
+    """A service that is written as OpenAI's language at its address is that service, with what it does otherwise."""
+    host = urlsplit(str(given.get("api_base") or given.get("base_url") or "")).hostname
+    there = kind if "embed" in str(given.get("model")) else HOSTS.get(host or "", kind)
+    return there if kind == "openai" and there not in ("anthropic", "gemini") else kind
 
 
 def _parted(found: Moved, name: str, told: str, given: Part) -> tuple[str, str]:

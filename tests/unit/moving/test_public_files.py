@@ -144,6 +144,11 @@ def test_default_fallbacks_of_names_with_a_star_are_named() -> None:
             {"region": "eu-west-1"},
             "bedrock/arn:aws:bedrock:eu-west-1:1:inference-profile/x",
         ),
+        (
+            {"model": "openai/x/y", "api_base": "https://openrouter.ai/api/v1", "api_key": "os.environ/K"},
+            {"kind": "openrouter"},
+            "openrouter/x/y",
+        ),
         ({"model": "gemini-2.5-pro", "api_key": "os.environ/G"}, {"kind": "gemini"}, "gemini/gemini-2.5-pro"),
     ],
 )
@@ -247,12 +252,13 @@ def test_models_without_a_list_price_are_named_before_they_are_refused(
         "model_list:\n"
         "- {model_name: q, litellm_params: {model: hosted_vllm/q, api_base: 'http://127.0.0.1:8000/v1'}}\n"
         "- {model_name: g, litellm_params: {model: openai/gpt-4o}}\n"
+        "- {model_name: 'lab/*', litellm_params: {model: 'openai/*', api_base: 'http://127.0.0.1:8001/v1'}}\n"
         "- model_name: p\n"
         "  litellm_params: {model: ollama/p, input_cost_per_token: 0, output_cost_per_token: 0}\n"
     )
     init(source, path=path, peer="litellm")
     told = capsys.readouterr().out
-    assert "no list price is known of vllm/q: until one is set (nearhit prices set vllm/q INPUT-USD OUTPUT-USD)" in told
+    assert "no list price is known of lab/<model>, vllm/q: until one is set (nearhit prices set lab/<model> " in told
     assert told.count("ollama/p") == 1
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     assert problems(load(path)) == []
