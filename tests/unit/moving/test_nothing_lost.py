@@ -200,6 +200,26 @@ def test_targets_without_a_model_are_providers_all_the_same() -> None:
         portkey.moved('{"targets": [{"provider": "vertex-ai"}]}')
 
 
+@pytest.mark.parametrize(
+    ("config", "cache", "said"),
+    [
+        ({"virtual_key": "openai-x", "cache": {"mode": "simple"}}, "exact", "target with virtual key 'openai-x'"),
+        ({"cache": {"mode": "semantic"}, "retry": {"attempts": 3}}, "semantic", "retry: retries are bounded"),
+    ],
+)
+def test_a_portkey_configuration_without_targets_is_one(config: dict[str, Any], cache: str, said: str) -> None:
+    """Many hold a cache and retries alone, or a virtual key beside them: "is this a Portkey configuration?"."""
+    found = portkey.moved(json.dumps(config))
+    assert found.config == {"cache": {"mode": cache}}
+    assert said in "\n".join(found.left)
+
+
+def test_an_ollama_behind_portkey_is_asked_under_v1() -> None:
+    """Portkey adds it to the host by itself; the address that was written answered 404."""
+    target = {"provider": "ollama", "custom_host": "http://127.0.0.1:11434", "override_params": {"model": "a"}}
+    assert portkey.moved(json.dumps(target)).config["providers"]["ollama"]["base_url"] == "http://127.0.0.1:11434/v1"
+
+
 def test_helicones_headers_that_work_here_are_not_said_to_be_lost() -> None:
     """Properties are tags here; the address of a server like OpenAI's was dropped, and OpenAI asked instead."""
     found = helicone.moved("Helicone-Property-Feature: faq\nHelicone-OpenAI-Api-Base: https://own.example/v1\n")
