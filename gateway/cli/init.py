@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+import msgspec
 import yaml
 from cyclopts import Parameter
 
 from gateway.cli import show
 from gateway.cli.wrong import Wrong
 from gateway.moving import Moved, target_of
+from gateway.setting_types import no_yaml
 
 _TEMPLATE = """\
 # nearhit.yaml: every line can be left out; unknown keys are errors. `nearhit config show` says what holds and why.
@@ -93,6 +95,8 @@ def init(
     force
         Overwrite a file that is there.
     """
+    if path.is_dir() or not path.parent.is_dir():
+        raise Wrong(f"{path} is no place for a file: name one in a folder that is there")
     if path.exists() and not force:
         raise Wrong(f"{path} is there already; --force overwrites it")
     if (peer is None) != (source is None):
@@ -116,7 +120,9 @@ def _move(peer: str, source: Path, path: Path) -> None:
             found = litellm.moved(cast("dict[str, Any]", read))
         else:
             found = (helicone if peer == "helicone" else portkey).moved(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except yaml.YAMLError as error:
+        raise Wrong(f"cannot move {source}: {no_yaml(error)}") from None
+    except (OSError, ValueError) as error:
         raise Wrong(f"cannot move {source}: {error}") from error
     _say_unpriced(found)
     path.write_text(found.written(source.name), "utf-8")
@@ -155,7 +161,12 @@ def _write(fresh: Fresh, path: Path) -> None:
         raise Wrong("--upstream and --model belong together")
     providers, route = _NO_PROVIDER, "local/demo"
     if upstream is not None:
-        providers = f'  lab: {{kind: openai, base_url: "{upstream}", api_key: none}}'
-        route = f'"lab/{model}", local/demo'
+        providers = f"  lab: {{kind: openai, base_url: {_quoted(upstream)}, api_key: none}}"
+        route = f"{_quoted(f'lab/{model}')}, local/demo"
     path.write_text(_TEMPLATE.format(port=port, providers=providers, route=route), "utf-8")
     show.line(f"wrote {path}; check it with: nearhit config check, start with: nearhit serve")
+
+
+def _quoted(text: str) -> str:
+    """As YAML takes any text."""
+    return msgspec.json.encode(text).decode()
