@@ -1,5 +1,7 @@
 """`nearhit init`: a commented nearhit.yaml to start from, or one made of another gateway's configuration."""
 
+import calendar
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -135,14 +137,15 @@ def _say_unpriced(found: Moved) -> None:
     """Other gateways take what they know no price of for free; here it is refused until it has one or is marked so."""
     from gateway import price_table
 
-    told, unpriced = "\n".join(found.left), list[str]()
+    now, told, unpriced = calendar.timegm(time.gmtime()), "\n".join(found.left), list[str]()
     providers = cast("dict[str, dict[str, Any]]", found.config.get("providers", {}))
     routes = [one["route"] for one in found.config.get("models", {}).values()]
     targets = dict.fromkeys(target_of(entry) for route in routes for entry in route)
     for target in targets:
         name, _, model = target.partition("/")
         known = price_table.find(name, providers[name].get("base_url"), model, providers[name]["kind"])
-        if known is None and f"prices set {target} " not in told:
+        priced = known is not None and price_table.list_price(*known, now, "") is not None
+        if not priced and f"prices set {target} " not in told:
             unpriced.append(target)
     for name in providers.keys() - {target.partition("/")[0] for target in targets}:  # asked for by any model's name
         if not price_table.knows(name, providers[name].get("base_url"), providers[name]["kind"]):

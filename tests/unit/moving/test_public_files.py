@@ -252,15 +252,18 @@ def test_models_without_a_list_price_are_named_before_they_are_refused(
         "model_list:\n"
         "- {model_name: q, litellm_params: {model: hosted_vllm/q, api_base: 'http://127.0.0.1:8000/v1'}}\n"
         "- {model_name: g, litellm_params: {model: openai/gpt-4o}}\n"
+        "- {model_name: f, litellm_params: {model: 'openrouter/qwen/qwen3-coder:free'}}\n"
         "- {model_name: 'lab/*', litellm_params: {model: 'openai/*', api_base: 'http://127.0.0.1:8001/v1'}}\n"
         "- model_name: p\n"
         "  litellm_params: {model: ollama/p, input_cost_per_token: 0, output_cost_per_token: 0}\n"
     )
     init(source, path=path, peer="litellm")
     told = capsys.readouterr().out
-    assert "no list price is known of lab/<model>, vllm/q: until one is set (nearhit prices set lab/<model> " in told
+    said = "no list price is known of lab/<model>, openrouter/qwen/qwen3-coder:free, vllm/q: until one is set (nearhit "
+    assert said in told
     assert told.count("ollama/p") == 1
-    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    for name in ("OPENAI_API_KEY", "OPENROUTER_API_KEY"):
+        monkeypatch.setenv(name, "k")
     assert problems(load(path)) == []
 
 
