@@ -84,7 +84,7 @@ def _groups(found: Moved, models: list[Part]) -> dict[str, list[tuple[Any, Part]
     for index in sorted(range(len(models)), key=lambda index: _turn(models[index])):
         row, name = models[index], str(models[index].get("model_name") or "")
         if _turn(row) == 0:
-            wildcard(found, name, part(row, "litellm_params"))
+            wildcard(found, name, row)
         else:
             placed[index] = place(found, name, row)
     for index, row in enumerate(models):

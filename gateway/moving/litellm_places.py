@@ -57,6 +57,9 @@ _SERVICES = {
     "novita": ("https://api.novita.ai/v3/openai", "NOVITA_API_KEY"),
     "nebius": ("https://api.studio.nebius.ai/v1", "NEBIUS_API_KEY"),
 }
+# Modes of model_info that have no endpoint here, and those whose requests only OpenAI's and Azure's models get.
+_NOWHERE = frozenset({"rerank", "video_generation", "ocr", "search", "realtime", "vector_store"})
+_PASSED = frozenset({"image_generation", "image_edit", "audio_transcription", "audio_speech", "moderation"})
 _UNKNOWN = "write a provider (kind openai, if it speaks OpenAI's language) and its route"
 _ABROAD = {
     "vertex_ai": "Vertex is not spoken here; Google's models are reached with an API key (kind gemini), Claude at "
@@ -98,8 +101,9 @@ def with_credentials(config: Part) -> Part:
     return {**config, "model_list": rows}
 
 
-def wildcard(found: Moved, name: str, given: Part) -> None:
+def wildcard(found: Moved, name: str, row: Part) -> None:
     """A row of names with `*`: any model of a provider may be asked for here, so it only has to be there."""
+    given = part(row, "litellm_params")
     told = str(given.get("model"))
     prefix, slash, _ = (told if told != "*" else name).partition("/")
     kind = KINDS.get(prefix) or ("openai" if prefix in _SERVICES else None)
@@ -112,9 +116,11 @@ def wildcard(found: Moved, name: str, given: Part) -> None:
     provider = prefix
     if prefix in _SERVICES or any(given.get(field) for field in ("api_key", "api_base", "base_url", *_CREDENTIALS)):
         provider = _provider(found, kind, given, called=asked if own_name and _CALLED.fullmatch(asked) else prefix)
-        _name_lost(found, name, given, {}, provider)
     elif kind != prefix or kind in (*LOCAL, "azure", "bedrock"):  # which no usual key switches on as it is there
         provider = _provider(found, kind, given, called=prefix)
+    _name_lost(found, name, given, part(row, "model_info"), provider)
+    if limits := sorted(given.keys() & {"rpm", "tpm", "max_budget"}):
+        found.left.append(f"model_list {name!r}: {', '.join(limits)} of names with *: set `budgets` for models or keys")
     if "*" not in told:
         found.left.append(
             f"model_list {name!r}: all names led to one model; ask for `{provider}/{told.partition('/')[2]}`, or give "
@@ -154,6 +160,9 @@ def place(found: Moved, name: str, row: Part) -> Any:
     if kind == "azure" and base and found.deployed(provider, base.rpartition("/")[2], model):
         model = base.rpartition("/")[2]  # which has a list price, as no deployment's name has
     target = f"{provider}/{model}"
+    mode = str(info.get("mode") or "")
+    if mode in _NOWHERE or (mode in _PASSED and kind not in ("openai", "azure")):
+        found.left.append(f"model_list {name!r}: its mode {mode}; there is no endpoint for that here with {kind}")
     _name_lost(found, name, given, info, provider, target)
     weight = given.get("weight")
     return {"to": target, "weight": weight} if isinstance(weight, int | float) else target

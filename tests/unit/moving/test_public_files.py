@@ -96,6 +96,32 @@ def test_names_with_a_star_keep_their_provider(
     assert bool(said) == bool(found.left)
 
 
+def test_what_a_row_with_a_star_says_besides_is_named() -> None:
+    """Its limits, its timeouts and what describes its models were passed over in silence."""
+    given = {"model": "openai/*", "rpm": 5, "timeout": 9, "temperature": 0}
+    found = litellm.moved(
+        {"model_list": [{"model_name": "openai/*", "litellm_params": given, "model_info": {"access_groups": ["a"]}}]}
+    )
+    for said in ("rpm of names with *", "its timeouts", "litellm_params temperature", "model_info access_groups"):
+        assert said in _told(found)
+
+
+@pytest.mark.parametrize(
+    ("model", "mode", "said"),
+    [
+        ("openai/r", "rerank", True),
+        ("groq/whisper-large-v3", "audio_transcription", True),
+        ("azure/whisper", "audio_transcription", False),
+        ("groq/a", "chat", False),
+    ],
+)
+def test_a_model_for_an_endpoint_that_is_not_here_is_named(model: str, mode: str, said: bool) -> None:
+    """It was moved like any other, and its first request found no endpoint."""
+    row = {"model_name": "m", "litellm_params": {"model": model}, "model_info": {"mode": mode}}
+    found = litellm.moved({"model_list": [row]})
+    assert (f"its mode {mode}; there is no endpoint for that here" in _told(found)) is said
+
+
 def test_default_fallbacks_of_names_with_a_star_are_named() -> None:
     """Such a name has no route here that could end with them; nothing was said of it."""
     found = _moved(
