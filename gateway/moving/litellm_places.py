@@ -233,7 +233,7 @@ def _without_way(kind: str, model: str) -> tuple[str, str]:
 
 
 def _provider(found: Moved, kind: str, given: Part, *, called: str = "") -> str:
-    base, version = _address(kind, given, called), given.get("api_version")
+    base, version = _without_login(found, _address(kind, given, called)), given.get("api_version")
     own = kind not in ("azure", *LOCAL) and base is not None and urlsplit(str(base)).hostname not in HOSTS
     usual = "UPSTREAM_API_KEY" if own and called not in _SERVICES else usual_name(kind)
     if called in _SERVICES:
@@ -268,6 +268,15 @@ def _address(kind: str, given: Part, called: str) -> Any:
         base = base.rstrip("/").removesuffix("/v1/messages")
         return base if base.endswith("/v1") else f"{base}/v1"
     return base
+
+
+def _without_login(found: Moved, base: Any) -> Any:
+    """A user name and a password in an address are secrets, and are not sent by nearhit."""
+    login, at, host = urlsplit(str(base)).netloc.rpartition("@")
+    if base is None or not at:
+        return base
+    found.say(f"the user name and password in the address of {host}: providers are asked with a key, or with `headers`")
+    return str(base).replace(f"{login}@", "", 1)
 
 
 def _signing_key(found: Moved, given: Part) -> str:

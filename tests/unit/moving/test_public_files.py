@@ -35,6 +35,15 @@ def test_no_key_goes_to_another_host_than_it_was_written_for() -> None:
     assert "llm.example gets no key" in _told(without)
 
 
+def test_a_login_in_an_address_is_not_copied() -> None:
+    """It stood in the file that was written, which `config check` refused without saying where."""
+    given = {"model": "openai/q", "api_base": "https://ann:very-secret@llm.example/v1", "api_key": "os.environ/K"}
+    found = _moved(("q", given))
+    assert found.config["providers"]["openai"]["base_url"] == "https://llm.example/v1"
+    assert "the user name and password in the address of llm.example" in _told(found)
+    assert "very-secret" not in found.written("config.yaml")
+
+
 def test_openai_is_openai_wherever_it_stands_in_the_file() -> None:
     """The first address of one's own took the name: `openai/gpt-4o` led to a machine under the desk."""
     found = _moved(
