@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-import msgspec
-
 from cache import priors, weights
 from cache.codec import Codec, read_keys
 from cache.embedder import EncoderClient
@@ -130,7 +128,9 @@ def build_upstream(name: str, chosen: ProviderSettings, transport: Transport, ta
     """One upstream. Raises ValueError, which names it, for a kind there is none of and what cannot work."""
     try:
         return _upstream(name, chosen, transport, tasks)
-    except (LookupError, msgspec.ValidationError) as error:
+    except (LookupError, ValueError) as error:
+        if str(error).startswith("providers."):
+            raise
         raise ValueError(f"providers.{name}: {error}") from error
 
 

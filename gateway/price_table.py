@@ -76,10 +76,19 @@ def find(
 
     By kind only where that says whose prices hold: no address of its own, or a language that one service speaks.
     """
-    telling = base_url is None or kind in _ONE_SERVICE
-    known = _provider(provider, base_url, kind if telling else None)
+    known = _known(provider, base_url, kind)
     found = None if known is None else known.find_model(model, all_providers=load().providers)
     return None if known is None or found is None else (known, found)
+
+
+def knows(provider: str, base_url: str | None, kind: str | None) -> bool:
+    """Whether it has prices of that service at all."""
+    return _known(provider, base_url, kind) is not None
+
+
+def _known(provider: str, base_url: str | None, kind: str | None) -> "Provider | None":
+    telling = base_url is None or kind in _ONE_SERVICE
+    return _provider(provider, base_url, kind if telling else None)
 
 
 @lru_cache(maxsize=4_096)

@@ -86,12 +86,12 @@ def read_yaml(path: Path) -> object:
     try:
         return _Loader(path.read_text("utf-8")).get_single_data()
     except yaml.YAMLError as error:
-        raise ValueError(f"cannot read {path}: {_no_yaml(error)}") from None
+        raise ValueError(f"cannot read {path}: {no_yaml(error)}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {path}: {error}") from error
 
 
-def _no_yaml(error: yaml.YAMLError) -> str:
+def no_yaml(error: yaml.YAMLError) -> str:
     """Where a file is no YAML. The error's own words show what is written there, which may be a secret, too."""
     if isinstance(error, _Twice) and error.problem_mark is not None:
         return f"line {error.problem_mark.line + 1} says `{error.problem}` a second time"

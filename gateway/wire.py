@@ -103,20 +103,21 @@ def explain(why: str) -> InvalidRequest:
     """msgspec's words about a value, in OpenAI's: ``Expected `str`, got `int` - at `$.messages[0].role` ``."""
     said = _AT.fullmatch(why)
     text, path = (said[1], said[2] or "") if said else (why, "")
-    path = path.partition("[...]")[0]  # a value of a map: msgspec does not say which
+    path, inside, _ = path.partition("[...]")  # a value of a map: msgspec does not say which
+    what = f"a value of '{path}'" if inside else f"'{path}'"
     if missing := _MISSING.match(text):
         path = f"{path}.{missing[1]}" if path else missing[1]
         return InvalidRequest(f"Missing required parameter: '{path}'.", param=path, code="missing_required_parameter")
     expected = _EXPECTED.match(text)
     if expected is None:
         hint = f" Supported values: {_ROLES}." if path.endswith(".role") and path.startswith("messages") else ""
-        return InvalidRequest(f"Invalid value for '{path}'.{hint}", param=path, code="invalid_value")
+        return InvalidRequest(f"Invalid value for {what}.{hint}", param=path, code="invalid_value")
     wanted = " or ".join(_plain(kind) for kind in expected[1].split(" | "))
     if expected[2] is not None:
-        message = f"Invalid type for '{path}': expected {wanted}, got {_plain(expected[2])}."
+        message = f"Invalid type for {what}: expected {wanted}, got {_plain(expected[2])}."
         return InvalidRequest(message, param=path, code="invalid_type")
     return InvalidRequest(
-        f"Invalid value for '{path}': expected {wanted} {expected[3]}.", param=path, code="invalid_value"
+        f"Invalid value for {what}: expected {wanted} {expected[3]}.", param=path, code="invalid_value"
     )
 
 

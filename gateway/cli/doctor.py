@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import packages_distributions
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from cache import weights
 from gateway.cli import show
@@ -287,6 +288,8 @@ def _upstreams(settings: Settings) -> Finding:
         ]
     if away:
         mend = "start that server, or correct its address under `providers:`; other places of a route answer meanwhile"
+        if proxies := sorted(getproxies().keys() & {"http", "https", "all"}):
+            mend += f". Upstreams are asked directly: {proxies[0].upper()}_PROXY is set, and not used"
         return Finding("upstreams", good=False, words=f"nobody listens: {', '.join(away)}", mend=mend)
     return Finding("upstreams", good=True, words=", ".join(settings.providers) or "none; the bundled engine answers")
 

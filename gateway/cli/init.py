@@ -1,14 +1,19 @@
 """`nearhit init`: a commented nearhit.yaml to start from, or one made of another gateway's configuration."""
 
+import calendar
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+import msgspec
 import yaml
 from cyclopts import Parameter
 
 from gateway.cli import show
 from gateway.cli.wrong import Wrong
+from gateway.moving import Moved, target_of
+from gateway.setting_types import no_yaml
 
 _TEMPLATE = """\
 # nearhit.yaml: every line can be left out; unknown keys are errors. `nearhit config show` says what holds and why.
@@ -92,6 +97,8 @@ def init(
     force
         Overwrite a file that is there.
     """
+    if path.is_dir() or not path.parent.is_dir():
+        raise Wrong(f"{path} is no place for a file: name one in a folder that is there")
     if path.exists() and not force:
         raise Wrong(f"{path} is there already; --force overwrites it")
     if (peer is None) != (source is None):
@@ -115,12 +122,40 @@ def _move(peer: str, source: Path, path: Path) -> None:
             found = litellm.moved(cast("dict[str, Any]", read))
         else:
             found = (helicone if peer == "helicone" else portkey).moved(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except yaml.YAMLError as error:
+        raise Wrong(f"cannot move {source}: {no_yaml(error)}") from None
+    except (OSError, ValueError) as error:
         raise Wrong(f"cannot move {source}: {error}") from error
+    _say_unpriced(found)
     path.write_text(found.written(source.name), "utf-8")
     for sentence in found.left:
         show.line(f"not moved: {sentence}")
     show.line(f"wrote {path}; check it with: nearhit config check")
+
+
+def _say_unpriced(found: Moved) -> None:
+    """Other gateways take what they know no price of for free; here it is refused until it has one or is marked so."""
+    from gateway import price_table
+
+    now, told, unpriced = calendar.timegm(time.gmtime()), "\n".join(found.left), list[str]()
+    providers = cast("dict[str, dict[str, Any]]", found.config.get("providers", {}))
+    routes = [one["route"] for one in found.config.get("models", {}).values()]
+    targets = dict.fromkeys(target_of(entry) for route in routes for entry in route)
+    for target in targets:
+        name, _, model = target.partition("/")
+        known = price_table.find(name, providers[name].get("base_url"), model, providers[name]["kind"])
+        priced = known is not None and price_table.list_price(*known, now, "") is not None
+        if not priced and f"prices set {target} " not in told:
+            unpriced.append(target)
+    for name in providers.keys() - {target.partition("/")[0] for target in targets}:  # asked for by any model's name
+        if not price_table.knows(name, providers[name].get("base_url"), providers[name]["kind"]):
+            unpriced.append(f"{name}/<model>")
+    if unpriced:
+        unpriced.sort()
+        found.left.append(
+            f"no list price is known of {', '.join(unpriced)}: until one is set (nearhit prices set {unpriced[0]} "
+            "INPUT-USD OUTPUT-USD) or the model has `free: true`, requests are refused with 402"
+        )
 
 
 def _write(fresh: Fresh, path: Path) -> None:
@@ -129,7 +164,12 @@ def _write(fresh: Fresh, path: Path) -> None:
         raise Wrong("--upstream and --model belong together")
     providers, route = _NO_PROVIDER, "local/demo"
     if upstream is not None:
-        providers = f'  lab: {{kind: openai, base_url: "{upstream}", api_key: none}}'
-        route = f'"lab/{model}", local/demo'
+        providers = f"  lab: {{kind: openai, base_url: {_quoted(upstream)}, api_key: none}}"
+        route = f"{_quoted(f'lab/{model}')}, local/demo"
     path.write_text(_TEMPLATE.format(port=port, providers=providers, route=route), "utf-8")
     show.line(f"wrote {path}; check it with: nearhit config check, start with: nearhit serve")
+
+
+def _quoted(text: str) -> str:
+    """As YAML takes any text."""
+    return msgspec.json.encode(text).decode()

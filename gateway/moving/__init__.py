@@ -16,7 +16,11 @@ from gateway.transport.credential import is_loopback
 
 KINDS = {
     "openai": "openai",
+    "text-completion-openai": "openai",
+    "custom_openai": "openai",
+    "openai_like": "openai",
     "azure": "azure",
+    "azure_text": "azure",
     "azure-openai": "azure",
     "anthropic": "anthropic",
     "gemini": "gemini",
@@ -45,6 +49,18 @@ _KEYS = {
     "azure": "AZURE_OPENAI_API_KEY",
 }
 LOCAL = ("vllm", "ollama", "lmstudio")
+HOSTS = {  # of services, with their kinds
+    "api.openai.com": "openai",
+    "api.anthropic.com": "anthropic",
+    "generativelanguage.googleapis.com": "gemini",
+    "api.groq.com": "groq",
+    "api.mistral.ai": "mistral",
+    "api.deepseek.com": "deepseek",
+    "api.together.xyz": "together",
+    "api.fireworks.ai": "fireworks",
+    "openrouter.ai": "openrouter",
+    "api.x.ai": "xai",
+}
 _HEADER = re.compile(r"""^\s*(?:-H\s+)?["']?([A-Za-z0-9-]+)["']?\s*:\s*(.*?)\s*\\?$""")
 
 
@@ -74,8 +90,11 @@ class Moved(Struct):
             self.taken.add(name)
         return self.secrets[value]
 
-    def provider(self, kind: str, **settings: Any) -> str:
-        """The name of an upstream of that kind with these settings; one that is there already is used again."""
+    def provider(self, kind: str, *, called: str = "", **settings: Any) -> str:
+        """The name of an upstream of that kind with these settings; one that is there already is used again.
+
+        `called`: what clients call it, where that is not its kind; numbered where another has that name.
+        """
         wanted = {"kind": kind, **{name: value for name, value in settings.items() if value is not None}}
         base = str(wanted.get("base_url") or "")
         if base.startswith("http://") and wanted.get("api_key") not in (None, "none"):
@@ -85,10 +104,13 @@ class Moved(Struct):
                 self.say(f"the key for {host} crosses the network unencrypted, as it did (plain_http)")
         providers = cast("dict[str, dict[str, Any]]", self.config.setdefault("providers", {}))
         for name, there in providers.items():
-            if {key: value for key, value in there.items() if key != "deployments"} == wanted:
+            same = {key: value for key, value in there.items() if key != "deployments"} == wanted
+            if same and (not called or name == called or name.startswith(f"{called}-")):
                 return name
-        number = 1 + sum(there["kind"] == kind for there in providers.values())
-        name = kind if number == 1 else f"{kind}-{number}"
+        numbers = itertools.count(2)
+        name = usual = called or kind
+        while name in providers:
+            name = f"{usual}-{next(numbers)}"
         providers[name] = wanted
         return name
 

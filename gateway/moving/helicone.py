@@ -6,7 +6,7 @@ Knows: which of them become settings, and that the others go on working as they 
 import re
 from urllib.parse import urlsplit
 
-from gateway.moving import Moved, headers_of, key_of
+from gateway.moving import HOSTS, Moved, headers_of, key_of
 
 _POLICY = re.compile(r"^(\d+);w=(\d+)(?:;u=(request|cents))?(?:;s=([\w-]+))?$")
 _AGE = re.compile(r"max-age=(\d+)")
@@ -54,23 +54,9 @@ _WHY = {
 }
 
 
-_KINDS = {
-    "api.openai.com": "openai",
-    "api.anthropic.com": "anthropic",
-    "generativelanguage.googleapis.com": "gemini",
-    "api.groq.com": "groq",
-    "api.mistral.ai": "mistral",
-    "api.deepseek.com": "deepseek",
-    "api.together.xyz": "together",
-    "api.fireworks.ai": "fireworks",
-    "openrouter.ai": "openrouter",
-    "api.x.ai": "xai",
-}
-
-
 def _provider(found: Moved, target: str) -> None:
     """Who answers: whom the headers name, else OpenAI."""
-    kind = _KINDS.get(urlsplit(target).hostname or "api.openai.com")
+    kind = HOSTS.get(urlsplit(target).hostname or "api.openai.com")
     if kind is not None:
         found.provider(kind, api_key=key_of(kind))
         return

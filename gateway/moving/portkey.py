@@ -28,12 +28,12 @@ def moved(text: str) -> Moved:
 
 
 def _of_config(config: Part) -> Moved:
-    """A model called `default` with all targets."""
-    if not isinstance(config.get("targets"), list) and not config.get("provider"):
+    """A model called `default` with all targets. One that names none holds for whatever provider a request names."""
+    if not config.keys() & _WHOLE:
         raise ValueError("there are neither targets nor a provider in it: is this a Portkey configuration?")
     found = Moved()
-    route = each_once(_targets(found, config))
-    if not found.config.get("providers"):
+    route = each_once(_targets(found, config)) if config.keys() & {"targets", "provider", "virtual_key"} else []
+    if not found.config.get("providers") and config.keys() & {"targets", "provider"}:
         raise ValueError(f"no target leads to a provider that is known here ({'; '.join(found.left)})")
     _settle(found, config, route)
     return found
@@ -123,6 +123,7 @@ _STRATEGY = {
     "conditions": "no counterpart; clients may ask for a model of its own for each",
 }
 _SETTLED = frozenset({"strategy", "targets", "cache"})
+_WHOLE = frozenset({"targets", "provider", "virtual_key", "cache", "retry"})  # what makes a configuration
 _TARGETED = frozenset(  # what is heeded of a target
     {
         *("name", "provider", "virtual_key", "api_key", "custom_host", "weight", "override_params"),
@@ -189,6 +190,8 @@ def _provider(found: Moved, kind: str, target: Part, named: str) -> str:
     base, resource = target.get("custom_host"), target.get("resource_name")
     if kind == "azure" and base is None and resource:
         base = f"https://{resource}.openai.azure.com"
+    if kind == "ollama" and isinstance(base, str) and not base.rstrip("/").endswith("/v1"):
+        base = base.rstrip("/") + "/v1"  # which Portkey adds by itself
     usual = "UPSTREAM_API_KEY" if target.get("custom_host") else usual_name(kind)
     key = "none" if kind in LOCAL else "${" + usual + "}"
     if "virtual_key" in target:

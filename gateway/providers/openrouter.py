@@ -16,6 +16,11 @@ __all__ = ["Config", "build"]
 _QUIRKS = Quirks(
     reasoning="reasoning",
     broken=frozenset({"error"}),
+    # It would answer by another model than the key may ask for, at another price than is held and charged.
+    refused=frozenset({"models"}),
+    instead={
+        "models": "`models` is not sent to OpenRouter: other models stand in the route of a name in nearhit.yaml."
+    },
     bare_calls=True,
     operations=frozenset({"chat", "completion"}),
 )

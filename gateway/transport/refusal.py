@@ -22,16 +22,25 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _NO_MODEL = re.compile(r"\bmodel\b.*\b(?:does not exist|not found)\b|could not find (?:base )?model", re.IGNORECASE)
+_NO_PATH = re.compile(r"(?:file )?not found\.?", re.IGNORECASE)  # what web frameworks say of an address, and no more
 _NOT_FOUND, _NOT_IMPLEMENTED = 404, 501
 
 
 def refused(name: str, status: int, headers: Mapping[str, str], raw: bytes) -> UpstreamFailed:
     """400-499 become UpstreamRefused with the upstream's own error object, all else UpstreamFailed.
 
-    501 says that it has no such thing, whoever asks and however often: a refusal as well, and others may have it.
+    501 says that it has no such thing, whoever asks and however often: a refusal as well, and others may have it. So
+    does a 404 that knows of no model: nothing of what the client wrote is wrong then.
     """
     error = _error_object(raw)
     message = _text(error.get("message"))
+    if status == _NOT_FOUND and (not error or _NO_PATH.fullmatch(message)):
+        nowhere = f"{name} has nothing at the address that it was asked at. Its base_url may be wrong: most end in /v1."
+        astray = UpstreamRefused(
+            status, {"message": nowhere, "type": "invalid_request_error", "param": None, "code": None}
+        )
+        astray.unwanted = True
+        return astray
     if 400 <= status < 500:
         kept: Body = {key: error.get(key) for key in ("message", "type", "param", "code")}
         kept["message"] = message or f"{name} refused this request with status {status}."

@@ -28,7 +28,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
     """`renamed`: request fields it calls otherwise. `dropped`: fields it refuses although they change no answer.
 
     `refused`: fields OpenAI defines that it cannot honour, a 400 here rather than silence there; `one_choice`: `n` too,
-    `one_prompt`: a list of prompts.
+    `one_prompt`: a list of prompts. `instead`: what does the same here, of those that are refused for our own sake.
     `names_tools`: whether a tool can be chosen by name, else it is the only one and required. `chooses_among`: whether
     it knows `allowed_tools`, else the others are not offered.
     `operations`: what it has. `developer`: whether it knows that role (else it is told as `system`). `message_fields`:
@@ -45,6 +45,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
     renamed: Mapping[str, str] = {}
     dropped: frozenset[str] = frozenset()
     refused: frozenset[str] = frozenset()
+    instead: Mapping[str, str] = {}
     one_choice: bool = False
     one_prompt: bool = False
     names_tools: bool = True
@@ -86,7 +87,8 @@ class Quirks(Struct, frozen=True, kw_only=True):
         """The request as this service takes it; `body` is not changed. Raises InvalidRequest for what it cannot do."""
         self.check_operation(name, sending)
         if field := self._refused(body):
-            raise InvalidRequest(f"{name} cannot honour `{field}`.", param=field, code="unsupported_parameter")
+            told = self.instead.get(field, f"{name} cannot honour `{field}`.")
+            raise InvalidRequest(told, param=field, code="unsupported_parameter")
         if self.dropped or self.renamed:
             body = self._renamed(body)
         if body.get("tool_choice").__class__ is dict:  # a word in nearly every request

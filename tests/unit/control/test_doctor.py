@@ -76,6 +76,19 @@ def test_a_broken_part_is_found_and_its_mend_named(name: str, tmp_path: Path) ->
     assert found.words
 
 
+def test_a_proxy_that_is_not_used_is_named_where_nobody_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a firewall people set HTTPS_PROXY, and nothing said why the names of all services were unknown."""
+    lab = {"kind": "vllm", "base_url": f"http://127.0.0.1:{closed_port()}/v1"}
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    assert "PROXY" not in doctor._upstreams(made(tmp_path / "home", providers={"lab": lab})).mend
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    found = doctor._upstreams(made(tmp_path / "home", providers={"lab": lab}))
+    assert found.mend.endswith("Upstreams are asked directly: HTTPS_PROXY is set, and not used")
+
+
 def test_an_upstream_that_is_not_there_is_named_with_its_address(tmp_path: Path) -> None:
     """It was called good as long as it had a key, though no request could be answered."""
     with socket.create_server(("127.0.0.1", 0)) as alive:

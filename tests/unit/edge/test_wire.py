@@ -378,3 +378,18 @@ def test_arbitrary_objects_pass_or_are_refused(body: dict[str, Any], complete: b
     fault = fault_of(check, body)
     assert fault is None or fault.param
     assert msgspec.json.encode(body) == before
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (chat(metadata={"tags": ["a"]}), "Invalid type for a value of 'metadata': expected string, got array."),
+        (chat(logit_bias={"5": "x"}), "Invalid type for a value of 'logit_bias': expected number, got string."),
+        (chat(metadata=[]), "Invalid type for 'metadata': expected object or null, got array."),
+    ],
+)
+def test_a_wrong_value_of_a_map_is_told_from_a_wrong_map(body: dict[str, Any], message: str) -> None:
+    """Who sent LiteLLM's tags in `metadata` read that it should be a string."""
+    with pytest.raises(InvalidRequest) as refusal:
+        check_chat(body)
+    assert str(refusal.value) == message

@@ -133,7 +133,7 @@ def test_a_litellm_key_in_plain_text_is_referred_to_and_never_copied() -> None:
 @pytest.mark.parametrize(
     ("model", "target", "region"),
     [
-        ("bedrock/converse/us.amazon.nova-lite-v1:0", "bedrock/us.amazon.nova-lite-v1:0", None),
+        ("bedrock/converse/us.amazon.nova-lite-v1:0", "bedrock/us.amazon.nova-lite-v1:0", "${AWS_REGION}"),
         ("bedrock/eu-west-1/amazon.nova-lite-v1:0", "bedrock/amazon.nova-lite-v1:0", "eu-west-1"),
         ("bedrock/invoke/us-gov-west-1/a.b", "bedrock/a.b", "us-gov-west-1"),
         ("openai/responses/gpt-5-codex", "openai/gpt-5-codex", None),

@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import yaml
 
+from gateway.cli.init import Fresh, init
+from gateway.cli.wrong import Wrong
 from gateway.config_check import problems
 from gateway.moving import Moved, helicone, litellm, portkey
 from gateway.settings import load
@@ -200,6 +202,26 @@ def test_targets_without_a_model_are_providers_all_the_same() -> None:
         portkey.moved('{"targets": [{"provider": "vertex-ai"}]}')
 
 
+@pytest.mark.parametrize(
+    ("config", "cache", "said"),
+    [
+        ({"virtual_key": "openai-x", "cache": {"mode": "simple"}}, "exact", "target with virtual key 'openai-x'"),
+        ({"cache": {"mode": "semantic"}, "retry": {"attempts": 3}}, "semantic", "retry: retries are bounded"),
+    ],
+)
+def test_a_portkey_configuration_without_targets_is_one(config: dict[str, Any], cache: str, said: str) -> None:
+    """Many hold a cache and retries alone, or a virtual key beside them: "is this a Portkey configuration?"."""
+    found = portkey.moved(json.dumps(config))
+    assert found.config == {"cache": {"mode": cache}}
+    assert said in "\n".join(found.left)
+
+
+def test_an_ollama_behind_portkey_is_asked_under_v1() -> None:
+    """Portkey adds it to the host by itself; the address that was written answered 404."""
+    target = {"provider": "ollama", "custom_host": "http://127.0.0.1:11434", "override_params": {"model": "a"}}
+    assert portkey.moved(json.dumps(target)).config["providers"]["ollama"]["base_url"] == "http://127.0.0.1:11434/v1"
+
+
 def test_helicones_headers_that_work_here_are_not_said_to_be_lost() -> None:
     """Properties are tags here; the address of a server like OpenAI's was dropped, and OpenAI asked instead."""
     found = helicone.moved("Helicone-Property-Feature: faq\nHelicone-OpenAI-Api-Base: https://own.example/v1\n")
@@ -220,6 +242,33 @@ def test_a_file_of_another_form_is_told_and_no_traceback(config: dict[str, Any])
     """`init` printed the calls that led to an AttributeError."""
     with pytest.raises(ValueError, match="mappings"):
         _ = litellm.moved(config) if "model_list" in config else portkey.moved(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("peer", "text"),
+    [
+        ("litellm", "model_list:\n- api_key: sk-very-secret: bad\n"),
+        ("portkey", '{"targets": [{"provider": "openai", "api_key": "sk-very-secret" "x"}]}'),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_not_shown(
+    peer: Literal["litellm", "portkey"], text: str, tmp_path: Path
+) -> None:
+    """The line that is no YAML was printed, and what is written wrongly may well be a key."""
+    (source := tmp_path / "theirs").write_text(text)
+    with pytest.raises(Wrong, match="is no YAML") as wrong:
+        init(source, path=tmp_path / "nearhit.yaml", peer=peer)
+    assert "secret" not in str(wrong.value)
+
+
+def test_a_new_file_is_one_whatever_the_model_is_called(tmp_path: Path) -> None:
+    """A quote in a name made it none, and a folder was "there already; --force overwrites it"."""
+    path = tmp_path / "nearhit.yaml"
+    init(path=path, fresh=Fresh(upstream="http://127.0.0.1:8000/v1", model='a"b\\c'))
+    assert load(path).models["chat"].route[0].to == 'lab/a"b\\c'
+    for nowhere in (tmp_path, tmp_path / "none" / "x.yaml"):
+        with pytest.raises(Wrong, match="is no place for a file"):
+            init(path=nowhere, force=True)
 
 
 def test_fallbacks_written_as_one_mapping_and_a_budget_from_the_environment_are_moved() -> None:

@@ -39,6 +39,16 @@ def test_what_a_service_cannot_honour_is_refused_by_name(kind: str) -> None:
     assert not quirks.refused & set(quirks.renamed)
 
 
+def test_openrouter_is_not_told_of_models_to_ask_instead() -> None:
+    """With `models` a key that may ask for one model got another, at the price of the first one."""
+    quirks: Quirks = load("openrouter").build.service.manner.quirks
+    what = sending(models=["x-ai/grok-4"])
+    with pytest.raises(InvalidRequest, match="stand in the route of a name") as refusal:
+        quirks.asked("up", what, what.body)
+    assert refusal.value.param == "models"
+    assert quirks.cannot("chat", what.body, None) == "models"
+
+
 @pytest.mark.parametrize("older", [{}, {"max_tokens": None}, {"max_tokens": 9}])
 def test_a_limit_is_not_lost_to_its_other_name(older: dict[str, Any]) -> None:
     """Clients that fill in every field send the older name as null: 43 tokens were written where 5 were wanted."""

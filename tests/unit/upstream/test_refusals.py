@@ -13,6 +13,7 @@ from gateway.transport.credential import Credential, WrongHost
 from gateway.transport.refusal import refused, retry_after
 
 DATE = "Wed, 21 Oct 2026 07:28:00 GMT"
+NOWHERE = "up has nothing at the address that it was asked at. Its base_url may be wrong: most end in /v1."
 
 
 @pytest.mark.parametrize(
@@ -78,9 +79,9 @@ def test_what_a_server_does_not_have_is_no_failure_of_it() -> None:
         (b'{"error":"plain text"}', "plain text"),
         (b'{"object":"error","message":"vllm","code":400}', "vllm"),
         (b'{"detail":"fastapi"}', "fastapi"),
-        (b"<html>", "up refused this request with status 404."),
-        (b"", "up refused this request with status 404."),
-        (b"null", "up refused this request with status 404."),
+        (b"<html>", NOWHERE),
+        (b"", NOWHERE),
+        (b"null", NOWHERE),
         (b'{"error":{"message":{"nested":1}}}', "up refused this request with status 404."),
     ],
 )
@@ -116,3 +117,21 @@ def test_a_credential_is_given_to_its_own_host_only(scheme: str, host: str, port
     else:
         with pytest.raises(WrongHost):
             credential.headers_for(url)
+
+
+@pytest.mark.parametrize(
+    ("raw", "astray"),
+    [
+        (b'{"detail":"Not Found"}', True),
+        (b"404 page not found", True),
+        (b"<html>nothing here</html>", True),
+        (b'{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}', True),
+        (b'{"error":{"message":"Invalid URL (POST /chat/completions)","type":"invalid_request_error"}}', False),
+        (b'{"error":{"message":"The model `x` does not exist.","code":"model_not_found"}}', False),
+    ],
+)
+def test_an_address_without_anything_is_not_the_clients_mistake(raw: bytes, astray: bool) -> None:
+    """With a `base_url` that lacks /v1 clients read "Not Found", as if of their model, and no other place was asked."""
+    error = refused("up", 404, {}, raw)
+    assert error.unwanted is astray
+    assert (str(error) == NOWHERE) is astray
