@@ -4,6 +4,7 @@
 """
 
 import re
+import stat
 import subprocess
 import tomllib
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.settings import WELL_KNOWN, load
+from gateway.serve import AFTER_DRAIN, OTHERS
+from gateway.settings import WELL_KNOWN, Server, load
 
 ROOT = Path(__file__).parents[2]
 OURS = ("gateway", "gateway-gpu", "migrate", "mock")
@@ -57,6 +59,20 @@ def test_the_secrets_are_drawn_afresh_and_complete() -> None:
     assert set(first) == required
     assert not set(first.values()) & set(second.values())
     assert all(re.fullmatch(r"[\w-]{16,}", value) for value in first.values()), "they also stand in URLs"
+
+
+def test_the_file_of_secrets_is_its_owners_alone(tmp_path: Path) -> None:
+    """The shell that is told `> .env` makes the file: under its usual umask everybody on the machine could read it."""
+    command = f"umask 022; '{ROOT}/deploy/secrets.sh' > .env"
+    subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, check=True, timeout=10)
+    assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", ["gateway", "gateway-gpu"])
+def test_a_gateway_may_finish_before_it_is_killed(name: str) -> None:
+    """The supervisor waits for a worker's books; ten seconds after the drain its container was killed instead."""
+    longest = Server().drain_timeout + AFTER_DRAIN + OTHERS
+    assert int(compose()["services"][name]["stop_grace_period"].removesuffix("s")) > longest
 
 
 @pytest.mark.parametrize("name", OURS)
