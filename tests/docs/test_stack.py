@@ -128,6 +128,20 @@ def test_the_settings_of_the_stack_load() -> None:
     assert settings.providers["mock"].base_url == "http://mock:9000/v1"
 
 
+@pytest.mark.parametrize("name", ["gateway", "gateway-gpu"])
+def test_commands_in_the_container_read_the_file_of_the_gateway(name: str) -> None:
+    """`exec gateway nearhit doctor` looks for ./nearhit.yaml; where there was none it called no upstream well."""
+    service = compose()["services"][name]
+    command = service["command"]
+    assert command[command.index("--config") + 1] == f"{service['working_dir']}/nearhit.yaml"
+
+
+def test_what_the_start_suggests_answers_without_a_profile() -> None:
+    """The example that the start prints asks the first model: `mock` is a 502 where its profile is off."""
+    settings = load(ROOT / "deploy" / "nearhit.yaml")
+    assert settings.models[next(iter(settings.models))].route == ["local/demo"]
+
+
 @pytest.mark.parametrize(("given", "flags"), [((), ""), (("PORT=8090",), "--port 8090")])
 def test_make_serve_names_a_port_only_where_one_is_given(given: tuple[str, ...], flags: str) -> None:
     """A default port on make's side won over `server.port` of nearhit.yaml, which `nearhit init --port` had written."""

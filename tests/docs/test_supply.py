@@ -115,6 +115,7 @@ def test_the_chart_renders_what_is_needed(rendered: list[dict[str, Any]]) -> Non
     assert by_kind["Job"]["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
     pod = by_kind["StatefulSet"]["spec"]["template"]["spec"]
     (gateway,) = pod["containers"]
+    assert gateway["args"][-1] == f"{gateway['workingDir']}/nearhit.yaml"  # read by `kubectl exec … nearhit …` too
     before = float(re.findall(r"sleep\((\d+)\)", str(gateway["lifecycle"]["preStop"]))[0])
     drain = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))["drainSeconds"]
     # whoever is killed earlier leaves its books to the next start
