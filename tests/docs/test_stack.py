@@ -139,7 +139,7 @@ def test_commands_in_the_container_read_the_file_of_the_gateway(name: str) -> No
 def test_what_the_start_suggests_answers_without_a_profile() -> None:
     """The example that the start prints asks the first model: `mock` is a 502 where its profile is off."""
     settings = load(ROOT / "deploy" / "nearhit.yaml")
-    assert settings.models[next(iter(settings.models))].route == ["local/demo"]
+    assert [entry.to for entry in next(iter(settings.models.values())).route] == ["local/demo"]
 
 
 @pytest.mark.parametrize(("given", "flags"), [((), ""), (("PORT=8090",), "--port 8090")])
