@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from gateway.db.migrate import StaleSchema
-from gateway.db.session import UNREACHABLE
+from gateway.db.session import UNREACHABLE, words_of
 
 Send = Callable[[Any], Awaitable[None]]
 _UNANSWERED = (ConnectionError, TimeoutError, gaierror)
@@ -31,7 +31,7 @@ class StartTrouble:
             yield
         except (StaleSchema, *UNREACHABLE) as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
-            words = (str(cause) or type(cause).__name__).splitlines()[0]
+            words = words_of(error)
             if isinstance(cause, _UNANSWERED):
                 words = f"the database does not answer: {words}"
             self._sentence = f"nearhit: cannot start: {words}. `nearhit doctor` says what to mend."
