@@ -110,6 +110,12 @@ def test_the_gateway_waits_for_its_schema() -> None:
     assert services["migrate"]["command"] == ["db", "upgrade"]
 
 
+@pytest.mark.parametrize("name", OURS)
+def test_no_container_leaves_a_volume_without_a_name(name: str) -> None:
+    """The image declares /data: whoever mounts nothing there leaves a nameless volume behind with every container."""
+    assert [mount for mount in compose()["services"][name]["volumes"] if mount.split(":")[1] == "/data"]
+
+
 def test_the_image_holds_what_the_wheel_holds() -> None:
     """A package that is forgotten in the Dockerfile is missed only when the container starts."""
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
