@@ -2,7 +2,10 @@
 # Prints a fresh .env for docker-compose.yml:  deploy/secrets.sh > .env
 # Keep it: NEARHIT_SECRET verifies every API key that was ever handed out, and the passwords open the volumes.
 set -eu
-umask 077
+# The file was made by the caller's shell, under the caller's umask.
+if [ -f /dev/stdout ]; then
+  chmod 600 /dev/stdout || echo "nearhit: let nobody else read this file (chmod 600)" >&2
+fi
 draw() { od -An -N "$1" -tx1 /dev/urandom | tr -d ' \n'; }
 cat <<END
 NEARHIT_ADMIN_KEY=sk-nh-admin-$(draw 24)

@@ -203,7 +203,10 @@ class EngineClient:
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX) as connected:
             connected.setblocking(False)
-            await loop.sock_connect(connected, str(self._path))
+            try:
+                await loop.sock_connect(connected, str(self._path))
+            except (FileNotFoundError, ConnectionRefusedError):
+                return False  # its process does not listen yet
             peer = Peer(connected)
             try:
                 _, link = await loop.create_unix_connection(

@@ -14,6 +14,11 @@ _OURS = re.compile(
 _LARGEST = 65_536
 
 
+def may_be_a_file(name: str) -> bool:
+    """Whether `NAME_FILE` is read for this setting of ours."""
+    return _OURS.match(name) is not None
+
+
 def with_files(given: Mapping[str, str], others: Iterable[str]) -> dict[str, str]:
     """`given` with what the files say. `others`: further names that may come from one.
 
@@ -23,7 +28,7 @@ def with_files(given: Mapping[str, str], others: Iterable[str]) -> dict[str, str
     found = dict(given)
     for variable, path in given.items():
         name = variable.removesuffix("_FILE")
-        if name == variable or not (name in allowed or _OURS.match(name)):
+        if name == variable or not (name in allowed or may_be_a_file(name)):
             continue
         if given.get(name):
             raise ValueError(f"both {name} and {variable} are set: take one of them away")

@@ -25,7 +25,7 @@ from gateway import serve_banner
 from gateway.firstrun import ensure_admin_key, installation_secret
 from gateway.serve_child import Child, Plan, how_it_ended, module_command, spawn
 from gateway.serve_engines import engine_plans
-from gateway.serve_home import CannotServe, forget_gauges, fresh_folder, listen, lock, prepare, take_first_key
+from gateway.serve_home import CannotServe, forget_gauges, fresh_folder, listen, lock, prepare, take_first_key, writing
 from gateway.serve_rolling import Rolling
 from gateway.settings import Settings, environment, load
 
@@ -109,8 +109,9 @@ def _found(config: Path | None) -> Path | None:
 
 def _write_port(path: Path, port: int) -> None:
     draft = path.with_suffix(".new")
-    draft.write_text(f"{port}\n", "ascii")
-    draft.replace(path)
+    with writing(path.parent):
+        draft.write_text(f"{port}\n", "ascii")
+        draft.replace(path)
 
 
 def plans_for(started: Started, chosen: dict[str, Any]) -> list[Plan]:

@@ -8,7 +8,8 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.settings import Settings
@@ -22,6 +23,15 @@ class CannotServe(Exception):
     """Why this gateway cannot start, as a sentence that says what to do."""
 
 
+@contextmanager
+def writing(home: Path) -> Generator[None, None, None]:
+    """Raises CannotServe where the folder takes nothing: a full disk names no file that is open already."""
+    try:
+        yield
+    except OSError as error:
+        raise CannotServe(f"cannot write to {home}: {error.strerror}. Set NEARHIT_HOME to another folder.") from error
+
+
 def strange_names(engines: Iterable[str]) -> list[str]:
     """Those that no socket can be called by, each in a sentence."""
     strange = [name for name in engines if not name or not set(name) <= _SAFE]
@@ -31,11 +41,9 @@ def strange_names(engines: Iterable[str]) -> list[str]:
 def prepare(settings: Settings) -> Path:
     """Make the folders; answer NEARHIT_HOME/run. Raises CannotServe."""
     home = settings.home
-    try:
+    with writing(home):
         for folder in (home, home / "run", home / "journal"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotServe(f"cannot write to {home}: {error.strerror}. Set NEARHIT_HOME to another folder.") from error
     for trouble in strange_names(settings.engines):
         raise CannotServe(trouble)
     longest = max((f"engine-{name}.00.sock" for name in settings.engines), key=len, default="encoder.sock")
@@ -64,8 +72,9 @@ def lock(home: Path, *, patience: float = 0.0) -> int:
             os.close(descriptor)
             who = f"process {holder}" if _lives(holder) else "workers of a gateway that ended"
             raise CannotServe(f"{home} is in use ({who}). Stop it, or set NEARHIT_HOME to another folder.") from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    with writing(home):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
 
 

@@ -34,6 +34,7 @@ KEEP_ALIVE = 75  # seconds; longer than the 60 s of the usual load balancers, so
 _BACKLOG = 2_048
 _MOST_FILES = 65_536
 _SPARE_FILES = 128
+_LAST_WORDS = 1.0  # seconds for what is said to clients whose answers are cut
 # A thread that writes a batch may keep the interpreter for so many seconds while a request waits (Python's own: 0.005).
 _TURN = 0.0005
 # Requests make many small objects and no cycles: look for some a tenth as often as Python would.
@@ -76,7 +77,11 @@ class Worker(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._drain()
+        await self._end_others()
         await super().shutdown(sockets=sockets)
+
+    async def _end_others(self) -> None:
+        """Whatever else than uvicorn serves."""
 
     def _drain(self) -> None:
         """The application hears of it before its lifespan ends, for that is after the last answer."""
@@ -114,15 +119,18 @@ class GranianWorker(Worker):
             # Part of the server itself: it ends in `shutdown`, before anything that other tasks need.
             self._granians.append((granian, loop.create_task(granian.serve())))
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._drain()
+    async def _end_others(self) -> None:
         for granian, _ in self._granians:
             granian.stop()
-        if self._granians:
-            await asyncio.wait([task for _, task in self._granians], timeout=self._settings.server.drain_timeout)
-        for _, task in self._granians:
-            task.cancel()
-        await super().shutdown(sockets=sockets)
+        for sock in self._tcp:
+            sock.close()  # who comes now is refused, or another worker's guest; left open, they would wait in vain
+        if not (serving := [task for _, task in self._granians]):
+            return
+        _, late = await asyncio.wait(serving, timeout=self._settings.server.drain_timeout)
+        for granian, task in self._granians:
+            if task in late:
+                granian.cut()
+        await asyncio.wait(serving, timeout=_LAST_WORDS)
 
 
 def run(app: App, settings: Settings, listening: Listening) -> int:

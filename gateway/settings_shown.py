@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 from pydantic import BaseModel, SecretStr
 
+from gateway.secret_files import may_be_a_file
 from gateway.setting_types import read_yaml
 from gateway.settings import WELL_KNOWN, Settings, environment
 
@@ -86,10 +87,12 @@ def _source(name: str, path: Path, written: object) -> str:
         return f"file {path}"
     section, _, rest = name.partition(".")
     provider, _, field = rest.rpartition(".")
-    if section == "providers" and provider in WELL_KNOWN and field in _BY_THE_KEY:
-        variable = WELL_KNOWN[provider][0]
-        if environment().get(variable) and not _inside(written, [section, provider]):
-            return f"environment {variable}"
+    by_the_key = section == "providers" and provider in WELL_KNOWN and field in _BY_THE_KEY
+    if by_the_key and not _inside(written, [section, provider]):
+        usual = WELL_KNOWN[provider][0]
+        for variable in (usual, f"{usual}_FILE"):
+            if environment().get(variable):
+                return f"environment {variable}"
     return "default"
 
 
@@ -97,6 +100,9 @@ def _variable_of(name: str) -> str | None:
     """The variable that gives this setting, by its own name or inside the JSON of a part that holds it."""
     told = {key.upper(): value for key, value in environment().items() if value}
     parts = name.split(".")
+    own = f"NEARHIT_{'__'.join(parts).upper()}"
+    if told.get(f"{own}_FILE") and may_be_a_file(own):
+        return f"{own}_FILE"
     for length in range(len(parts), 0, -1):
         variable = f"NEARHIT_{'__'.join(parts[:length]).upper()}"
         if (value := told.get(variable)) and (length == len(parts) or _inside(_decoded(value), parts[length:])):

@@ -5,14 +5,17 @@ Knows: what a system that refuses raises, ASGI's word for a start that failed. D
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from socket import gaierror
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
 from gateway.db.migrate import StaleSchema
-from gateway.db.session import UNREACHABLE
+from gateway.db.session import UNREACHABLE, words_of
 
 Send = Callable[[Any], Awaitable[None]]
+_UNANSWERED = (ConnectionError, TimeoutError, gaierror)
+"""A network's words, which name no one. Nothing else is waited for over it at a start: Redis may be away."""
 
 
 class StartTrouble:
@@ -28,7 +31,9 @@ class StartTrouble:
             yield
         except (StaleSchema, *UNREACHABLE) as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
-            words = (str(cause) or type(cause).__name__).splitlines()[0]
+            words = words_of(error)
+            if isinstance(cause, _UNANSWERED):
+                words = f"the database does not answer: {words}"
             self._sentence = f"nearhit: cannot start: {words}. `nearhit doctor` says what to mend."
             raise
 

@@ -116,7 +116,7 @@ def _gateway(settings: Settings) -> Finding:
 
 def _database(settings: Settings) -> Finding:
     from gateway.db.migrate import current, head, how_to_mend
-    from gateway.db.session import UNREACHABLE
+    from gateway.db.session import UNREACHABLE, words_of
     from gateway.firstrun import installation_secret
     from gateway.secret_proof import OTHER, differs
 
@@ -126,7 +126,7 @@ def _database(settings: Settings) -> Finding:
         found = asyncio.run(current(settings.database_url))
     except UNREACHABLE as error:
         mend = "start the database, or correct `database:`"
-        return Finding("database", good=False, words=f"does not answer ({type(error).__name__})", mend=mend)
+        return Finding("database", good=False, words=f"cannot be used: {words_of(error)}", mend=mend)
     other = False
     if found != head():
         words = f"at revision {found or 'none'}, needs {head()}"

@@ -37,6 +37,13 @@ T = TypeVar("T")
 UNREACHABLE = (OperationalError, DBAPIError, PoolTimeout, OSError, TimeoutError)
 """What a database that is down, slow or locked raises; the caller decides whether to wait, retry or refuse."""
 
+
+def words_of(error: BaseException) -> str:
+    """What the database says, or the network on the way to it: one line, without what the library adds."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    return (str(cause) or type(cause).__name__).splitlines()[0]
+
+
 _STATEMENT_TIMEOUT_MS = 2_000
 _LOCK_TIMEOUT_MS = 500
 _CONNECT_TIMEOUT = 2.0

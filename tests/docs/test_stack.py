@@ -4,6 +4,7 @@
 """
 
 import re
+import stat
 import subprocess
 import tomllib
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.settings import WELL_KNOWN, load
+from gateway.serve import AFTER_DRAIN, OTHERS
+from gateway.settings import WELL_KNOWN, Server, load
 
 ROOT = Path(__file__).parents[2]
 OURS = ("gateway", "gateway-gpu", "migrate", "mock")
@@ -59,6 +61,20 @@ def test_the_secrets_are_drawn_afresh_and_complete() -> None:
     assert all(re.fullmatch(r"[\w-]{16,}", value) for value in first.values()), "they also stand in URLs"
 
 
+def test_the_file_of_secrets_is_its_owners_alone(tmp_path: Path) -> None:
+    """The shell that is told `> .env` makes the file: under its usual umask everybody on the machine could read it."""
+    command = f"umask 022; '{ROOT}/deploy/secrets.sh' > .env"
+    subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, check=True, timeout=10)
+    assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", ["gateway", "gateway-gpu"])
+def test_a_gateway_may_finish_before_it_is_killed(name: str) -> None:
+    """The supervisor waits for a worker's books; ten seconds after the drain its container was killed instead."""
+    longest = Server().drain_timeout + AFTER_DRAIN + OTHERS
+    assert int(compose()["services"][name]["stop_grace_period"].removesuffix("s")) > longest
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_our_containers_can_write_next_to_nothing(name: str) -> None:
     """A break-in must not be able to change the program or gain rights."""
@@ -94,6 +110,12 @@ def test_the_gateway_waits_for_its_schema() -> None:
     assert services["migrate"]["command"] == ["db", "upgrade"]
 
 
+@pytest.mark.parametrize("name", OURS)
+def test_no_container_leaves_a_volume_without_a_name(name: str) -> None:
+    """The image declares /data: whoever mounts nothing there leaves a nameless volume behind with every container."""
+    assert [mount for mount in compose()["services"][name]["volumes"] if mount.split(":")[1] == "/data"]
+
+
 def test_the_image_holds_what_the_wheel_holds() -> None:
     """A package that is forgotten in the Dockerfile is missed only when the container starts."""
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
@@ -110,6 +132,20 @@ def test_the_settings_of_the_stack_load() -> None:
     settings = load(ROOT / "deploy" / "nearhit.yaml")
     assert settings.models["mock"].free
     assert settings.providers["mock"].base_url == "http://mock:9000/v1"
+
+
+@pytest.mark.parametrize("name", ["gateway", "gateway-gpu"])
+def test_commands_in_the_container_read_the_file_of_the_gateway(name: str) -> None:
+    """`exec gateway nearhit doctor` looks for ./nearhit.yaml; where there was none it called no upstream well."""
+    service = compose()["services"][name]
+    command = service["command"]
+    assert command[command.index("--config") + 1] == f"{service['working_dir']}/nearhit.yaml"
+
+
+def test_what_the_start_suggests_answers_without_a_profile() -> None:
+    """The example that the start prints asks the first model: `mock` is a 502 where its profile is off."""
+    settings = load(ROOT / "deploy" / "nearhit.yaml")
+    assert [entry.to for entry in next(iter(settings.models.values())).route] == ["local/demo"]
 
 
 @pytest.mark.parametrize(("given", "flags"), [((), ""), (("PORT=8090",), "--port 8090")])

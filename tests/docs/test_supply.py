@@ -15,6 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from gateway.serve import AFTER_DRAIN, OTHERS
 from gateway.settings import load
 from tests.services import program
 
@@ -113,8 +114,12 @@ def test_the_chart_renders_what_is_needed(rendered: list[dict[str, Any]]) -> Non
     by_kind = {one["kind"]: one for one in rendered}
     assert by_kind["Job"]["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
     pod = by_kind["StatefulSet"]["spec"]["template"]["spec"]
-    assert pod["terminationGracePeriodSeconds"] == 135
     (gateway,) = pod["containers"]
+    assert gateway["args"][-1] == f"{gateway['workingDir']}/nearhit.yaml"  # read by `kubectl exec … nearhit …` too
+    before = float(re.findall(r"sleep\((\d+)\)", str(gateway["lifecycle"]["preStop"]))[0])
+    drain = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))["drainSeconds"]
+    # whoever is killed earlier leaves its books to the next start
+    assert pod["terminationGracePeriodSeconds"] > before + drain + AFTER_DRAIN + OTHERS
     assert {gateway[name]["httpGet"]["path"] for name in ("startupProbe", "readinessProbe")} == {"/health/ready"}
     assert gateway["livenessProbe"]["httpGet"]["path"] == "/health/live"
     selector = by_kind["StatefulSet"]["spec"]["selector"]["matchLabels"]
@@ -122,6 +127,14 @@ def test_the_chart_renders_what_is_needed(rendered: list[dict[str, Any]]) -> Non
     assert selector.items() <= labels.items()
     assert by_kind["Service"]["spec"]["selector"] == by_kind["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"]
     assert not selector.items() <= by_kind["Job"]["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_a_port_of_the_settings_is_the_one_that_is_asked() -> None:
+    """`config` is nearhit.yaml as it is: with another port in it no pod ever became ready."""
+    command = [str(program("helm")), "template", "shop", str(CHART), "--set", "config.server.port=9000"]
+    done = subprocess.run(command, check=True, capture_output=True, timeout=60, text=True)
+    (pods,) = [one for one in yaml.safe_load_all(done.stdout) if one and one["kind"] == "StatefulSet"]
+    assert pods["spec"]["template"]["spec"]["containers"][0]["ports"] == [{"name": "http", "containerPort": 9000}]
 
 
 @pytest.mark.parametrize("version", ["1.27", "1.37"])

@@ -60,10 +60,11 @@ def ending(process: subprocess.Popen[str]) -> Generator[subprocess.Popen[str], N
 def worker(home: Path, **variables: str) -> Generator[tuple[subprocess.Popen[str], int], None, None]:
     """`python -m gateway.server` on a socket of ours, and its port."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as sock:
-        fd = str(sock.fileno())
-        arguments = ["-m", "gateway.server", "--fd", fd, "--admin", str(home / "admin.sock"), "--app", APP]
-        with ending(spawn(arguments, home, variables, (sock.fileno(),))) as process:
-            yield process, sock.getsockname()[1]
+        port, fd = sock.getsockname()[1], sock.fileno()
+        arguments = ["-m", "gateway.server", "--fd", str(fd), "--admin", str(home / "admin.sock"), "--app", APP]
+        process = spawn(arguments, home, variables, (fd,))
+    with ending(process):  # the port is the worker's alone by now, and closed when it closes it
+        yield process, port
 
 
 async def ask_patiently(

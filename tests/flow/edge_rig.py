@@ -27,13 +27,15 @@ decode = msgspec.json.Decoder().decode
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """`/stream` streams without a length, `/crash` raises, the rest echoes the object that was posted."""
+    """`/stream` streams without a length, `/crash` raises, `/never` waits, the rest echoes what was posted."""
     if scope["type"] == "lifespan":
         await _lifespan(receive, send)
         return
     path = scope["path"]
     if path == "/crash":
         raise LookupError("on purpose")
+    if path == "/never":
+        await asyncio.Event().wait()
     if path == "/health/ready":
         await _answer(send, 200, b'{"status":"ready","waiting_for":{}}')
         return

@@ -12,6 +12,7 @@ import pytest
 
 from tests.flow.edge_process import ask_patiently, worker
 from tests.flow.edge_rig import Client, ask, connected, decode, post
+from tests.waiting import until
 
 
 class Running(NamedTuple):
@@ -69,9 +70,10 @@ async def test_sigterm_finishes_what_was_begun(running: Running) -> None:
     assert not running.admin.exists()
 
 
-async def test_what_outlasts_the_drain_is_cut_without_an_end_mark(tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", ["uvicorn", "granian"])
+async def test_what_outlasts_the_drain_is_cut_without_an_end_mark(tmp_path: Path, server: str) -> None:
     """Half an answer must never look like a whole one, and the process must end."""
-    with worker(tmp_path, NEARHIT_SERVER__DRAIN_TIMEOUT="1") as (process, port):
+    with worker(tmp_path, NEARHIT_SERVER__DRAIN_TIMEOUT="1", NEARHIT_SERVER__SERVER=server) as (process, port):
         await ask_patiently(port, post(), process)
         async with connected(port) as client:
             await client.send(b"GET /stream?1000,0.05,1 HTTP/1.1\r\nhost: t\r\n\r\n")
@@ -80,7 +82,42 @@ async def test_what_outlasts_the_drain_is_cut_without_an_end_mark(tmp_path: Path
             rest = await client.closed()
             assert b"[DONE]" not in rest
             assert not rest.endswith(b"0\r\n\r\n")
+        told, _ = await asyncio.to_thread(process.communicate, None, 60)
+        assert process.returncode == 0
+        assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("server", ["uvicorn", "granian"])
+async def test_who_outlasts_the_drain_without_an_answer_is_told_to_ask_again(tmp_path: Path, server: str) -> None:
+    """A 503 is asked again elsewhere; with granian it was the 502 of whatever the end of the process broke off."""
+    with worker(tmp_path, NEARHIT_SERVER__DRAIN_TIMEOUT="1", NEARHIT_SERVER__SERVER=server) as (process, port):
+        await ask_patiently(port, post(), process)
+        async with connected(port) as client:
+            await client.send(b"GET /never HTTP/1.1\r\nhost: t\r\n\r\n")
+            await ask(port, post())
+            process.send_signal(signal.SIGTERM)
+            answer = await client.answer()
+            assert (answer.status, answer.code) == (503, "shutting_down")
         assert await asyncio.to_thread(process.wait, 60) == 0
+
+
+async def test_nobody_is_let_in_who_would_wait_for_a_worker_that_ends(running: Running) -> None:
+    """Who comes during the drain asks elsewhere at once; with granian they were connected and never heard of again."""
+
+    async def refused() -> bool:
+        try:
+            async with connected(running.port):
+                return False
+        except ConnectionRefusedError:
+            return True
+
+    async with connected(running.port) as client:
+        await client.send(b"GET /stream?1000,0.05,1 HTTP/1.1\r\nhost: t\r\n\r\n")
+        await client.reader.readuntil(b"data: 1\n\n")
+        running.process.send_signal(signal.SIGTERM)
+        await until(refused, 4)
+        assert b"data:" in await client.reader.readuntil(b"\n\n")
+    assert await asyncio.to_thread(running.process.wait, 60) == 0
 
 
 async def test_a_client_that_leaves_does_not_hold_up_the_end(running: Running) -> None:

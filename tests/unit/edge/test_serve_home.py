@@ -39,6 +39,13 @@ def test_a_home_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
         prepare(Settings(home=tmp_path / "home"))
 
 
+def test_a_full_disk_is_told_with_the_folder(tmp_path: Path) -> None:
+    """`[Errno 28] No space left on device` did not say which of a container's disks was meant."""
+    (tmp_path / "lock").symlink_to("/dev/full")
+    with pytest.raises(CannotServe, match=f"cannot write to {tmp_path}: "):
+        lock(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["a/b", "..", "a b", "", "é"])
 def test_an_engine_name_becomes_part_of_a_path(tmp_path: Path, name: str) -> None:
     """It must not lead out of the folder."""

@@ -244,6 +244,20 @@ def test_where_a_value_comes_from_is_told_of_names_with_dots_and_of_parts_in_jso
     assert found["providers.groq.api_key"] == "environment GROQ_API_KEY"
 
 
+def test_where_a_secret_of_a_file_comes_from_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secrets that a container is handed as files were called defaults, as if nobody had set any."""
+    (tmp_path / "given").write_text("sk-given-by-a-file-0123456789\n")
+    (tmp_path / "database").write_text("postgresql://nearhit@db/nearhit\n")
+    for variable, name in (("NEARHIT_ADMIN_KEY", "given"), ("NEARHIT_DATABASE", "database"), ("GROQ_API_KEY", "given")):
+        monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv(f"{variable}_FILE", str(tmp_path / name))
+    found = {one.name: one.source for one in every(load(), None)}
+    assert found["admin_key"] == "environment NEARHIT_ADMIN_KEY_FILE"
+    assert found["database"] == "environment NEARHIT_DATABASE_FILE"
+    assert found["providers.groq.api_key"] == "environment GROQ_API_KEY_FILE"
+    assert found["redis"] == "default"
+
+
 def test_a_route_to_a_model_that_an_engine_does_not_serve_is_found(tmp_path: Path) -> None:
     """`config check` called it valid, and whoever asked for the model was told 404 by an engine nobody had named."""
     config = tmp_path / "nearhit.yaml"

@@ -5,16 +5,18 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from gateway.app import create_app
 from gateway.db.migrate import StaleSchema
-from gateway.db.session import Database
+from gateway.db.session import Database, words_of
 from gateway.start_trouble import StartTrouble
 from tests.live import settings
 
 
-async def test_a_database_that_is_away_is_told_in_a_sentence(tmp_path: Path) -> None:
-    """It took 445 lines of trace to say that PostgreSQL had not been started."""
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "nowhere.invalid"])
+async def test_a_database_that_is_away_is_told_in_a_sentence(tmp_path: Path, host: str) -> None:
+    """It took 445 lines of trace to say that PostgreSQL had not been started, and then not whose name was unknown."""
     told: list[dict[str, str]] = []
 
     async def receive() -> Any:
@@ -23,13 +25,21 @@ async def test_a_database_that_is_away_is_told_in_a_sentence(tmp_path: Path) -> 
     async def send(message: Any) -> None:
         told.append(message)
 
-    app = create_app(settings(tmp_path, database="postgresql://nearhit@127.0.0.1:1/nearhit"))
+    app = create_app(settings(tmp_path, database=f"postgresql://nearhit@{host}/nearhit"))
     with pytest.raises(ExceptionGroup):
         await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
     [failed] = told
     assert failed["type"] == "lifespan.startup.failed"
-    assert failed["message"].startswith("nearhit: cannot start: ")
+    assert failed["message"].startswith("nearhit: cannot start: the database does not answer: ")
     assert "\n" not in failed["message"]
+
+
+def test_what_the_database_says_is_told_without_what_the_library_adds() -> None:
+    """A wrong password came with the name of a class and an address of SQLAlchemy's documentation."""
+    refused = DBAPIError("SELECT 1", {}, OSError("password authentication failed for user"))
+    assert "sqlalche.me" in str(refused)
+    assert words_of(refused) == "password authentication failed for user"
+    assert words_of(TimeoutError()) == "TimeoutError"
 
 
 async def test_a_database_of_a_newer_version_is_told_in_a_sentence(tmp_path: Path) -> None:

@@ -109,6 +109,17 @@ async def test_not_ready_is_said_and_refused(tmp_path: Path) -> None:
     await client.stop()
 
 
+@pytest.mark.parametrize("left", [False, True])
+async def test_a_process_that_does_not_listen_yet_is_no_error(tmp_path: Path, left: bool) -> None:
+    """`/health/ready` and clients were told `[Errno 2] No such file or directory` of an engine that was starting."""
+    path = tmp_path / "engine.sock"
+    if left:  # by a process that was killed
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(path))
+    client = EngineClient(MODEL, path)
+    assert await client._connected() is False
+
+
 async def test_sigkill_mid_stream_then_reconnect(tmp_path: Path) -> None:
     """A dying process must fail its requests at once, not hang them, and the next process must be used unasked."""
     path = tmp_path / "engine.sock"
