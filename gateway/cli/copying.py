@@ -16,7 +16,7 @@ from gateway.cli.wrong import Wrong
 from gateway.db.copying import Copied, Differs, NotEmpty, copy
 from gateway.db.migrate import StaleSchema, require_current
 from gateway.db.models import Boot
-from gateway.db.session import UNREACHABLE, Database, parse
+from gateway.db.session import UNREACHABLE, Database, parse, words_of
 from gateway.ledger import Ledger
 from gateway.serve_home import CannotServe, lock, prepare
 from gateway.settings import Settings
@@ -37,7 +37,7 @@ def copied(settings: Settings, url: str) -> list[Copied]:
     except (CannotServe, StaleSchema, NotEmpty, Differs) as error:
         raise Wrong(f"{error}; nothing was copied") from error
     except UNREACHABLE as error:
-        raise Wrong(f"a database does not answer: {error}; nothing was copied") from error
+        raise Wrong(f"a database cannot be used: {words_of(error)}; nothing was copied") from error
 
 
 async def _copied(settings: Settings, url: str) -> list[Copied]:
