@@ -347,3 +347,20 @@ async def test_lost_records_do_not_keep_the_expired_for_ever(redis_url: str) -> 
     assert await client.zcard(kept._keys.expires) == 0
     await client.aclose()
     await kept.close()
+
+
+async def test_a_redis_that_lets_nobody_in_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong password switched the cache off, and only a header of each answer said so: logs and start-up did not."""
+    with redis_server() as url:
+        one, raw = store(url), Redis.from_url(url)
+        await raw.config_set("requirepass", "a-secret-of-redis")
+        await one.start(lambda _: None)
+        await until(lambda: "Authentication required" in caplog.text)
+        await asyncio.sleep(2.5)  # several more tries
+        assert caplog.text.count("Redis does not answer as it should") == 1
+        await raw.config_set("requirepass", "")
+        await until(lambda: "Redis answers again" in caplog.text)
+        assert len(caplog.records) == 2
+        assert "a-secret-of-redis" not in caplog.text
+        await raw.aclose()
+        await one.close()
