@@ -7,10 +7,8 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
-
 from gateway.db.migrate import StaleSchema
-from gateway.db.session import UNREACHABLE
+from gateway.db.session import UNREACHABLE, told
 
 Send = Callable[[Any], Awaitable[None]]
 
@@ -27,9 +25,7 @@ class StartTrouble:
         try:
             yield
         except (StaleSchema, *UNREACHABLE) as error:
-            cause = error.orig if isinstance(error, DBAPIError) else error
-            words = (str(cause) or type(cause).__name__).splitlines()[0]
-            self._sentence = f"nearhit: cannot start: {words}. `nearhit doctor` says what to mend."
+            self._sentence = f"nearhit: cannot start: {told(error)}. `nearhit doctor` says what to mend."
             raise
 
     def told(self, send: Send) -> Send:

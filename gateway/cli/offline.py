@@ -18,7 +18,7 @@ from gateway.catalog import Catalog
 from gateway.cli.wrong import Wrong
 from gateway.control_plane import ControlPlane
 from gateway.db.migrate import StaleSchema
-from gateway.db.session import UNREACHABLE, Database
+from gateway.db.session import UNREACHABLE, Database, told
 from gateway.firstrun import AdminKey, installation_secret
 from gateway.ledger import Ledger
 from gateway.parts import aliases, build_store, offers
@@ -54,7 +54,7 @@ async def _services(settings: Settings, stack: AsyncExitStack) -> Services:
         await database.close()
         raise Wrong(str(error)) from error
     except UNREACHABLE as error:
-        raise Wrong(f"the database does not answer: {error}") from error
+        raise Wrong(f"the database does not answer: {told(error)}") from error
     stack.push_async_callback(database.close)
     tasks = Tasks()
     stack.push_async_callback(partial(tasks.finish, 1.0))

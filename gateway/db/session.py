@@ -56,7 +56,7 @@ _WRITER_PATIENCE = 8.0
 _READERS = 3
 _BLOCKING = "nearhit_blocking"
 _NICE = 10  # of the writing thread; Linux gives every thread a priority of its own
-_POSTGRES_CONNECTIONS = 6
+POSTGRES_CONNECTIONS = 6  # of each worker, at most
 _decode_json = msgspec.json.Decoder().decode
 _encode_json = msgspec.json.Encoder().encode
 
@@ -75,6 +75,17 @@ def parse(url: str) -> URL:
     if kind == "postgresql":
         return found.set(drivername="postgresql+asyncpg")
     raise ValueError(f"unknown kind of database {kind!r}: use sqlite:///FILE or postgresql://USER@HOST/NAME")
+
+
+def told(error: BaseException) -> str:
+    """What the database, or the way to it, says of a failure: one line, without the words of the libraries between."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    return (str(cause) or type(cause).__name__).splitlines()[0]
+
+
+def is_crowded(error: BaseException) -> bool:
+    """Whether PostgreSQL has given away all its connections (SQLSTATE 53300, too_many_connections)."""
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == "53300"
 
 
 def nothing(_: Connection) -> None:
@@ -237,7 +248,7 @@ def _postgres(url: URL) -> AsyncEngine:
     limits["jit"] = "off"  # compiling the sums of a page took eight times as long as running them
     engine = create_async_engine(
         url,
-        pool_size=_POSTGRES_CONNECTIONS,
+        pool_size=POSTGRES_CONNECTIONS,
         max_overflow=0,
         pool_timeout=_POOL_TIMEOUT,
         pool_use_lifo=True,

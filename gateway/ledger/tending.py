@@ -10,7 +10,7 @@ import structlog
 
 from gateway.db.session import UNREACHABLE
 from gateway.errors import Overloaded
-from gateway.ledger.book import Book, BootClosed
+from gateway.ledger.book import APART_SECONDS, Book, BootClosed
 from gateway.ledger.leases import Leases
 from gateway.ledger.recovery import Recovery
 from gateway.ledger.shipper import set_within
@@ -50,6 +50,7 @@ class Pulse:
         self._monotonic = monotonic
         self._there, self._heard = now(), monotonic()
         self._good_until = float("-inf")
+        self._apart = False
         self._tasks = tasks
         self._renewing: asyncio.Task[bool] | None = None
 
@@ -73,6 +74,17 @@ class Pulse:
         self._there, self.processes = await self._book.beat(self._boot, asked, self._oldest())
         self._heard = heard
         self._good_until = self._monotonic() + _LEASE_SECONDS
+        self._compare(asked)
+
+    def _compare(self, asked: float) -> None:
+        """Budgets and months go by the database's clock; prices, keys, sessions, kept answers by each host's own."""
+        ahead = asked - self._there
+        apart = abs(ahead) > APART_SECONDS
+        if apart and not self._apart:
+            log.warning("this host's clock is not the database's: set both (NTP)", seconds_ahead=round(ahead))
+        elif self._apart and not apart:
+            log.warning("this host's clock is the database's again")
+        self._apart = apart
 
     async def look_around(self) -> None:
         """Hear of processes that have begun since: with them, a refusal has to wait for what they can hand back."""

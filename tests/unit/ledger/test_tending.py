@@ -78,3 +78,28 @@ async def test_a_database_that_is_away_refuses_all_and_is_asked_again(pulse: Pul
     book.away = False
     await pulse.require()
     assert book.beats == 2
+
+
+async def test_a_clock_that_is_not_the_databases_is_told_of(
+    pulse: Pulse, clock: FrozenClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A host that was ten minutes ahead set prices that others refused for ten minutes, and nothing said why."""
+    pulse._book = cast("Book", Elsewhere(clock.now() - 600))
+    await pulse.beat()
+    await pulse.beat()
+    told = capsys.readouterr().out
+    assert told.count("not the database's") == 1
+    assert "seconds_ahead=600" in told
+    pulse._book = cast("Book", Elsewhere(clock.now() + 2))  # the way there and back
+    await pulse.beat()
+    assert "the database's again" in capsys.readouterr().out
+
+
+class Elsewhere:
+    """A database by whose clock it is `now`."""
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+
+    async def beat(self, *_: object) -> tuple[float, int]:
+        return self._now, 1
