@@ -8,7 +8,9 @@ from sqlalchemy.exc import OperationalError
 
 from gateway.errors import Overloaded
 from gateway.ledger.book import Book
-from gateway.ledger.tending import Pulse
+from gateway.ledger.leases import Leases
+from gateway.ledger.recovery import Recovery
+from gateway.ledger.tending import Pulse, Tender
 from gateway.tasks import Tasks
 from tests.clock import FrozenClock
 
@@ -103,3 +105,45 @@ class Elsewhere:
 
     async def beat(self, *_: object) -> tuple[float, int]:
         return self._now, 1
+
+
+async def test_an_outage_is_told_once_a_minute_and_not_with_every_try(
+    pulse: Pulse, book: SlowBook, clock: FrozenClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each worker wrote ten lines a second for as long as the database was away, and one more with each refusal."""
+    away = Away()
+    known = cast("Leases", away), cast("Recovery", away)
+    tender = Tender(pulse, *known, away.refresh, monotonic=clock.monotonic)
+    book.away = True
+    for _ in range(400):  # 100 s
+        clock.advance(0.25)
+        await tender.turn()
+        with pytest.raises(Overloaded):
+            await pulse.require()
+    told = capsys.readouterr().out
+    duties = ("duty=tend", "duty=_beat", "duty=refresh", "duty=recover", "no life sign could be given")
+    assert [told.count(duty) for duty in duties] == [2, 2, 2, 2, 2]
+    book.away = away.away = False
+    for _ in range(40):
+        clock.advance(0.25)
+        await tender.turn()
+    book.away = away.away = True
+    clock.advance(0.25)
+    await tender.turn()
+    assert "duty=tend" in capsys.readouterr().out  # another outage is told at once
+
+
+class Away:
+    """Duties that fail as long as the database is away."""
+
+    away = True
+
+    async def tend(self) -> None:
+        if self.away:
+            raise OperationalError("SELECT", {}, Exception("away"))
+
+    async def refresh(self) -> None:
+        await self.tend()
+
+    async def recover(self) -> None:
+        await self.tend()
