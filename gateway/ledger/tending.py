@@ -80,7 +80,7 @@ class Pulse:
         self._compare(asked)
 
     def _compare(self, asked: float) -> None:
-        """Budgets and months go by the database's clock; prices, keys, sessions, kept answers by each host's own."""
+        """What is in the database goes by its clock; what a request is charged and counted under by the host's."""
         ahead = asked - self._there
         apart = abs(ahead) > APART_SECONDS
         if apart and not self._apart:
