@@ -5,6 +5,7 @@ Does not know what listeners remember. Delivery is at least once; changes are id
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -15,6 +16,8 @@ from redis.exceptions import RedisError
 
 from cache.store import Change, StoreDown, VectorRow
 
+log = logging.getLogger("nearhit.cache")
+
 # About an hour of busy writing; who falls further behind starts over from the store.
 MAX_LENGTH = 20_000
 _BATCH = 512
@@ -22,6 +25,9 @@ _BLOCK_MS = 500
 _SLACK_MS = 2_000
 # Longer than Redis takes to start anew: an outage should not make every exact hit an upstream call at once.
 _TOUCH_SECONDS = 10.0
+_LONGEST_WHY = 200
+# Seconds between two outages that are told: one that comes and goes must not fill the log.
+_TOLD_EVERY = 60.0
 _FIELD = b"c"
 _START = b"0-0"
 _Items = list[tuple[bytes, dict[bytes, bytes]]]
@@ -52,7 +58,8 @@ def fields(worker: str, change: Change) -> dict[Any, Any]:
 class Follower:
     """Reads the stream for one process and tells `listen` what others did; `worker`'s own changes are skipped.
 
-    A process that is cut off from Redis alone does not hear what the others take back: `in_touch` says so.
+    A process that is cut off from Redis alone does not hear what the others take back: `in_touch` says so, and the
+    log, once when that begins and once when it ends, at most once a minute: this one asks also while nobody calls.
 
     `look` is awaited when it begins and at least every second: for what the stream does not tell.
     """
@@ -75,6 +82,8 @@ class Follower:
         self._monotonic = monotonic
         self._last: bytes | None = None
         self._heard: float | None = None
+        self._told: float | None = None  # when an outage was last told
+        self._owed = False  # whether its end is still to be told
 
     def in_touch(self) -> bool:
         """Whether the stream has been heard, if only to be silent, in the last seconds."""
@@ -96,9 +105,25 @@ class Follower:
                 until = asyncio.get_running_loop().time() + _BLOCK_MS / 1_000
                 while await self._read() and asyncio.get_running_loop().time() < until and not _is_cancelled():
                     pass
-            except (RedisError, OSError, TimeoutError, StoreDown):
+                self._answered()
+            except (RedisError, OSError, TimeoutError, StoreDown) as error:
                 if not _is_cancelled():
+                    self._failed(error)
                     await asyncio.sleep(pause)
+
+    def _failed(self, error: Exception) -> None:
+        cause, now = error.__cause__ or error, self._monotonic()
+        if self._owed or isinstance(cause, StoreDown):  # not asked at all: the next one who is allowed to ask knows why
+            return
+        if self._told is None or now - self._told >= _TOLD_EVERY:
+            self._told, self._owed = now, True
+            why = str(cause)[:_LONGEST_WHY] or type(cause).__name__
+            log.warning("Redis does not answer as it should (%s): the cache is gone around until it does", why)
+
+    def _answered(self) -> None:
+        if self._owed:
+            self._owed = False
+            log.warning("Redis answers again: the cache is used")
 
     async def since(self, position: str) -> list[Change] | None:
         """What was written after `position`. None when part of it is gone, or it cannot be understood."""

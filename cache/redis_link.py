@@ -5,7 +5,6 @@ itself is not held against Redis. Does not know what is asked.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -20,7 +19,6 @@ from cache.breaker import Breaker
 from cache.store import StoreDown
 
 T = TypeVar("T")
-log = logging.getLogger("nearhit.cache")
 
 LOOKUP_BUDGET = 0.05
 # Writes and whole partitions are off the path of a reply.
@@ -31,8 +29,6 @@ _CONNECTIONS = 64
 # When a budget is over, so many turns of the event loop are granted: in a herd the reply lies in the socket for long
 # before its turn comes. Where the loop is idle they take a fraction of a millisecond.
 _TURNS = 16
-# Seconds between two outages that are told: one that comes and goes must not fill the log.
-_TOLD_EVERY = 60.0
 
 
 class StoreFull(StoreDown):
@@ -53,8 +49,6 @@ class Link:
         self.slow = _client(url, _SLOW_TIMEOUT)
         self._places = asyncio.Semaphore(_CONNECTIONS)
         self._breaker = Breaker(monotonic=monotonic)
-        self._told: float | None = None  # when an outage was last told
-        self._owed = False  # whether its end is still to be told
 
     @property
     def is_down(self) -> bool:
@@ -71,30 +65,19 @@ class Link:
             async with _Within(budget), self._places:
                 found = await work()
         except (TimeoutError, RedisTimeoutError) as error:
-            self._failed(error)
+            self._breaker.fail()
             raise StoreDown("redis: timeout") from error
         except OutOfMemoryError as error:
             raise StoreFull("redis: out of memory") from error
         except (RedisConnectionError, OSError) as error:
-            self._failed(error, outright=True)
+            self._breaker.fail(outright=True)
             raise StoreDown("redis: unreachable") from error
         except RedisError as error:
             # It answered, if only to refuse (a read-only replica): no reason to stop asking.
             raise StoreDown(f"redis: {type(error).__name__}") from error
         if heals:
             self._breaker.succeed()
-            if self._owed:
-                self._owed = False
-                log.warning("redis answers again")
         return found
-
-    def _failed(self, error: Exception, *, outright: bool = False) -> None:
-        """An outage is told once, with its kind: a wrong password is mended otherwise than an absent host."""
-        self._breaker.fail(outright=outright)
-        now = self.monotonic()
-        if self._breaker.is_open and not self._owed and (self._told is None or now - self._told >= _TOLD_EVERY):
-            self._told, self._owed = now, True
-            log.warning("redis does not answer (%s): requests go on without what it keeps", type(error).__name__)
 
     async def close(self) -> None:
         await self.fast.aclose()

@@ -233,11 +233,11 @@ def build(settings: Settings) -> Worker:
     engines = build_engines(settings)
     transport = DirectTransport()
     providers = build_providers(settings, engines, encoder, transport, background)
-    prices = PriceBook(database, settings=settings, now=time.time)
+    prices = PriceBook(database, settings=settings, now=ledger.instant)
     catalog = build_catalog(settings, providers)
     check_limits(settings, catalog)
     telemetry = Telemetry(settings.telemetry, now=time.time, models=catalog.names())
-    keyring = Keyring(database, secret, now=time.time, monotonic=time.monotonic, admin_key=AdminKey(settings))
+    keyring = Keyring(database, secret, now=ledger.instant, monotonic=time.monotonic, admin_key=AdminKey(settings))
     cache_alerts = CacheAlerts(database, settings.alerts.channels, now=time.time)
 
     async def ask(model: str, messages: list[dict[str, object]]) -> str:
@@ -252,7 +252,7 @@ def build(settings: Settings) -> Worker:
         ledger=ledger,
         courier=Courier(database, channels(settings.alerts, time.time), now=time.time, random=random.random),
         cache_alerts=cache_alerts,
-        exports=Scheduler(database, settings.exports, statement_file, listed=prices.listed, now=time.time),
+        exports=Scheduler(database, settings.exports, statement_file, listed=prices.listed, now=ledger.instant),
         rates=_rates(database, ledger, catalog, background),
         prices=prices,
         keyring=keyring,
@@ -270,8 +270,8 @@ def build(settings: Settings) -> Worker:
         distilling=Distilling(
             settings.home / DISTILLED, frozenset(settings.distillation.projects), settings.distillation.max_size
         ),
-        files=Files(database, settings.kept, now=time.time),
-        responses=Responses(database, ledger.boot, settings.kept, now=time.time),
+        files=Files(database, settings.kept, now=ledger.instant),
+        responses=Responses(database, ledger.boot, settings.kept, now=ledger.instant),
     )
     return worker
 

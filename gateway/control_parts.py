@@ -56,7 +56,7 @@ def services_of(worker: "Worker") -> Services:
         ledger=worker.ledger,
         prices=worker.prices,
         rates=worker.rates,
-        now=time.time,
+        now=worker.ledger.instant,
         cache=worker.cache,
         engines=worker.engines,
         providers=worker.upstreams.providers,

@@ -50,7 +50,7 @@ class Plane(Struct, frozen=True, kw_only=True):
 def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
     """Nothing is started."""
     settings = worker.settings
-    once = Idempotency(worker.database, worker.ledger.boot, now=time.time, tasks=worker.answering)
+    once = Idempotency(worker.database, worker.ledger.boot, now=worker.ledger.instant, tasks=worker.answering)
     office = _office(worker, pipeline, once)
     edge = openai.Edge(
         gate=worker.gate,
@@ -100,7 +100,7 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
 
 def _background(worker: "Worker", edge: openai.Edge) -> Background:
     most = worker.settings.kept.project_responses
-    streams = Streams(worker.database, worker.responses, worker.answering, now=time.time, most=most)
+    streams = Streams(worker.database, worker.responses, worker.answering, now=worker.ledger.instant, most=most)
     return Background(edge, worker.responses, streams)
 
 
@@ -115,7 +115,7 @@ def _office(worker: "Worker", pipeline: Pipeline, once: Idempotency) -> Office:
         settings=kept,
         places=asyncio.Semaphore(kept.batch_in_flight),
         reach=Reach(catalog=worker.catalog, upstreams=worker.upstreams, attempts=attempts, ledger=worker.ledger),
-        now=time.time,
+        now=worker.ledger.instant,
     )
     sweeps = (worker.files.sweep, worker.responses.sweep, once.sweep)
     return Office(means, worker.ledger.boot, worker.answering, sweeps)
@@ -129,7 +129,7 @@ def _batch_desk(worker: "Worker", office: Office) -> batches.Desk:
         worker.keyring,
         settings.kept,
         settings.server,
-        now=time.time,
+        now=worker.ledger.instant,
         monotonic=time.monotonic,
     )
 

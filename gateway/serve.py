@@ -238,8 +238,11 @@ class Supervisor:
     # Waking up
 
     def _catch_signals(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup asks to outlive the terminal
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup asks to outlive the terminal
+            self._at_terminal = False
+        signal.signal(signal.SIGHUP, self._on_signal)  # then too: it is how workers have the others read the file again
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+            if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
         signal.signal(signal.SIGCHLD, _woken)
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)

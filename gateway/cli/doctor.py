@@ -116,7 +116,7 @@ def _gateway(settings: Settings) -> Finding:
 
 def _database(settings: Settings) -> Finding:
     from gateway.db.migrate import current, head, how_to_mend
-    from gateway.db.session import UNREACHABLE, words_of
+    from gateway.db.session import POSTGRES_CONNECTIONS, UNREACHABLE, is_crowded, words_of
     from gateway.firstrun import installation_secret
     from gateway.secret_proof import OTHER, differs
 
@@ -126,6 +126,8 @@ def _database(settings: Settings) -> Finding:
         found = asyncio.run(current(settings.database_url))
     except UNREACHABLE as error:
         mend = "start the database, or correct `database:`"
+        if is_crowded(error):
+            mend = f"raise max_connections of PostgreSQL; each worker takes up to {POSTGRES_CONNECTIONS}"
         return Finding("database", good=False, words=f"cannot be used: {words_of(error)}", mend=mend)
     other = False
     if found != head():
@@ -152,7 +154,8 @@ def _redis(settings: Settings) -> Finding:
             client.ping()
     except (redis.RedisError, OSError) as error:
         mend = "start Redis, or correct `redis:`"
-        return Finding("redis", good=False, words=f"does not answer ({type(error).__name__})", mend=mend)
+        why = str(error) or type(error).__name__
+        return Finding("redis", good=False, words=f"does not answer ({why})", mend=mend)
     return Finding("redis", good=True, words="answers")
 
 
@@ -229,11 +232,23 @@ def _unreachable(address: str, port: int | None = None) -> str:
     return ""
 
 
-def _clock(settings: Settings) -> Finding:  # noqa: ARG001 - every check is asked alike
-    """Windows and prices go by the calendar; a clock that was never set shows in its year."""
+def _clock(settings: Settings) -> Finding:
+    """Windows and prices go by the calendar. A clock that was never set shows in its year, others beside another."""
+    from gateway.db.session import UNREACHABLE
+    from gateway.ledger.book import APART_SECONDS, ahead
+
     year = time.gmtime().tm_year
-    good = _FIRST_YEAR <= year < _FIRST_YEAR + 50
-    return Finding("clock", good=good, words=f"it is {year}", mend="" if good else "set the clock (NTP)")
+    if not _FIRST_YEAR <= year < _FIRST_YEAR + 50:
+        return Finding("clock", good=False, words=f"it is {year}", mend="set the clock (NTP)")
+    try:
+        seconds = asyncio.run(ahead(settings.database_url, time.time)) if settings.database else 0.0
+    except UNREACHABLE:  # which the next line but one tells
+        seconds = 0.0
+    if abs(seconds) > APART_SECONDS:
+        words = f"{abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the database's"
+        mend = "set both (NTP): prices and usage of requests, and kept answers, go by this one"
+        return Finding("clock", good=False, words=words, mend=mend)
+    return Finding("clock", good=True, words=f"it is {year}")
 
 
 def _audit(settings: Settings) -> Finding:

@@ -41,6 +41,8 @@ def focus_export(
 def distillation_export(*, project: str, output: Output = None, options: Options = Options()) -> None:  # noqa: B008 - frozen
     """Prompts and answers of a project that consented, as JSON lines to train a smaller model on.
 
+    Each host keeps the lines it answered: of several, ask each.
+
     Parameters
     ----------
     project

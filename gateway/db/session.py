@@ -63,7 +63,7 @@ _WRITER_PATIENCE = 8.0
 _READERS = 3
 _BLOCKING = "nearhit_blocking"
 _NICE = 10  # of the writing thread; Linux gives every thread a priority of its own
-_POSTGRES_CONNECTIONS = 6
+POSTGRES_CONNECTIONS = 6  # of each worker, at most
 _decode_json = msgspec.json.Decoder().decode
 _encode_json = msgspec.json.Encoder().encode
 
@@ -85,6 +85,11 @@ def parse(url: str) -> URL:
     if kind == "postgresql":
         return found.set(drivername="postgresql+asyncpg")
     raise ValueError(f"unknown kind of database {kind!r}: use sqlite:///FILE or postgresql://USER@HOST/NAME")
+
+
+def is_crowded(error: BaseException) -> bool:
+    """Whether PostgreSQL has given away all its connections (SQLSTATE 53300, too_many_connections)."""
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == "53300"
 
 
 def nothing(_: Connection) -> None:
@@ -247,7 +252,7 @@ def _postgres(url: URL) -> AsyncEngine:
     limits["jit"] = "off"  # compiling the sums of a page took eight times as long as running them
     engine = create_async_engine(
         url,
-        pool_size=_POSTGRES_CONNECTIONS,
+        pool_size=POSTGRES_CONNECTIONS,
         max_overflow=0,
         pool_timeout=_POOL_TIMEOUT,
         pool_use_lifo=True,

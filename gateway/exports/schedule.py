@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import structlog
 from msgspec import Struct
-from sqlalchemy import insert, select, update
+from sqlalchemy import select, update
 from sqlalchemy.engine import Connection
 
 from gateway.db.models import ExportRun, MonthSeal
@@ -25,6 +25,7 @@ from gateway.exports.focus import Listed
 from gateway.exports.focus_file import Wanted, write_focus
 from gateway.exports.plain import COLUMNS, entries_between, entries_of_month
 from gateway.exports.sinks import sink
+from gateway.ledger.balances import insert_once
 from gateway.ledger.shipper import set_within
 from gateway.ledger.statement import statement
 from policies.periods import day_span, month_around, next_due
@@ -180,7 +181,10 @@ def _take(connection: Connection, name: str, every: Any, closed: list[str] | Non
         period = next_due(every, None, now) if closed is None else (closed[-1] if closed else _NONE_YET)
         if period is not None:
             over, blank = now if period == _NONE_YET else None, list[str]()
-            connection.execute(insert(ExportRun).values(name=name, period=period, began=now, ended=over, files=blank))
+            begun = {"name": name, "period": period, "began": now, "ended": over, "files": blank}
+            dialect = "sqlite" if connection.dialect.name == "sqlite" else "postgresql"
+            if connection.execute(insert_once(dialect, ExportRun), [begun]).rowcount == 0:
+                return None  # another process found no row either, and was first
         return period or None
     if row.ended is None:
         period = row.period if now - row.began >= _TAKEN_SECONDS else None

@@ -5,7 +5,7 @@ A lease is changed only while it still is what the caller believes (compare and 
 answer says how things stand now, so a caller whose last reply was lost simply learns what had happened.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -30,6 +30,7 @@ from gateway.ledger.balances import (
 from policies.budget import lease_amount
 
 _ALIVE_SECONDS = 90.0
+APART_SECONDS = 30.0  # between two clocks that are called different: many times a question and its answer
 
 
 class BootClosed(Exception):
@@ -68,13 +69,9 @@ class Book:
         return await self._database.transact(self._open_boot, {"id": boot, "host": host, "journalled": journalled}, now)
 
     def _open_boot(self, connection: Connection, row: dict[str, object], now: float) -> float:
-        instant = self._clock(connection, now)
+        instant = _clock(connection, now)
         connection.execute(self._add_boot, [row | {"started": instant, "seen": instant}])
         return instant
-
-    def _clock(self, connection: Connection, now: float) -> float:
-        """The database's: who is gone may not depend on which host looks. SQLite has none but this host's."""
-        return now if self._database.dialect == "sqlite" else float(connection.scalar(_CLOCK) or now)
 
     async def beat(self, boot: str, now: float, oldest: float | None = None) -> tuple[float, int]:
         """Note that `boot` lives, and since when its oldest attempt waits to be posted.
@@ -84,7 +81,7 @@ class Book:
         return await self._database.transact(self._beat, boot, now, oldest)
 
     def _beat(self, connection: Connection, boot: str, now: float, oldest: float | None) -> tuple[float, int]:
-        instant = self._clock(connection, now)
+        instant = _clock(connection, now)
         alive = update(Boot).where(Boot.id == boot, Boot.closed.is_(None)).values(seen=instant, oldest=oldest)
         if connection.execute(alive).rowcount == 0:
             raise BootClosed(boot)
@@ -109,7 +106,7 @@ class Book:
     async def close_silent(self, now: float) -> None:
         """Close boots that are gone and kept no journal: nobody will ever learn what they had in flight."""
         async with self._database.read() as connection:
-            instant = await connection.run_sync(self._clock, now)
+            instant = await connection.run_sync(_clock, now)
             gone = select(Boot.id).where(
                 Boot.closed.is_(None), Boot.journalled.is_(False), Boot.seen <= instant - _ALIVE_SECONDS
             )
@@ -187,6 +184,22 @@ class Book:
         async with self._database.read() as connection:
             rows = await connection.execute(_WANTED, {"names": list(names), "since": since})
             return [row[0] for row in rows]
+
+
+async def ahead(url: str, now: Callable[[], float]) -> float:
+    """How many seconds this host's clock, `now`, is ahead of that of a database. Raises UNREACHABLE."""
+    database = Database(url)
+    try:
+        async with database.read() as connection:
+            asked = now()
+            return asked - await connection.run_sync(_clock, asked)
+    finally:
+        await database.close()
+
+
+def _clock(connection: Connection, now: float) -> float:
+    """The database's: who is gone may not depend on which host looks. SQLite has none but this host's."""
+    return now if connection.dialect.name == "sqlite" else float(connection.scalar(_CLOCK) or now)
 
 
 def _new_lease(boot: str, name: str) -> dict[str, object]:

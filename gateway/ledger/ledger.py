@@ -98,7 +98,7 @@ class Ledger:
         self.waiting = self._shipper.waiting
         self._recorder = Recorder(database, explain_days=settings.telemetry.explain_days, now=now)
         self._recovery = Recovery(database, self._book, posts, journal_dir, now=now)
-        self._retention = Retention(database, kept(settings), now=now)
+        self._retention = Retention(database, kept(settings), now=self._pulse.instant)
         self.instant = self._pulse.instant
         self._tender = Tender(self._pulse, self._leases, self._recovery, self._refresh, monotonic=monotonic)
         self._rates: dict[str, Rates] = {}

@@ -10,7 +10,7 @@ import structlog
 
 from gateway.db.session import UNREACHABLE
 from gateway.errors import Overloaded
-from gateway.ledger.book import Book, BootClosed
+from gateway.ledger.book import APART_SECONDS, Book, BootClosed
 from gateway.ledger.leases import Leases
 from gateway.ledger.recovery import Recovery
 from gateway.ledger.shipper import set_within
@@ -22,6 +22,7 @@ _TURN_SECONDS = 0.25
 _BEAT_SECONDS = 8.0  # so that leases outlast an outage of a minute, whenever it begins
 _RECOVER_SECONDS = 2.0
 _REFRESH_SECONDS = 2.0
+_QUIET_SECONDS = 60.0  # between two lines about the same failure, which may come four times a second for hours
 _LEASE_SECONDS = 72.0  # four fifths of the time after which a silent boot counts as lost
 
 
@@ -50,6 +51,8 @@ class Pulse:
         self._monotonic = monotonic
         self._there, self._heard = now(), monotonic()
         self._good_until = float("-inf")
+        self._apart = False
+        self._quiet_until = float("-inf")
         self._tasks = tasks
         self._renewing: asyncio.Task[bool] | None = None
 
@@ -73,6 +76,18 @@ class Pulse:
         self._there, self.processes = await self._book.beat(self._boot, asked, self._oldest())
         self._heard = heard
         self._good_until = self._monotonic() + _LEASE_SECONDS
+        self._quiet_until = float("-inf")
+        self._compare(asked)
+
+    def _compare(self, asked: float) -> None:
+        """What is in the database goes by its clock; what a request is charged and counted under by the host's."""
+        ahead = asked - self._there
+        apart = abs(ahead) > APART_SECONDS
+        if apart and not self._apart:
+            log.warning("this host's clock is not the database's: set both (NTP)", seconds_ahead=round(ahead))
+        elif self._apart and not apart:
+            log.warning("this host's clock is the database's again")
+        self._apart = apart
 
     async def look_around(self) -> None:
         """Hear of processes that have begun since: with them, a refusal has to wait for what they can hand back."""
@@ -96,7 +111,9 @@ class Pulse:
         try:
             await self.beat()
         except (BootClosed, *UNREACHABLE) as error:
-            log.warning("no life sign could be given", error=repr(error)[:300])
+            if self._monotonic() >= self._quiet_until:
+                self._quiet_until = self._monotonic() + _QUIET_SECONDS
+                log.warning("no life sign could be given: budgets cannot be spent", error=repr(error)[:300])
             return False
         return True
 
@@ -124,6 +141,7 @@ class Tender:
             (_RECOVER_SECONDS, recovery.recover),
         ]
         self._due = [started + every for every, _ in self._duties]
+        self._quiet_until: dict[int, float] = {}  # of duties that fail
 
     def add(self, refresh: Callable[[], Awaitable[object]]) -> None:
         """One more duty of the kind that follows other processes."""
@@ -131,7 +149,7 @@ class Tender:
         self._due.append(self._monotonic() + _REFRESH_SECONDS)
 
     async def turn(self) -> None:
-        """Do what is due; a failure is logged and tried again when it is due the next time."""
+        """Do what is due. A failure is logged, once a minute while it lasts, and tried again when it is due again."""
         for i, (every, duty) in enumerate(self._duties):
             if self._monotonic() < self._due[i]:
                 continue
@@ -141,7 +159,11 @@ class Tender:
             except BootClosed:
                 log.error("this process's leases were taken over by a recovery; it must be restarted")
             except UNREACHABLE as error:
-                log.warning("ledger upkeep failed", duty=duty.__name__, error=repr(error)[:300])
+                if self._monotonic() >= self._quiet_until.get(i, float("-inf")):
+                    self._quiet_until[i] = self._monotonic() + _QUIET_SECONDS
+                    log.warning("ledger upkeep failed", duty=duty.__name__, error=repr(error)[:300])
+            else:
+                self._quiet_until.pop(i, None)
 
     async def run(self, stopping: asyncio.Event) -> None:
         while not await set_within(stopping, _TURN_SECONDS):

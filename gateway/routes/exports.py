@@ -111,7 +111,10 @@ async def entries_answer(services: Services, month: str, team: str | None, form:
 
 @get("/distillation", opt={"role": "admin"}, summary="Prompts and answers of a project that consented")
 async def distillation(caller: CallerDep, project: Annotated[str, QueryParameter(max_length=200)]) -> Stream:
-    """One JSON object per line: `messages` with the answer as the last. Who exported is told to the audit log."""
+    """One JSON object per line: `messages` with the answer as the last. Who exported is told to the audit log.
+
+    Each host keeps the lines it answered: of several, ask each.
+    """
     services = caller.services
     own_team(caller.principal, project.partition("/")[0])
     if project not in services.settings.distillation.projects:

@@ -23,6 +23,7 @@ from gateway.services import Services
 
 ADMIN_KEY_ID = "admin"
 _MOST_MODELS = 200
+_NOTHING = (b"", b"{}", b"null")  # bodies of clients that always send one
 Overlap = Annotated[str, QueryParameter(description="how long the old secret works on: 1h, 24h, at most 30d")]
 
 
@@ -172,8 +173,12 @@ async def revoke_key(caller: CallerDep, key_id: FromPath[str]) -> KeyView:
 async def rotate_key(caller: CallerDep, key_id: FromPath[str], overlap: Overlap = "0m") -> KeyMade:
     """The id stays, so budgets and usage go on. The old secret stops working, after `overlap` if that is given.
 
-    `admin` renews the admin key, whose old text stops at once.
+    `admin` renews the admin key, whose old text stops at once. Anything else that comes with the request is
+    refused: left out of account, what was meant to give applications time would stop them all.
     """
+    caller.asks_only("overlap")
+    if (await caller.request.body()).strip() not in _NOTHING:
+        raise InvalidRequest("Nothing is read from a body here: `overlap` is a query parameter (`?overlap=24h`).")
     if key_id != ADMIN_KEY_ID:
         return await renew(caller, key_id, shapes.duration(overlap, param="overlap"))
     services = caller.services

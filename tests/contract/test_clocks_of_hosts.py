@@ -1,13 +1,17 @@
 """Hosts whose clocks are wrong: who is gone is a matter of the database's time, which all of them share."""
 
 import time
+from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
 from gateway.db.session import Database
 from gateway.ledger.balances import Windows
 from gateway.ledger.book import Book, BootClosed
 from tests.empty_database import fresh_postgres
+from tests.live import Live, live, settings
 
 AHEAD = 1_000.0  # seconds, many times as long as a process may be silent
 
@@ -40,3 +44,29 @@ async def test_a_process_without_a_journal_that_is_silent_is_closed(postgres_url
     with pytest.raises(BootClosed):
         await book.beat("gone", time.time())
     await database.close()
+
+
+async def test_what_hosts_share_is_dated_and_ends_by_the_databases_clock(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that was ahead set prices others refused, ended their sessions, and pruned what was to be kept."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + AHEAD)
+    url = await fresh_postgres(postgres_url)
+    async with live(settings(tmp_path, database=url, cache={"mode": "off"})) as host:
+        prices = {"input_usd": "1", "output_usd": "2"}
+        await _sent(host, "PUT", "/api/v1/prices/up/later", json=prices)
+        begins = next(row.effective_from for row in host.services.prices.overrides() if row.model == "later")
+        form = aiohttp.FormData({"purpose": "batch"})
+        form.add_field("file", b"{}", filename="in.jsonl")
+        made = await _sent(host, "POST", "/v1/files", data=form)
+        retention: Any = host.services.ledger._retention
+        for told in (begins, made["created_at"], host.services.now(), retention._now()):
+            assert abs(told - real()) < AHEAD / 2
+
+
+async def _sent(host: Live, method: str, path: str, **sent: Any) -> Any:
+    headers = {"authorization": "Bearer sk-test-admin-key-of-some-length"}
+    async with host.client.request(method, host.url + path, headers=headers, **sent) as answer:
+        assert answer.status == 200, await answer.text()
+        return await answer.json()

@@ -14,6 +14,7 @@ import pytest
 from gateway.scripted_calls import Options
 from gateway.scripted_server import ScriptedServer
 from tests.e2e.process import Process, new_key, serving_lightly
+from tests.waiting import until
 
 ADMIN = {"authorization": "Bearer sk-e2e-admin-key-long-enough"}
 HI = [{"role": "user", "content": "Tell me a long story."}]
@@ -111,3 +112,23 @@ async def test_a_file_that_is_gone_or_empty_takes_nothing_away(tmp_path: Path, n
         process.process.send_signal(signal.SIGHUP)  # the same by signal, which nobody answers
         file.write_text(written + "# the same\n")
         assert (await client.post("/api/v1/config/reload", headers=ADMIN)).json()["changed"] == []
+
+
+async def test_a_gateway_under_nohup_reads_its_file_again_too(tmp_path: Path) -> None:
+    """SIGHUP was ignored there: a reload over HTTP was called done, and one of several workers had done it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        async with _slow(tmp_path) as process, httpx.AsyncClient(base_url=process.url, timeout=60) as client:
+            file = tmp_path / "nearhit.yaml"
+            file.write_text(
+                file.read_text().replace("models: {", "models: {later: {route: [up/scripted], free: true}, ")
+            )
+            process.process.send_signal(signal.SIGHUP)
+
+            async def known() -> bool:
+                models = (await client.get("/v1/models", headers=ADMIN)).json()["data"]
+                return "later" in [model["id"] for model in models]
+
+            await until(known)
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,5 +1,6 @@
 """`nearhit doctor`, part by part: each one broken, found, and with words that say how it is mended."""
 
+import asyncio
 import os
 import socket
 import sqlite3
@@ -9,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from gateway.cli import doctor
@@ -200,3 +202,37 @@ def test_a_clock_that_was_never_set(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert doctor._clock(made(tmp_path / "home")).good
     monkeypatch.setattr(time, "gmtime", lambda: time.struct_time((1970, 1, 1, 0, 0, 0, 3, 1, 0)))
     assert "NTP" in doctor._clock(made(tmp_path / "home")).mend
+
+
+def test_a_clock_that_is_not_the_databases(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A price that was set on such a host was in force nowhere else for as long, and the year was right."""
+    settings = made(tmp_path / "home", database=postgres_url)
+    assert doctor._clock(settings).good
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 600)
+    assert "600 s ahead of the database's" in doctor._clock(settings).words
+    monkeypatch.setattr(time, "time", lambda: real() - 600)
+    found = doctor._clock(settings)
+    assert (found.good, "600 s behind" in found.words, "NTP" in found.mend) == (False, True, True)
+
+
+def test_a_database_says_itself_what_is_wrong(tmp_path: Path, postgres_url: str) -> None:
+    """`does not answer (DBAPIError)` was all that was said of a wrong name, and of one with no connection left."""
+    absent = doctor._database(made(tmp_path / "home", database=postgres_url.replace("/postgres", "/nowhere")))
+    assert absent.words == 'cannot be used: database "nowhere" does not exist'
+    limited = "ALTER DATABASE crowded CONNECTION LIMIT 0; ALTER USER someone NOSUPERUSER"
+    for statement in ("CREATE DATABASE crowded", "CREATE USER someone", *limited.split("; ")):
+        execute(postgres_url, statement)
+    crowded = postgres_url.replace("/postgres", "/crowded").replace("nearhit@", "someone@")
+    found = doctor._database(made(tmp_path / "home", database=crowded))
+    assert "too many connections" in found.words
+    assert "max_connections" in found.mend
+
+
+def execute(url: str, statement: str) -> None:
+    async def run() -> None:
+        connection = await asyncpg.connect(url)
+        await connection.execute(statement)
+        await connection.close()
+
+    asyncio.run(run())

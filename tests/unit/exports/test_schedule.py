@@ -9,11 +9,12 @@ import pytest
 from pydantic import ValidationError
 
 from gateway.db.session import Database
-from gateway.exports.schedule import Scheduler, runs
+from gateway.exports.schedule import Scheduler, _take, runs
 from gateway.ledger.closing import Months
 from gateway.settings import ExportSettings
 from policies.money import Usage
 from tests.clock import FrozenClock
+from tests.empty_database import fresh_postgres
 from tests.unit.exports.books import at, entry, post
 
 USAGE = Usage(prompt=1_000, completion=300)
@@ -125,3 +126,16 @@ def test_an_export_that_cannot_be_written_is_no_configuration(tmp_path: Path, wr
     """Found at the start, not in the night."""
     with pytest.raises(ValidationError):
         ExportSettings.model_validate({"name": "f", "folder": str(tmp_path), **wrong})
+
+
+async def test_the_first_run_of_an_export_is_taken_by_one_of_two_hosts(postgres_url: str) -> None:
+    """No row is there that could be locked, so the one who came second logged `exports wait for the database`."""
+    database = Database(await fresh_postgres(postgres_url))
+    await database.start()
+    taking = ("books", "day", None, at(2026, 10, 30, 6))
+    async with database.begin() as first:
+        assert await first.run_sync(_take, *taking) == "2026-10-29"
+        second = asyncio.get_running_loop().create_task(database.transact(_take, *taking))
+        await asyncio.sleep(0.1)  # it has found no row, and waits for this transaction
+    assert await second is None
+    await database.close()

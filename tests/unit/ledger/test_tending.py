@@ -8,7 +8,9 @@ from sqlalchemy.exc import OperationalError
 
 from gateway.errors import Overloaded
 from gateway.ledger.book import Book
-from gateway.ledger.tending import Pulse
+from gateway.ledger.leases import Leases
+from gateway.ledger.recovery import Recovery
+from gateway.ledger.tending import Pulse, Tender
 from gateway.tasks import Tasks
 from tests.clock import FrozenClock
 
@@ -78,3 +80,70 @@ async def test_a_database_that_is_away_refuses_all_and_is_asked_again(pulse: Pul
     book.away = False
     await pulse.require()
     assert book.beats == 2
+
+
+async def test_a_clock_that_is_not_the_databases_is_told_of(
+    pulse: Pulse, clock: FrozenClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A host that was ten minutes ahead set prices that others refused for ten minutes, and nothing said why."""
+    pulse._book = cast("Book", Elsewhere(clock.now() - 600))
+    await pulse.beat()
+    await pulse.beat()
+    told = capsys.readouterr().out
+    assert told.count("not the database's") == 1
+    assert "seconds_ahead=600" in told
+    pulse._book = cast("Book", Elsewhere(clock.now() + 2))  # the way there and back
+    await pulse.beat()
+    assert "the database's again" in capsys.readouterr().out
+
+
+class Elsewhere:
+    """A database by whose clock it is `now`."""
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+
+    async def beat(self, *_: object) -> tuple[float, int]:
+        return self._now, 1
+
+
+async def test_an_outage_is_told_once_a_minute_and_not_with_every_try(
+    pulse: Pulse, book: SlowBook, clock: FrozenClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each worker wrote ten lines a second for as long as the database was away, and one more with each refusal."""
+    away = Away()
+    known = cast("Leases", away), cast("Recovery", away)
+    tender = Tender(pulse, *known, away.refresh, monotonic=clock.monotonic)
+    book.away = True
+    for _ in range(400):  # 100 s
+        clock.advance(0.25)
+        await tender.turn()
+        with pytest.raises(Overloaded):
+            await pulse.require()
+    told = capsys.readouterr().out
+    duties = ("duty=tend", "duty=_beat", "duty=refresh", "duty=recover", "no life sign could be given")
+    assert [told.count(duty) for duty in duties] == [2, 2, 2, 2, 2]
+    book.away = away.away = False
+    for _ in range(40):
+        clock.advance(0.25)
+        await tender.turn()
+    book.away = away.away = True
+    clock.advance(0.25)
+    await tender.turn()
+    assert "duty=tend" in capsys.readouterr().out  # another outage is told at once
+
+
+class Away:
+    """Duties that fail as long as the database is away."""
+
+    away = True
+
+    async def tend(self) -> None:
+        if self.away:
+            raise OperationalError("SELECT", {}, Exception("away"))
+
+    async def refresh(self) -> None:
+        await self.tend()
+
+    async def recover(self) -> None:
+        await self.tend()
