@@ -2,8 +2,8 @@
 
 Learns from groups of the project's own writing (`data/groups/*.jsonl`): a wording, three or four others for which the
 same answer is right, four near misses; and from pairs of its own (`--pairs`: a, b, label, tag by tabs). What is learned
-are low-rank changes of every layer, its biases and norms, and a small head, by cross-entropy. About forty minutes on
-two cores. The same seed gives the same file but for what threads round otherwise.
+are low-rank changes of every layer, its biases and norms, and a small head, by cross-entropy. One to two hours on two
+cores. The same seed gives the same file but for what threads round otherwise.
 Knows the data and the recipe. Does not know what a reading is used for.
 """
 
@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -27,9 +28,8 @@ from cache import priors, weights
 from cache.bench.data import Unreadable, read_pairs
 from cache.bench.vectors import Embedder
 from cache.training.reading_form import Reader, artefact, restore
+from cache.training.reading_left import Labelled, Remaining, Texts
 
-Texts = tuple[str, str]
-Labelled = tuple[Texts, bool]
 _BATCH, _SORTED = 32, 1_024
 _CLIP = 1.0
 
@@ -50,7 +50,8 @@ class Group(Struct, frozen=True):
 
 class Pass(Struct, frozen=True, kw_only=True):
     """Once through the recipe: `files` of groups (empty: all), so many `alike` and `unlike` pairs of each per epoch,
-    near ones oftener where `chosen`; `smooth`: how far labels are taken from certain."""
+    near ones oftener where `chosen`; `left`: of those that rules leave to the reader (`cache.training.reading_left`).
+    `smooth`: how far labels are taken from certain."""
 
     files: tuple[str, ...] = ()
     epochs: int
@@ -58,6 +59,7 @@ class Pass(Struct, frozen=True, kw_only=True):
     alike: int
     unlike: int
     chosen: bool = False
+    left: bool = False
     smooth: float = 0.0
     drop: float = 0.1
     decay: float = 0.01
@@ -69,12 +71,14 @@ _FIRST = ("w1", "w2", "w5", "w6", "w7")
 _SECOND = (*_FIRST, "w3", "w4", "w8", "w9", "w10", "w12")
 _THIRD = (*_SECOND, "w11", "w13", "w14", "w15")
 _FOURTH = (*_THIRD, "w19", "w20", "w21", "w22", "w23", "w24")
+_FIFTH = (*_FOURTH, "roles")
 # Each goes on from the one before, when more had been written.
 RECIPE = (
     Pass(files=_FIRST, epochs=3, rate=1e-3, alike=5, unlike=7),
     Pass(files=_SECOND, epochs=2, rate=7e-4, alike=4, unlike=6, chosen=True, smooth=0.02),
     Pass(files=_THIRD, epochs=1, rate=6e-4, alike=5, unlike=8, chosen=True, smooth=0.02),
     Pass(files=_FOURTH, epochs=2, rate=7e-4, alike=4, unlike=5, chosen=True, smooth=0.02),
+    Pass(files=_FIFTH, epochs=4, rate=4e-4, alike=10, unlike=10, left=True, smooth=0.02),
 )
 RANK = 16
 
@@ -141,7 +145,25 @@ class Batches:
                 yield rows, torch.tensor([float(pairs[i][1]) for i in chosen])
 
 
-def teach(reader: Reader, sampler: Sampler, batches: Batches, plan: Pass) -> None:
+class Samples(Protocol):
+    """What an epoch is made of."""
+
+    def epoch(self, alike: int, unlike: int) -> list[Labelled]: ...
+
+
+def samples(plan: Pass, pairs: Sequence[Labelled], embedder: Embedder, seed: int) -> Samples:
+    """The pairs of one pass of the recipe, and the given ones besides."""
+    held = groups(plan.files)
+    if not plan.left:
+        return Sampler(held, pairs, embedder if plan.chosen else None, seed)
+    whole = [
+        [(texts, same) for kind, same in zip(group.pairs(), (True, False), strict=True) for texts in kind]
+        for group in held
+    ]
+    return Remaining([*whole, *([pair] for pair in pairs)], embedder, seed)
+
+
+def teach(reader: Reader, sampler: Samples, batches: Batches, plan: Pass) -> None:
     """One pass of the recipe; tells how it goes on standard error."""
     steps = plan.epochs * len(list(batches.of(sampler.epoch(plan.alike, plan.unlike))))
     learned = [parameter for parameter in reader.parameters() if parameter.requires_grad]
@@ -153,8 +175,7 @@ def teach(reader: Reader, sampler: Sampler, batches: Batches, plan: Pass) -> Non
     reader.train()
     for _ in range(plan.epochs):
         for rows, same in batches.of(sampler.epoch(plan.alike, plan.unlike)):
-            with torch.autocast("cpu", torch.bfloat16):
-                said = reader(rows, plan.drop)
+            said = reader(rows, plan.drop)  # in float32: a core without bfloat16 of its own takes eight times as long
             loss = binary_cross_entropy_with_logits(said, same * (1.0 - 2.0 * plan.smooth) + plan.smooth)
             optimizer.zero_grad()
             loss.backward()
@@ -188,8 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         restore(reader, load_file(options.held))
     embedder, batches = Embedder(options.cache), Batches(folder)
     for plan in RECIPE[-1:] if options.held else RECIPE:
-        sampler = Sampler(groups(plan.files), pairs, embedder if plan.chosen else None, options.seed)
-        teach(reader, sampler, batches, plan)
+        teach(reader, samples(plan, pairs, embedder, options.seed), batches, plan)
     out.write_bytes(save(artefact(reader)))
     sys.stdout.write(f"{out}: {out.stat().st_size} bytes\n")
     return 0

@@ -176,7 +176,6 @@ async def rotate_key(caller: CallerDep, key_id: FromPath[str], overlap: Overlap 
     `admin` renews the admin key, whose old text stops at once. Anything else that comes with the request is
     refused: left out of account, what was meant to give applications time would stop them all.
     """
-    caller.asks_only("overlap")
     if (await caller.request.body()).strip() not in _NOTHING:
         raise InvalidRequest("Nothing is read from a body here: `overlap` is a query parameter (`?overlap=24h`).")
     if key_id != ADMIN_KEY_ID:

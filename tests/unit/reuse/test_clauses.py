@@ -10,7 +10,7 @@ from policies.reuse.clauses import clauses, parts_exchanged
 from policies.reuse.facts import analyse
 from policies.reuse.guards import order
 
-GROUPS = Path(__file__).parents[2] / "data" / "role_groups.jsonl"
+GROUPS = Path(__file__).parents[3] / "cache" / "training" / "data" / "groups" / "roles.jsonl"
 
 EXCHANGED = [
     ("Whom did Alexander the Great teach?", "By whom was Alexander the Great taught?"),
