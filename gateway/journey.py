@@ -14,6 +14,7 @@ from cache.types import Hit, Looked, Miss, Query, Uncacheable
 from cache.verify import ticket
 from gateway.call import Call, Computed, Outcome
 from gateway.catalog import Route
+from gateway.errors import GatewayError
 from gateway.flights import Flight, Landing, Step
 from gateway.ledger import Ledger
 from gateway.reading import Reading
@@ -62,6 +63,10 @@ class Journey(Struct, kw_only=True):
     spent: bool = False
     postponed: bool = False
     turn: Turn | None = None
+
+    def fail(self, error: GatewayError) -> None:
+        """Note that the client is told this instead of an answer."""
+        self.outcome.status, self.outcome.error = error.http_status, error.code or error.type
 
 
 class Answer(Struct, kw_only=True):

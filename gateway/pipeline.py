@@ -30,10 +30,7 @@ class Pipeline:
         self._fetching = Fetching(parts)
 
     async def complete(self, call: Call, client: Client) -> Answer:
-        """Answer `call`; raises GatewayError until the first chunk.
-
-        The client is watched from before a wait that may be long: one that goes away then cancels this task.
-        """
+        """Answer `call`; raises GatewayError until the first chunk. A client that leaves during a wait cancels this."""
         self._parts.telemetry.entered()
         journey = begin(call)
         try:
@@ -52,15 +49,14 @@ class Pipeline:
             return kept
         except GatewayError as error:
             error.spent = error.spent or journey.spent
-            journey.outcome.status, journey.outcome.error = error.http_status, error.code or error.type
+            journey.fail(error)
             journey.postponed = call.background and call.given is None and comes_again(error)
             self._parts.recorder.record(journey)
             raise
         except asyncio.CancelledError:
             journey.outcome.client_gone = client.gone
-            if not client.gone:  # it outlasts the server's drain, and is told so
-                stopping = Stopping()
-                journey.outcome.status, journey.outcome.error = stopping.http_status, stopping.code
+            if not client.gone:  # it outlasts the server's drain
+                journey.fail(Stopping())
             self._parts.recorder.record(journey)
             raise
         finally:
