@@ -29,6 +29,7 @@ from gateway.auth import Keyring
 from gateway.batches.office import Office
 from gateway.cache_alerts import CacheAlerts
 from gateway.catalog import Catalog
+from gateway.charging import Charging
 from gateway.cheaper import Cheaper
 from gateway.clock import steady
 from gateway.control_parts import reloader_of, services_of
@@ -325,6 +326,7 @@ def pipeline_of(worker: Worker) -> Pipeline:
     return Pipeline(
         Parts(
             catalog=worker.catalog,
+            charging=Charging(worker.upstreams, worker.prices),
             asking=asking,
             cache=worker.cache,
             flights=flights,
