@@ -86,6 +86,7 @@ from gateway.start_trouble import StartTrouble
 from gateway.tasks import Tasks
 from gateway.telemetry import Standing, Telemetry
 from gateway.transport.direct import DirectTransport
+from gateway.transport.proxies import of_environment
 from gateway.upstreams import Upstreams
 from gateway.watchdog import Watchdog
 from policies.money import nano
@@ -232,7 +233,7 @@ def build(settings: Settings) -> Worker:
     )
     encoder = build_encoder(settings)
     engines = build_engines(settings)
-    transport = DirectTransport()
+    transport = DirectTransport(proxies=of_environment())
     providers = build_providers(settings, engines, encoder, transport, background)
     prices = PriceBook(database, settings=settings, now=time.time)
     catalog = build_catalog(settings, providers)

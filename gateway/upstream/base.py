@@ -98,6 +98,7 @@ class Upstream(ABC):
         self._now = means.now
         self._heard = Heard(self.limits)
         check_secrecy(name, base, credential, config.headers, config.plain_http)
+        means.transport.check(base)
         self._headers = {
             **config.headers,
             **credential.headers_for(base),
