@@ -29,6 +29,7 @@ from gateway.auth import Keyring
 from gateway.batches.office import Office
 from gateway.cache_alerts import CacheAlerts
 from gateway.catalog import Catalog
+from gateway.charging import Charging
 from gateway.cheaper import Cheaper
 from gateway.clock import steady
 from gateway.control_parts import reloader_of, services_of
@@ -85,6 +86,7 @@ from gateway.start_trouble import StartTrouble
 from gateway.tasks import Tasks
 from gateway.telemetry import Standing, Telemetry
 from gateway.transport.direct import DirectTransport
+from gateway.transport.proxies import of_environment
 from gateway.upstreams import Upstreams
 from gateway.watchdog import Watchdog
 from policies.money import nano
@@ -231,7 +233,7 @@ def build(settings: Settings) -> Worker:
     )
     encoder = build_encoder(settings)
     engines = build_engines(settings)
-    transport = DirectTransport()
+    transport = DirectTransport(proxies=of_environment())
     providers = build_providers(settings, engines, encoder, transport, background)
     prices = PriceBook(database, settings=settings, now=ledger.instant)
     catalog = build_catalog(settings, providers)
@@ -325,6 +327,7 @@ def pipeline_of(worker: Worker) -> Pipeline:
     return Pipeline(
         Parts(
             catalog=worker.catalog,
+            charging=Charging(worker.upstreams, worker.prices),
             asking=asking,
             cache=worker.cache,
             flights=flights,

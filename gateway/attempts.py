@@ -138,8 +138,9 @@ class Attempts:
             raise errors.Overloaded(f"Too many requests wait for {target.provider}.", headers=_LATER) from None
 
     def _plan(self, trial: Trial, provider: Provider, limits: Bound, number: int) -> AttemptPlan:
-        """Raises NotPriced."""
+        """Raises NotPriced, and NotAllowed for other models than the key is for."""
         call, target = trial.call, trial.target
+        self.charging.check_key(call, (target,))
         price = self.charging.priced(call, trial.route, target)
         return AttemptPlan(
             id=f"{call.id}.{number}",

@@ -1,20 +1,25 @@
 """What an attempt is charged by: the price before it is sent, what to hold, and which price its answer was made at.
 
-Knows: service tiers, regions and models that an answer names as having made it. Does not know: budgets, how a charge is
-posted (`gateway.ledger`), where prices come from (`gateway.prices`).
+Knows: service tiers, regions and models that an answer names as having made it, models that a request names for the
+service to ask besides, and whether a key is for those. Does not know: budgets, how a charge is posted
+(`gateway.ledger`), where prices come from (`gateway.prices`).
 """
+
+from collections.abc import Iterable
 
 from msgspec import Struct
 
 from gateway import errors
-from gateway.call import Body, Call, tier_in
+from gateway.auth import may_ask
+from gateway.call import Body, Call, Principal, tier_in
 from gateway.catalog import Route, Target
-from gateway.estimate import Bound, substitutes
+from gateway.estimate import Bound, named_beside, substitutes
 from gateway.ledger import AttemptPlan
 from gateway.prices import PriceBook
 from gateway.upstreams import Upstreams
 from policies.money import Price, bound_nano
 
+_ADAPTERS = ("lora_path", "lora")  # SGLang's and llama.cpp's, which elsewhere are models with names of their own
 FREE = Price(id="free", input=0, output=0, cached_input=0, cache_write=0, status="free")
 
 
@@ -66,6 +71,41 @@ class Charging(Struct, frozen=True):
         """The models that the service is to ask where the one that is asked for declines."""
         named = substitutes(call) if self._speaks_messages(target) else []
         return [Target(target.provider, model) for model in named]
+
+    def admit(self, call: Call, route: Route) -> None:
+        """Raises NotAllowed where its key is not for the model it asks for, or not for one that may answer instead."""
+        may_ask(call.principal, call.model)
+        self.check_key(call, route.targets)
+
+    def check_key(self, call: Call, targets: Iterable[Target]) -> None:
+        """Whether this key may have what other models answer that the request names for the service to ask.
+
+        Raises NotAllowed, or InvalidRequest where it cannot be told which they are.
+        """
+        principal = call.principal
+        if principal.models is None and call.native is None:
+            return
+        providers = dict.fromkeys(target.provider for target in targets if self._speaks_messages(target))
+        named = named_beside(call) if providers else []
+        if principal.models is None:
+            return
+        for provider in providers:
+            for param, model in named:
+                if not self._may_ask(principal, f"{provider}/{model}"):
+                    raise errors.NotAllowed(
+                        f"This key may not use the model `{provider}/{model}`, which `{param}` names.", param=param
+                    )
+        if adapter := next((name for name in _ADAPTERS if call.body.get(name)), ""):
+            raise errors.NotAllowed(
+                f"This key is for certain models alone, and `{adapter}` makes another of the one that is asked for.",
+                param=adapter,
+            )
+
+    def _may_ask(self, principal: Principal, target: str) -> bool:
+        """By its own name, or by one of the configuration that leads there."""
+        models, names = self.upstreams.settings.models, principal.models or frozenset()
+        routes = (models[name].route for name in names if name in models)
+        return target in names or any(entry.to == target for route in routes for entry in route)
 
     def told(self, call: Call, plan: AttemptPlan, data: Body, until_now: Price) -> Price:
         """That of the service tier, region and model which answered, where an event or a body names them.

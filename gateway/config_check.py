@@ -16,6 +16,7 @@ from gateway.serve_home import strange_names
 from gateway.settings import Settings
 from gateway.tasks import Tasks
 from gateway.transport.direct import DirectTransport
+from gateway.transport.proxies import of_environment
 
 
 def problems(settings: Settings) -> list[str]:
@@ -28,7 +29,7 @@ def problems(settings: Settings) -> list[str]:
         except ValueError as error:
             found.append(str(error))
 
-    transport, tasks = DirectTransport(), Tasks()
+    transport, tasks = DirectTransport(proxies=of_environment()), Tasks()
     for name, chosen in settings.providers.items():
         tried(lambda name=name, chosen=chosen: build_upstream(name, chosen, transport, tasks))
     places = dict.fromkeys((*settings.providers, "local", *settings.engines))

@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 
 from gateway.call import HEARD, PAINTED, PASSED, Body, Call
 from gateway.dialects.passed import FILES
+from gateway.errors import InvalidRequest
 from gateway.wire_shapes import MOST_TOKENS
 from policies.money import Price, bound_nano
 
@@ -32,6 +33,7 @@ _SOUND_IN_BASE64 = 40  # characters per token in a chat; a second has at most 32
 _LENGTHENED = frozenset({"mp3", "wav"})  # formats in which a second of silence takes bytes as well
 _ABOUT_TOOLS = 1_024  # tokens a service adds to tell a model of tools and formats; the longest known text takes 735
 _RUN_BY_CLIENTS = ("bash_", "text_editor_", "computer", "memory_", "local_shell", "apply_patch")
+_ADVISING = "advisor_"  # Anthropic's tool by which another model is asked
 _MOST_SEARCHES = 64  # in one answer, where the client sets no limit; the longest that are known make fewer
 _LIMIT_OF_SEARCHES = 10_000  # a client's own limit beyond it is none that anybody would reach
 # Groq's systems that search where they see fit, and its tool: they read what they find, in as many rounds as they like.
@@ -229,6 +231,29 @@ def _limit(told: object, default: int) -> int:
 def substitutes(call: Call) -> list[str]:
     """Models that Anthropic is to ask where the one that is asked for declines."""
     return [str(row.get("model")) for row in _fallbacks(call)]
+
+
+def named_beside(call: Call) -> list[tuple[str, str]]:
+    """Models that Anthropic is to ask besides, each with where it is named. Raises InvalidRequest for unknown forms."""
+    native = call.native if call.native is not None and call.native.dialect == "messages" else None
+    body = call.body if native is None else native.body
+    found = [
+        (f"tools[{at}].model", str(tool.get("model")))
+        for at, tool in enumerate(_dicts(body.get("tools")))
+        if str(tool.get("type")).startswith(_ADVISING)
+    ]
+    given = None if native is None else native.body.get("fallbacks")
+    if given is None:
+        return found
+    rows = _dicts(given)
+    if not isinstance(given, list) or len(rows) < len(cast("list[object]", given)):
+        raise InvalidRequest("'fallbacks' must be a list of objects with a 'model'.", param="fallbacks")
+    for at, row in enumerate(rows):
+        if not isinstance(row.get("model"), str):
+            where = f"fallbacks[{at}].model"
+            raise InvalidRequest(f"'{where}' must be the name of a model.", param=where)
+        found.append((f"fallbacks[{at}].model", str(row["model"])))
+    return found
 
 
 def _fallbacks(call: Call) -> list[Body]:

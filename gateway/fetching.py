@@ -12,6 +12,7 @@ from cache.types import Query
 from gateway.asking import Asking
 from gateway.audits import Audits
 from gateway.catalog import Catalog
+from gateway.charging import Charging
 from gateway.cheaper import Cheaper
 from gateway.elsewhere import Elsewhere
 from gateway.flights import Flight, Flights
@@ -28,6 +29,7 @@ class Parts(Struct, frozen=True, kw_only=True):
     """What the pipeline is made of; put together in `gateway.app`."""
 
     catalog: Catalog
+    charging: Charging
     asking: Asking
     cache: SemanticCache
     flights: Flights

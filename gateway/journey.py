@@ -145,6 +145,8 @@ class Recorder:
         if self._answered is not None and outcome.source == "upstream" and journey.flight is not None:
             self._answered(outcome.call, journey.flight)
         self._telemetry.observe(outcome, timings)
+        if journey.miss is not None:
+            self._telemetry.missed(journey.miss.reason)
         self._telemetry.left()
 
 

@@ -27,6 +27,7 @@ TPOT = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
 TOKENS = tuple(4**power for power in range(14))
 ALARMS = ("wrong-hits",)
 UNREADABLE = ("key", "forged", "plain", "damaged", "version")
+IMPAIRED = ("store-down", "encoder-down", "encoder-busy", "embed-timeout")  # of a miss's reasons
 SHED = ("lag", "behind", "in-flight", "memory")
 OVERHEAD = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 SIMILARITY = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 0.99, 0.995, 1.0)
@@ -133,6 +134,7 @@ class Metrics:
         self.reloads = Counter(
             "nearhit_config_reloads", "Times the configuration was to be read again.", ("result",), registry=registry
         )
+        self._impaired = Counter("nearhit_cache_impaired", "Look-ups without a part.", ("reason",), registry=registry)
         self.waits = Counter(
             "nearhit_cache_waits",
             "Waits for another worker's answer, by their end.",
@@ -152,6 +154,7 @@ class Metrics:
         for counter, values in ((self.alerts, ALARMS), (self.unreadable, UNREADABLE), (self.reloads, ("ok", "failed"))):
             for value in values:
                 counter.labels(value)
+        self.impaired = {reason: self._tallies.sum(self._impaired.labels(reason)) for reason in IMPAIRED}
         self._shed_bound = {reason: self._tallies.sum(self._shed.labels(reason)) for reason in SHED}
 
     def _define_gauges(self) -> None:

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable
 
 from cache.types import Hit, Query
-from gateway.auth import may_ask
 from gateway.call import Call
 from gateway.connection import Client
 from gateway.errors import BudgetExhausted, CacheMissed, GatewayError, Stopping, comes_again
@@ -92,7 +91,7 @@ class Pipeline:
         """Whether this key may ask for this model, and where that leads."""
         call, repeat = journey.call, journey.call.repeat
         journey.route = self._parts.catalog.resolve(call.model)
-        may_ask(call.principal, call.model)
+        self._parts.charging.admit(call, journey.route)
         read = repeat is not None and repeat.query.model == journey.route.told  # a reload may have changed the way
         journey.query = repeat.query if repeat and read else self._parts.asking.query(call, journey.route)
         journey.timings.admitted = self._parts.monotonic()

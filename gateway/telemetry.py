@@ -142,6 +142,11 @@ class Telemetry:
     def alerted(self, kind: str) -> None:
         self._metrics.alerts.labels(kind).inc()
 
+    def missed(self, reason: str) -> None:
+        """Count a look-up that a part of the cache gave no answer to; other misses are none of its business."""
+        if (inc := self._metrics.impaired.get(reason)) is not None:
+            inc(1)
+
     def unreadable(self, why: str) -> None:
         """Count a kept record that could not be read."""
         self._metrics.unreadable.labels(why).inc()

@@ -10,6 +10,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from gateway import cache_field
 from gateway.batches.shapes import Batch, Line
 from gateway.call import Body, Call, Directives, Operation, Principal
 from gateway.connection import Detached
@@ -112,8 +113,10 @@ class Asking:
         dialect, body = _DIALECTS[batch.endpoint], _decode(line.request)
         if body.get("stream"):
             raise InvalidRequest("A request of a batch cannot be streamed.", param="stream", code="invalid_value")
-        inner = dialect.read(_plain(body))
         directives = msgspec.convert(batch.directives, Directives)
+        if dialect.repeats:
+            body, directives = cache_field.obeyed(body, directives)
+        inner = dialect.read(_plain(body))
         if line.given is not None and line.given.status:  # what was made is charged, whatever else could have answered
             directives = msgspec.structs.replace(directives, read=False, only_if_cached=False, max_cost_nano=None)
         received = self._monotonic()

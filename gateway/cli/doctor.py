@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import packages_distributions
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from cache import weights
 from gateway.cli import show
@@ -27,6 +26,7 @@ from gateway.cli.options import ReadOptions, settings_of
 from gateway.cli.wrong import Wrong
 from gateway.providers import known, load
 from gateway.settings import Settings
+from gateway.transport.proxies import of_environment
 
 _ROOM = 512 << 20
 _SLOW_SYNC_MS = 50.0
@@ -221,6 +221,21 @@ def _sign_in(settings: Settings) -> Finding:
     return Finding("sign-in", good=True, words=f"by key and through {urlsplit(settings.oidc.issuer).hostname}")
 
 
+def _away(address: str) -> str:
+    """The same of an upstream; where it is asked through a proxy, of that one."""
+    where = urlsplit(address)
+    try:
+        port = where.port or (443 if where.scheme == "https" else 80)
+        proxy = of_environment().before(where.scheme, where.hostname or "", port)
+    except ValueError as error:
+        return str(error)
+    if proxy is None:
+        return _unreachable(address)
+    host = f"[{proxy.host}]" if ":" in proxy.host else proxy.host
+    why = _unreachable(f"http://{host}:{proxy.port}")
+    return f"the proxy {proxy.host} in between: {why}" if why else ""
+
+
 def _unreachable(address: str, port: int | None = None) -> str:
     """Why nobody listens at an address; empty where somebody does. `port`: where the address names none."""
     where = urlsplit(address)
@@ -295,7 +310,7 @@ def _upstreams(settings: Settings) -> Finding:
     ]
     asked = [(name, at) for name, at in servers if at.startswith(("http://", "https://"))]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = pool.map(_unreachable, [at for _, at in asked])
+        found = pool.map(_away, [at for _, at in asked])
         away = [
             f"{name} at {urlsplit(at).netloc.rpartition('@')[2]} ({why})"
             for (name, at), why in zip(asked, found, strict=True)
@@ -303,8 +318,8 @@ def _upstreams(settings: Settings) -> Finding:
         ]
     if away:
         mend = "start that server, or correct its address under `providers:`; other places of a route answer meanwhile"
-        if proxies := sorted(getproxies().keys() & {"http", "https", "all"}):
-            mend += f". Upstreams are asked directly: {proxies[0].upper()}_PROXY is set, and not used"
+        if any("the proxy" in why for why in away):
+            mend += ". HTTPS_PROXY, HTTP_PROXY or ALL_PROXY names that proxy; NO_PROXY lists what is asked without one"
         return Finding("upstreams", good=False, words=f"nobody listens: {', '.join(away)}", mend=mend)
     return Finding("upstreams", good=True, words=", ".join(settings.providers) or "none; the bundled engine answers")
 

@@ -19,6 +19,7 @@ from gateway.stream import StreamGarbage
 from gateway.tasks import Tasks
 from gateway.transport import Transport
 from gateway.transport.credential import Credential
+from gateway.upstream import other_models
 from gateway.upstream.anthropic_answers import Events, body_of, refusal
 from gateway.upstream.anthropic_batches import AnthropicBatches
 from gateway.upstream.anthropic_requests import cannot, translated
@@ -79,6 +80,7 @@ class AnthropicProvider(NativeProvider):
         native = self._natively(sending)
         if native is None:
             return Asked(f"{self._base}/messages", headers, _encode(translated(sending)))
+        other_models.refuse(native.body, but="fallbacks")
         # As the client wrote it, with its cache marks, thinking and betas, which no translation could carry.
         betas = [*self._beta, *native.headers.get("anthropic-beta", "").split(",")]
         if told := ",".join(dict.fromkeys(name for beta in betas if (name := beta.strip()))):

@@ -13,14 +13,18 @@ from gateway.upstream.quirks import Quirks
 
 __all__ = ["Config", "build"]
 
+_ROUTE = "other models stand in the route of a name in nearhit.yaml."
+_INSTEAD = {
+    "models": f"`models` is not sent to OpenRouter: {_ROUTE}",
+    "route": f"`route` is not sent to OpenRouter, which would choose a model by it: {_ROUTE}",
+    "preset": f"`preset` is not sent to OpenRouter, where it may name models: {_ROUTE}",
+}
 _QUIRKS = Quirks(
     reasoning="reasoning",
     broken=frozenset({"error"}),
     # It would answer by another model than the key may ask for, at another price than is held and charged.
-    refused=frozenset({"models"}),
-    instead={
-        "models": "`models` is not sent to OpenRouter: other models stand in the route of a name in nearhit.yaml."
-    },
+    refused=frozenset(_INSTEAD),
+    instead=_INSTEAD,
     bare_calls=True,
     operations=frozenset({"chat", "completion"}),
 )

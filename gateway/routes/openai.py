@@ -16,6 +16,7 @@ from litestar.types import HTTPScope, Receive, Scope, Send
 from msgspec import Struct
 
 from cache.types import Query
+from gateway import cache_field
 from gateway.auth import Keyring
 from gateway.body import decode_object, read_body
 from gateway.call import PASSED, Body, Call, Directives, Operation, Principal
@@ -215,6 +216,8 @@ class Endpoint:
         if repeat is not None:
             return self._again(request_id, principal, repeat, received, len(raw))
         body = decode_object(raw)
+        if "cache" in body and self._dialect.repeats:
+            body, directed = cache_field.obeyed(body, directed)
         if deployed is None:
             connection.raw = raw
         elif body.get("model") is None:

@@ -55,13 +55,17 @@ class Exchange(Protocol):
 
 
 class Transport(Protocol):
-    """Opens exchanges. Never follows redirects, never reads proxies or credentials from the environment."""
+    """Opens exchanges. Never follows redirects, never reads credentials from the environment; a proxy is handed in."""
 
     async def open(self, method: str, url: str, headers: Mapping[str, str], content: bytes, timeout: float) -> Exchange:
         """Send, and wait up to `timeout` seconds in all for the response's head. Raises TransportError.
 
         Cancelling closes the connection.
         """
+        ...
+
+    def check(self, url: str) -> None:
+        """Raises ValueError where the proxy that stands before an address cannot be used."""
         ...
 
     async def close(self) -> None: ...

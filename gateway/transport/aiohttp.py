@@ -26,7 +26,7 @@ _UNWANTED = ("Accept-Encoding", "User-Agent", "Accept")
 
 
 class AiohttpTransport:
-    """One pool of connections, made with the first request (aiohttp wants a running event loop)."""
+    """One pool of connections, made with the first request (aiohttp wants a running event loop). Asks no proxy."""
 
     def __init__(self, *, trust: ssl.SSLContext | None = None) -> None:
         """`trust`: whose certificates to believe; None for the system's."""
@@ -67,6 +67,9 @@ class AiohttpTransport:
         except ValueError as error:
             raise ConnectFailed("an address or a header that cannot be sent") from error
         return AiohttpExchange(response)
+
+    def check(self, url: str) -> None:
+        """Nothing stands before it."""
 
     async def close(self) -> None:
         self._closed = True

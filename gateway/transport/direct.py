@@ -1,7 +1,7 @@
 """The transport on asyncio and httptools, without a client library in between: a third of the CPU of one.
 
-Knows: origins, connecting (happy eyeballs, TLS), which connections are free. Does not know: HTTP's bytes
-(`gateway.transport.wire`), who is called or why; how many calls may run at once is the dispatcher's business.
+Knows: origins, connecting (happy eyeballs, TLS, a proxy in between), which connections are free. Does not know: HTTP's
+bytes (`gateway.transport.wire`), who is called or why; how many calls may run at once is the dispatcher's business.
 
 It obeys the same contract suite as the one on aiohttp and can take its place anywhere.
 """
@@ -11,13 +11,15 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import cast
 from urllib.parse import urlsplit
 
 from aiohappyeyeballs import AddrInfoType, start_connection  # pyright: ignore[reportUnknownVariableType] - a bare tuple
 from msgspec import Struct
 
-from gateway.transport import ConnectFailed
+from gateway.transport import ConnectFailed, tunnel
+from gateway.transport.proxies import DIRECTLY, Proxies, Proxy
 from gateway.transport.trouble import words
 from gateway.transport.wire import Connection, Exchange
 
@@ -32,18 +34,25 @@ Origin = tuple[str, str, int]
 
 
 class _Target(Struct, frozen=True):
-    """What of a URL does not change between calls."""
+    """What of a URL does not change between calls. `proxy`: what stands before it."""
 
     origin: Origin
     lines: bytes
+    proxy: Proxy | None = None
+
+    @property
+    def forwarded(self) -> bool:
+        """Whether the proxy reads the request and sends it on, and the answer may be its own."""
+        return self.proxy is not None and self.origin[0] == "http"
 
 
 class DirectTransport:
     """One pool of connections, the most recently used first."""
 
-    def __init__(self, *, trust: ssl.SSLContext | None = None) -> None:
+    def __init__(self, *, trust: ssl.SSLContext | None = None, proxies: Proxies = DIRECTLY) -> None:
         """`trust`: whose certificates to believe; None for the system's."""
         self._trust = trust
+        self._proxies = proxies
         self._targets: dict[tuple[str, str], _Target] = {}
         self._free: dict[Origin, deque[Connection]] = {}
         self._alive: set[Connection] = set()
@@ -54,10 +63,12 @@ class DirectTransport:
         target = self._targets.get((method, url)) or self._target(method, url)
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
-        connection = self._take(target.origin, loop) or await self._connect(target.origin, until)
+        connection = self._take(target.origin, loop) or await self._connect(target, until)
         exchange = connection.begin(_request(target.lines, headers, content))
         try:
             await exchange.head(until)
+            if target.forwarded and exchange.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+                raise tunnel.refusal(cast("Proxy", target.proxy), exchange.status)
         except BaseException:
             # Also when cancelled: what is half done on a connection cannot be used by anybody else.
             exchange.close()
@@ -83,12 +94,25 @@ class DirectTransport:
             raise ConnectFailed("not an http address")
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         host = parts.netloc.rpartition("@")[2]
-        lines = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n".encode()
-        target = _Target((parts.scheme, parts.hostname, port), lines)
+        origin = (parts.scheme, parts.hostname, port)
         if len(self._targets) >= _MOST_TARGETS:
             self._targets.clear()
+        try:
+            proxy = self._proxies.before(*origin)
+        except ValueError as error:
+            raise ConnectFailed(str(error)) from error
+        lines = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n"
+        if proxy is not None and parts.scheme == "http":  # which it reads, and sends on
+            lines = f"{method} http://{host}{path} HTTP/1.1\r\nHost: {host}\r\n{tunnel.authorization(proxy)}"
+        target = _Target(origin, lines.encode(), proxy)
         self._targets[method, url] = target
         return target
+
+    def check(self, url: str) -> None:
+        """Raises ValueError where the proxy that stands before an address cannot be used."""
+        parts = urlsplit(url)
+        if parts.hostname:
+            self._proxies.before(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
 
     def _take(self, origin: Origin, loop: asyncio.AbstractEventLoop) -> Connection | None:
         free = self._free.get(origin)
@@ -125,25 +149,24 @@ class DirectTransport:
         if free is not None and connection in free:
             free.remove(connection)
 
-    async def _connect(self, origin: Origin, until: float) -> Connection:
+    async def _connect(self, target: _Target, until: float) -> Connection:
         if self._closed:
             raise ConnectFailed("the transport is closed")
         loop = asyncio.get_running_loop()
         patience = min(CONNECT_TIMEOUT, until - loop.time())
         try:
             async with asyncio.timeout(patience):
-                return await self._connected(origin, loop)
+                return await self._connected(target, loop)
         except TimeoutError as error:
-            raise ConnectFailed(f"no connection within {patience:.3g} s") from error
+            through = f" through the proxy {target.proxy.host}" if target.proxy is not None else ""
+            raise ConnectFailed(f"no connection{through} within {patience:.3g} s") from error
         except (OSError, ssl.SSLError, UnicodeError) as error:
             raise ConnectFailed(words(error)) from error
 
-    async def _connected(self, origin: Origin, loop: asyncio.AbstractEventLoop) -> Connection:
-        scheme, host, port = origin
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        sock = await start_connection(
-            cast("list[AddrInfoType]", found), happy_eyeballs_delay=_EYEBALLS_DELAY, loop=loop
-        )
+    async def _connected(self, target: _Target, loop: asyncio.AbstractEventLoop) -> Connection:
+        origin = target.origin
+        scheme, host, _ = origin
+        sock = await _socket(target, loop)
 
         def made() -> Connection:
             return Connection(loop, idle=lambda one: self._idle(one, origin), lost=lambda one: self._lost(one, origin))
@@ -169,6 +192,29 @@ class DirectTransport:
             self._trust = ssl.create_default_context()
             self._trust.set_alpn_protocols(["http/1.1"])
         return self._trust
+
+
+async def _socket(target: _Target, loop: asyncio.AbstractEventLoop) -> socket.socket:
+    """To an origin, or to the proxy before it, which has then made a way to what speaks TLS."""
+    scheme, host, port = target.origin
+    if (proxy := target.proxy) is None:
+        return await _dialled(host, port, loop)
+    try:
+        sock = await _dialled(proxy.host, proxy.port, loop)
+    except (OSError, UnicodeError) as error:
+        raise ConnectFailed(f"the proxy {proxy.host} in between: {words(error)}") from error
+    if scheme == "https":
+        try:
+            await tunnel.made(sock, proxy, host, port)
+        except BaseException:
+            sock.close()
+            raise
+    return sock
+
+
+async def _dialled(host: str, port: int, loop: asyncio.AbstractEventLoop) -> socket.socket:
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return await start_connection(cast("list[AddrInfoType]", found), happy_eyeballs_delay=_EYEBALLS_DELAY, loop=loop)
 
 
 _line = ": ".join

@@ -30,6 +30,7 @@ from gateway.upstream.reader import Declined
 from policies.money import Usage
 
 log = structlog.get_logger("nearhit.upstream")
+_LIKE_OURS = (402, 429)  # of prices and budgets we tell with these ourselves
 
 
 class UpstreamConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,6 +98,7 @@ class Upstream(ABC):
         self._now = means.now
         self._heard = Heard(self.limits)
         check_secrecy(name, base, credential, config.headers, config.plain_http)
+        means.transport.check(base)
         self._headers = {
             **config.headers,
             **credential.headers_for(base),
@@ -294,11 +296,19 @@ class Upstream(ABC):
         return self._patient(self._refusal(answered), answered)
 
     def _patient(self, error: GatewayError, answered: Answered) -> GatewayError:
-        """A 429 that does not say how long to wait says it by the limits that are used up."""
+        """What is short there, money or room, is told as that service's, not as a budget or limit of ours.
+
+        A 429 that does not say how long to wait says it by the limits that are used up.
+        """
         left = self._heard.note(self._limit_headers(answered), self._monotonic(), self._now())
-        if not isinstance(error, UpstreamRefused) or error.http_status != 429 or error.retry_after is not None:
+        if not isinstance(error, UpstreamRefused) or error.http_status not in _LIKE_OURS:
             return error
-        return UpstreamRefused(429, error.upstream_error, retry_after=until_renewed(left))
+        wait = error.retry_after
+        if wait is None and error.http_status == 429:
+            wait = until_renewed(left)
+        if not error.message.startswith(self.name):  # a quota of ours is told with the same code and type
+            error.upstream_error["message"] = f"{self.name}: {error.message}"
+        return UpstreamRefused(error.http_status, error.upstream_error, retry_after=wait)
 
     def _limit_headers(self, answered: Answered) -> Mapping[str, str]:
         """Where a refusal tells of limits."""

@@ -13,6 +13,7 @@ import msgspec
 
 from gateway.call import Body
 from gateway.errors import InvalidRequest
+from gateway.upstream import other_models
 
 Check = Callable[[object], str]
 
@@ -75,7 +76,11 @@ def schema_or_text(value: object) -> str:
 
 
 def passed_on(body: Body) -> Body:
-    """The fields that OpenAI does not define: they may be the upstream's own."""
+    """The fields that OpenAI does not define: they may be the upstream's own.
+
+    Raises InvalidRequest for those that would have another model answer.
+    """
+    other_models.refuse(body)
     return {name: value for name, value in body.items() if name not in DEFINED and value is not None}
 
 

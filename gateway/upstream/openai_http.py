@@ -140,6 +140,7 @@ class OpenAISpeaker(Upstream):
 
     def _response(self, sending: Sending) -> Body:
         given = _native(sending)
+        self.manner.quirks.check_models(sending.body if given is None else given.body)
         body = translated(sending) if given is None else native(sending, given.body)
         body["model"] = self._named(sending.model)
         if self.manner.isolation in ("prompt_cache_key", "user") and sending.tenant:
@@ -180,6 +181,7 @@ class OpenAISpeaker(Upstream):
         if sending.operation not in PASSED:
             return _JSON, _encode(self._prepared(sending))
         self.manner.quirks.check_operation(self.name, sending)
+        self.manner.quirks.check_models(sending.body)
         return content_of(sending)
 
     def _answer(self, raw: bytes, exchange: Exchange, sending: Sending) -> Chunk:

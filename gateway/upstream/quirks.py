@@ -17,6 +17,7 @@ from gateway.errors import InvalidRequest
 from gateway.providers import Sending
 from gateway.stream import StreamGarbage
 from gateway.stream_reader import prompts_of
+from gateway.upstream import other_models
 from gateway.upstream.fields import mapping, objects
 from gateway.upstream.passing import WORDS
 
@@ -89,6 +90,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
         if field := self._refused(body):
             told = self.instead.get(field, f"{name} cannot honour `{field}`.")
             raise InvalidRequest(told, param=field, code="unsupported_parameter")
+        other_models.refuse(body)
         if self.dropped or self.renamed:
             body = self._renamed(body)
         if body.get("tool_choice").__class__ is dict:  # a word in nearly every request
@@ -115,6 +117,12 @@ class Quirks(Struct, frozen=True, kw_only=True):
             raise InvalidRequest(
                 f"{name} makes no {WORDS[sending.operation]}.", param="model", code="unsupported_operation"
             )
+
+    def check_models(self, body: Body) -> None:
+        """Of a request in another language than chat. Raises InvalidRequest where it names models to ask instead."""
+        if field := min((name for name in body.keys() & self.instead.keys() if body[name]), default=""):
+            raise InvalidRequest(self.instead[field], param=field, code="unsupported_parameter")
+        other_models.refuse(body)
 
     def cannot(self, operation: Operation, body: Body, native: Native | None) -> str:  # noqa: ARG002 - no language of its own
         """What of a request this service does not do, as `gateway.providers` says."""

@@ -22,6 +22,7 @@ from tests.services import program
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "nearhit"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+DRAIN = 120
 _BUILD = "import hatchling.build, sys; print(hatchling.build.build_wheel(sys.argv[1]))"
 
 
@@ -90,7 +91,9 @@ def test_values_mirror_the_file_of_settings(tmp_path: Path, monkeypatch: pytest.
     values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
     config = tmp_path / "nearhit.yaml"
     config.write_text(yaml.safe_dump(values["config"]))
-    assert load(config).server.drain_timeout == values["drainSeconds"]
+    assert load(config).server.drain_timeout == DRAIN
+    assert values["drainSeconds"] is None  # it follows from the settings
+    assert f"$seconds := {DRAIN} " in (CHART / "templates" / "_helpers.tpl").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +120,8 @@ def test_the_chart_renders_what_is_needed(rendered: list[dict[str, Any]]) -> Non
     (gateway,) = pod["containers"]
     assert gateway["args"][-1] == f"{gateway['workingDir']}/nearhit.yaml"  # read by `kubectl exec … nearhit …` too
     before = float(re.findall(r"sleep\((\d+)\)", str(gateway["lifecycle"]["preStop"]))[0])
-    drain = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))["drainSeconds"]
     # whoever is killed earlier leaves its books to the next start
-    assert pod["terminationGracePeriodSeconds"] > before + drain + AFTER_DRAIN + OTHERS
+    assert pod["terminationGracePeriodSeconds"] > before + DRAIN + AFTER_DRAIN + OTHERS
     assert {gateway[name]["httpGet"]["path"] for name in ("startupProbe", "readinessProbe")} == {"/health/ready"}
     assert gateway["livenessProbe"]["httpGet"]["path"] == "/health/live"
     selector = by_kind["StatefulSet"]["spec"]["selector"]["matchLabels"]
@@ -135,6 +137,65 @@ def test_a_port_of_the_settings_is_the_one_that_is_asked() -> None:
     done = subprocess.run(command, check=True, capture_output=True, timeout=60, text=True)
     (pods,) = [one for one in yaml.safe_load_all(done.stdout) if one and one["kind"] == "StatefulSet"]
     assert pods["spec"]["template"]["spec"]["containers"][0]["ports"] == [{"name": "http", "containerPort": 9000}]
+
+
+def shop(*given: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        str(program("helm")),
+        "template",
+        "shop",
+        str(CHART),
+        *(part for one in given for part in ("--set", one)),
+    ]
+    return subprocess.run(command, check=False, capture_output=True, timeout=60, text=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ((), DRAIN),
+        (("drainSeconds=300",), 300),
+        (("config.server.drain_timeout=5m",), 300),
+        (("config.server.drain_timeout=45",), 45),
+        (("config.server.drain_timeout=300s", "drainSeconds=300"), 300),
+    ],
+)
+def test_pod_and_gateway_wait_equally_long_for_answers(given: tuple[str, ...], seconds: int) -> None:
+    """With a longer drain in the settings alone the pod was killed in its midst, answers and books with it."""
+    done = shop(*given)
+    assert done.returncode == 0, done.stderr
+    found = {one["kind"]: one for one in yaml.safe_load_all(done.stdout) if one}
+    assert found["StatefulSet"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == seconds + 35
+    settings = yaml.safe_load(found["ConfigMap"]["data"]["nearhit.yaml"])
+    assert settings["server"] == {"workers": 1, "drain_timeout": f"{seconds}s"}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("drainSeconds=60", "config.server.drain_timeout=2m"), "say different things"),
+        (("config.server.drain_timeout=1500ms",), "cannot be read here"),
+    ],
+)
+def test_two_drains_that_differ_are_refused(given: tuple[str, ...], words: str) -> None:
+    """Whichever won in silence, the other half of the operator's wish would be lost at the next rollout."""
+    done = shop(*given)
+    assert done.returncode != 0
+    assert words in done.stderr
+
+
+def test_one_replica_has_no_budget_of_disruptions() -> None:
+    """With `minAvailable: 1` its node could never be drained."""
+    assert "PodDisruptionBudget" not in shop("replicas=1").stdout
+    assert "PodDisruptionBudget" in shop("replicas=2").stdout
+
+
+def test_a_service_monitor_has_the_labels_by_which_it_is_chosen() -> None:
+    """Prometheus' operator, as its usual chart installs it, looks at those of its own release alone."""
+    done = shop("serviceMonitor.enabled=true", "serviceMonitor.labels.release=prom")
+    (found,) = [one for one in yaml.safe_load_all(done.stdout) if one and one["kind"] == "ServiceMonitor"]
+    assert found["metadata"]["labels"]["release"] == "prom"
+    assert found["metadata"]["labels"]["app.kubernetes.io/name"] == "nearhit"
 
 
 @pytest.mark.parametrize("version", ["1.27", "1.37"])

@@ -170,6 +170,11 @@ async def test_a_cache_that_is_away_is_gone_around(tmp_path: Path) -> None:
             told = await gateway.chat()
             assert (told.status, told.headers["x-nearhit-cache"]) == (200, "bypass")
             assert told.headers["cache-status"] == "nearhit; fwd=bypass; detail=store-down"
+        async with gateway.client.get(gateway.url + "/metrics") as shown:
+            lines = (await shown.text()).splitlines()
+        # As `bypass` alone it looked like requests that want no kept answer, and no alert could see it.
+        assert 'nearhit_cache_impaired_total{reason="store-down"} 2.0' in lines
+        assert 'nearhit_cache_impaired_total{reason="encoder-down"} 0.0' in lines
 
 
 async def test_teams_never_share_an_answer(tmp_path: Path) -> None:

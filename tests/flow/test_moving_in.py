@@ -2,12 +2,28 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.json import encode
 
-from tests.live import live, settings
+from tests.live import PROMPT, live, settings
+from tests.wire_upstream import Answer, Manner, Request, wire_upstream
 
 MIRRORED = {"server": {"mirror_headers": ["litellm", "helicone", "portkey", "cloudflare"]}}
+
+
+class Yes:
+    """An OpenAI that says yes."""
+
+    async def answer(self, asked: Request) -> Answer:
+        del asked
+        choice = {"index": 0, "message": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+        return Answer(body=encode({"object": "chat.completion", "choices": [choice], "usage": usage}))
+
+    def failure(self) -> Answer:
+        raise NotImplementedError
 
 
 async def test_their_headers_attribute_and_restrict(tmp_path: Path) -> None:
@@ -163,3 +179,66 @@ async def test_headers_that_make_no_sense_are_left_alone(tmp_path: Path) -> None
     sent = {"x-portkey-metadata": "{not json", "cf-aig-cache-ttl": "soon", "x-litellm-timeout": "-3"}
     async with live(settings(tmp_path)) as gateway:
         assert (await gateway.chat(headers=sent)).status == 200
+
+
+async def test_litellms_field_of_the_body_is_obeyed_and_not_sent_on(tmp_path: Path) -> None:
+    """Its clients write `cache` beside the messages; it was sent on, and the cache answered all the same."""
+    async with wire_upstream(Yes(), Manner()) as up:
+        providers = {"up": {"kind": "openai", "base_url": f"http://127.0.0.1:{up.port}/v1"}}
+        models = {"m": {"route": ["up/gpt-x"], "free": True}}
+        async with live(settings(tmp_path, providers=providers, models=models)) as gateway:
+            marks = list[str]()
+            for cache in (
+                {"no-store": True},
+                {"no-cache": False, "no-store": None},
+                {},
+                None,
+                {"no-cache": True},
+                {"no-cache": True, "no-store": True},
+                {"s-maxage": 600},
+                {"s-maxage": 0},
+                {"namespace": "mine"},
+                {"ttl": 60},
+            ):
+                told = await gateway.chat(model="m", cache=cache)
+                assert told.status == 200
+                marks.append(told.headers["x-nearhit-cache"])
+                ignored = [f"cache.{name}" for name in ("ttl", "namespace") if cache and name in cache]
+                assert told.headers.get("x-nearhit-ignored", "") == ", ".join(ignored)
+            assert marks == [
+                *("bypass", "miss", "hit-exact", "hit-exact", "refresh", "bypass", "hit-exact", "miss", "bypass"),
+                "hit-exact",
+            ]
+            assert up.heard
+            assert not any("cache" in one.body for one in up.heard)
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [("chat/completions", {"messages": PROMPT}), ("completions", {"prompt": "x"}), ("embeddings", {"input": "x"})],
+)
+async def test_litellms_field_is_checked(tmp_path: Path, path: str, more: dict[str, Any]) -> None:
+    """What cannot be read must not pass for consent to an answer from the cache."""
+    wrong: list[tuple[Any, str]] = [
+        ("no-cache", "cache"),
+        ({"no-cache": "true"}, "cache.no-cache"),
+        ({"no-store": 1}, "cache.no-store"),
+        ({"s-maxage": "60"}, "cache.s-maxage"),
+        ({"s-maxage": -1}, "cache.s-maxage"),
+        ({"ttl": True}, "cache.ttl"),
+        ({"namespace": 7}, "cache.namespace"),
+    ]
+    async with live(settings(tmp_path)) as gateway:
+        for cache, param in wrong:
+            told = await gateway.post(f"/v1/{path}", {"model": "up/scripted", "cache": cache, **more})
+            assert (told.status, told.json["error"]["param"]) == (400, param)
+
+
+async def test_litellms_field_never_loosens_what_a_header_says(tmp_path: Path) -> None:
+    """Ours win where they are stricter, as with the headers of others."""
+    async with live(settings(tmp_path)) as gateway:
+        await gateway.chat()
+        await asyncio.sleep(0.02)
+        strict = {"cache-control": "max-age=0"}
+        told = await gateway.chat(headers=strict, cache={"s-maxage": 600, "no-cache": False})
+        assert told.headers["x-nearhit-cache"] == "miss"

@@ -90,6 +90,9 @@ class _Transport:
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
 
+    def check(self, url: str) -> None:
+        """It goes nowhere."""
+
     async def open(self, *asked: object) -> Exchange:
         return _Replayed(self._recorded)
 

@@ -78,17 +78,21 @@ def test_a_broken_part_is_found_and_its_mend_named(name: str, tmp_path: Path) ->
     assert found.words
 
 
-def test_a_proxy_that_is_not_used_is_named_where_nobody_is_reached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Behind a firewall people set HTTPS_PROXY, and nothing said why the names of all services were unknown."""
-    lab = {"kind": "vllm", "base_url": f"http://127.0.0.1:{closed_port()}/v1"}
+def test_a_proxy_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a firewall upstreams are reached through it alone: asked directly, every one of them would look dead."""
+    lab = {"kind": "vllm", "base_url": "https://lab.example/v1"}
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
-    assert "PROXY" not in doctor._upstreams(made(tmp_path / "home", providers={"lab": lab})).mend
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("HTTPS_PROXY", f"http://me:hush@127.0.0.1:{closed_port()}")
     found = doctor._upstreams(made(tmp_path / "home", providers={"lab": lab}))
-    assert found.mend.endswith("Upstreams are asked directly: HTTPS_PROXY is set, and not used")
+    assert "the proxy 127.0.0.1 in between" in found.words
+    assert "NO_PROXY lists what is asked without one" in found.mend
+    assert "hush" not in str(found)
+    with socket.create_server(("127.0.0.1", 0)) as alive:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{alive.getsockname()[1]}")
+        assert doctor._upstreams(made(tmp_path / "home", providers={"lab": lab})).good
+    here = {"kind": "vllm", "base_url": f"http://127.0.0.1:{closed_port()}/v1"}
+    assert "PROXY" not in doctor._upstreams(made(tmp_path / "home", providers={"lab": here})).mend
 
 
 def test_an_upstream_that_is_not_there_is_named_with_its_address(tmp_path: Path) -> None:

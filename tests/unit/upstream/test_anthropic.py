@@ -256,7 +256,8 @@ async def test_refusals_keep_their_words_and_get_openais_codes(
     _, error, _ = await ask(fixed(raw), sending())
     assert isinstance(error, UpstreamRefused)
     assert error.http_status == status
-    assert error.detail() == {"message": message, "type": kind, "param": None, "code": code}
+    told = f"up: {message}" if status == 429 else message
+    assert error.detail() == {"message": told, "type": kind, "param": None, "code": code}
     assert error.retry_after == 7.0
 
 

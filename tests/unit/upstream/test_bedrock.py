@@ -250,7 +250,8 @@ async def test_refusals_keep_their_words_and_get_openais_codes(status: int, kind
         _, error, _ = await ask(fixed(raw), sending())
         assert isinstance(error, UpstreamRefused)
         assert error.http_status == status
-        assert error.detail() == {"message": message, "type": kind, "param": None, "code": code}
+        told = f"up: {message}" if status == 429 else message
+        assert error.detail() == {"message": told, "type": kind, "param": None, "code": code}
 
 
 async def test_throttled_before_the_first_word_may_be_tried_elsewhere() -> None:

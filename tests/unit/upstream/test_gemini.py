@@ -210,7 +210,7 @@ async def test_refusals_keep_their_words_and_get_openais_codes(
     assert isinstance(refused, UpstreamRefused)
     detail = refused.detail()
     assert (refused.http_status, detail["type"], detail["code"], refused.retry_after) == found
-    assert detail["message"] == error["message"]
+    assert detail["message"] == (f"up: {error['message']}" if status == 429 else error["message"])
 
 
 async def test_an_overloaded_upstream_costs_nothing_and_another_may_be_tried() -> None:

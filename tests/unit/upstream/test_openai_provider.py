@@ -130,7 +130,7 @@ async def test_connections_are_used_again(transport: Transport, tasks: Tasks) ->
         assert {heard.connection for heard in up.heard} == {1}
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 409, 413, 422, 429])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 409, 413, 422])
 async def test_a_refusal_is_passed_on_unchanged(status: int, transport: Transport, tasks: Tasks) -> None:
     """A 4xx turned into a 5xx makes every client retry what can never succeed."""
     body = b'{"error":{"message":"no","type":"t","param":"p","code":"c","extra":1}}'
@@ -140,8 +140,22 @@ async def test_a_refusal_is_passed_on_unchanged(status: int, transport: Transpor
             assert isinstance(error, UpstreamRefused)
             assert error.http_status == status
             assert error.detail() == {"message": "no", "type": "t", "param": "p", "code": "c"}
-            assert error.may_retry is (status in (408, 429))
+            assert error.may_retry is (status == 408)
             assert error.retry_after == 7.0
+
+
+@pytest.mark.parametrize("status", [402, 429])
+async def test_what_is_short_there_is_told_as_that_services(status: int, transport: Transport, tasks: Tasks) -> None:
+    """OpenAI's exhausted quota was told in the words, code and type of a budget here: users asked the wrong people."""
+    said = {"type": "insufficient_quota", "param": None, "code": "insufficient_quota"}
+    body = msgspec.json.encode({"error": {**said, "message": "You exceeded your current quota."}})
+    async with raw_upstream(fixed(response(f"{status} No", body, "retry-after: 7"))) as up:
+        for stream in (True, False):
+            _, error = await run(provider(up.url, transport, tasks), sending(stream=stream))
+            assert isinstance(error, UpstreamRefused)
+            told = {**said, "message": "up: You exceeded your current quota."}
+            assert (error.detail(), error.message) == (told, told["message"])
+            assert (error.http_status, error.may_retry, error.retry_after) == (status, status == 429, 7.0)
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])

@@ -63,6 +63,9 @@ class FakeTransport:
         self.asked.append((url, headers, content))
         return self.exchange
 
+    def check(self, url: str) -> None:
+        """It goes nowhere."""
+
     async def close(self) -> None:
         """Nothing is held."""
 

@@ -36,3 +36,27 @@ capabilities: {drop: [ALL]}
 - {name: {{ $name }}_FILE, value: /run/secrets/nearhit/{{ $key }}}
 {{- end }}
 {{- end }}
+{{- /* How long answers under way are waited for, in seconds: by drainSeconds, by server.drain_timeout, or as usual. */ -}}
+{{- define "nearhit.drain" -}}
+{{- $told := dig "server" "drain_timeout" nil .Values.config -}}
+{{- $asked := .Values.drainSeconds -}}
+{{- $seconds := 120 -}}
+{{- if not (kindIs "invalid" $told) -}}
+{{- $text := toString $told -}}
+{{- if not (regexMatch "^[0-9]+(s|m|h)?$" $text) -}}
+{{- fail (printf "config.server.drain_timeout: %q cannot be read here; write whole seconds, minutes or hours, as in 120s" $text) -}}
+{{- end -}}
+{{- $unit := regexFind "[smh]$" $text -}}
+{{- $seconds = mul (int64 (regexFind "^[0-9]+" $text)) (ternary 3600 (ternary 60 1 (eq $unit "m")) (eq $unit "h")) -}}
+{{- if and (not (kindIs "invalid" $asked)) (ne (int64 $asked) (int64 $seconds)) -}}
+{{- fail (printf "drainSeconds (%d) and config.server.drain_timeout (%s) say different things; give one of them" (int64 $asked) $text) -}}
+{{- end -}}
+{{- else if not (kindIs "invalid" $asked) -}}
+{{- $seconds = int64 $asked -}}
+{{- end -}}
+{{- $seconds -}}
+{{- end }}
+{{- define "nearhit.config" -}}
+{{- $server := dict "server" (dict "drain_timeout" (printf "%ss" (include "nearhit.drain" .))) -}}
+{{- toYaml (mergeOverwrite (deepCopy .Values.config) $server) -}}
+{{- end }}
