@@ -16,7 +16,7 @@ async def home(tmp_path: Path, clock: FrozenClock) -> AsyncGenerator[House, None
         yield found
 
 
-@pytest.mark.parametrize("sent", [{"json": {"overlap": "24h"}}, {"params": {"overlapp": "24h"}}])
+@pytest.mark.parametrize("sent", [{"json": {"overlap": "24h"}}, {"params": {"over_lap": "24h"}}])
 async def test_an_overlap_that_is_not_read_stops_no_application(home: House, sent: dict[str, Any]) -> None:
     """Written into the body, or misspelt, it was left out of account: every application got a 401 at once."""
     async with home.client() as admin:
