@@ -67,13 +67,13 @@ def load(model: str, options: Options, *, monotonic: Callable[[], float]) -> Loa
     """The weights. Raises EngineError."""
     began, device = monotonic(), device_of(options)
     source = locate(model)
-    torch.set_num_threads(_threads(options, read_spec(loader.read_config(source)).parameters))
+    spec = read_spec(loader.read_config(source))
+    torch.set_num_threads(_threads(options, spec.parameters))
     text = load_text(model, time.time)  # as clients do: what they could not read is refused here, before the weights
     if options.tensor_parallel > 1:
         decoder = lead(model, options)
     else:
-        dtype = "bfloat16" if device == "cuda" and options.dtype == "auto" else options.dtype
-        decoder = loader.load(source, dtype, options.context, options.quant, device=device)
+        decoder = loader.load(source, dtype_of(options, spec), options.context, options.quant, device=device)
     loaded = Loaded(
         model,
         decoder,
@@ -188,6 +188,14 @@ def limits_of(options: Options) -> Limits:
     step_tokens, chunk = _STEP[device_of(options)]
     step_tokens = max(options.step_tokens or step_tokens, options.sequences + BLOCK)
     return Limits(step_tokens=step_tokens, sequences=options.sequences, chunk=min(options.chunk or chunk, step_tokens))
+
+
+def dtype_of(options: Options, spec: Spec) -> str:
+    """Of dense weights as they are kept here: a processor without bfloat16 keeps float32."""
+    if options.dtype != "auto":
+        return options.dtype
+    device = device_of(options)
+    return "bfloat16" if device == "cuda" else loader.choose_dtype(spec, torch.device(device))
 
 
 def kv_dtype_of(options: Options) -> str:

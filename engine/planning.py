@@ -11,7 +11,7 @@ import torch
 from msgspec.structs import replace
 
 from engine.attention import KVCache
-from engine.launch import can_guess, device_of, kv_dtype_of, memory_of
+from engine.launch import can_guess, device_of, dtype_of, kv_dtype_of, memory_of
 from engine.locate import locate, locate_draft
 from engine.models.linear import DenseFactory
 from engine.models.loader import read_config
@@ -34,11 +34,11 @@ def plan(model: str, options: Options, *, monotonic: Callable[[], float] = time.
     divisible(spec, options.tensor_parallel)
     if (draft := locate_draft(options.speculate)) is not None:
         can_guess(options, read_spec(read_config(draft)), spec)
-    dtype = options.dtype if options.dtype != "auto" else spec.stored_dtype
+    dtype = dtype_of(options, spec)
     quantizing(options.quant, DenseFactory(torch.float32, torch.device(device)))  # refuses what cannot be done here
     kv_dtype = kv_dtype_of(options)
     each = KVCache.token_bytes(spec.layers, spec.kv_heads, spec.head, kv_dtype)
-    found = replace(shape(spec, _BYTES.get(dtype, 2.0), quant=options.quant), kv=each)
+    found = replace(shape(spec, _BYTES[dtype], quant=options.quant), kv=each)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     machine = measure(monotonic=monotonic)

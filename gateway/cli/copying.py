@@ -48,32 +48,30 @@ async def _copied(settings: Settings, url: str) -> list[Copied]:
         for database in (source, target):
             stack.push_async_callback(database.close)
         await require_current(source)
-        await _require_quiet(source)
-        await _empty_journal(settings, source)
+        await _prepare(settings, source)
         await target.start()
         with Progress(sys.stderr) as progress:
             return await copy(source, target, progress.tell)
 
 
-async def _require_quiet(source: Database) -> None:
-    """Other hosts may be on the same PostgreSQL."""
-    async with source.read() as connection:
-        alive = select(func.count()).where(Boot.closed.is_(None), Boot.seen > time.time() - _QUIET)
-        count = await connection.scalar(alive) if source.dialect == "postgresql" else 0
-    if count:
-        raise CannotServe(f"{count} gateway processes were using this database a moment ago: stop them and wait 90 s")
-
-
-async def _empty_journal(settings: Settings, source: Database) -> None:
-    """What this home's journal holds goes into the database first, as at every start."""
+async def _prepare(settings: Settings, source: Database) -> None:
+    """Put into it what this home's journal holds, as every start does. Raises CannotServe while others write to it."""
     tasks = Tasks()
     journal = settings.home / "journal"
     ledger = Ledger(source, journal, settings=settings, now=time.time, monotonic=time.monotonic, tasks=tasks)
     try:
         await ledger.start(background=False)
+        # Other hosts may be on the same PostgreSQL, by whose clock signs of life are dated.
+        alive = select(func.count()).where(
+            Boot.id != ledger.boot, Boot.closed.is_(None), Boot.seen > ledger.instant() - _QUIET
+        )
+        async with source.read() as connection:
+            count = await connection.scalar(alive) if source.dialect == "postgresql" else 0
     finally:
         await ledger.close()
         await tasks.finish(1.0)
+    if count:
+        raise CannotServe(f"{count} gateway processes were using this database a moment ago: stop them and wait 90 s")
 
 
 class Progress:

@@ -23,7 +23,7 @@ class Yes:
         return Answer(body=encode({"object": "chat.completion", "choices": [choice], "usage": usage}))
 
     def failure(self) -> Answer:
-        raise NotImplementedError
+        raise NotImplementedError  # nobody asks it to fail
 
 
 async def test_their_headers_attribute_and_restrict(tmp_path: Path) -> None:
