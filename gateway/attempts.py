@@ -156,12 +156,11 @@ class Attempts:
 
     async def _send(self, trial: Trial, plan: AttemptPlan, limits: Bound, landing: Landing, way: "_Way") -> Live:
         call, provider, report = trial.call, way.provider, way.report
-        step = Step(id=plan.id, provider=plan.provider, model=plan.model, held_at=self._monotonic())
-        step.replica, step.why = trial.target.replica, trial.why
+        step = Step(id=plan.id, provider=plan.provider, model=plan.model, billing=plan.billing)
+        step.held_at, step.replica, step.why = self._monotonic(), trial.target.replica, trial.why
         hold, limits = await self._hold(call, plan, limits, landing)
         plan = hold.plan
         landing.steps.append(step)
-        landing.billing = provider.billing
         landing.capped = limits.injected
         now = self._monotonic()
         if now >= call.deadline:

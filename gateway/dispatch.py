@@ -270,7 +270,7 @@ class Dispatcher:
 def took_off(landing: Landing, live: Live) -> Live:
     """This is the answer."""
     landing.provider, landing.model, landing.price = live.plan.provider, live.plan.model, live.price
-    landing.billing, landing.answered = live.provider.billing, live.step
+    landing.answered = live.step
     return live
 
 

@@ -159,7 +159,7 @@ class Errands:
             error = UpstreamTimeout("The answer took too long.")
         except asyncio.CancelledError:
             # Nobody will ever read it: given up at once, not drained. Its money is settled as its provider bills.
-            flight.landing.billing = "stops-on-close"
+            flight.landing.unwanted = True
             raise
         finally:
             flight.leave()

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from gateway.call import Chunk, Computed, CostStatus
 from gateway.errors import GatewayError
+from gateway.providers import Billing
 from policies.money import Price, Usage
 
 _LAG = 256  # chunks the quickest reader may be behind before the upstream is made to wait
@@ -24,13 +25,14 @@ class Step(Struct, kw_only=True):
     """What became of one attempt. Instants are monotonic seconds, 0.0: not reached. `why`: hedge, rung, vote, …
 
     `keys`: of a pool, by number, as they were tried; the last one has answered, or was the last to be refused.
-    `settled`: it is paid for, or may have to be; else it provably cost nothing. `counted`: what it used, where its
-    provider says so; `exact`: and its price is known too.
+    `billing`: what closing it early would cost. `settled`: it is paid for, or may have to be; else it provably cost
+    nothing. `counted`: what it used, where its provider says so; `exact`: and its price is known too.
     """
 
     id: str
     provider: str
     model: str
+    billing: Billing = "stops-on-close"
     held_at: float = 0.0
     sent_at: float = 0.0
     first_chunk_at: float = 0.0
@@ -48,7 +50,7 @@ class Step(Struct, kw_only=True):
 class Landing(Struct, kw_only=True):
     """What is known of an answer besides its chunks; fills up while it is made, complete once the flight has ended.
 
-    `billing`: of the upstream being asked now. `capped`: the output cap added because the client named none;
+    `unwanted`: nobody will read it, nor is it to be kept. `capped`: the output cap added because the client named none;
     `short`: the scope of the budget that made it smaller than usual.
     `consumed`: what a broken answer is known to have used; `so_far`: at least that, and little more.
     `computed`: how a bundled engine spent its time.
@@ -63,7 +65,7 @@ class Landing(Struct, kw_only=True):
     tried: int = 0
     answered: Step | None = None
     told: list[Callable[[], dict[str, object]]] = []
-    billing: str = "stops-on-close"
+    unwanted: bool = False
     capped: int | None = None
     short: str = ""
     unsure: bool = False
@@ -79,6 +81,13 @@ class Landing(Struct, kw_only=True):
     routed_nano: int = 0
     cost_status: CostStatus = "exact"
     ended: Ended = "failed"
+
+    @property
+    def runs_on(self) -> bool:
+        """Whether it is read to its end for nobody: some of what is asked for it is paid for whole all the same."""
+        return not self.unwanted and any(
+            step.result == "begun" and step.billing == "bills-anyway" for step in self.steps
+        )
 
 
 class Flight:

@@ -45,7 +45,7 @@ class Pumps:
     def _abandon(self, flight: Flight, task: asyncio.Task[None]) -> None:
         """Nobody reads any more; not for the first time, where somebody had come to read what runs on."""
         before = self._draining.get(flight)
-        if flight.landing.billing == "bills-anyway" and (before is not None or self._drains < _MOST_DRAINS):
+        if flight.landing.runs_on and (before is not None or self._drains < _MOST_DRAINS):
             late = asyncio.get_running_loop().call_later(_LONGEST_DRAIN, self._too_long, flight, task)
             self._draining[flight] = late
             if before is None:

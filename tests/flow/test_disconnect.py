@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from gateway.providers.scripted import ScriptedProvider
+from gateway.tasks import Tasks
 from tests.live import PROMPT, Live, live, settings
 from tests.waiting import until
 
@@ -116,3 +117,27 @@ async def test_an_answer_left_twice_has_its_time_once_more_and_no_longer(
         await _booked(gateway)
         (entry,) = await gateway.entries()
         assert entry["ended"] == "cancelled", entry
+
+
+@pytest.mark.parametrize("stops", ["first", "other"])
+async def test_a_vote_that_is_left_is_read_to_its_end_where_any_of_it_is_paid_for_anyway(
+    tmp_path: Path, stops: str
+) -> None:
+    """Which of two places had been asked last decided it, by chance."""
+    billing = {name: "stops-on-close" if name == stops else "bills-anyway" for name in ("first", "other")}
+    chosen = settings(
+        tmp_path,
+        providers={name: {"kind": "scripted", **SLOW, "billing": billing[name]} for name in billing},
+        models={
+            "voted": {"route": ["first/scripted", "other/scripted"], "strategy": "ensemble", "of": 2, "free": True}
+        },
+    )
+    async with live(chosen) as gateway:
+        first, other = (gateway.services.providers[name] for name in billing)
+        assert isinstance(first, ScriptedProvider)
+        assert isinstance(other, ScriptedProvider)
+        asked = Tasks().spawn(gateway.chat(model="voted", stream=False), "asked")
+        await until(lambda: bool(first.calls and other.calls))
+        asked.cancel()
+        await _booked(gateway)
+        assert [entry["source"] for entry in await gateway.entries()] == ["provider"] * 2

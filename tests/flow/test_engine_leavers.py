@@ -110,7 +110,7 @@ async def test_the_slower_of_two_calls_and_a_vote_that_nobody_reads_cost_what_wa
         engines={"local": {"model": MODEL, "max_sequences": 1}},
         providers={
             "up": {"kind": "scripted", "ttft_ms": 1, "tokens": 4},
-            "slow": {"kind": "scripted", "ttft_ms": 60_000},
+            "slow": {"kind": "scripted", "ttft_ms": 60_000, "billing": "stops-on-close"},
         },
         models={
             "hedged": {"route": [f"local/{MODEL}", "up/scripted"], "hedge": "10ms"},
