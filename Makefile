@@ -71,7 +71,7 @@ types: install-dev ## basedpyright, strict
 imports: install-dev ## who may import whom
 	$(BIN)/lint-imports
 
-docs: install-dev ## write what is generated: docs/configuration.md and the file tree of README.md
+docs: install-dev ## write what is generated: docs/configuration.md, docs/files.md, the rooms of README.md
 	$(BIN)/python docs/generate.py
 
 pictures: install-dev ## take the pictures of the pages anew: docs/pictures
