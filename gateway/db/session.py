@@ -8,6 +8,7 @@ PostgreSQL: asyncpg with statement_timeout 2 s and lock_timeout 500 ms, so that 
 the server does not keep them either, `gateway.db.silence` ends the wait.
 """
 
+import asyncio
 import os
 import sqlite3
 import sys
@@ -24,7 +25,7 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
-from sqlalchemy.pool import AsyncAdaptedQueuePool, StaticPool
+from sqlalchemy.pool import AsyncAdaptedQueuePool, Pool, StaticPool
 
 from gateway.db.silence import Watched
 
@@ -61,6 +62,7 @@ _POOL_TIMEOUT = 2.0
 # seconds, and not for a database that is away. To refuse them sooner would refuse what can be done.
 _WRITER_PATIENCE = 8.0
 _READERS = 3
+_LEAVING = 2.0
 _BLOCKING = "nearhit_blocking"
 _NICE = 10  # of the writing thread; Linux gives every thread a priority of its own
 POSTGRES_CONNECTIONS = 6  # of each worker, at most
@@ -122,9 +124,10 @@ class Database:
         await (migrate.upgrade_database(self, apart=apart) if upgrade else migrate.require_current(self))
 
     async def close(self) -> None:
-        await self._reader.dispose()
-        if self._writer is not self._reader:
-            await self._writer.dispose()
+        """Close every connection. What is still in use is waited for, but not for long."""
+        for engine in dict.fromkeys((self._reader, self._writer)):
+            await _returned(engine.sync_engine.pool)
+            await engine.dispose()
 
     @asynccontextmanager
     async def begin(self) -> AsyncGenerator[AsyncConnection, None]:
@@ -212,6 +215,14 @@ class Database:
         event.listen(engine.sync_engine, "connect", _reader_pragmas)
         event.listen(engine.sync_engine, "begin", _begin)
         return engine
+
+
+async def _returned(pool: Pool) -> None:
+    """Who was cancelled gives its connection back a moment later; a pool that is gone by then would not close it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LEAVING):
+            while isinstance(pool, AsyncAdaptedQueuePool) and pool.checkedout():  # noqa: ASYNC110 - it counts, and tells nobody
+                await asyncio.sleep(0.005)
 
 
 async def _in_its_thread(
