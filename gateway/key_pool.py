@@ -121,6 +121,10 @@ class KeyPool:
     async def consumed(self, attempt: str) -> Usage | None:
         return await self._keys[0].provider.consumed(attempt)
 
+    def members(self) -> list[tuple[str, Provider]]:
+        """One for each key, which is told by its number only."""
+        return [(key.name, key.provider) for key in self._keys]
+
     async def models(self) -> list[str]:
         return await self._keys[0].provider.models()
 

@@ -1,7 +1,7 @@
 """`nearhit doctor`: check everything, name the mend for whatever is wrong. Exit code 1 when something is.
 
 Each check is a function that answers what it found; nothing is changed and nothing beyond this machine is asked, except
-what is configured: Redis, database, collector, sign-in provider.
+what is configured: Redis, database, collector, sign-in provider; upstreams only where their keys are to be tried.
 """
 
 import asyncio
@@ -46,8 +46,14 @@ class Finding(NamedTuple):
     mend: str = ""
 
 
-def doctor(*, options: ReadOptions = ReadOptions()) -> int:  # noqa: B008 - frozen
-    """Check installation, configuration, data folder, database, Redis, weights, prices and books."""
+def doctor(*, keys: bool = False, options: ReadOptions = ReadOptions()) -> int:  # noqa: B008 - frozen
+    """Check installation, configuration, data folder, database, Redis, weights, prices and books.
+
+    Parameters
+    ----------
+    keys
+        Also ask every upstream for its list of models, with each of its keys: whether they are taken. Costs nothing.
+    """
     findings = [_python(), _packages()]
     try:
         settings = settings_of(options)
@@ -56,6 +62,8 @@ def doctor(*, options: ReadOptions = ReadOptions()) -> int:  # noqa: B008 - froz
     else:
         findings.append(_configuration(settings))
         findings += [check(settings) for check in _CHECKS]
+        if keys:
+            findings += _keys(settings)
     wrong = [found for found in findings if not found.good]
     if options.json:
         show.json([found._asdict() for found in findings])
@@ -322,6 +330,18 @@ def _upstreams(settings: Settings) -> Finding:
             mend += ". HTTPS_PROXY, HTTP_PROXY or ALL_PROXY names that proxy; NO_PROXY lists what is asked without one"
         return Finding("upstreams", good=False, words=f"nobody listens: {', '.join(away)}", mend=mend)
     return Finding("upstreams", good=True, words=", ".join(settings.providers) or "none; the bundled engine answers")
+
+
+def _keys(settings: Settings) -> list[Finding]:
+    """What upstreams say to the keys they are asked with."""
+    from gateway.cli.upstream_keys import ask
+
+    mend = "correct its api_key or address under `providers:`; nearhit config show says where each comes from"
+    try:
+        told = asyncio.run(ask(settings))
+    except ValueError:  # what cannot be built is told by the check of the configuration
+        return []
+    return [Finding(f"key of {one.name}", one.good, one.words, "" if one.good else mend) for one in told]
 
 
 def _books(settings: Settings) -> Finding:

@@ -209,21 +209,24 @@ class Upstream(ABC):
             exchange.close()
 
     async def models(self) -> list[str]:
-        """Model names the upstream lists (or those configured). Raises UpstreamFailed."""
-        url = self._models_url()
-        if self._models or url is None:
-            return list(self._models)
+        """Model names that are configured, or else those the upstream lists. Raises GatewayError."""
+        return list(self._models) or await self.listing() or []
+
+    async def listing(self) -> list[str] | None:
+        """What it lists where it is asked, with its key; None where nobody lists them. Raises GatewayError."""
+        url, until = self._models_url(), self._monotonic() + LISTING_TIMEOUT
+        if url is None:
+            return None
         try:
             exchange = await self._transport.open("GET", url, self._headers, b"", LISTING_TIMEOUT)
             try:
-                raw = await exchange.whole(LARGEST_BODY, LISTING_TIMEOUT)
+                if exchange.status != 200:
+                    raise await self._refused(exchange, until)
+                return self._listed(parse(await exchange.whole(LARGEST_BODY, LISTING_TIMEOUT)))
             finally:
                 exchange.close()
-            if exchange.status == 200:
-                return self._listed(parse(raw))
         except (TransportError, StreamGarbage) as error:
             raise UpstreamFailed(f"{self.name} did not list its models: {error}") from error
-        raise UpstreamFailed(f"{self.name} did not list its models: it answered {exchange.status}")
 
     def ready(self) -> str | None:
         return None
