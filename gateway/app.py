@@ -4,7 +4,6 @@ Knows every part's constructor and the order of starting and stopping. Does not 
 """
 
 import asyncio
-import logging
 import random
 import signal
 import time
@@ -19,6 +18,7 @@ from cache.judging.offline import OfflineJudge
 from cache.semantic import SemanticCache
 from engine.api import Engine
 from gateway import logs
+from gateway.agreement import agree
 from gateway.alert_channels import channels
 from gateway.alerts import Courier
 from gateway.answering import answering
@@ -78,7 +78,6 @@ from gateway.routes.admin import openapi_config
 from gateway.routes.health import route_handlers as health_routes
 from gateway.routes.models import route_handlers as model_routes
 from gateway.routes.statements import statement_file
-from gateway.secret_proof import OTHER, is_the_same
 from gateway.serve_home import leave_first_key
 from gateway.settings import Settings
 from gateway.shadows import Shadows
@@ -93,7 +92,6 @@ from policies.money import nano
 
 _LAST_GRACE = 2.0
 _LAST_ANSWERS = 3.0  # seconds for answers whose clients have gone, where the drain is over
-log = logging.getLogger("nearhit")
 _NEVER_AGAIN = Rereading()
 _LOOK_UP_EVERY = 10.0  # seconds between two look-ups of the servers that the network names
 
@@ -164,8 +162,7 @@ class Worker(Struct, kw_only=True):
         await self.cache.start()
         for engine in self.engines.values():
             await engine.start()
-        if not await is_the_same(self.database, installation_secret(self.settings)):
-            log.error("%s", OTHER)
+        await agree(self.database, self.ledger, self.settings)
         await self._first_key()
         if self.office is not None:
             self.background.spawn(self.office.run(), "batches")

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gateway import file_limits
+from gateway.agreement import agree
 from gateway.asking import Asking
 from gateway.firstrun import installation_secret
 from gateway.gauges import Gauges
@@ -42,6 +43,7 @@ def reloader_of(worker: "Worker", services: Services, rereading: Rereading) -> R
         limits=limits,
         build=build_one,
         told=told,
+        agree=lambda chosen: agree(worker.database, worker.ledger, chosen),
         counted=worker.telemetry.reread,
     )
     return Reloader(means, worker.settings, rereading)

@@ -39,7 +39,8 @@ class Reloaded(Struct, kw_only=True):
 class Means(Struct, frozen=True, kw_only=True):
     """What a reload puts new settings into. `build` makes one upstream; `told` is handed the settings in force.
 
-    `limits` puts those of a file in force. `counted`: whether what was read could be used.
+    `limits` puts those of a file in force; `agree` compares it with those of others. `counted`: whether what was read
+    could be used.
     """
 
     upstreams: Upstreams
@@ -48,6 +49,7 @@ class Means(Struct, frozen=True, kw_only=True):
     limits: Callable[[Settings], Awaitable[None]]
     build: Build
     told: Callable[[Settings], None]
+    agree: Callable[[Settings], Awaitable[None]]
     counted: Callable[[bool], None]
 
 
@@ -119,6 +121,7 @@ class Reloader:
         for provider in providers.values():
             if isinstance(provider, Fleet) and provider.is_named:
                 await provider.refresh()
+        await means.agree(in_force)
         return changed
 
     def _providers(self, old: Settings, new: Settings) -> dict[str, Provider]:

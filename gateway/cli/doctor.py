@@ -16,12 +16,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import packages_distributions
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from cache import weights
 from gateway.cli import show
 from gateway.cli.connection import control, running
+from gateway.cli.finding import Finding
 from gateway.cli.options import ReadOptions, settings_of
 from gateway.cli.wrong import Wrong
 from gateway.providers import known, load
@@ -35,15 +36,6 @@ _CONNECT_SECONDS = 2.0
 _AT_ONCE = 8
 _KEYS_OF_THEIR_OWN = ("scripted", "bedrock", "prefill_decode")  # none, AWS's, and servers of one's own
 _OURS = ("cache", "engine", "gateway", "policies")
-
-
-class Finding(NamedTuple):
-    """`mend` is empty when all is well or nothing can be done."""
-
-    name: str
-    good: bool
-    words: str
-    mend: str = ""
 
 
 def doctor(*, keys: bool = False, options: ReadOptions = ReadOptions()) -> int:  # noqa: B008 - frozen
@@ -63,7 +55,9 @@ def doctor(*, keys: bool = False, options: ReadOptions = ReadOptions()) -> int: 
         findings.append(_configuration(settings))
         findings += [check(settings) for check in _CHECKS]
         if keys:
-            findings += _keys(settings)
+            from gateway.cli.upstream_keys import findings as of_keys
+
+            findings += of_keys(settings)
     wrong = [found for found in findings if not found.good]
     if options.json:
         show.json([found._asdict() for found in findings])
@@ -332,18 +326,6 @@ def _upstreams(settings: Settings) -> Finding:
     return Finding("upstreams", good=True, words=", ".join(settings.providers) or "none; the bundled engine answers")
 
 
-def _keys(settings: Settings) -> list[Finding]:
-    """What upstreams say to the keys they are asked with."""
-    from gateway.cli.upstream_keys import ask
-
-    mend = "correct its api_key or address under `providers:`; nearhit config show says where each comes from"
-    try:
-        told = asyncio.run(ask(settings))
-    except ValueError:  # what cannot be built is told by the check of the configuration
-        return []
-    return [Finding(f"key of {one.name}", one.good, one.words, "" if one.good else mend) for one in told]
-
-
 def _books(settings: Settings) -> Finding:
     """Sum of entries = balance of every window, asked of whoever holds the books."""
     if settings.database is None and not (settings.home / "nearhit.db").exists():
@@ -361,6 +343,21 @@ def _books(settings: Settings) -> Finding:
         mend = "nearhit prices set PROVIDER/MODEL INPUT_USD OUTPUT_USD"
         return Finding("books", good=False, words=f"no price for {', '.join(prices['unpriced'])}", mend=mend)
     return Finding("books", good=True, words="every balance follows from its entries; every model in use has a price")
+
+
+def _hosts(settings: Settings) -> Finding:
+    """Whether other hosts on the same PostgreSQL have the same nearhit.yaml."""
+    from gateway.agreement import others
+    from gateway.db.session import UNREACHABLE
+
+    found: dict[str, list[str]] = {}
+    with contextlib.suppress(ValueError, *UNREACHABLE):  # told where secret and database are
+        found = asyncio.run(others(settings.database_url, settings)) if settings.database else {}
+    if not found:
+        return Finding("other hosts", good=True, words="none that lives has another nearhit.yaml")
+    words = "; ".join(f"{host} has other {', '.join(sections)}" for host, sections in found.items())
+    mend = "give all of them the same file and environment, and have it read again (SIGHUP, or a restart)"
+    return Finding("other hosts", good=False, words=words, mend=mend)
 
 
 def _weights(settings: Settings) -> Finding:
@@ -382,6 +379,7 @@ _CHECKS: tuple[Callable[[Settings], Finding], ...] = (
     _clock,
     _exposure,
     _database,
+    _hosts,
     _redis,
     _upstreams,
     _engines,

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from gateway.cli.finding import Finding
 from gateway.errors import GatewayError
 from gateway.fleet import Fleet
 from gateway.key_pool import KeyPool
@@ -20,6 +21,7 @@ from gateway.transport.direct import DirectTransport
 from gateway.transport.proxies import of_environment
 
 _NAMED = 5  # models that are missing, before they are only counted
+_MEND = "correct its api_key or address under `providers:`; nearhit config show says where each comes from"
 
 
 @runtime_checkable
@@ -35,6 +37,15 @@ class Told(NamedTuple):
     name: str
     good: bool
     words: str
+
+
+def findings(settings: Settings) -> list[Finding]:
+    """For `nearhit doctor`."""
+    try:
+        told = asyncio.run(ask(settings))
+    except ValueError:  # what cannot be built is told by the check of the configuration
+        return []
+    return [Finding(f"key of {one.name}", one.good, one.words, "" if one.good else _MEND) for one in told]
 
 
 async def ask(settings: Settings) -> list[Told]:

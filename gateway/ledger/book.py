@@ -69,7 +69,7 @@ class Book:
         return await self._database.transact(self._open_boot, {"id": boot, "host": host, "journalled": journalled}, now)
 
     def _open_boot(self, connection: Connection, row: dict[str, object], now: float) -> float:
-        instant = _clock(connection, now)
+        instant = clock(connection, now)
         connection.execute(self._add_boot, [row | {"started": instant, "seen": instant}])
         return instant
 
@@ -81,7 +81,7 @@ class Book:
         return await self._database.transact(self._beat, boot, now, oldest)
 
     def _beat(self, connection: Connection, boot: str, now: float, oldest: float | None) -> tuple[float, int]:
-        instant = _clock(connection, now)
+        instant = clock(connection, now)
         alive = update(Boot).where(Boot.id == boot, Boot.closed.is_(None)).values(seen=instant, oldest=oldest)
         if connection.execute(alive).rowcount == 0:
             raise BootClosed(boot)
@@ -106,7 +106,7 @@ class Book:
     async def close_silent(self, now: float) -> None:
         """Close boots that are gone and kept no journal: nobody will ever learn what they had in flight."""
         async with self._database.read() as connection:
-            instant = await connection.run_sync(_clock, now)
+            instant = await connection.run_sync(clock, now)
             gone = select(Boot.id).where(
                 Boot.closed.is_(None), Boot.journalled.is_(False), Boot.seen <= instant - _ALIVE_SECONDS
             )
@@ -192,12 +192,12 @@ async def ahead(url: str, now: Callable[[], float]) -> float:
     try:
         async with database.read() as connection:
             asked = now()
-            return asked - await connection.run_sync(_clock, asked)
+            return asked - await connection.run_sync(clock, asked)
     finally:
         await database.close()
 
 
-def _clock(connection: Connection, now: float) -> float:
+def clock(connection: Connection, now: float) -> float:
     """The database's: who is gone may not depend on which host looks. SQLite has none but this host's."""
     return now if connection.dialect.name == "sqlite" else float(connection.scalar(_CLOCK) or now)
 

@@ -91,7 +91,8 @@ class Boot(Base):
     """One life of one gateway process. `closed` is set by a clean stop or by whoever recovers its journal.
 
     `journalled` False: it kept no journal, so there is nothing to wait for once it is silent. `oldest`: when its oldest
-    attempt was admitted that was not in the database when it was last `seen`; null: none.
+    attempt was admitted that was not in the database when it was last `seen`; null: none. `marks`: of what its file
+    says (`gateway.agreement`); null in the version before.
     """
 
     __tablename__ = "boot"
@@ -102,6 +103,7 @@ class Boot(Base):
     seen: Mapped[float]
     closed: Mapped[float | None]
     oldest: Mapped[float | None]
+    marks: Mapped[dict[str, str] | None] = mapped_column(JSON(none_as_null=True))
 
 
 class Lease(Base):

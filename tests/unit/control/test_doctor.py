@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from gateway.cli import doctor
-from gateway.cli.doctor import Finding
+from gateway.cli.finding import Finding
 from gateway.settings import Settings
 from tests.empty_database import put
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gateway.cli import doctor
-from gateway.cli.upstream_keys import ask
+from gateway.cli.upstream_keys import ask, findings
 from gateway.settings import Settings
 
 RIGHT, WRONG = "sk-right-0123456789", "sk-wrong-0123456789"
@@ -88,8 +87,8 @@ async def test_what_lists_no_models_is_not_asked(made: Make) -> None:
 
 def test_a_refusal_is_a_finding_with_its_mend(made: Make) -> None:
     """`doctor` exits with 1 and says what to do; what cannot even be built is the configuration's finding."""
-    (found,) = doctor._keys(made({"base_url": "http://127.0.0.1:9/v1", "api_key": RIGHT}))
+    (found,) = findings(made({"base_url": "http://127.0.0.1:9/v1", "api_key": RIGHT}))
     assert not found.good
     assert found.name == "key of lab"
     assert "api_key" in found.mend
-    assert doctor._keys(made({"kind": "opnai"})) == []
+    assert findings(made({"kind": "opnai"})) == []
