@@ -22,6 +22,7 @@ from gateway.alert_notices import BudgetReached, HitsWrong, Notice
 from gateway.db.models import AlertDelivery, CacheDelivery
 from gateway.db.session import UNREACHABLE, Database
 from gateway.ledger.shipper import set_within
+from gateway.outage import Outage
 
 log = structlog.get_logger("nearhit.alerts")
 
@@ -55,11 +56,13 @@ class Courier:
         await asyncio.gather(*(self._serve(channel) for channel in self._channels))
 
     async def _serve(self, channel: str) -> None:
+        away = Outage(log, "alerts wait for the database", "alerts go on")
         while not await set_within(self._stopping, _TURN_SECONDS):
             try:
                 await self._turn_of(channel)
+                away.over()
             except UNREACHABLE as error:
-                log.warning("alerts wait for the database", channel=channel, error=repr(error)[:300])
+                away.goes_on(error, channel=channel)
 
     def stop(self) -> None:
         self._stopping.set()

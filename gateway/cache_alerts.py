@@ -20,6 +20,7 @@ from gateway.db.models import CacheAlert, CacheDelivery
 from gateway.db.session import UNREACHABLE, Database
 from gateway.ledger.balances import insert_once
 from gateway.ledger.shipper import set_within
+from gateway.outage import Outage
 
 log = structlog.get_logger("nearhit.alerts")
 
@@ -53,11 +54,13 @@ class CacheAlerts:
 
     async def run(self) -> None:
         """Until `stop`."""
+        away = Outage(log, "alerts of the cache wait for the database", "alerts of the cache go on")
         while self._channels and not await set_within(self._stopping, _TURN_SECONDS):
             try:
                 await self.turn()
+                away.over()
             except UNREACHABLE as error:
-                log.warning("alerts of the cache wait for the database", error=repr(error)[:300])
+                away.goes_on(error)
 
     def stop(self) -> None:
         self._stopping.set()

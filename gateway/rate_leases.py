@@ -15,6 +15,7 @@ import structlog
 
 from gateway.db.rates import Ask, Given, draw
 from gateway.db.session import UNREACHABLE, Database
+from gateway.outage import Outage
 from gateway.tasks import Tasks
 from policies.rate import Bucket, filled, seconds_until
 
@@ -98,6 +99,8 @@ class Keeper:
         self._working = False
         self._turn = asyncio.Lock()
         self._alone_until = float("-inf")
+        told = ("rate limits are kept by each worker alone", "rate limits are shared again")
+        self._away = Outage(log, *told, monotonic=monotonic)
 
     async def obtain(self, purses: Iterable[Purse], need: float) -> None:
         """Have portions fetched that cover `need`, as far as there is that much; returns when that has been tried."""
@@ -155,11 +158,12 @@ class Keeper:
         try:
             given = await draw(self._database, asks, self._now(), self._processes())
         except UNREACHABLE as error:
-            log.warning("rate limits are kept by each worker alone", error=repr(error)[:300])
+            self._away.goes_on(error)
             self._alone_until = self._monotonic() + _ALONE_SECONDS
             for ask in asks:
                 self._leave_alone(purses[ask.id], ask.back)
             return
+        self._away.over()
         for one in given:
             _got(purses[one.id], one, self._monotonic())
 

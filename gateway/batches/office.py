@@ -16,6 +16,7 @@ from gateway.call import Principal
 from gateway.db.session import UNREACHABLE
 from gateway.errors import NotFound
 from gateway.ledger.shipper import set_within
+from gateway.outage import Outage
 from gateway.tasks import Tasks
 
 log = structlog.get_logger("nearhit.batches")
@@ -76,6 +77,7 @@ class Office:
     async def run(self) -> None:
         """Until `stop`."""
         looks = 0
+        away = Outage(log, "batches wait for the database", "batches go on")
         while not self._stopping.is_set():
             try:
                 while await self._take():
@@ -84,8 +86,9 @@ class Office:
                     for sweep in self._sweeps:
                         await sweep()
                     await self._means.database.transact(store.sweep, self._means.now())
+                away.over()
             except UNREACHABLE as error:
-                log.warning("batches wait for the database", error=repr(error)[:300])
+                away.goes_on(error)
             looks += 1
             self._work.clear()
             try:
@@ -122,11 +125,13 @@ class Office:
 
     async def _let_go(self, batch: Batch) -> None:
         """As often as it takes: what stands there as this process's nobody takes while this process lives."""
+        away = Outage(log, "a batch waits for the database", "a batch goes on")
         while True:
             try:
                 await self._means.database.transact(store.give_back, batch.id, self._boot)
+                away.over()
                 return
             except UNREACHABLE as error:
-                log.warning("a batch waits for the database", batch=batch.id, error=repr(error)[:200])
+                away.goes_on(error, batch=batch.id)
                 if await set_within(self._stopping, _LOOK_SECONDS):
                     return  # the next process takes what a dead one had

@@ -28,6 +28,7 @@ from gateway.exports.sinks import sink
 from gateway.ledger.balances import insert_once
 from gateway.ledger.shipper import set_within
 from gateway.ledger.statement import statement
+from gateway.outage import Outage
 from policies.periods import day_span, month_around, next_due
 
 if TYPE_CHECKING:  # settings bring pydantic, which nothing here needs at run time
@@ -77,11 +78,13 @@ class Scheduler:
 
     async def run(self) -> None:
         """Until `stop`; never stopped in the middle of a file."""
+        away = Outage(log, "exports wait for the database", "exports go on")
         while self._jobs and not await set_within(self._stopping, _TURN_SECONDS):
             try:
                 await self.turn()
+                away.over()
             except UNREACHABLE as error:
-                log.warning("exports wait for the database", error=repr(error)[:300])
+                away.goes_on(error)
 
     def stop(self) -> None:
         self._stopping.set()

@@ -27,6 +27,7 @@ from gateway.db.sums import COLUMNS
 from gateway.ledger.inserts import Inserts, Repeated
 from gateway.ledger.request_rows import RequestRows
 from gateway.ledger.shipper import set_within
+from gateway.outage import Outage
 
 log = structlog.get_logger("nearhit.ledger")
 
@@ -136,14 +137,15 @@ class Recorder:
     async def run(self, stopping: asyncio.Event) -> None:
         """Write every moment, waiting longer after each failure."""
         pause = _EVERY_SECONDS
+        away = Outage(log, "request rows wait for the database", "request rows are written again")
         while not await set_within(stopping, pause):
             try:
                 await self.write()
                 pause = _EVERY_SECONDS
+                away.over()
             except UNREACHABLE as error:
                 pause = min(_LONGEST_PAUSE, pause * 2)
-                told = {"pending": len(self._rows), "dropped": self.dropped, "error": repr(error)[:300]}
-                log.warning("request rows wait for the database", **told)
+                away.goes_on(error, pending=len(self._rows), dropped=self.dropped)
 
 
 def _explanation(explain: dict[str, object]) -> str | None:

@@ -17,6 +17,7 @@ from gateway.ledger.pools import Pool
 from gateway.ledger.posts import Line, Posts
 from gateway.ledger.records import Shipped
 from gateway.ledger.segments import Segment
+from gateway.outage import Outage
 
 log = structlog.get_logger("nearhit.ledger")
 
@@ -117,6 +118,7 @@ class Shipper:
     async def run(self, stopping: asyncio.Event) -> None:
         """Collect for a moment, post, wait longer after each failure; never stopped in the middle of a transaction."""
         pause = _COLLECT_SECONDS
+        away = Outage(log, "entries wait for the database", "entries are posted again")
         while not stopping.is_set():
             await self._news.wait()
             if (len(self._pending) < _BATCH or pause > _COLLECT_SECONDS) and await set_within(stopping, pause):
@@ -127,9 +129,10 @@ class Shipper:
             try:
                 await self.ship()
                 pause = _COLLECT_SECONDS
+                away.over()
             except UNREACHABLE as error:
                 pause = min(_LONGEST_PAUSE, pause * 2)
-                log.warning("entries wait for the database", pending=len(self._pending), error=repr(error)[:300])
+                away.goes_on(error, pending=len(self._pending))
             except Exception as error:  # a fault of ours: what is journalled must not wait for ever for one bad moment
                 pause = min(_LONGEST_PAUSE, pause * 2)
                 log.exception("entries could not be posted", pending=len(self._pending), error=repr(error)[:300])

@@ -14,6 +14,7 @@ from gateway.ledger.book import APART_SECONDS, Book, BootClosed
 from gateway.ledger.leases import Leases
 from gateway.ledger.recovery import Recovery
 from gateway.ledger.shipper import set_within
+from gateway.outage import Outage
 from gateway.tasks import Tasks
 
 log = structlog.get_logger("nearhit.ledger")
@@ -141,12 +142,13 @@ class Tender:
             (_RECOVER_SECONDS, recovery.recover),
         ]
         self._due = [started + every for every, _ in self._duties]
-        self._quiet_until: dict[int, float] = {}  # of duties that fail
+        self._away = [self._outage() for _ in self._duties]
 
     def add(self, refresh: Callable[[], Awaitable[object]]) -> None:
         """One more duty of the kind that follows other processes."""
         self._duties.append((_REFRESH_SECONDS, refresh))
         self._due.append(self._monotonic() + _REFRESH_SECONDS)
+        self._away.append(self._outage())
 
     async def turn(self) -> None:
         """Do what is due. A failure is logged, once a minute while it lasts, and tried again when it is due again."""
@@ -159,11 +161,13 @@ class Tender:
             except BootClosed:
                 log.error("this process's leases were taken over by a recovery; it must be restarted")
             except UNREACHABLE as error:
-                if self._monotonic() >= self._quiet_until.get(i, float("-inf")):
-                    self._quiet_until[i] = self._monotonic() + _QUIET_SECONDS
-                    log.warning("ledger upkeep failed", duty=duty.__name__, error=repr(error)[:300])
+                self._away[i].goes_on(error, duty=duty.__name__)
             else:
-                self._quiet_until.pop(i, None)
+                self._away[i].over()
+
+    def _outage(self) -> Outage:
+        """Of one duty."""
+        return Outage(log, "ledger upkeep failed", "ledger upkeep goes on", monotonic=self._monotonic)
 
     async def run(self, stopping: asyncio.Event) -> None:
         while not await set_within(stopping, _TURN_SECONDS):
