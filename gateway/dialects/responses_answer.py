@@ -4,7 +4,8 @@ Knows: which items an answer has, when each begins and ends, sequence numbers, e
 what the Response repeats of them, HTTP.
 """
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import msgspec
@@ -43,13 +44,14 @@ def refusal(error: GatewayError) -> tuple[int, bytes]:
 class ResponsesVoice:
     """Obeys gateway.dialects.Voice and Native.
 
-    `items`: what the client has asked with. `keeps`: the response is to be kept.
+    `items`: what the client has asked with. `keeps`: the response is to be kept. `now`: wall-clock seconds.
     """
 
     speaks = "responses"
 
-    def __init__(self, inner: Inner) -> None:
+    def __init__(self, inner: Inner, now: Callable[[], float] = time.time) -> None:
         self._inner = inner
+        self._now = now
         self._relay = Relay()
         self._output: list[Body] | None = None
         self._response: Body = blank(inner.asked)
@@ -174,7 +176,7 @@ class ResponsesVoice:
             **self._response,
             "store": self.keeps,
             "status": status,
-            "completed_at": None if reason else self._created,
+            "completed_at": None if reason else int(self._now()),
             "incomplete_details": {"reason": reason} if reason else None,
             "output": output if output is not None else [item.item(self._status(item)) for item in self._items],
         }

@@ -23,6 +23,7 @@ frequency_penalty truncation usage user metadata background max_output_tokens ma
 prompt_cache_key
 """
 KEYS = _WORDS.split()
+OVER = 9.5  # when the answer was whole
 TOOLS = [
     {"type": "function", "name": "look", "parameters": {"type": "object"}},
     {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: x"}},
@@ -31,7 +32,7 @@ TOOLS = [
 
 
 def voice(**asked: Any) -> ResponsesVoice:
-    return ResponsesVoice(translate({"model": "m", "input": "hi", "tools": TOOLS, **asked}))
+    return ResponsesVoice(translate({"model": "m", "input": "hi", "tools": TOOLS, **asked}), now=lambda: OVER)
 
 
 def body(message: dict[str, Any], finish: str = "stop", **choice: Any) -> dict[str, Any]:
@@ -177,3 +178,10 @@ def test_one_that_was_announced_is_not_begun_again() -> None:
         "response.created", "response.queued", "response.in_progress", "response.output_item.added",
     ]  # fmt: skip
     assert events[-1]["response"] == spoken.final()
+
+
+def test_an_answer_is_over_when_it_is_over() -> None:
+    """It was said to be complete in the moment in which it was begun."""
+    found = msgspec.json.decode(voice().whole(body({"content": "Hi."})))
+    assert (found["created_at"], found["completed_at"]) == (5, 9)
+    assert msgspec.json.decode(voice().whole(body({"content": "Hi."}, "length")))["completed_at"] is None

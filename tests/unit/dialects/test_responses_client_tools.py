@@ -32,7 +32,7 @@ EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 def voice(tools: list[dict[str, Any]]) -> ResponsesVoice:
-    return ResponsesVoice(translate({"model": "m", "input": "hi", "tools": tools}))
+    return ResponsesVoice(translate({"model": "m", "input": "hi", "tools": tools}), now=lambda: 9.0)
 
 
 def called(name: str, arguments: str, finish: str = "tool_calls") -> dict[str, Any]:
@@ -211,7 +211,9 @@ def test_own_tools_are_offered_beside_functions_of_the_same_name() -> None:
         found = asked(tools=[*tools, {"type": "shell"}])
         own, theirs = [name for name in names(found) if name.startswith("shell")]
         calls = [call(1, own, '{"commands": ["ls"]}'), call(2, theirs, "{}")]
-        whole = msgspec.json.decode(ResponsesVoice(found).whole(body({"tool_calls": calls}, "tool_calls")))
+        whole = msgspec.json.decode(
+            ResponsesVoice(found, now=lambda: 9.0).whole(body({"tool_calls": calls}, "tool_calls"))
+        )
         assert sorted(item["type"] for item in whole["output"]) == ["function_call", "shell_call"]
         assert [item["name"] for item in whole["output"] if item["type"] == "function_call"] == ["shell"]
     assert (found.ignored, found.need) == ((), None)
@@ -327,7 +329,9 @@ def test_tools_that_items_bring_are_offered_once_and_can_be_called() -> None:
     assert names(found) == ["look", "mail__look"]
     assert found.ignored == ("input[0].tools[2].type=web_search",)
     assert found.native.apart["tools"] == [{"type": "web_search"}]  # which changes the answer where it is run
-    whole = msgspec.json.decode(ResponsesVoice(found).whole(body({"tool_calls": [call(1, "mail__look", "{}")]})))
+    whole = msgspec.json.decode(
+        ResponsesVoice(found, now=lambda: 9.0).whole(body({"tool_calls": [call(1, "mail__look", "{}")]}))
+    )
     assert (whole["output"][0]["namespace"], whole["output"][0]["name"]) == ("mail", "look")
 
 
