@@ -112,8 +112,8 @@ def settings(home: Path, **values: Any) -> Settings:
         "admin_key": "sk-test-admin-key-of-some-length",
     }
     # A busy machine keeps newcomers waiting and would turn them away, which is the matter of other tests.
-    patient = {"lag_target": 60.0, **values.pop("server", {})}
-    return Settings(**{**base, **values, "server": patient})
+    base["server"] = {"lag_target": 60.0, **values.pop("server", {})}
+    return Settings(**{**base, **values})
 
 
 @asynccontextmanager
