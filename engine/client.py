@@ -170,6 +170,8 @@ class EngineClient:
             answer = Answer(text.tokenizer, ready.sampling, ready.reading)
             async with aclosing(_deltas(link, collector, answer)) as deltas:
                 async for delta in deltas:
+                    if delta.usage is not None:
+                        self._recent.put(request.id, delta.usage)  # the engine's own counts what came after a stop
                     yield delta
         finally:
             del self._open[request.id]

@@ -5,9 +5,11 @@ Knows: two clients, in which order a request visits them, what is billed. Does n
 not raise throughput.
 
 A request is computed by the first process as a prompt with one token, which is thrown away; its blocks are handed over;
-the second process finds them as a prefix hit and answers. Prompts shorter than two blocks go to the second at once.
+the second process finds them as a prefix hit and answers. Prompts shorter than two blocks go to the second at once; so
+does everything while the first is away. A prompt that was in it as it went fails: it may have been why.
 """
 
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
@@ -20,6 +22,7 @@ from engine.api import (
     Delta,
     EngineError,
     EngineFailed,
+    EngineLost,
     EngineStats,
     EngineUsage,
     Figures,
@@ -33,6 +36,7 @@ from engine.blocks import BLOCK
 from engine.client import EngineClient
 from engine.recent import RecentUsage
 
+_log = logging.getLogger(__name__)
 _WORTH = 2 * BLOCK
 _ONE = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
 
@@ -71,6 +75,7 @@ class DisaggregatedEngine:
         self._visits: dict[str, _Visit] = {}
         self._left: OrderedDict[str, _Visit] = OrderedDict()
         self._recent = RecentUsage()
+        self._alone = False  # whether the decode process read the last long prompt
 
     async def start(self) -> None:
         await self._prefill.start()
@@ -81,13 +86,11 @@ class DisaggregatedEngine:
         await self._decode.stop()
 
     def info(self) -> ModelInfo | None:
-        return self._decode.info() if self._prefill.info() is not None else None
+        return self._decode.info()
 
     def stats(self) -> EngineStats:
-        """Of the decode process, where requests live longest; not ready while either is not."""
+        """Of the decode process, where requests live longest, and which answers alone while the other is away."""
         prefill, decode = self._prefill.stats(), self._decode.stats()
-        if not prefill.ready:
-            return prefill
         return replace(
             decode,
             waiting=decode.waiting + prefill.waiting,
@@ -129,7 +132,7 @@ class DisaggregatedEngine:
         try:
             # A prompt whose tokens are scored is computed whole where it is answered, whatever is cached.
             if len(tokens) > _WORTH and request.sampling.prompt_logprobs is None:
-                await self._read(request, tokens, visit)
+                await self._read_if_there(request, tokens, visit)
             visit.took_ms = (self._monotonic() - began) * 1000
             if visit.over is not None:
                 yield self._ended(request.id, visit, visit.over)
@@ -159,6 +162,22 @@ class DisaggregatedEngine:
         if len(self._left) > _KEPT:
             self._left.popitem(last=False)
 
+    async def _read_if_there(self, request: GenerateRequest, tokens: list[int], visit: _Visit) -> None:
+        """The prompt's leg, or none where it cannot be had: the decode process reads by itself what it does not find.
+
+        Raises what the engine refused, and EngineLost.
+        """
+        try:
+            await self._read(request, tokens, visit)
+        except EngineLost:
+            raise
+        except EngineFailed as error:
+            if not self._alone:  # once each time
+                _log.warning("prompts are read where they are answered: %s", error)
+            self._alone = True
+        else:
+            self._alone = False
+
     async def _read(self, request: GenerateRequest, tokens: list[int], visit: _Visit) -> None:
         """The prompt's leg: computed there, handed over. Raises what the engine refused or broke with."""
         finish = None
@@ -174,10 +193,11 @@ class DisaggregatedEngine:
             async for delta in deltas:
                 visit.read, finish = delta.usage or visit.read, delta.finish_reason
                 visit.queued_ms = delta.timing.queue_ms if delta.timing else visit.queued_ms
-        if visit.over is not None or finish in ("abort", "deadline"):
-            visit.over = "deadline" if visit.over is None and finish == "deadline" else "abort"
+        if finish == "deadline" and visit.over is None:
+            visit.over = "deadline"
+        if visit.over is not None:
             return
-        if finish != "length":
+        if finish != "length":  # an abort that nobody asked for: that process is ending
             raise EngineFailed(f"The prefill process ended a prompt with {finish}.")
         held = await self._prefill.export(tokens, request.salt)
         try:

@@ -38,7 +38,7 @@ class Held:
         try:
             self._file = os.memfd_create("kv")
             for tensor in core.cache.tensors():
-                _write(self._file, tensor.index_select(1, slots.to(tensor.device)).cpu())
+                _write(self._file, _octets(tensor).index_select(1, slots.to(tensor.device)).cpu())
         except OSError as error:
             _log.warning("%d blocks cannot be held out: %s", len(found), error)
             self.close()
@@ -73,7 +73,7 @@ def take(core: EngineCore, tokens: Sequence[int], salt: str, path: str) -> int:
     slots = _slots(blocks)
     for tensor, values in zip(core.cache.tensors(), read, strict=True):
         part = values[:, already * BLOCK : (already + room) * BLOCK]
-        tensor.index_copy_(1, slots.to(tensor.device), part.to(tensor.device))
+        _octets(tensor).index_copy_(1, slots.to(tensor.device), _octets(part).to(tensor.device))
     for block, digest in zip(blocks, wanted[already:], strict=False):
         core.pool.publish(block, digest)
     core.pool.give_back(blocks)
@@ -94,6 +94,11 @@ def hashes(tokens: Sequence[int], salt: str) -> list[bytes]:
 
 def _slots(blocks: Sequence[int]) -> Tensor:
     return (torch.tensor(blocks, dtype=torch.int64)[:, None] * BLOCK + torch.arange(BLOCK)).flatten()
+
+
+def _octets(tensor: Tensor) -> Tensor:
+    """The same memory as bytes: torch moves no rows of fp8 on a processor."""
+    return tensor.view(torch.uint8)
 
 
 def _bytes_per_block(tensor: Tensor) -> int:

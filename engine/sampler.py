@@ -152,14 +152,27 @@ def _choices(logits: Tensor, tokens: list[int], rows: list[Row]) -> dict[int, Ch
     asked = {at: row.wanted for at, row in enumerate(rows) if row.wanted is not None}
     if not asked:
         return {}
-    logprobs = logits[list(asked)].log_softmax(-1)
+    logits = logits[list(asked)]
+    logprobs = logits.log_softmax(-1)
     own = logprobs.gather(-1, torch.tensor([[tokens[at]] for at in asked], device=logits.device))[:, 0].tolist()
-    values, ids = logprobs.topk(min(max(asked.values()), logprobs.shape[1]))
-    best = zip(ids.tolist(), values.tolist(), strict=True)
-    return {
-        at: Choice(own[place], list(zip(names[:count], found[:count], strict=True)))
-        for place, ((at, count), (names, found)) in enumerate(zip(asked.items(), best, strict=True))
-    }
+    found: dict[int, Choice] = {}
+    for place, (ids, (at, count)) in enumerate(zip(_best(logits, max(asked.values())), asked.items(), strict=True)):
+        ids = ids[:count]
+        found[at] = Choice(own[place], list(zip(ids.tolist(), logprobs[place, ids].tolist(), strict=True)))
+    return found
+
+
+def _best(logits: Tensor, count: int) -> list[Tensor]:
+    """Ids of the `count` likeliest of each row, of equally likely ones the lowest first, as when one is chosen.
+
+    `topk` alone leaves open which of them come, and decides it by the batch; in bfloat16 many are equal.
+    """
+    least = logits.topk(min(max(count, 1), logits.shape[1])).values[:, -1:]
+    rows, ids = (logits >= least).nonzero(as_tuple=True)  # in order of the ids
+    candidates = ids.split(rows.bincount(minlength=len(logits)).tolist())
+    return [
+        mine[row[mine].sort(descending=True, stable=True).indices] for row, mine in zip(logits, candidates, strict=True)
+    ]
 
 
 def gumbel(keys: list[tuple[int, int]], vocabulary: int, device: torch.device | None = None) -> Tensor:

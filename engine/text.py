@@ -32,7 +32,11 @@ class Reading(Struct, frozen=True):
 
 
 class Answer:
-    """One answer. Tokens that the engine computed past a stop string are counted in `token_ids` but not shown."""
+    """One answer. It ends with the token that completes a stop string.
+
+    The engine is told of it too late: what it computed meanwhile depends on how busy both are. It is neither shown nor
+    part of the usage, so the same request costs the same every time.
+    """
 
     def __init__(self, tokenizer: TextTokenizer, sampling: SamplingParams, reading: Reading) -> None:
         self._tokenizer = tokenizer
@@ -71,7 +75,7 @@ class Answer:
             text=opening + text,
             reasoning=reasoning,
             tool_calls=calls,
-            token_ids=output.tokens,
+            token_ids=output.tokens[:shown],
             logprobs=self._logprobs(output, shown),
             prompt_logprobs=self._prompt_logprobs(output),
             finish_reason=self._reason(output.finish),
@@ -123,7 +127,11 @@ class Answer:
         return "stop" if self.stopped else finish
 
     def _usage(self, usage: EngineUsage | None) -> EngineUsage | None:
-        return None if usage is None else replace(usage, reasoning=self._reasoned)
+        if usage is None:
+            return None
+        if self.stopped:
+            usage = replace(usage, completion=self._seen, accepted=min(usage.accepted, self._seen))
+        return replace(usage, reasoning=self._reasoned)
 
     def _logprobs(self, output: Output, shown: int) -> list[TokenLogprob] | None:
         if self._sampling.logprobs is None:

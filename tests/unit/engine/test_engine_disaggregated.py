@@ -2,18 +2,22 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from engine.api import Delta, Engine, EngineUsage, GenerateRequest, InvalidRequest, SamplingParams
+from engine.api import Delta, Engine, EngineLost, EngineUsage, GenerateRequest, InvalidRequest, SamplingParams
 from engine.client import EngineClient
 from engine.core import EngineCore
 from engine.disaggregated import DisaggregatedEngine
 from engine.frames import Submit
 from engine.handover import Held, hashes, take
+from engine.models.decoder import Decoder
+from engine.runner import EagerRunner
+from engine.scheduler import Limits
 from engine.testing import start_process, until, until_ready
 
 MODEL = "tiny-random:qwen3"
@@ -99,6 +103,25 @@ def test_only_what_fits_and_only_ours_is_taken(
         assert hashes([beyond] * 40, "") == []
 
 
+def test_a_cache_in_fp8_is_handed_over_too(
+    decoder: Decoder, clock: Callable[[], float], submit: Callable[..., Submit]
+) -> None:
+    """torch moves no rows of that type on a processor: the first prompt handed over ended the process that took it."""
+
+    def core() -> EngineCore:
+        runner = EagerRunner(decoder, 64, "fp8")
+        return EngineCore("m", decoder, blocks=64, limits=Limits(), queue=9, monotonic=clock, runner=runner)
+
+    one, two = core(), core()
+    wanted = finish(core(), 0, submit(PROMPT, max_tokens=20))
+    finish(one, 0, submit(PROMPT, max_tokens=1))
+    held = Held(one, PROMPT, "")
+    assert take(two, PROMPT, "", held.path) == held.blocks == 18
+    held.close()
+    assert finish(two, 0, submit(PROMPT, max_tokens=20)) == wanted
+    two.check()
+
+
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncGenerator[DisaggregatedEngine, None]:
     paths = [tmp_path / "p.sock", tmp_path / "d.sock"]
@@ -113,6 +136,54 @@ async def engine(tmp_path: Path) -> AsyncGenerator[DisaggregatedEngine, None]:
     for process in processes:
         process.terminate()
         assert await process.wait() == 0
+
+
+async def test_long_prompts_are_answered_while_the_prefill_process_is_away(tmp_path: Path) -> None:
+    """It only steadies gaps: an answer may come less smoothly without it, and must not fail for it."""
+    paths = [tmp_path / "p.sock", tmp_path / "d.sock"]
+    reader, writer = [await start_process(MODEL, path) for path in paths]
+    prefill, decode = (EngineClient(MODEL, path) for path in paths)
+    engine = DisaggregatedEngine(prefill, decode)
+    await engine.start()
+    for client in (prefill, decode):
+        await until_ready(client)
+    wanted = tokens(await everything(decode, ask("alone", PROMPT)))
+    long = [5 + at * 11 % 90 for at in range(1800)]
+
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(everything(engine, ask("ending", long)))
+        await until(lambda: prefill.stats().running == 1 or reading.done(), "a prefill")
+        reader.terminate()  # as for a new version: what it reads is read again, where the answer is
+    assert reading.result()[-1].finish_reason == "length"
+    await reader.wait()
+    await until(lambda: prefill.info() is None, "the loss to be noticed")
+    assert engine.info() is not None
+    assert engine.stats().ready
+    last = await everything(engine, ask("down", PROMPT))
+    assert tokens(last) == wanted
+    assert last[-1].usage is not None
+    assert last[-1].usage.prompt == 300
+
+    reader = await start_process(MODEL, paths[0])
+    await until_ready(prefill)
+    reader.send_signal(signal.SIGSTOP)
+    lost: list[BaseException] = []
+
+    async def ask_in_vain() -> None:
+        try:
+            await everything(engine, ask("lost", [*long[1:], 7]))
+        except EngineLost as error:  # it may have been why: the process with all answers in it is not tried with it
+            lost.append(error)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(ask_in_vain())
+        await until(lambda: "lost" in prefill._open and prefill._open["lost"].submitted, "the prompt to be sent")
+        reader.kill()
+    assert lost
+    await reader.wait()
+    await engine.stop()
+    writer.terminate()
+    await writer.wait()
 
 
 def ask(id: str, prompt: list[int], max_tokens: int = 24) -> GenerateRequest:

@@ -99,6 +99,23 @@ def test_logprobs_are_the_models_own() -> None:
     assert [value for _, value in pick.choice.top] == pytest.approx(expected[:3].tolist())
 
 
+def test_equally_likely_alternatives_come_in_the_order_of_their_ids() -> None:
+    """In bfloat16 many are equal, and `topk` names some of them: others in another batch, and not the token chosen."""
+    torch.manual_seed(0)
+    rows = [(torch.randn(300) * 2).round() for _ in range(8)]
+    for at, logits in enumerate(rows):
+        right = sorted(range(300), key=lambda token: (-float(logits[token]), token))
+        for most in (1, 4, 20):
+            [alone] = sample(logits[None], [row(temperature=0.0, logprobs=most)])
+            company = [row(temperature=0.0, logprobs=other) for other in (0, 2, 7, 1, 20, 3, 5, 4)]
+            company[at] = row(temperature=0.0, logprobs=most)
+            beside = sample(torch.stack(rows), company)[at]
+            assert alone.choice == beside.choice
+            assert alone.choice is not None
+            assert [token for token, _ in alone.choice.top] == right[:most]
+            assert alone.token == right[0]
+
+
 def test_rows_that_are_not_finite_fail_alone() -> None:
     """A token made from nonsense would look like an answer."""
     logits = torch.stack([LOGITS, LOGITS * float("nan"), LOGITS])

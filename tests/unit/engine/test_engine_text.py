@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from engine.api import InvalidRequest, SamplingParams, spelled_bytes
+from engine.api import EngineUsage, InvalidRequest, SamplingParams, spelled_bytes
 from engine.frames import Choice, Output
 from engine.locate import ModelNotFound, locate
 from engine.stops import StopMatcher
@@ -163,17 +163,20 @@ def answer(tokenizer: TextTokenizer, **sampling: object) -> Answer:
     return Answer(tokenizer, params, Reading(frozenset(tokenizer.eos)))
 
 
-def test_tokens_past_the_stop_are_counted_not_shown(tokenizer: TextTokenizer) -> None:
-    """The engine is a step ahead of the reader: what it computed is billed, what follows the stop is not text."""
-    made = answer(tokenizer, stop=("!",), logprobs=0)
+def test_tokens_past_the_stop_are_neither_shown_nor_billed(tokenizer: TextTokenizer) -> None:
+    """How far the engine was ahead of the reader depends on how busy both were: the bill of a request must not."""
     ids = tokenizer.encode("Hi! there", specials=False)
-    delta = made.push(Output(handle=1, tokens=ids, choices=[Choice(-0.5, [])] * len(ids)))
-    assert made.stopped
-    assert (delta.text, delta.token_ids, delta.finish_reason) == ("Hi", ids, None)
-    assert delta.logprobs is not None
-    assert [one.token for one in delta.logprobs] == ["H", "i", "!"]
-    last = made.push(Output(handle=1, tokens=ids[:1], choices=[Choice(-0.5, [])], finish="abort"))
-    assert (last.text, last.token_ids, last.finish_reason, last.stopped_by) == ("", ids[:1], "stop", "!")
+    for ahead in (3, 5, 9):
+        made = answer(tokenizer, stop=("!",), logprobs=0)
+        delta = made.push(Output(handle=1, tokens=ids[:ahead], choices=[Choice(-0.5, [])] * ahead))
+        assert made.stopped
+        assert (delta.text, delta.token_ids, delta.finish_reason) == ("Hi", ids[:3], None)
+        assert delta.logprobs is not None
+        assert [one.token for one in delta.logprobs] == ["H", "i", "!"]
+        used = EngineUsage(prompt=7, completion=ahead + 1, drafted=8, accepted=5)
+        last = made.push(Output(handle=1, tokens=ids[:1], choices=[Choice(-0.5, [])], finish="abort", usage=used))
+        assert (last.text, last.token_ids, last.finish_reason, last.stopped_by) == ("", [], "stop", "!")
+        assert last.usage == EngineUsage(prompt=7, completion=3, drafted=8, accepted=3)
 
 
 def test_end_token_is_not_text_and_held_text_comes_out(tokenizer: TextTokenizer) -> None:
