@@ -140,9 +140,9 @@ class Worker(Struct, kw_only=True):
         self.gate.start()
         await self.database.start(apart=True)
         await self.prices.load()
-        await self.ledger.start(said=said_of_money(time.time))
+        await self.ledger.start(said=said_of_money(self.ledger.instant))
         self.ledger.follow(self.prices.refresh)
-        await put_per_minute(self.rates, self.settings, time.time)
+        await put_per_minute(self.rates, self.settings, self.ledger.instant)
         self.ledger.follow(self.rates.refresh)
         self.ledger.follow(self.rates.tend)
         self.background.spawn(self.courier.run(), "alerts")
@@ -313,7 +313,7 @@ def pipeline_of(worker: Worker) -> Pipeline:
         ledger=worker.ledger,
         recorder=recorder,
         telemetry=worker.telemetry,
-        now=time.time,
+        now=worker.ledger.instant,
         monotonic=time.monotonic,
     )
     worker.errands = Errands(errand_means, worker.settings.cache)

@@ -31,7 +31,7 @@ def reloader_of(worker: "Worker", services: Services, rereading: Rereading) -> R
         services.settings = settings
 
     async def limits(settings: Settings) -> None:
-        await file_limits.put(worker.ledger, worker.rates, settings, time.time)
+        await file_limits.put(worker.ledger, worker.rates, settings, worker.ledger.instant)
 
     def build_one(name: str, chosen: ProviderSettings) -> Provider:
         return build_upstream(name, chosen, worker.transport, worker.background)
@@ -84,6 +84,6 @@ def _planter(worker: "Worker") -> Planter:
             asking=Asking(worker.settings.cache, installation_secret(worker.settings)),
             cache=worker.cache,
             prices=worker.prices,
-            now=time.time,
+            now=worker.ledger.instant,
         )
     )

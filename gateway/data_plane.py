@@ -64,7 +64,8 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
         idempotency=once,
         ignored=lambda answer: _ignored(worker.upstreams.providers, answer),
         refused=worker.telemetry.refused,
-        now=time.time,
+        now=worker.ledger.instant,  # a request's hour, day and month, and the price in force
+        wall=time.time,
         monotonic=time.monotonic,
     )
     counter = Counter(worker.catalog, worker.upstreams.providers)
@@ -111,7 +112,9 @@ def _office(worker: "Worker", pipeline: Pipeline, once: Idempotency) -> Office:
         database=worker.database,
         files=worker.files,
         keyring=worker.keyring,
-        asking=Asking(pipeline, now=time.time, monotonic=time.monotonic, yields=lambda: worker.gate.yielding),
+        asking=Asking(
+            pipeline, now=worker.ledger.instant, monotonic=time.monotonic, yields=lambda: worker.gate.yielding
+        ),
         settings=kept,
         places=asyncio.Semaphore(kept.batch_in_flight),
         reach=Reach(catalog=worker.catalog, upstreams=worker.upstreams, attempts=attempts, ledger=worker.ledger),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from litestar.types import ASGIApp
 
 _TIMEOUT = 60.0
+_LONGEST = 3_600.0  # checking, closing and adding up whole months take minutes; a gateway that dies ends it at once
 _STARTING_SECONDS = 10.0
 _AGAIN_SECONDS = 0.1
 _decode = msgspec.json.Decoder().decode
@@ -120,7 +121,8 @@ def control(settings: Settings) -> Generator[Control, None, None]:
 @asynccontextmanager
 async def _over_socket(settings: Settings) -> AsyncGenerator[httpx.AsyncClient, None]:
     transport = httpx.AsyncHTTPTransport(uds=str(settings.home / "run" / "admin.sock"))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=_TIMEOUT) as client:
+    patience = httpx.Timeout(_TIMEOUT, read=_LONGEST)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=patience) as client:
         yield client
 
 

@@ -63,16 +63,16 @@ async def _services(settings: Settings, stack: AsyncExitStack) -> Services:
     )
     await ledger.start(background=False)
     stack.push_async_callback(ledger.close)
-    prices = PriceBook(database, settings=settings, now=time.time)
+    prices = PriceBook(database, settings=settings, now=ledger.instant)
     await prices.load()
     admin = AdminKey(settings)
     return Services(
         settings=settings,
         database=database,
-        keyring=Keyring(database, secret, now=time.time, monotonic=time.monotonic, admin_key=admin),
+        keyring=Keyring(database, secret, now=ledger.instant, monotonic=time.monotonic, admin_key=admin),
         ledger=ledger,
         prices=prices,
-        now=time.time,
+        now=ledger.instant,
         cache=await _cache(settings, stack),
         models=lambda: sorted(settings.models),
         kept_as=_kept_as(settings),

@@ -63,7 +63,7 @@ _MOST_PRICES = 4_096
 class Ledger:
     """Money of one gateway process. `now` is wall-clock, `monotonic` counts sleep too (`gateway.clock`); in seconds.
 
-    `instant` answers the database's time: what is admitted and which months are over goes by it.
+    `instant` answers the database's time, by which everything here is dated: which window it is, which months are over.
     """
 
     def __init__(
@@ -79,7 +79,6 @@ class Ledger:
         self.boot = uuid7()
         self._database = database
         self._settings = settings
-        self._now = now
         self._monotonic = monotonic
         self._tasks = tasks
         self._host = socket.gethostname()
@@ -94,10 +93,10 @@ class Ledger:
             self._book, self.boot, self._pools, instant=self._pulse.instant, monotonic=monotonic, tasks=tasks
         )
         self._leases.durable = self._journal.synced
-        self._shipper = Shipper(posts, self.boot, self._journal, now=now)
+        self._shipper = Shipper(posts, self.boot, self._journal, now=self._pulse.instant)
         self.waiting = self._shipper.waiting
-        self._recorder = Recorder(database, explain_days=settings.telemetry.explain_days, now=now)
-        self._recovery = Recovery(database, self._book, posts, journal_dir, now=now)
+        self._recorder = Recorder(database, explain_days=settings.telemetry.explain_days)
+        self._recovery = Recovery(database, self._book, posts, journal_dir, now=self._pulse.instant)
         self._retention = Retention(database, kept(settings), now=self._pulse.instant)
         self.instant = self._pulse.instant
         self._tender = Tender(self._pulse, self._leases, self._recovery, self._refresh, monotonic=monotonic)
@@ -158,7 +157,7 @@ class Ledger:
         try:
             await self.flush()
             if self._open == 0:
-                await self._book.close_boot(self.boot, self._now())
+                await self._book.close_boot(self.boot, self._pulse.instant())
                 complete = True
         except UNREACHABLE as error:
             log.warning("the journal is kept: the database cannot be reached", error=repr(error)[:300])
@@ -277,7 +276,7 @@ class Ledger:
 
     async def remove_budget(self, scope: str, actor: str, also: Also = nothing) -> bool:
         """Take a budget out of force; False when there was none."""
-        found = await stored.retire(self._database, scope, actor=actor, now=self._now(), also=also)
+        found = await stored.retire(self._database, scope, actor=actor, now=self._pulse.instant(), also=also)
         await self.reload_budgets()
         return found
 
@@ -329,8 +328,8 @@ class Ledger:
 
     def _opened(self, connection: Connection, window: str) -> None:
         """A budget is being set: its running window is made if it has to be, and what it has reached is told."""
-        self._windows.limit(connection, window, self._now())
-        self._alerting.begun(connection, window, self._now())
+        self._windows.limit(connection, window, self._pulse.instant())
+        self._alerting.begun(connection, window, self._pulse.instant())
 
     async def _refresh(self) -> None:
         """Follow what other processes do to budgets and balances; where there may be others."""

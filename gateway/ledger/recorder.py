@@ -6,7 +6,6 @@ When the database is away for long the newest rows are dropped and counted; a st
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any
@@ -54,10 +53,9 @@ class _More(Struct):
 class Recorder:
     """Bounded, batched writer. `explain_days` 0 keeps no explanations."""
 
-    def __init__(self, database: Database, *, explain_days: int, now: Callable[[], float]) -> None:
+    def __init__(self, database: Database, *, explain_days: int) -> None:
         self._database = database
         self._explain_days = explain_days
-        self._now = now
         self._rows: list[tuple[Any, ...]] = []
         self._told: list[tuple[Any, ...]] = []
         self._more: dict[str, _More] = {}

@@ -60,7 +60,8 @@ class Edge(Struct, frozen=True, kw_only=True):
     """What the data plane needs.
 
     `ignored`: names the fields of a body that the chosen target does not know. `refused`: counts an operation and a
-    status of requests that never became a call.
+    status of requests that never became a call. `now`: the database's clock, by which requests are dated; `wall`: this
+    host's, by which the cache counts.
     """
 
     gate: Gate
@@ -75,6 +76,7 @@ class Edge(Struct, frozen=True, kw_only=True):
     ignored: Callable[[Answer], list[str]]
     refused: Callable[[str, int], None]
     now: Callable[[], float]
+    wall: Callable[[], float]
     monotonic: Callable[[], float]
 
 
@@ -333,7 +335,7 @@ class Endpoint:
     def _lines(self, answer: Answer, *, ended: bool) -> str:
         edge, call, landing = self._edge, answer.journey.call, answer.flight.landing
         remaining = edge.ledger.remaining(call, landing.provider, landing.model)
-        lines = of_answer(answer, now=edge.monotonic(), at=edge.now(), remaining=remaining)
+        lines = of_answer(answer, now=edge.monotonic(), at=edge.wall(), remaining=remaining)
         if edge.rates:
             lines += "".join([f"{name}: {value}\r\n" for name, value in edge.rates.told(call)])
         if ignored := edge.ignored(answer):

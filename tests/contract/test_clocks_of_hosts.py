@@ -1,6 +1,7 @@
 """Hosts whose clocks are wrong: who is gone is a matter of the database's time, which all of them share."""
 
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from gateway.db.session import Database
 from gateway.ledger.balances import Windows
 from gateway.ledger.book import Book, BootClosed
+from tests.clock import FrozenClock
 from tests.empty_database import fresh_postgres
 from tests.live import Live, live, settings
+from tests.unit.ledger.rig import budget, call, plan, running, settled
 
 AHEAD = 1_000.0  # seconds, many times as long as a process may be silent
 
@@ -70,3 +73,39 @@ async def _sent(host: Live, method: str, path: str, **sent: Any) -> Any:
     async with host.client.request(method, host.url + path, headers=headers, **sent) as answer:
         assert answer.status == 200, await answer.text()
         return await answer.json()
+
+
+async def test_a_request_is_of_the_hour_and_the_price_of_the_database(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that was ahead at a month's end charged next month's price, and put the cost on next month's pages."""
+    real = time.time
+    url = await fresh_postgres(postgres_url)
+    async with live(settings(tmp_path, database=url, cache={"mode": "off"})) as host:
+        dearer = {"input_usd": "1000", "output_usd": "1000", "effective_from": _iso(real() + AHEAD / 2)}
+        await _sent(host, "PUT", "/api/v1/prices/up/scripted", json=dearer)
+    monkeypatch.setattr(time, "time", lambda: real() + AHEAD)
+    async with live(settings(tmp_path, database=url, cache={"mode": "off"})) as host:
+        assert (await host.chat()).status == 200
+        (row,), (entry,) = await host.rows(), await host.entries()
+        assert abs(row["at"] - entry["admitted"]) < AHEAD / 2
+        assert entry["amount_nano"] == row["cost_nano"] == entry["prompt"] * 1_000 + entry["completion"] * 2_000
+
+
+async def test_a_new_limit_holds_in_the_window_that_runs_by_the_database(tmp_path: Path, postgres_url: str) -> None:
+    """A host two months ahead took the running window for over, which kept its old limit until its end."""
+    clock = FrozenClock(time.time() + 60 * 86_400.0)
+    async with running(tmp_path, await fresh_postgres(postgres_url), clock) as rig:
+        ledger = await rig.ledger()
+        asked = call()
+        hold = await ledger.hold(asked, plan(asked, most=10))
+        for limit in (100, 50):
+            await ledger.set_budget(budget("org", limit, window="month"), "test")
+        ledger.settle(hold, settled(6))
+        await ledger.flush()
+        assert await rig.window("org") == {"limit": 50, "spent": 6, "estimated": 0, "held": 0}
+        assert await ledger.verify() == []
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat()
