@@ -263,7 +263,7 @@ def _clock(settings: Settings) -> Finding:
         seconds = 0.0
     if abs(seconds) > APART_SECONDS:
         words = f"{abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the database's"
-        mend = "set both (NTP): prices and usage of requests, and kept answers, go by this one"
+        mend = "set both (NTP): money goes by the database's, the age of kept answers by this one"
         return Finding("clock", good=False, words=words, mend=mend)
     return Finding("clock", good=True, words=f"it is {year}")
 

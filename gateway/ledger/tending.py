@@ -81,7 +81,7 @@ class Pulse:
         self._compare(asked)
 
     def _compare(self, asked: float) -> None:
-        """What is in the database goes by its clock; what a request is charged and counted under by the host's."""
+        """Money goes by the database's clock; how old a kept answer is, and what logs say, by the host's."""
         ahead = asked - self._there
         apart = abs(ahead) > APART_SECONDS
         if apart and not self._apart:

@@ -218,6 +218,7 @@ def test_a_clock_that_is_not_the_databases(tmp_path: Path, postgres_url: str, mo
     monkeypatch.setattr(time, "time", lambda: real() - 600)
     found = doctor._clock(settings)
     assert (found.good, "600 s behind" in found.words, "NTP" in found.mend) == (False, True, True)
+    assert "money goes by the database's" in found.mend, "it said that prices and usage went by this host's"
 
 
 def test_a_database_says_itself_what_is_wrong(tmp_path: Path, postgres_url: str) -> None:
