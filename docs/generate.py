@@ -55,7 +55,10 @@ ABOUT: dict[str, str] = {
     "providers.<name>.billing": "What a connection closed early costs there: the tokens so far (the default of"
     " `vllm`, `llamacpp`, `dynamo`, `ray`, `prefill_decode`, which stop then), or the whole answer.",
     "providers.<name>.batch": "`own`: what comes by `/v1/batches` goes to the provider's own batch service.",
-    "engines.<name>.model": "`demo`, `tiny-random:<arch>`, `sim`, or a folder with config.json and safetensors.",
+    "engines.<name>.model": (
+        "`demo`, `tiny-random:<arch>`, a folder with config.json and safetensors, or `sim`, which computes nothing: "
+        "of the settings of engines it has only `context` and the price."
+    ),
     "engines.<name>.hour_usd": "Price of an hour of its hardware, from which its tokens get a price.",
     "engines.<name>.tokens_per_second": "Tokens written a second, for that price; left out: assumed, and labelled so.",
     "engines.<name>.prefill_tokens_per_second": "Tokens read a second; left out: ten times those written.",
@@ -147,7 +150,7 @@ ABOUT: dict[str, str] = {
     "engines.<name>.kv_dtype": "Type of the keys and values kept: auto, float32, bfloat16, int8, fp8.",
     "engines.<name>.max_sequences": "Requests that run at once.",
     "engines.<name>.context": "Shortens the model's window, in tokens.",
-    "engines.<name>.memory": "For keys and values. Left out: a quarter of RAM, on a GPU most of what is left there.",
+    "engines.<name>.memory": "For keys and values, whole MiB. Left out: a quarter of RAM, of a GPU most of the rest.",
     "engines.<name>.device": "Where it is computed: auto (a GPU if there is one), cpu, cuda.",
     "engines.<name>.deterministic": "On a GPU: the same tokens in any batch. A processor always does that.",
     "engines.<name>.speculate": "Guesses that are verified: off, predicted, ngram, or the folder of a smaller model.",

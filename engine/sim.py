@@ -29,6 +29,7 @@ from engine.validate import check_prompt, check_sampling, check_tokens, fit
 
 _PIECE = re.compile(r"\s*\S{1,4}|\s+")
 _VOCABULARY = 65_536
+DEFAULT_CONTEXT = 8192
 
 
 class SimEngine:
@@ -45,7 +46,7 @@ class SimEngine:
         text: str | None = None,
         fail: EngineError | None = None,
         fail_after: int = 0,
-        context: int = 8192,
+        context: int = DEFAULT_CONTEXT,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ttft, self._tpot = ttft_ms / 1000, tpot_ms / 1000

@@ -128,6 +128,10 @@ class Deployment:
         self.load = load
         self._tell()
 
+    def came_back(self, now: float) -> None:
+        self.circuit.came_back(now)
+        self._tell()
+
     def allows(self, now: float) -> bool:
         return now >= self.patient_until and self.circuit.allows(now)
 

@@ -5,10 +5,19 @@ Knows: shapes and ranges. Does not know: which models exist, how processes are s
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from gateway.price_terms import amount
 from gateway.setting_types import Octets, Seconds, Section
+
+_MIB = 2**20
+
+
+def _at_least_a_mib(value: int | None) -> int | None:
+    """A process is told in whole MiB: one that is told 0 ends, and is started again for ever."""
+    if value is not None and value < _MIB:
+        raise ValueError("at least 1MiB")
+    return value
 
 
 class EngineSettings(Section):
@@ -33,7 +42,7 @@ class EngineSettings(Section):
     kv_dtype: Literal["auto", "float32", "bfloat16", "int8", "fp8"] = "auto"
     max_sequences: int = Field(default=32, ge=1, le=4_096)
     context: int | None = Field(default=None, ge=16)
-    memory: Octets | None = None
+    memory: Annotated[Octets | None, AfterValidator(_at_least_a_mib)] = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     deterministic: bool = False
     speculate: str = "predicted"

@@ -1,11 +1,14 @@
-"""What servers say of their own load: metrics of vLLM and its like, read every second while they are asked.
+"""What servers say of themselves: their load, from metrics of vLLM and its like, and whether a bundled engine is back.
 
-Knows: the names of the three figures at each of them, what is done when a server does not answer. Does not know: how
-the figures are weighed (`policies.routing`), who the servers are (`gateway.fleet`).
+Read every second while they are asked. Knows: the names of the three figures at each of them, what is done when a
+server does not answer. Does not know: how the figures are weighed (`policies.routing`), who the servers are
+(`gateway.fleet`).
 """
 
 import asyncio
 import re
+import time
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import structlog
@@ -63,16 +66,24 @@ def _amount(written: bytes) -> float | None:
 
 
 class LoadWatch:
-    """One per worker. `every`: seconds between two readings of the same server."""
+    """One per worker. `every`: seconds between two readings of the same server; `monotonic`: that of `deployments`."""
 
     def __init__(
-        self, upstreams: Upstreams, deployments: Deployments, transport: Transport, *, every: float = 1.0
+        self,
+        upstreams: Upstreams,
+        deployments: Deployments,
+        transport: Transport,
+        *,
+        every: float = 1.0,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._upstreams = upstreams
         self._deployments = deployments
         self._transport = transport
         self._every = every
+        self._monotonic = monotonic
         self._silent: set[str] = set()
+        self._away: set[str] = set()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -82,10 +93,25 @@ class LoadWatch:
 
     async def once(self) -> None:
         """Read every server that a request has been sent to, a few at a time."""
+        self._look_at_engines()
         gate = asyncio.Semaphore(_AT_ONCE)
         places = {(one.target.provider, one.target.replica) for one in self._deployments}
         wanted = [(name, replica) for name, replica in places if self._upstreams.kind(name) in NAMES]
         await asyncio.gather(*(self._read(gate, name, replica) for name, replica in wanted))
+
+    def _look_at_engines(self) -> None:
+        """A bundled engine that was away is asked as soon as it is ready: nobody waits for its circuit as well."""
+        for deployment in self._deployments:
+            name = deployment.target.provider
+            provider = self._upstreams.providers.get(name)
+            if provider is None or self._upstreams.kind(name) != "local":
+                continue
+            key = str(deployment.target)
+            if provider.ready() is not None:
+                self._away.add(key)
+            elif key in self._away:
+                self._away.discard(key)
+                deployment.came_back(self._monotonic())
 
     async def _read(self, gate: asyncio.Semaphore, name: str, replica: str) -> None:
         url = self._url(name, replica)

@@ -86,9 +86,9 @@ def build_engines(settings: Settings) -> dict[str, Engine]:
 def _engine(settings: Settings, name: str, chosen: EngineSettings) -> Engine:
     # Tokenizers and grammars take 10 MB that a worker without an engine has no use for.
     if chosen.model == "sim":
-        from engine.sim import SimEngine
+        from engine.sim import DEFAULT_CONTEXT, SimEngine
 
-        return SimEngine(monotonic=time.monotonic)
+        return SimEngine(context=chosen.context or DEFAULT_CONTEXT, monotonic=time.monotonic)
     from engine.client import EngineClient
     from engine.pool import EnginePool
 

@@ -2,6 +2,7 @@
 
 Closed until five failures in a row, or more than half of at least twenty requests within ten seconds; then open for a
 second, twice as long each time a probe fails, half a minute at most; after that a single request at a time finds out.
+A place that says itself that it has come back is tried at once.
 Time is handed in. Does not know: what a failure is, who is asked instead.
 The numbers in a row are Envoy's (consecutive_5xx), the share is the rule of Hystrix.
 """
@@ -51,6 +52,11 @@ class Circuit(Struct):
     def unknown(self) -> None:
         """A request ended without telling anything about the place: given up, refused for what it asked."""
         self.probe_since = 0.0
+
+    def came_back(self, now: float) -> None:
+        """It was away and says that it is there again: what failed meanwhile says nothing any more."""
+        if self.open_until:
+            self.open_until, self.times_open, self.probe_since = min(self.open_until, now), 0, 0.0
 
     def succeeded(self, now: float) -> None:
         self._count(now)

@@ -208,6 +208,7 @@ POISON: list[tuple[str, dict[str, Any]]] = [
     ("bias too strong", {"logit_bias": {1: 1e9}}),
     ("too many logprobs", {"logprobs": 500}),
     ("empty stop", {"stop": ("",)}),
+    ("top_k beyond any float", {"top_k": 10**400}),
     ("empty messages", {"messages": []}),
     ("empty prompt", {"text": ""}),
     ("no ids", {"token_ids": []}),

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.sim import SimEngine
 from gateway.catalog import Target
 from gateway.deployments import Deployments
 from gateway.fleet import Fleet
@@ -302,6 +303,33 @@ async def test_what_a_server_says_of_its_load_is_read(tmp_path: Path) -> None:
     await transport.close()
     await tasks.finish(0.0)
     del reader
+
+
+async def test_an_engine_that_is_back_is_asked_at_once(tmp_path: Path) -> None:
+    """Its circuit had opened for half a minute while it loaded: ready for all to see, and 503 for all who asked."""
+    engine, transport, tasks = SimEngine(), DirectTransport(), Tasks()
+    target, now = Target("local", "sim"), 100.0
+    deployments = Deployments(monotonic=lambda: now)
+    place = deployments.of(target)
+    local = load_kind("local").build({"sim": engine}, None, tasks=tasks)
+    watch = LoadWatch(
+        Upstreams({"local": local}, settings(tmp_path, providers={})), deployments, transport, monotonic=lambda: now
+    )
+    await watch.once()
+    for _ in range(5):
+        place.sent(1, now)
+        place.ended("failed", now, prompt=1)
+    await watch.once()
+    assert not place.allows(now), "not there yet"
+    await engine.start()
+    await watch.once()
+    assert place.allows(now)
+    place.sent(1, now)
+    place.ended("failed", now, prompt=1)
+    await watch.once()
+    assert not place.allows(now), "one that fails although it is ready is left alone as any other"
+    await transport.close()
+    await tasks.finish(0.0)
 
 
 def test_the_names_of_both_engines_are_read() -> None:

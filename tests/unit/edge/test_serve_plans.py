@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from engine.sim import SimEngine
+from gateway.parts import build_engines
 from gateway.serve import Started, plans_for
 from gateway.serve_banner import Ready, banner, base_url, loading
 from gateway.serve_engines import engine_sockets
@@ -181,3 +183,12 @@ def test_what_is_loading_is_named() -> None:
     assert loading({"local": "reading weights", "encoder": "starting"}) == (
         "nearhit: loading: encoder (starting), local (reading weights)"
     )
+
+
+def test_a_simulated_engine_has_the_window_its_settings_name(tmp_path: Path) -> None:
+    """`context` was left out of account there: what a real model would refuse passed the rehearsal."""
+    engines = {"s": EngineSettings(model="sim", context=64), "t": EngineSettings(model="sim")}
+    built = build_engines(Settings(home=tmp_path, engines=engines))
+    assert isinstance(built["s"], SimEngine)
+    assert isinstance(built["t"], SimEngine)
+    assert (built["s"]._context, built["t"]._context) == (64, 8192)

@@ -48,6 +48,7 @@ def test_a_reference_to_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.M
         ("server: {drain_timeout: .inf}", "server.drain_timeout: Input should be a finite number"),
         ("engines: {local: {model: sim, hour_usd: '0,50'}}", "engines.local.hour_usd: not an amount in USD"),
         ("engines: {local: {model: sim, hour_usd: -1}}", "engines.local.hour_usd: an amount between 0 and"),
+        ("engines: {local: {model: demo, memory: 512KiB}}", "engines.local.memory: at least 1MiB"),
     ],
 )
 def test_a_mistake_is_told_by_the_settings_name(tmp_path: Path, written: str, told: str) -> None:

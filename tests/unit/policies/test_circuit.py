@@ -63,6 +63,25 @@ def test_a_probe_that_fails_doubles_the_pause_up_to_its_bound() -> None:
     assert max(pauses) == LONGEST_OPEN
 
 
+def test_a_place_that_says_it_has_come_back_is_tried_at_once() -> None:
+    """What failed while it was being started again says nothing; that it is closed must still be found out."""
+    circuit, now = _opened(1.0), 1.0
+    for _ in range(6):
+        now = circuit.open_until
+        circuit.sent(now)
+        circuit.failed(now)
+    assert circuit.open_until - now == LONGEST_OPEN
+    circuit.came_back(now + 1)
+    assert circuit.state(now + 1) == "half-open"
+    circuit.sent(now + 1)
+    assert not circuit.allows(now + 1)
+    circuit.failed(now + 2)
+    assert circuit.open_until == now + 3
+    well = Circuit()
+    well.came_back(5.0)
+    assert well == Circuit()
+
+
 def test_a_probe_nobody_hears_of_is_given_up() -> None:
     """A probe whose client left must not leave the circuit open for ever."""
     circuit = _opened()
