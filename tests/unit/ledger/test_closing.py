@@ -262,7 +262,7 @@ async def test_a_close_that_broke_off_is_finished_by_the_next(database: Database
 
 
 async def test_a_large_close_that_broke_off_is_finished_by_the_next(database: Database) -> None:
-    """Its 300,000 lines went in one statement, which ran into the limit of statements: that month stayed open for ever."""
+    """Its 300,000 lines went in one statement, longer than a statement may take: that month stayed open for ever."""
     await post(database, [entry(1, OCTOBER, USAGE)])
     async with database.begin() as connection:
         await connection.execute(
