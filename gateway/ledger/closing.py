@@ -104,6 +104,8 @@ class Months:
         if any(reason is None or not blocker.forcible for blocker in found):
             raise NotClosable(found)
         begun = await self._database.transact(_begin, month, (actor, reason if found else None), self._now())
+        while await self._database.transact(_forget, month, begun):
+            pass
         lines, by = await self._add_up(month)
         await mend(self._database)  # what is sealed of usage stays, also if an older process wrote late
         facts = to_builtins(structs.replace(await facts_of(self._database, month), by=by))
@@ -226,7 +228,7 @@ class _Begun(NamedTuple):
 
 
 def _begin(connection: Connection, month: str, who: tuple[str, str | None], now: float) -> _Begun:
-    """Mark the month as being closed, or begin anew what was broken off."""
+    """Mark the month as being closed; what was broken off has a new mark from now on."""
     take_turn(connection)
     wanted = select(MonthSeal.digest, MonthSeal.began).where(MonthSeal.month == month)
     found = connection.execute(wanted.with_for_update()).first()
@@ -243,7 +245,6 @@ def _begin(connection: Connection, month: str, who: tuple[str, str | None], now:
         nothing = dict.fromkeys(("entries", "amount_nano", "estimated_nano", "adjustments_nano"), 0)
         connection.execute(insert(MonthSeal).values({"month": month, **row, **nothing}))
     else:
-        connection.execute(delete(MonthLine).where(MonthLine.month == month))
         connection.execute(update(MonthSeal).where(MonthSeal.month == month).values(row))
     return _Begun(mark, previous)
 
@@ -255,6 +256,14 @@ def _hold(connection: Connection, month: str, begun: _Begun) -> None:
     )
     if connection.execute(mine.with_for_update()).first() is None:
         raise AlreadyClosed(f"{month} is being closed by somebody else at this moment")
+
+
+def _forget(connection: Connection, month: str, begun: _Begun) -> int:
+    """Delete some lines of a try that broke off; answers how many. All at once take longer than a statement may."""
+    _hold(connection, month, begun)
+    some = select(MonthLine.number).where(MonthLine.month == month).order_by(MonthLine.number).limit(CHUNK)
+    mine = MonthLine.month == month, MonthLine.number.in_(some.scalar_subquery())
+    return connection.execute(delete(MonthLine).where(*mine)).rowcount
 
 
 def _write(connection: Connection, month: str, begun: _Begun, lines: Sequence[Line], place: int) -> None:

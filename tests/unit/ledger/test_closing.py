@@ -261,6 +261,33 @@ async def test_a_close_that_broke_off_is_finished_by_the_next(database: Database
     assert await problems(database) == []
 
 
+async def test_a_large_close_that_broke_off_is_finished_by_the_next(database: Database) -> None:
+    """Its 300,000 lines went in one statement, longer than a statement may take: that month stayed open for ever."""
+    await post(database, [entry(1, OCTOBER, USAGE)])
+    async with database.begin() as connection:
+        await connection.execute(
+            text(
+                "INSERT INTO month_seal (month, began, actor, entries, amount_nano, estimated_nano, adjustments_nano) "
+                "VALUES ('2026-10', 1, 'bob', 0, 0, 0, 0)"
+            )
+        )
+        line = (
+            'INSERT INTO month_line (month, number, kind, belongs, team, project, key_id, "user", provider, model, '
+            "meter, quantity, amount_nano, estimated_nano, entries) "
+            "VALUES ('2026-10', :number, 'own', '2026-10', 't', 'p', 'k', '', 'v', 'm', 'x', 1, 1, 0, 1)"
+        )
+        await connection.execute(text(line), [{"number": number} for number in range(2_400)])
+        if database.dialect == "postgresql":  # each as slow as the guard of a sealed month is on a busy machine
+            slow = "BEGIN PERFORM pg_sleep(0.001); RETURN OLD; END"
+            await connection.execute(text(f"CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS '{slow}'"))
+            await connection.execute(
+                text("CREATE TRIGGER slow BEFORE DELETE ON month_line FOR EACH ROW EXECUTE FUNCTION slow()")
+            )
+    seal = await months(database).close("2026-10", "ann")
+    assert (seal.actor, seal.entries) == ("ann", 1)
+    assert await problems(database) == []
+
+
 CHANGES = [
     "UPDATE month_line SET amount_nano = amount_nano + 1",
     "DELETE FROM month_line WHERE number = 0",
