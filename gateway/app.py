@@ -237,7 +237,7 @@ def build(settings: Settings) -> Worker:
     check_limits(settings, catalog)
     telemetry = Telemetry(settings.telemetry, now=time.time, models=catalog.names())
     keyring = Keyring(database, secret, now=ledger.instant, monotonic=time.monotonic, admin_key=AdminKey(settings))
-    cache_alerts = CacheAlerts(database, settings.alerts.channels, now=time.time)
+    cache_alerts = CacheAlerts(database, settings.alerts.channels, now=ledger.instant)
 
     async def ask(model: str, messages: list[dict[str, object]]) -> str:
         assert worker.errands is not None
@@ -249,7 +249,7 @@ def build(settings: Settings) -> Worker:
         background=background,
         database=database,
         ledger=ledger,
-        courier=Courier(database, channels(settings.alerts, time.time), now=time.time, random=random.random),
+        courier=Courier(database, channels(settings.alerts, time.time), now=ledger.instant, random=random.random),
         cache_alerts=cache_alerts,
         exports=Scheduler(database, settings.exports, statement_file, listed=prices.listed, now=ledger.instant),
         rates=_rates(database, ledger, catalog, background),

@@ -75,7 +75,7 @@ def webhook(url: str) -> dict[str, Any]:
 
 def courier(rig: Rig, alerts: dict[str, Any]) -> Courier:
     known = channels(AlertSettings.model_validate(alerts), rig.clock.now)
-    return Courier(rig.database, known, now=rig.clock.now, random=lambda: 0.5)
+    return Courier(rig.database, known, now=rig.ledgers[-1].instant, random=lambda: 0.5)
 
 
 async def half_of_ten(rig: Rig, alerts: dict[str, Any], *, spent: int) -> Ledger:
@@ -221,12 +221,12 @@ async def test_a_channel_that_hangs_or_breaks_keeps_no_other_waiting(rig: Rig) -
     await ledger.set_budget(budget("org", 10, alerts=(0.5, 0.6)), "test")
     await rig.charge(ledger, 8)
     await ledger.flush()
-    broken = Courier(rig.database, {"webhook": Broken()}, now=rig.clock.now, random=lambda: 0.5)
+    broken = Courier(rig.database, {"webhook": Broken()}, now=rig.ledgers[-1].instant, random=lambda: 0.5)
     assert await broken.turn() == 0
     rows = await rig.rows("SELECT * FROM alert_delivery WHERE channel = 'webhook'")
     assert {row["error"] for row in rows} == {"it could not be sent: RuntimeError"}
     rig.clock.advance(60)
-    both = Courier(rig.database, {"webhook": Hung(), "email": Well()}, now=rig.clock.now, random=lambda: 0.5)
+    both = Courier(rig.database, {"webhook": Hung(), "email": Well()}, now=rig.ledgers[-1].instant, random=lambda: 0.5)
     running_both = rig.tasks.spawn(both.run(), "alerts")
     await until(lambda: hanging.is_set() and len(sent) == 2)
     running_both.cancel()
