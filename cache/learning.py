@@ -1,9 +1,11 @@
 """What a scope has learned, kept and shared: the policy's state, each answer's record, and what is quarantined.
 
 Knows how a learning policy's state is folded and written down, and how a policy that learns nothing is treated alike.
-Does not know entries, texts, or who judges. A state of another policy or version begins anew.
+Does not know entries, texts, or who judges. A state of another policy, of another version of it or on another basis
+(the prior that says what its numbers are about) is put aside, and found again by whoever goes back to that.
 """
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -49,13 +51,18 @@ class Spot(Struct, frozen=True, array_like=True):
 
 
 class Record(Struct, frozen=True):
-    """All that is kept of one scope. `answers`: right and wrong reuses by answer. `shut`: people shut all of it."""
+    """All that is kept of one scope. `answers`: right and wrong reuses by answer. `shut`: people shut all of it.
+
+    `policy`: whose `state` it is, and on which basis. `aside`: the same of the one before, so that two releases that
+    share a store for a while do not undo each other's learning.
+    """
 
     policy: str = ""
     state: bytes = b""
     answers: dict[int, tuple[float, float]] = {}
     spots: tuple[Spot, ...] = ()
     shut: bool = False
+    aside: tuple[str, bytes] = ("", b"")
 
 
 class Counted(Struct, frozen=True):
@@ -158,6 +165,11 @@ def _proven(checked: int, wrong: int, allowed: float) -> bool:
     return (share + spread / 2 - half) / (1 + spread) > allowed
 
 
+def basis_of(policy: ReusePolicy) -> str:
+    """What the numbers of a policy's states and evidence are about; empty where they mean the same for ever."""
+    return getattr(policy, "basis", "")
+
+
 def learning(policy: ReusePolicy) -> LearningPolicy[Any]:
     """`policy` if it learns, else in the clothes of one that does."""
     if hasattr(policy, "decide"):
@@ -170,7 +182,9 @@ class ScopeForm:
 
     def __init__(self, policy: LearningPolicy[Any]) -> None:
         self._policy = policy
-        self._name = type(policy).__module__
+        self._module = type(policy).__module__
+        basis = basis_of(policy)
+        self._name = f"{self._module}@{basis}" if basis else self._module
         self._learns = not isinstance(policy, Fixed)
         self._kind = type(policy.fresh())
         self._state = msgspec.msgpack.Decoder(self._kind if self._learns else tuple[int, int])
@@ -208,20 +222,34 @@ class ScopeForm:
         return msgspec.msgpack.encode(replace(value.record, policy=self._name, state=state))
 
     def decode(self, blob: bytes) -> Scope | None:
-        """None for bytes of nobody. Another policy's state is left behind; what is quarantined stays so."""
+        """None for bytes of nobody. Another policy's state is put aside; what is quarantined stays so."""
         try:
             record = self._record.decode(blob)
         except msgspec.DecodeError:
             return None
-        state = self._policy.fresh()
         if record.policy == self._name:
-            try:
-                found = self._state.decode(record.state)
-            except msgspec.DecodeError:
-                found = state
-            if getattr(found, "version", None) == getattr(state, "version", None):
-                state = found
-        return _scope(state, record)
+            return _scope(self._begun(record.state), record)
+        theirs, ours = (record.policy, record.state), record.aside
+        record = replace(record, policy=self._name, aside=theirs if theirs[0] else ours)
+        return _scope(self._begun(ours[1]) if ours[0] == self._name else self._after(*theirs), record)
+
+    def _begun(self, raw: bytes) -> Any:
+        """A state as it was written; a new one where that cannot be decided with."""
+        found = self._read(raw)
+        fits: Callable[[Any], bool] | None = getattr(self._policy, "fits", None)
+        return self._policy.fresh() if found is None or (fits is not None and not fits(found)) else found
+
+    def _after(self, name: str, raw: bytes) -> Any:
+        """The state of a scope that has learned something else so far."""
+        begin: Callable[[Any], Any] | None = getattr(self._policy, "begin", None)
+        found = self._read(raw) if begin is not None and name.partition("@")[0] == self._module else None
+        return self._policy.fresh() if begin is None or found is None else begin(found)
+
+    def _read(self, raw: bytes) -> Any:
+        try:
+            return self._state.decode(raw)
+        except msgspec.DecodeError:
+            return None
 
 
 def _scope(state: Any, record: Record) -> Scope:

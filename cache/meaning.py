@@ -207,6 +207,7 @@ class Meaning:
         if evidence := evidence_of(verdict):
             found.sight = Sight(
                 encoder=key[1],
+                basis=self._scopes.basis,
                 vector=pack(found.vector),
                 headroom=self._scopes.headroom(scope, budget),
                 weighed=tuple(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cache.folded import Folded
-from cache.learning import Counted, Event, Fixed, Scope, ScopeForm, learning
+from cache.learning import Counted, Event, Fixed, Scope, ScopeForm, basis_of, learning
 from cache.partitions import Key
 from cache.store import Store
 from policies.reuse import Budget, LearningPolicy, ReusePolicy, Verdict
@@ -19,6 +19,7 @@ class Scopes:
 
     def __init__(self, store: Store, policy: ReusePolicy, *, most: int, monotonic: Callable[[], float]) -> None:
         self.policy: LearningPolicy[Any] = learning(policy)
+        self.basis = basis_of(self.policy)
         self._counts = not isinstance(self.policy, Fixed)
         self._held = Folded[Scope, Event](store, ScopeForm(self.policy), most=most, monotonic=monotonic)
         self._fresh = ScopeForm(self.policy).fresh()

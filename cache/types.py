@@ -113,10 +113,12 @@ class Weighed(Struct, frozen=True, kw_only=True):
 class Sight(Struct, frozen=True, kw_only=True):
     """What a look-up by meaning knew. `vector` of the question, packed; `encoder`: whose.
 
-    `headroom`: how the scope stood then, in the policy's own words and numbers.
+    `basis`: what the features in `weighed` are about. `headroom`: how the scope stood then, in the policy's own words
+    and numbers.
     """
 
     encoder: str = ""
+    basis: str = ""
     vector: bytes = b""
     weighed: tuple[Weighed, ...] = ()
     headroom: dict[str, float] = field(default_factory=dict[str, float])

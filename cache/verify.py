@@ -72,7 +72,8 @@ class Compared(Struct, frozen=True, kw_only=True):
 class _Ticket(Struct, array_like=True):
     """What feedback needs long after: kept with the request's explanation, opaque to whoever shows that.
 
-    `vector` is empty for an exact hit on a key that was only judged to have its answer.
+    `vector` is empty for an exact hit on a key that was only judged to have its answer. `basis`: what the evidence's
+    features are about.
     """
 
     scope: bytes
@@ -81,6 +82,7 @@ class _Ticket(Struct, array_like=True):
     similarity: float
     evidence: Evidence
     group: Group
+    basis: str = ""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -174,7 +176,10 @@ class Verifier:
         if read is None:
             return
         # A label like any other, but no sample of the hits: people speak up when something is wrong.
-        outcome = Outcome(evidence=replace(read.evidence, wanted=False), same=right, kind="feedback")
+        evidence = replace(read.evidence, wanted=False)
+        if read.basis != self._scopes.basis:
+            evidence = replace(evidence, features=b"")  # another release's: they say nothing here
+        outcome = Outcome(evidence=evidence, same=right, kind="feedback")
         key, shuts = (read.scope, read.encoder), bool(read.vector) and not right
         verified = bool(read.vector) and right
         await self._scopes.learn(key, Judged((outcome,), near=read.vector, verified=verified), soon=True)
@@ -310,7 +315,7 @@ def ticket(query: Query, hit: Hit) -> str | None:
         seen = Evidence(entry_id=entry.id, answer_id=entry.root)
     if seen is None:
         return None
-    made = _Ticket(query.scope, sight.encoder, sight.vector, hit.similarity, seen, _group(query))
+    made = _Ticket(query.scope, sight.encoder, sight.vector, hit.similarity, seen, _group(query), sight.basis)
     return base64.b64encode(_encode(made)).decode()
 
 

@@ -243,6 +243,7 @@ def build(settings: Settings) -> Worker:
         assert worker.errands is not None
         return await worker.errands.say(model, messages)
 
+    judge = build_judge(settings, encoder, ask, lambda model: worker.catalog.kept_as(model))
     worker = Worker(
         settings=settings,
         answering=answering,
@@ -259,7 +260,7 @@ def build(settings: Settings) -> Worker:
         gate=_gate(settings, telemetry),
         watchdog=Watchdog(),
         encoder=encoder,
-        cache=build_cache(settings, encoder, build_judge(settings, encoder, ask), watch_of(telemetry, cache_alerts)),
+        cache=build_cache(settings, encoder, judge, watch_of(telemetry, cache_alerts)),
         engines=engines,
         transport=transport,
         upstreams=Upstreams(providers, settings, lambda: prices.generation),

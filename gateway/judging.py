@@ -1,13 +1,16 @@
 """A configured model as the judge: batches of pairs in one prompt, priced, capped and recorded like an audit.
 
 Knows the prompt, how its answer is read, and that a judge is worth what the gold pairs say: how often a sure verdict of
-it is wrong is measured once per model and kept in NEARHIT_HOME. A model that cannot be asked, or whose answer cannot be
-read, is unsure. Does not know: what follows from a verdict.
+it is wrong is measured once per model, place its name leads to, prompt and gold pairs, and kept in NEARHIT_HOME. A
+model that cannot be asked, or whose answer cannot be read, is unsure. Does not know: what follows from a verdict.
 """
 
 import asyncio
+import hashlib
+import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -21,9 +24,11 @@ from gateway.errors import GatewayError
 log = structlog.get_logger("nearhit.audits")
 
 Ask = Callable[[str, list[dict[str, object]]], Awaitable[str]]
+Leads = Callable[[str], str]
 _LONGEST = 3_000  # characters of each text that are shown
 _GATHER = 0.2  # seconds in which pairs come together
 _UNKNOWN_FLIP = 0.1  # until it has been measured
+_MOST_KEPT = 64  # judges whose worth is remembered
 _AGAIN = 3_600.0  # seconds until a model that could not be measured is asked all of it once more
 _EQUAL = Judgement(verdict="same", probability=0.998, flip=0.002, by="equal")
 _ARRAY = re.compile(r"\[[^\[\]]*\]")
@@ -53,22 +58,30 @@ class Worth(Struct, frozen=True):
 
 
 class ModelJudge:
-    """Implements `cache.judging.Judge`. `ask(model, messages)` answers its text and may raise GatewayError."""
+    """Implements `cache.judging.Judge`. `ask(model, messages)` answers its text and may raise GatewayError;
+    `leads(model)`: where that name leads now, since another model behind it is another judge.
+    """
 
-    def __init__(self, model: str, ask: Ask, home: Path, *, batch: int) -> None:
+    def __init__(self, model: str, ask: Ask, home: Path, *, leads: Leads, batch: int) -> None:
         self.name = f"model:{model}"
         self._model = model
         self._ask = ask
+        self._leads = leads
         self._batch = batch
         self._path = home / "judges.json"
-        self._worth = _kept(self._path).get(model)
+        self._known = _kept(self._path)
         self._measuring = False
         self._not_before = 0.0
         self._waiting: dict[bytes, list[tuple[Pair, asyncio.Future[Opinion]]]] = {}
 
     @property
     def flip(self) -> float:
-        return self._worth.flip if self._worth else _UNKNOWN_FLIP
+        worth = self._worth
+        return worth.flip if worth else _UNKNOWN_FLIP
+
+    @property
+    def _worth(self) -> Worth | None:
+        return self._known.get(mark_of(self._model, self._leads(self._model)))
 
     async def compare(self, pairs: Sequence[Pair]) -> list[Judgement]:
         """Equal texts need no model. The first comparison ever has it measured on the gold pairs before; one that could
@@ -78,13 +91,16 @@ class ModelJudge:
         rest = [pair for i, pair in enumerate(pairs) if i not in found]
         may_measure = not self._measuring and asyncio.get_running_loop().time() >= self._not_before
         if rest and self._worth is None and may_measure:
-            await self.measure()
+            self._known |= await asyncio.to_thread(_kept, self._path)  # another worker may have measured it
+            if self._worth is None:
+                await self.measure()
         said = iter(await self._opinions(rest) if rest else ())
         return [found.get(i) or self._judgement(pair, next(said)) for i, pair in enumerate(pairs)]
 
     async def measure(self) -> Worth | None:
         """Ask about the gold pairs; None when the model could not be asked about most of them."""
         self._measuring = True
+        mark = mark_of(self._model, self._leads(self._model))
         try:
             items = gold()
             said = await self._opinions([item.pair for item in items])
@@ -96,10 +112,10 @@ class ModelJudge:
             log.warning("the judging model could not be measured", model=self._model, judged=len(sure), of=len(items))
             return None
         wrong = sum((opinion == "same") != item.same for item, opinion in sure)
-        self._worth = Worth(self._model, len(items), len(sure), wrong)
-        await asyncio.to_thread(_keep, self._path, self._worth)
+        worth = self._known[mark] = Worth(self._model, len(items), len(sure), wrong)
+        await asyncio.to_thread(_keep, self._path, mark, worth)
         log.info("the judging model was measured", model=self._model, wrong=wrong, of=len(sure))
-        return self._worth
+        return worth
 
     def _judgement(self, pair: Pair, said: Opinion) -> Judgement:
         if said == "same" and max(len(pair.kept), len(pair.fresh)) > _LONGEST:
@@ -170,14 +186,25 @@ def _opinion(word: str) -> Opinion:
     return "same" if plain == "same" else "different" if plain == "different" else "unsure"
 
 
+@lru_cache(maxsize=16)
+def mark_of(model: str, place: str) -> str:
+    """Under which the worth of a judge is kept: whoever answers otherwise, or is asked otherwise, is measured anew."""
+    told = _encode([model, place, _SYSTEM, [[item.question, item.a, item.b, item.same] for item in gold()]])
+    return f"{model}@{hashlib.sha256(told).hexdigest()[:12]}"
+
+
 def _kept(path: Path) -> dict[str, Worth]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Worth])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
 
 
-def _keep(path: Path, worth: Worth) -> None:
-    part = path.with_suffix(".part")
-    part.write_bytes(_encode({**_kept(path), worth.model: worth}))
+def _keep(path: Path, mark: str, worth: Worth) -> None:
+    """Beside those of other judges. Several workers may do it at once: each writes a file of its own first."""
+    others = {name: held for name, held in _kept(path).items() if name != mark}
+    for name in list(others)[: max(0, len(others) - _MOST_KEPT + 1)]:
+        del others[name]
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.write_bytes(_encode({**others, mark: worth}))
     part.replace(path)

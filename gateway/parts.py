@@ -23,7 +23,7 @@ from engine.locate import ModelNotFound, locate
 from gateway.catalog import Catalog
 from gateway.errors import NotFound
 from gateway.fleet import Fleet
-from gateway.judging import Ask, ModelJudge
+from gateway.judging import Ask, Leads, ModelJudge
 from gateway.keeping import is_answer
 from gateway.key_pool import KeyPool
 from gateway.providers import Provider, load
@@ -223,12 +223,12 @@ def build_policy(settings: Settings) -> ReusePolicy:
     return module.Policy(prior=priors.shipped(digest))
 
 
-def build_judge(settings: Settings, encoder: EncoderClient, ask: Ask) -> Judge:
-    """`ask` puts a question to a configured model, for a judge that is one."""
+def build_judge(settings: Settings, encoder: EncoderClient, ask: Ask, leads: Leads) -> Judge:
+    """`ask` puts a question to a configured model, for a judge that is one; `leads` says where its name leads."""
     chosen = settings.cache.judge
     if chosen.model is None:
         return OfflineJudge(encoder)
-    return ModelJudge(chosen.model, ask, settings.home, batch=chosen.batch)
+    return ModelJudge(chosen.model, ask, settings.home, leads=leads, batch=chosen.batch)
 
 
 def resident(max_entries: int) -> int:

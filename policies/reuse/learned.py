@@ -43,7 +43,7 @@ from policies.reuse.curve import Curve
 from policies.reuse.logistic import Belief
 from policies.reuse.pairs import GUARD_NAMES, HARD, NAMES, WIDTH, Candidate, candidates, if_alike
 from policies.reuse.prior import Prior
-from policies.reuse.spending import Limits, Window, add, affordable, alarmed, check, scale, threshold
+from policies.reuse.spending import Limits, Window, add, affordable, alarmed, check, is_whole, scale, threshold
 
 VERSION = 4
 
@@ -108,13 +108,41 @@ class Policy:
         together[1:WIDTH] = self._prior.slope * self._score[1:]
         covariance = np.diag(np.square(self._prior.deviation)) + np.outer(together, together)
         self._fresh = State(belief=logistic.believe(np.asarray(self._prior.mean), covariance))
+        self._basis = self._prior.basis
 
     @property
     def floor(self) -> float:
         return self._params.floor
 
+    @property
+    def basis(self) -> str:
+        """What a state's numbers are about: weights learned under one prior mean nothing under another."""
+        return self._basis
+
     def fresh(self) -> State:
         return self._fresh
+
+    def fits(self, state: State) -> bool:
+        """Whether `state` can be decided with: of this version, whole, and nothing in it that is no number."""
+        new = self._fresh
+        sizes = (
+            (state.belief.mean, new.belief.mean),
+            (state.belief.covariance, new.belief.covariance),
+            (state.excused, new.excused),
+        )
+        if not is_whole(state.window) or any(len(held) != len(begun) for held, begun in sizes):
+            return False
+        finite = all(np.isfinite(np.frombuffer(held, "<f4")).all() for held, _ in sizes)
+        return state.version == VERSION and finite
+
+    def begin(self, before: State) -> State:
+        """What a scope begins with that has learned on another basis: what it owes stays, what it knew does not.
+
+        A new prior is no new budget, and what audits proved is not forgiven; but it is audited as a new scope is.
+        """
+        if before.version != VERSION or not is_whole(before.window):
+            return self._fresh
+        return replace(self._fresh, window=before.window)
 
     def judge(self, text: str, neighbours: Sequence[Neighbour], budget: Budget) -> Verdict:
         """The verdict of a scope that has learned nothing yet."""

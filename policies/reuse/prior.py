@@ -4,7 +4,11 @@ Knows the shape of that knowledge. Does not know where it is kept (`cache.priors
 (`cache.training`). It holds for one encoder: cosines of another mean something else.
 """
 
+import hashlib
+
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.reuse import Budget
 
@@ -41,6 +45,12 @@ class Prior(Struct, frozen=True, kw_only=True):
     encoder: str = ""
     reader: str = ""
     about: dict[str, str] = {}
+
+    @property
+    def basis(self) -> str:
+        """A digest of all that says what learned weights are about: features, scales, bends, encoder and reader."""
+        told = msgspec.json.encode(replace(self, bounds=(), about={}))
+        return hashlib.sha256(told).hexdigest()[:12]
 
     def threshold(self, budget: Budget) -> float:
         """The highest risk whose held-out bound meets both budgets; -1 when none does."""

@@ -67,6 +67,15 @@ class Limits(Struct, frozen=True, kw_only=True):
     alarm: float = 0.05
 
 
+def is_whole(window: Window) -> bool:
+    """Whether it can be reckoned with: its bins are all there, and everything in it is a number."""
+    if len(window.counts) != 4 * BINS or len(window.risks) != 4 * BINS:
+        return False
+    sums = (window.requests, window.served, window.spent, window.checked, window.wrong, window.feared, window.flips)
+    bins = np.frombuffer(window.counts + window.risks, "<f4")
+    return bool(np.isfinite(bins).all()) and all(map(math.isfinite, sums))
+
+
 def _bin(risk: float) -> int:
     return min(BINS - 1, max(0, math.ceil(math.log(max(risk, _LEAST) / _LEAST) / _STEP - 1e-9)))
 

@@ -9,7 +9,7 @@ import msgspec
 
 from cache.judging import gold
 from cache.types import Trust
-from gateway.judging import Worth
+from gateway.judging import Worth, mark_of
 from tests.flow.hash_encoder import hash_encoder
 from tests.flow.speaking_upstream import Speaker, speaking
 from tests.flow.test_audits import ASKED, SIMILAR, audits, eventually, explained, say
@@ -26,7 +26,7 @@ async def judged(
 ) -> AsyncGenerator[tuple[Live, Speaker]]:
     """A gateway whose hits are all audited by `lab/judge`. `known`: it was measured before. `price` per million."""
     if known:
-        worth = {"lab/judge": Worth("lab/judge", 100, 100, 1), "local/sim": Worth("local/sim", 100, 100, 1)}
+        worth = {mark_of(name, name): Worth(name, 100, 100, 1) for name in ("lab/judge", "local/sim")}
         (home / "judges.json").write_bytes(msgspec.json.encode(worth))
     async with speaking() as (speaker, upstream), hash_encoder(home):
         chosen = settings(
