@@ -40,7 +40,7 @@ async def test_a_raise_and_its_end_are_told_once_whoever_notices(rig: Rig) -> No
     """Every worker measures, and begins anew at a restart: people want one message, and one when it is over."""
     async with receiver() as there:
         workers = [worker(rig) for _ in range(3)]
-        send = courier(rig, webhook(there.url))
+        send = courier(rig, webhook(there.url), rig.clock.now)
         for one in workers:
             one.broke(BROKEN)
         await asyncio.gather(*(one.turn() for one in workers))
@@ -70,7 +70,7 @@ async def test_a_raise_and_its_end_are_told_once_whoever_notices(rig: Rig) -> No
 async def test_it_can_begin_again(rig: Rig) -> None:
     """Each time is news of its own, with an id that no receiver takes for a repeat."""
     async with receiver() as there:
-        one, send = worker(rig), courier(rig, webhook(there.url))
+        one, send = worker(rig), courier(rig, webhook(there.url), rig.clock.now)
         for _ in range(2):
             one.broke(BROKEN)
             await one.turn()
