@@ -87,11 +87,13 @@ def left_open(given: Mapping[str, object]) -> frozenset[str]:
 class Constraint(Struct, frozen=True):
     """What the answer must be: any JSON object (`text` is empty), JSON of a schema, a regular expression, a grammar.
 
-    `text` of kind `schema` is JSON, of `choice` a JSON list of strings, of `grammar` Lark's or GBNF's notation.
+    `text` of kind `schema` is JSON, of `choice` a JSON list of strings, of `grammar` Lark's or GBNF's notation. Not
+    `strict`: what no grammar can hold to in a schema is left out of account instead of being refused.
     """
 
     kind: Literal["json", "schema", "regex", "choice", "grammar"]
     text: str = ""
+    strict: bool = True
 
 
 class Tools(Struct, frozen=True, kw_only=True):

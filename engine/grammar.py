@@ -39,6 +39,7 @@ _JSON_STYLE: "JsonCompileOptions" = {
 _LENIENT: "JsonCompileOptions" = {**_JSON_STYLE, "lenient": True, "coerce_one_of": True}
 _UNREADABLE = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")  # looks around, or back at what was matched: no automaton can
 _DATA = ("const", "enum", "default", "examples")  # keywords whose values are no schemas
+_ONE_OF = re.compile(r"oneOf constraints are not supported\. Enable .*")  # an option of llguidance's, not of ours
 _COMPILER = re.compile(r"^at \d+\(\d+\): failed to compile JSON schema: ")  # where it stands in rules that are ours
 _LIMITS = llguidance.LLParserLimits(
     max_grammar_size=50_000,
@@ -173,7 +174,7 @@ def translate(constraint: Constraint) -> str:
     if constraint.kind == "json":
         return json_grammar({"type": "object"})
     if constraint.kind == "schema":
-        return json_grammar(_read(text))
+        return json_grammar(_read(text), strict=constraint.strict)
     if constraint.kind == "regex":
         return llguidance.LLMatcher.grammar_from_regex(text)
     if constraint.kind == "choice":
@@ -187,14 +188,18 @@ def translate(constraint: Constraint) -> str:
         raise _refusal(str(error)) from error
 
 
-def json_grammar(schema: object) -> str:
-    """Raises InvalidRequest when the schema is no object or not bounded."""
+def json_grammar(schema: object, *, strict: bool = True) -> str:
+    """Raises InvalidRequest when the schema is no object or not bounded.
+
+    Not `strict`: what cannot be held to is left out of account.
+    """
     check_schema(schema)
-    return llguidance.LLMatcher.grammar_from_json_schema(_encode(schema).decode(), overrides=_JSON_STYLE)
+    held, style = (schema, _JSON_STYLE) if strict else (_readable(schema), _LENIENT)
+    return llguidance.LLMatcher.grammar_from_json_schema(_encode(held).decode(), overrides=style)
 
 
 def inline_json(schema: object, *, strict: bool) -> str:
-    """The same as an expression inside a Lark grammar. Not `strict`: what cannot be held to is left out of account."""
+    """The same as an expression inside a Lark grammar."""
     check_schema(schema)
     held = cast("dict[str, object]", schema if strict else _readable(schema))
     return f"%json {_encode({**held, 'x-guidance': _JSON_STYLE if strict else _LENIENT}).decode()}"
@@ -317,5 +322,6 @@ def unusable(why: str) -> Unusable:
 def _refusal(why: str) -> Unusable:
     first, *more = why.strip().split("\n")
     reason = next((line.removeprefix("error: ") for line in more if line.startswith("error: ")), "")
+    first = _ONE_OF.sub("of its oneOf more than one may hold: say anyOf, or tell them apart", first)
     first = _COMPILER.sub("", first)  # a regular expression is drawn over some lines, and said at last what it lacks
     return Unusable(f"{first:.300}".removesuffix(".") + (f" {reason:.100}" if reason else ""))

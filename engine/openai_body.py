@@ -54,6 +54,7 @@ class _Schema(Struct):
     """`response_format.json_schema`, or the schema beside `json_object`."""
 
     schema: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class _Format(Struct):
@@ -178,8 +179,10 @@ def _sampling(body: Body, url: Url) -> SamplingParams:
 def _constraint(form: _Format | None) -> Constraint | None:
     if form is None or form.type == "text":
         return None
-    held = form.json_schema.schema if form.type == "json_schema" and form.json_schema else form.schema
-    return Constraint("json") if held is None else Constraint("schema", _encode(held).decode())
+    named = form.json_schema if form.type == "json_schema" else None
+    held = form.schema if named is None else named.schema
+    strict = named is not None and named.strict is True
+    return Constraint("json") if held is None else Constraint("schema", _encode(held).decode(), strict)
 
 
 def _tools(body: Body) -> Tools | None:

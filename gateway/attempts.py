@@ -232,7 +232,8 @@ class Attempts:
     def _verdict(self, problem: errors.GatewayError, sending: Sending, step: Step) -> tuple[Told, float | None]:
         """What a refusal or failure says about the place: our own hurry says nothing."""
         if isinstance(problem, errors.UpstreamRefused):
-            return _SAYS.get(problem.http_status, "nothing"), problem.retry_after
+            told = "unknown" if problem.lacks_model else _SAYS.get(problem.http_status, "nothing")
+            return told, problem.retry_after
         if isinstance(problem, errors.UpstreamTimeout):
             problem.hurried = step.ended_at - step.sent_at < self._patience(sending.stream, step.provider) - 0.05
             return ("nothing" if problem.hurried else "failed"), None

@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from gateway.catalog import Target
-from policies.routing import CREDENTIAL_REFUSED, UNKNOWN, Place
+from policies.routing import CREDENTIAL_REFUSED, MENDABLE, NO_SUCH_MODEL, UNKNOWN, Place
 from policies.routing.affinity import PrefixIndex
 from policies.routing.circuit import Circuit, State
 from policies.routing.samples import Samples
@@ -21,8 +21,8 @@ _MOST = 4_096
 _PATIENCE = 1.0  # seconds a place is left alone that asks for patience without saying how long
 _LONGEST_PATIENCE = 300.0  # of an upstream's Retry-After that is believed
 _PATIENT = "asked for patience"
-_REFUSED_FOR = 10.0  # seconds a place is left alone whose provider refuses our credential, or has nothing on account
-Told = Literal["succeeded", "failed", "patience", "refused", "nothing"]
+_REFUSED_FOR = 10.0  # seconds a place is left alone that refuses our credential, or has no such model
+Told = Literal["succeeded", "failed", "patience", "refused", "unknown", "nothing"]
 
 
 class Load(Struct, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ class Deployment:
         """Its first token came after `ttft` seconds."""
         self.queued_tokens -= prompt
         self.circuit.succeeded(now)
-        if self.patient_until and self.patient_as == CREDENTIAL_REFUSED:
+        if self.patient_until and self.patient_as in MENDABLE:
             self.patient_until = 0.0
         self._ttft.add(ttft * 1e3, now)
         self._unread = True
@@ -114,8 +114,9 @@ class Deployment:
             # Who names no time takes nothing off one that was named before.
             self.patient_until = until if patience is not None else max(until, self.patient_until)
             self.patient_as = _PATIENT
-        elif told == "refused":
-            self.patient_until, self.patient_as = now + _REFUSED_FOR, CREDENTIAL_REFUSED
+        elif told in ("refused", "unknown"):
+            self.patient_until = now + _REFUSED_FOR
+            self.patient_as = CREDENTIAL_REFUSED if told == "refused" else NO_SUCH_MODEL
         self._tell_changed()
 
     def wrote(self, tokens: int, seconds: float, now: float) -> None:

@@ -53,7 +53,7 @@ def _format(asked: Body) -> Constraint:
     # Together, Fireworks and llama.cpp take a schema beside `json_object`, and instructor sends one.
     held = asked if asked.get("type") == "json_object" else cast("Body", asked.get("json_schema") or {})
     schema = held.get("schema")
-    return Constraint("json") if schema is None else Constraint("schema", _text(schema))
+    return Constraint("json") if schema is None else Constraint("schema", _text(schema), held.get("strict") is True)
 
 
 def _structured(asked: object) -> Constraint:

@@ -28,6 +28,7 @@ import msgspec
 Level = Literal["info", "warning", "error"]
 _encode = msgspec.json.Encoder().encode
 _LONGEST_MESSAGE = 4_000
+_NO_MODEL = ("model_not_found", "DeploymentNotFound")  # the second is Azure's
 
 
 def wait_headers(seconds: float) -> tuple[tuple[str, str], ...]:
@@ -248,7 +249,10 @@ class UpstreamTimeout(UpstreamFailed):
 
 
 class UpstreamRefused(UpstreamFailed):
-    """An upstream's own answer of 400-499; `retryable` only for 408, 429 (the caller reads `may_retry`)."""
+    """An upstream's own answer of 400-499; `retryable` only for 408, 429 (the caller reads `may_retry`).
+
+    `lacks_model`: it has no such model.
+    """
 
     retryable = False
     level = "info"
@@ -259,6 +263,9 @@ class UpstreamRefused(UpstreamFailed):
         self.upstream_status = status
         self.upstream_error = error
         self.retry_after = retry_after
+        # Where a name leads is the operator's: what one place does not have the next may.
+        self.lacks_model = error.get("code") in _NO_MODEL
+        self.unwanted = self.lacks_model
 
     @property
     def http_status(self) -> int:

@@ -73,6 +73,11 @@ class Control:
         headers = {} if raw is None else {"content-type": "application/json"}
         try:
             return await self._client.request(method, path, params=params, content=raw, headers=headers)
+        except (httpx.ReadError, httpx.ReadTimeout, httpx.RemoteProtocolError) as error:
+            if method == "GET":
+                raise Wrong(f"the gateway did not answer: {error!r}") from error
+            lost = f"the gateway went away before it answered ({error!r}): what was asked may be done all the same"
+            raise Wrong(f"{lost}; look before you ask again") from error
         except httpx.HTTPError as error:
             raise Wrong(f"the gateway did not answer: {error!r}") from error
 

@@ -23,6 +23,8 @@ TOOLS, IMAGES, JSON_SCHEMA = 1, 2, 4
 CAPABILITIES = {"tools": TOOLS, "images": IMAGES, "json_schema": JSON_SCHEMA}
 FULL_FROM = 0.9  # of a cache of keys and values: from here on who comes may have to wait until somebody leaves
 CREDENTIAL_REFUSED = "credential refused"  # why a place is shut that knows our key no more, or whose account is empty
+NO_SUCH_MODEL = "no such model"  # and why one is that does not have what it was asked for
+MENDABLE = (CREDENTIAL_REFUSED, NO_SUCH_MODEL)  # only somebody's doing ends them: they say nothing of how long
 UNKNOWN = -1.0  # of a time that nobody has measured yet
 
 
@@ -151,9 +153,9 @@ def rank(chosen: Strategy, asked: Asked, places: Sequence[Place], *, equals: boo
             left_out.append((place, why))
         else:
             left.append(place)
-    if not left:  # nobody else can answer: those tell best what is wrong with the credential, and whether it still is
-        left = [place for place, why in left_out if why == CREDENTIAL_REFUSED]
-        left_out = [(place, why) for place, why in left_out if why != CREDENTIAL_REFUSED]
+    if not left:  # nobody else can answer: those tell best what is to be mended, and whether it still is
+        left = [place for place, why in left_out if why in MENDABLE]
+        left_out = [(place, why) for place, why in left_out if why not in MENDABLE]
     costs = chosen.costs(asked, left)
     written: Sequence[int] = range(len(left))
     if equals:  # of servers that are one to whoever wrote them the least busy stands first

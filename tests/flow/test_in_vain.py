@@ -171,8 +171,15 @@ async def test_a_place_that_asked_for_patience_meanwhile_is_no_hedge(tmp_path: P
 
 
 @pytest.mark.parametrize("strategy", ["ordered", "fastest", "least_busy"])
-@pytest.mark.parametrize("status", ["401 Unauthorized", "402 Payment Required"])
-async def test_a_place_that_refuses_our_key_draws_no_requests(tmp_path: Path, strategy: str, status: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ("401 Unauthorized", "credential refused"),
+        ("402 Payment Required", "credential refused"),
+        ("404 Model not found", "no such model"),  # where a name leads is the operator's: no fault of who asked
+    ],
+)
+async def test_a_place_to_be_mended_draws_no_requests(tmp_path: Path, strategy: str, status: str, why: str) -> None:
     """It is never busy and never measured, so it was asked first by everybody, for as long as nobody mended it."""
     async with wire_upstream(InTurn(status), Manner()) as up:
         smart = {"strategy": strategy}
@@ -181,7 +188,7 @@ async def test_a_place_that_refuses_our_key_draws_no_requests(tmp_path: Path, st
             assert {one.headers["x-nearhit-provider"] for one in told} == {"b"}
             assert len(up.heard) == 1
             routing = (await found.explained(told[-1].headers["x-request-id"]))["why"]["routing"]
-            assert {"target": "a/m", "left_out": "credential refused"} in routing["candidates"]
+            assert {"target": "a/m", "left_out": why} in routing["candidates"]
 
 
 async def test_a_mended_key_works_at_once_where_there_is_no_other_place(tmp_path: Path) -> None:
@@ -199,6 +206,20 @@ async def test_a_mended_key_works_at_once_where_there_is_no_other_place(tmp_path
         deployments = found.gateway.services.deployments
         assert deployments is not None
         assert [place.patient_for_s for place in deployments.told()] == [0.0]
+
+
+async def test_a_model_that_a_place_does_not_have_is_told_as_it_says_where_nobody_has_it(tmp_path: Path) -> None:
+    """Who is the last to be asked tells what is wrong, and is asked again as soon as somebody put the model there."""
+    deployed = InTurn("404 Model not found", "404 Model not found", FINE)
+    async with (
+        wire_upstream(deployed, Manner()) as up,
+        stage(tmp_path, {"a": QUICK}, {}, more={"a": _at(up.port)}) as found,
+    ):
+        for number in range(2):
+            refused = await found.gateway.chat(model="smart", messages=[{"role": "user", "content": f"{number}"}])
+            assert (refused.status, refused.json["error"]["code"]) == (404, "model_not_found")
+        assert (await found.ask()).status == 200
+        assert len(up.heard) == 3
 
 
 async def test_a_canary_of_several_servers_stands_in_where_nothing_else_is_left(tmp_path: Path) -> None:

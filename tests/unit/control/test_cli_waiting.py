@@ -59,4 +59,14 @@ def test_a_gateway_that_dies_is_not_waited_for(tmp_path: Path) -> None:
         connection.control(Settings(home=tmp_path)) as control,
         pytest.raises(Wrong, match="did not answer"),
     ):
-        control.ask("POST", "/api/v1/ledger/verify")
+        control.ask("GET", "/api/v1/months")
+
+
+def test_what_was_asked_of_one_that_dies_is_not_called_undone(tmp_path: Path) -> None:
+    """A close was told as failed whose month was sealed: who asks for a change must look before asking again."""
+    with (
+        gateway(tmp_path, socket.socket.close),
+        connection.control(Settings(home=tmp_path)) as control,
+        pytest.raises(Wrong, match="may be done all the same; look before you ask again"),
+    ):
+        control.ask("POST", "/api/v1/months/2026-10/close")

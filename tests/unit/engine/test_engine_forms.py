@@ -156,6 +156,31 @@ def test_what_could_hurt_the_compiler_is_refused(at: int, vocabulary: Vocabulary
     assert len(str(refused.value)) < 500
 
 
+BEYOND = [
+    ({"type": "object", "properties": {"a": {"type": "string", "format": "int64"}}, "required": ["a"]}, "int64"),
+    ({"type": "array", "uniqueItems": True, "items": {"type": "boolean"}, "minItems": 1}, "uniqueItems"),
+    ({"oneOf": [{"type": "boolean"}, {"enum": [True, None]}]}, "anyOf"),
+    ({"type": "string", "pattern": "^(?=a)a"}, "look-around"),
+]
+
+
+@pytest.mark.parametrize("at", range(len(BEYOND)), ids=lambda at: BEYOND[at][1])
+def test_what_no_grammar_can_hold_to_is_refused_where_it_was_promised_only(at: int, vocabulary: Vocabulary) -> None:
+    """Schemas that libraries write from people's types are full of it, and at OpenAI only `strict` ones are refused."""
+    schema, named = BEYOND[at]
+    text = msgspec.json.encode(schema).decode()
+    vocabulary.check(translate(Constraint("schema", text, strict=False)))
+    with pytest.raises(InvalidRequest, match=named) as refused:
+        vocabulary.check(translate(Constraint("schema", text)))
+    assert "coerce" not in str(refused.value)
+
+
+def test_what_is_no_schema_is_refused_however_little_was_promised(vocabulary: Vocabulary) -> None:
+    """A typing error must not become an answer of any form."""
+    with pytest.raises(InvalidRequest, match="objct"):
+        vocabulary.check(translate(Constraint("schema", '{"type":"objct"}', strict=False)))
+
+
 DEAD_ENDS = [
     Constraint("schema", '{"$ref": "#"}'),
     Constraint("regex", r"[^\x00-\x{10FFFF}]"),

@@ -294,10 +294,14 @@ FORMS: list[tuple[Body, api.Constraint | None]] = [
     ({"response_format": {"type": "json_object"}}, api.Constraint("json")),
     (
         {"response_format": {"type": "json_object", "schema": {"type": "null"}}},  # Together's and llama.cpp's way
-        api.Constraint("schema", '{"type":"null"}'),
+        api.Constraint("schema", '{"type":"null"}', strict=False),
     ),
     (
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string"}}}},
+        api.Constraint("schema", '{"type":"string"}', strict=False),
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"strict": True, "schema": {"type": "string"}}}},
         api.Constraint("schema", '{"type":"string"}'),
     ),
     ({"guided_json": '{"type":"null"}'}, api.Constraint("schema", '{"type":"null"}')),

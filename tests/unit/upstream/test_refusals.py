@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,7 +128,6 @@ def test_a_credential_is_given_to_its_own_host_only(scheme: str, host: str, port
         (b"<html>nothing here</html>", True),
         (b'{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}', True),
         (b'{"error":{"message":"Invalid URL (POST /chat/completions)","type":"invalid_request_error"}}', False),
-        (b'{"error":{"message":"The model `x` does not exist.","code":"model_not_found"}}', False),
     ],
 )
 def test_an_address_without_anything_is_not_the_clients_mistake(raw: bytes, astray: bool) -> None:
@@ -135,3 +135,11 @@ def test_an_address_without_anything_is_not_the_clients_mistake(raw: bytes, astr
     error = refused("up", 404, {}, raw)
     assert error.unwanted is astray
     assert (str(error) == NOWHERE) is astray
+
+
+@pytest.mark.parametrize("code", ["model_not_found", "DeploymentNotFound"])
+def test_a_model_that_a_place_does_not_have_another_may(code: str) -> None:
+    """Clients ask for a name; that it leads to a model which was taken away there is nothing that they can mend."""
+    error = refused("up", 404, {}, msgspec.json.encode({"error": {"message": "no", "code": code}}))
+    assert error.unwanted
+    assert error.detail()["code"] == code
