@@ -189,8 +189,15 @@ def survives(a: Gateway, key: str) -> None:
     subprocess.run(["podman", "kill", "--signal", "KILL", a.container], check=True, capture_output=True, timeout=60)
     subprocess.run(["podman", "start", a.container], check=True, capture_output=True, timeout=60)
     expect("A is ready again after kill -9", until(a.ready))
-    again = a.ask(key, QUESTION)
-    expect("its key and its cache are still there", again.mark == "hit-exact", (again.status, again.mark))
+    told: list[Answer] = []
+
+    def kept() -> bool:
+        told.append(a.ask(key, QUESTION))
+        return told[-1].mark == "hit-exact"
+
+    # What Redis holds is served once it has been heard what was purged meanwhile; until then it is bypassed.
+    there = until(kept, 10)
+    expect("its key and its cache are still there", there, told[-1].headers.get("cache-status"))
 
 
 def drains(b: Gateway) -> None:
