@@ -286,12 +286,12 @@ def _rates(database: Database, ledger: Ledger, catalog: Catalog, tasks: Tasks) -
     keeper = None
     if database.dialect == "postgresql":
         keeper = Keeper(
-            database, now=time.time, monotonic=time.monotonic, processes=lambda: ledger.processes, tasks=tasks
+            database, now=ledger.instant, monotonic=time.monotonic, processes=lambda: ledger.processes, tasks=tasks
         )
     return Rates(
         database,
         names=lambda model: names_of(catalog, model),
-        now=time.time,
+        now=ledger.instant,
         monotonic=time.monotonic,
         keeper=keeper,
     )

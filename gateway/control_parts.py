@@ -4,6 +4,7 @@ Knows: which parts each of them needs. Does not know: routes, pages, requests.
 """
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gateway import file_limits
@@ -64,7 +65,7 @@ def services_of(worker: "Worker") -> Services:
         providers=worker.upstreams.providers,
         telemetry=worker.telemetry,
         planter=_planter(worker),
-        sign_on=_sign_on(worker.settings),
+        sign_on=_sign_on(worker.settings, worker.ledger.instant),
         gauges=Gauges(worker.telemetry.exposition, monotonic=time.monotonic),
         models=worker.catalog.names,
         kept_as=worker.catalog.kept_as,
@@ -72,8 +73,9 @@ def services_of(worker: "Worker") -> Services:
     )
 
 
-def _sign_on(settings: Settings) -> SignOn | None:
-    return None if settings.oidc is None else SignOn(settings.oidc, installation_secret(settings), now=time.time)
+def _sign_on(settings: Settings, now: Callable[[], float]) -> SignOn | None:
+    """`now`: what all hosts share, since a sign-in that one of them began may come back to another."""
+    return None if settings.oidc is None else SignOn(settings.oidc, installation_secret(settings), now=now)
 
 
 def _planter(worker: "Worker") -> Planter:

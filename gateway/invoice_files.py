@@ -4,6 +4,7 @@ Knows: the cost export of OpenAI (CSV of the dashboard, JSON of `/v1/organizatio
 and usage in tokens), and any CSV whose columns are named. Does not know: the ledger, prices.
 """
 
+import codecs
 import csv
 import io
 import re
@@ -61,11 +62,12 @@ def read(content: bytes, shape: Shape, columns: Columns | None = None) -> Iterat
     """The lines of a file. Raises ValueError that names the line for anything that cannot be read."""
     if len(content) > LARGEST:
         raise ValueError(f"the file is larger than {LARGEST >> 20} MiB")
+    content = content.removeprefix(codecs.BOM_UTF8)  # Windows writes one, before JSON too
     if shape == "openai" and content.lstrip()[:1] in (b"{", b"["):
         yield from _openai_json(content)
         return
     try:
-        text = content.decode("utf-8-sig")
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"the file is not UTF-8 text: {error.reason}") from error
     csv.field_size_limit(_CSV_FIELD)

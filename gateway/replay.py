@@ -70,9 +70,10 @@ async def replay(
 ) -> tuple[Verdict, list[str]]:
     """What the time would have cost, and the names in the scenario that were never asked.
 
-    Raises ValueError when there are too many models, Pruned when hits would need rows that are not kept any more.
+    Raises ValueError when there are too many models, Pruned when hits would need what is not kept any more.
     """
     pricing, play = Pricing(stage, scenario), Replay(scenario.cache)
+    await Queries(stage.database).require_kept(span[0])
     async with stage.database.snapshot() as connection:
         async for rows in pages(connection, *span, team):
             for row in rows:

@@ -105,6 +105,13 @@ class Queries:
         (rows,) = await self._totals(asked, of_nothing=not group_by)
         return rows
 
+    async def require_kept(self, start: float) -> None:
+        """Raises Pruned where even sums of days went that lay after `start`: what is left is less than was spent."""
+        async with self._database.read() as connection:
+            since = int(await connection.scalar(select(Setting.value).where(Setting.name == BLOCKS_FROM)) or 0)
+        if start < since:
+            raise Pruned(f"Sums of days are kept since {_day(since)}. Statements and FOCUS tell what was spent before.")
+
     async def series(
         self, bounds: Sequence[float], group_by: Sequence[str] = (), where: Mapping[str, str] | None = None
     ) -> list[list[UsageRow]]:

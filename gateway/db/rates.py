@@ -128,13 +128,14 @@ async def draw(database: Database, asks: Sequence[Ask], now: float, processes: i
 
 
 def _draw(connection: Connection, database: Database, asks: Sequence[Ask], now: float, processes: int) -> list[Given]:
-    at = now if database.dialect == "sqlite" else float(connection.scalar(_CLOCK) or now)
     known = _locked(connection, asks)
     unknown = sorted({ask.id: ask for ask in asks if ask.id not in known}.items())
-    missing = [{"id": name, "level": ask.per_minute, "at": at} for name, ask in unknown]
+    missing = [{"id": name, "level": ask.per_minute, "at": now} for name, ask in unknown]
     if missing:
         connection.execute(insert_once(database.dialect, RateBucket), missing)
         known = _locked(connection, asks)
+    # Only now: before the locks it would be older than what whoever held them wrote, and that time would fill twice.
+    at = now if database.dialect == "sqlite" else float(connection.scalar(_CLOCK) or now)
     found: list[Given] = []
     for ask in asks:
         level, since = known[ask.id]

@@ -107,7 +107,7 @@ class Dataset:
             "x_CacheStatus": "miss",
             "x_CostBasis": _BASIS.get(of.source, "confirmed"),
         }
-        rest, count = group.amount * 1_000, group.entries
+        rest, count = group.amount * 1_000, 0 if of.source == "adjust" else group.entries
         public = self._listed(of.provider, of.model, of.price, float(of.day * DAY + _NOON))
         for (meter, pico), quantity in sorted(group.parts.items()):
             rest -= quantity * pico

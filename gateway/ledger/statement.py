@@ -172,7 +172,7 @@ def _add(before: Spent, line: Line) -> Spent:
     tokens = line.meter not in COUNTED and line.meter not in (ROUNDING, ADJUSTMENT)
     return structs.replace(
         before,
-        requests=before.requests + line.entries,
+        requests=before.requests + (0 if line.meter == ADJUSTMENT else line.entries),  # a correction is no attempt
         tokens=before.tokens + (line.quantity if tokens else 0),
         amount_nano=before.amount_nano + line.amount_nano,
         estimated_nano=before.estimated_nano + line.estimated_nano,

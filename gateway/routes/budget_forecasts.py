@@ -6,7 +6,7 @@ Knows: which sums belong to a scope, how far back to look. Does not know: how a 
 from collections.abc import Sequence
 
 from gateway.db.queries import Pruned, Queries
-from gateway.db.rows import BudgetState
+from gateway.db.rows import BudgetState, UsageRow
 from gateway.routes import shapes
 from gateway.routes.budget_shapes import ForecastView
 from gateway.services import Services
@@ -16,6 +16,7 @@ from policies.money import usd
 _HOUR, _DAY = 3_600, 86_400
 _HOURS, _DAYS = 48, 28
 _AHEAD = 366 * _DAY  # how far a window that never ends is looked into
+_NAMES = ("model", "provider", "model_used")
 _MOST = 100  # budgets of a list; those nearest to their limit come first
 
 
@@ -38,17 +39,27 @@ async def _past(queries: Queries, scope: str, stretch: int, now: float) -> list[
     """Nano-USD per stretch, oldest first, from the first one in which anything was spent."""
     count, last = (_HOURS if stretch == _HOUR else _DAYS), int(now) // _HOUR * _HOUR
     bounds = [float(last - stretch * back) for back in range(count, -1, -1)]
+    kind, _, name = scope.partition(":")
     try:
-        rows = await queries.series(bounds, (), where_of(scope))
+        if kind == "model":
+            rows = await queries.series(bounds, _NAMES)
+        else:
+            rows = await queries.series(bounds, (), where_of(scope))
     except Pruned:
         return []
-    sums = [sum(row.cost_nano for row in some) for some in rows]
+    sums = [sum(row.cost_nano for row in some if kind != "model" or name in _names(row)) for some in rows]
     first = next((i for i, one in enumerate(sums) if one), len(sums))
     return sums[first:]
 
 
+def _names(row: UsageRow) -> tuple[str, str, str]:
+    """What a budget may call the model of a request by (`gateway.ledger.pools.asker_of`)."""
+    asked, provider, used = (row.group[name] for name in _NAMES)
+    return asked, used, f"{provider}/{used}"
+
+
 def where_of(scope: str) -> dict[str, str]:
-    """The requests of a scope, in the dimensions of usage."""
+    """The requests of a scope that is no model's, in the dimensions of usage."""
     kind, _, name = scope.partition(":")
     if kind == "project":
         team, _, project = name.partition("/")

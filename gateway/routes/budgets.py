@@ -85,9 +85,10 @@ async def set_limit(asking: Asking, wanted: Wanted) -> BudgetView:
     change = Change("budget.set", wanted.scope, before=told(before, rate_before), after=after)
     there = budget is not None or before is not None
     await _put(asking, _Changes(wanted.scope, budget if there else UNSET, rate), change)
+    await services.ledger.flush()
     state, rate_now = await find(services, wanted.scope), await _rate(services, wanted.scope)
     if state is not None:
-        return view(state, rate_now)
+        return view(state, rate_now, (await forecasts(services, [state])).get(wanted.scope))
     return rate_view(rate_now or Rate(scope=wanted.scope), services.now(), principal.key_id)
 
 

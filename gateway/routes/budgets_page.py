@@ -96,7 +96,7 @@ def refusals(rows: Sequence[RequestLine]) -> list[Refused]:
 
 async def _page(visitor: Visitor, *, problem: str = "", form: Mapping[str, str] | None = None) -> Response[bytes]:
     services, principal, asked = visitor.services, visitor.principal, visitor.request.query_params
-    await services.ledger.catch_up()
+    await services.ledger.flush()  # as the API does: what is leased and not reserved is held by nobody
     found = await views(services, principal)
     editing = (asked.get("edit") or "")[:_LONGEST_SCOPE]
     shown = next((fields_of(one) for one in found if one.scope == editing), None)

@@ -27,8 +27,9 @@ _LONGEST_REASON = 500
 class MonthView(Struct, kw_only=True):
     """One UTC month. `spent_usd` holds everything booked in it; `adjustments_usd` is its part for earlier months.
 
-    `state`: running, open (over and not closed), closing (a close broke off; close it again) or sealed. `digest` chains
-    a sealed month to the one closed `previous`.
+    `state`: running, open (over and not closed), closing or sealed. `closing_since`, `closing_by`: who is at it; where
+    the gateway died meanwhile it stays so until the month is closed again. `digest` chains a sealed month to the one
+    closed `previous`.
     """
 
     month: str
@@ -39,6 +40,8 @@ class MonthView(Struct, kw_only=True):
     estimated_usd: str
     adjustments_usd: str
     entries: int
+    closing_since: str | None
+    closing_by: str | None
     sealed_at: str | None
     sealed_by: str | None
     reason: str | None
@@ -76,6 +79,7 @@ def named(month_name: str) -> str:
 
 def view(of: Month) -> MonthView:
     its, seal = span(of.name), of.seal
+    closing = seal if of.state == "closing" else None
     return MonthView(
         month=of.name,
         start=shapes.moment(float(its.start)),
@@ -85,6 +89,8 @@ def view(of: Month) -> MonthView:
         estimated_usd=usd(of.sums.estimated_nano),
         adjustments_usd=usd(of.sums.adjustments_nano),
         entries=of.sums.entries,
+        closing_since=None if closing is None else shapes.moment(closing.began),
+        closing_by=None if closing is None else closing.actor,
         sealed_at=None if seal is None else shapes.moment(seal.sealed),
         sealed_by=None if seal is None or seal.digest is None else seal.actor,
         reason=None if seal is None else seal.reason,

@@ -202,9 +202,10 @@ async def _rows(caller: Caller, wanted: Wanted, where: dict[str, str]) -> list[l
     if not found:
         return []
     span, end = _SPANS[wanted.seconds], wanted.starts[-1] + wanted.seconds
-    rows = await Queries(caller.services.database).usage(
-        [span, *names], wanted.starts[0], end, {**where, **reach(caller.principal)}, latencies=False
-    )
+    queries = Queries(caller.services.database)
+    await queries.require_kept(wanted.starts[0])
+    within = {**where, **reach(caller.principal)}
+    rows = await queries.usage([span, *names], wanted.starts[0], end, within, latencies=False)
     if len(rows) >= MOST_GROUPS:
         raise InvalidRequest(f"This page has more than {MOST_GROUPS} groups; ask for fewer buckets.", param="limit")
     for row in rows:

@@ -20,6 +20,7 @@ from gateway.price_terms import Amount
 from gateway.prices import PriceSetting
 from gateway.routes import shapes
 from gateway.routes.access import Caller, CallerDep, control_router
+from gateway.routes.cache_stats import since_of
 from gateway.routes.charged_price import per_million
 from gateway.routes.price_shapes import PriceLine, PriceWanted
 from gateway.routes.prices import in_use, kind_of, put_price
@@ -30,7 +31,7 @@ from policies.calculator import Estimate, Parts, Workload, checked_workload, est
 from policies.engine_cost import Hardware, break_even, capacity
 from policies.money import Price, Usage, usd
 
-_LOOKED_BACK = 30 * 86_400.0
+_LOOKED_BACK = 30.0  # days
 _TYPICAL = Usage(prompt=1_000, completion=300)
 _MOST_TPS = 1e9
 _MOST_TOKENS = 100_000_000
@@ -289,8 +290,7 @@ async def _mix(caller: Caller, prompt: int | None, completion: int | None) -> tu
     if prompt is not None and completion is not None:
         return Usage(prompt=prompt, completion=completion), "as asked"
     services, where = caller.services, {"operation": "chat", **reach(caller.principal)}
-    now = services.now()
-    rows = await Queries(services.database).usage([], now - _LOOKED_BACK, now + 1, where)
+    rows = await Queries(services.database).usage([], since_of(services, _LOOKED_BACK), services.now() + 1, where)
     total = rows[0] if rows else None
     mean, mix = _TYPICAL, "assumed: nothing was asked in 30 days"
     if total is not None and total.requests and total.prompt + total.completion:

@@ -21,11 +21,12 @@ from gateway.price_terms import Terms
 from gateway.prices import ANY, Override, PriceSetting
 from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
+from gateway.routes.cache_stats import since_of
 from gateway.routes.price_shapes import PriceLine, PriceWanted, TableLine, price_line
 from gateway.routes.usage import reach
 from gateway.services import Services
 
-_LOOKED_BACK = 30 * 86_400.0
+_LOOKED_BACK = 30.0  # days
 _LOCAL = ("local/demo", "local/minilm")
 _REFUSED = "402"
 _DAY = 86_400.0
@@ -95,7 +96,7 @@ async def in_use(services: Services, principal: Principal) -> list[str]:
     """`provider/model` names of the configured routes and of what answered the caller's requests in 30 days."""
     now = services.now()
     used = await Queries(services.database).usage(
-        ["provider", "model_used"], now - _LOOKED_BACK, now + 1, reach(principal), latencies=False
+        ["provider", "model_used"], since_of(services, _LOOKED_BACK), now + 1, reach(principal), latencies=False
     )
     answered = [f"{row.group['provider']}/{row.group['model_used']}" for row in used if row.group["provider"]]
     routed = [entry.to for model in services.settings.models.values() for entry in model.route]
@@ -157,7 +158,7 @@ async def _refused(services: Services, principal: Principal) -> list[tuple[str, 
     """Names asked for in vain, with how often: as far back as single requests are kept, 30 days at most."""
     now = services.now()
     kept = services.settings.retention.requests
-    start = now - (_LOOKED_BACK if not kept else min(_LOOKED_BACK, (kept - 1) * _DAY))
+    start = now - (_LOOKED_BACK if not kept else min(_LOOKED_BACK, kept - 1)) * _DAY
     where = {"status": _REFUSED, **reach(principal)}
     rows = await Queries(services.database).usage(["model"], start, now + 1, where, latencies=False)
     return [(row.group["model"], row.requests) for row in rows]

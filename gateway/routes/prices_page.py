@@ -28,13 +28,18 @@ async def _page(visitor: Visitor, *, problem: str = "", form: dict[str, str] | N
         "prices.html",
         status=400 if problem else 200,
         found=await doubtful(services, visitor.principal),
-        lines=[line for line in lines if line.status is not None],
+        lines=[(line, _until(line)) for line in lines if line.status is not None],
         may_change=may(visitor.principal, "admin") and visitor.principal.team == ORG_WIDE,
         problem=problem,
         notice=visitor.request.query_params.get("set", "")[:200],
         until=visitor.request.query_params.get("until", "")[:40],
         form={**_EMPTY, **(form or {"model": visitor.request.query_params.get("model", "")[:200]})},
     )
+
+
+def _until(line: PriceLine) -> str | None:
+    """From when on another price counts, or none of the operator's own: its end, or the next one's begin."""
+    return min((at for at in (line.replaced_from, line.effective_until) if at), default=None)
 
 
 @get("/prices", opt={"role": "viewer"})
@@ -49,10 +54,10 @@ async def prices_csv(visitor: VisitorDep) -> Response[bytes]:
     services = visitor.services
     columns = ["model", "source", "status", "input_usd", "output_usd", "cached_usd", "effective_from", "version"]
     rows: list[list[Cell]] = [
-        [getattr(line, name) for name in columns]
+        [*(getattr(line, name) for name in columns), _until(line)]
         for line in (priced(services, name) for name in await in_use(services, visitor.principal))
     ]
-    return spreadsheet(columns, rows, "prices")
+    return spreadsheet([*columns, "until"], rows, "prices")
 
 
 @post("/prices", opt={"role": "admin"}, status_code=200)

@@ -208,6 +208,7 @@ async def coverage(
     span = span_or_month(month, start, end, services.now())
     where = reach(caller.principal)
     queries = Queries(services.database)
+    await queries.require_kept(span.start)
     rows = await queries.usage([], span.start, span.end, where, latencies=False)
     refused = await _refused(queries, span, where)
     lines = [priced(services, name) for name in await in_use(services, caller.principal)]

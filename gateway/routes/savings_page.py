@@ -63,6 +63,7 @@ class Savings(Struct, frozen=True, kw_only=True):
 async def savings(queries: Queries, view: View, where: dict[str, str]) -> Savings:
     """From the requests' own rows: what each hit would have cost, as priced when it was served."""
     start, end = view.span()
+    await queries.require_kept(start)
     total = (await queries.usage((), start, end, where, latencies=False))[0]
     by_source = {
         row.group["source"]: row for row in await queries.usage(["source"], start, end, where, latencies=False)

@@ -102,7 +102,7 @@ async def spend_csv(visitor: VisitorDep) -> Response[bytes]:
             dollars(line.row.estimated_nano),
             dollars(line.row.saved_nano),
             dollars(line.row.net_saved_nano),
-            dollars(line.before or 0),
+            None if found.before is None else dollars(line.before or 0),
         ]
         for line in found.lines
     ]

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.db.queries import Queries
+from gateway.db.queries import Pruned, Queries
 from gateway.db.rows import UsageRow
 from gateway.db.sums import MEASURES
 from gateway.db.usage import MOST_GROUPS
@@ -177,11 +177,11 @@ class Bucket(Struct, frozen=True, kw_only=True):
 class Spending(Struct, frozen=True, kw_only=True):
     """What the page shows. `charted`: names of the groups in the chart, the last one may be all others.
 
-    `before`: nano-USD of the period before.
+    `before`: nano-USD of the period before, None where that is not kept any more.
     """
 
     total: UsageRow
-    before: int
+    before: int | None
     lines: list[Line]
     charted: list[str]
     buckets: list[Bucket]
@@ -190,21 +190,34 @@ class Spending(Struct, frozen=True, kw_only=True):
 async def spending(queries: Queries, view: View, where: Mapping[str, str]) -> Spending:
     """`where` are the view's filters within what the reader may see. Raises ValueError for what is kept no more."""
     start, end = view.span()
-    earlier = view.before.span()
+    await queries.require_kept(start)
     rows = await queries.usage(view.groups, start, end, where, latencies=False, measures=_SHOWN)
     total = _sum(rows)
     if len(rows) >= MOST_GROUPS:  # the others are not among the rows
         total = (await queries.usage((), start, end, where, latencies=False, measures=_SHOWN))[0]
-    (known,), (before,) = await queries.costs(earlier, view.groups, where), await queries.costs(earlier, (), where)
+    known, before = await _before(queries, view, where)
     rows.sort(key=lambda row: (-row.cost_nano, -row.saved_nano, tuple(row.group.values())))
     charted, buckets = await _chart(queries, view, where, rows)
     return Spending(
         total=total,
-        before=before.get((), 0),
+        before=before,
         lines=[Line(row=row, before=known.get(tuple(row.group.values())), drill=view.drill(row.group)) for row in rows],
         charted=charted,
         buckets=buckets,
     )
+
+
+async def _before(
+    queries: Queries, view: View, where: Mapping[str, str]
+) -> tuple[dict[tuple[str, ...], int], int | None]:
+    """What each group, and all together, spent in the period before; None where that is not kept any more."""
+    earlier = view.before.span()
+    try:
+        await queries.require_kept(earlier[0])
+        (known,), (whole,) = await queries.costs(earlier, view.groups, where), await queries.costs(earlier, (), where)
+    except Pruned:
+        return {}, None
+    return known, whole.get((), 0)
 
 
 def _sum(rows: Sequence[UsageRow]) -> UsageRow:

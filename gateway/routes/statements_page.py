@@ -65,6 +65,7 @@ async def month_csv(visitor: VisitorDep, name: FromPath[str]) -> Response[bytes]
     """The statements of a month, line by line."""
     services = visitor.services
     team = own_team(visitor.principal, visitor.request.query_params.get("team"))
+    await services.ledger.catch_up()
     found = statement_view(await statement(services.database, named(name), services.now(), team))
     headers = {"content-disposition": f'attachment; filename="nearhit-statement-{name}.csv"'}
     return Response(statement_csv(found), media_type="text/csv", headers=headers)

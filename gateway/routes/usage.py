@@ -200,6 +200,7 @@ async def usage(
     span, names = span_of(start, end, caller.services.now()), dimensions(group_by)
     where = filters(caller.request, caller.principal)
     queries = Queries(caller.services.database)
+    await queries.require_kept(span.start)
     rows = [shown(row) for row in await queries.usage(names, span.start, span.end, where)]
     if form == "csv" or (form is None and caller.request.url.path.endswith("/export/usage")):
         return as_csv(rows, names, "nearhit-usage")

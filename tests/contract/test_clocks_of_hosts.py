@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gateway.db import rates as stored_rates
 from gateway.db.session import Database
 from gateway.ledger.balances import Windows
 from gateway.ledger.book import Book, BootClosed
@@ -56,15 +57,19 @@ async def test_what_hosts_share_is_dated_and_ends_by_the_databases_clock(
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + AHEAD)
     url = await fresh_postgres(postgres_url)
-    async with live(settings(tmp_path, database=url, cache={"mode": "off"})) as host:
+    oidc = {"issuer": "https://login.example.com", "client_id": "nearhit", "roles": {"ops": "viewer"}}
+    async with live(settings(tmp_path, database=url, cache={"mode": "off"}, oidc=oidc)) as host:
         prices = {"input_usd": "1", "output_usd": "2"}
         await _sent(host, "PUT", "/api/v1/prices/up/later", json=prices)
         begins = next(row.effective_from for row in host.services.prices.overrides() if row.model == "later")
         form = aiohttp.FormData({"purpose": "batch"})
         form.add_field("file", b"{}", filename="in.jsonl")
         made = await _sent(host, "POST", "/v1/files", data=form)
+        await _sent(host, "PUT", "/api/v1/budgets/org", json={"rpm": 1_000})
+        (limit,) = await stored_rates.load(host.services.database)
         retention: Any = host.services.ledger._retention
-        for told in (begins, made["created_at"], host.services.now(), retention._now()):
+        sign_on: Any = host.services.sign_on  # one that another host began ends here
+        for told in (begins, made["created_at"], host.services.now(), retention._now(), limit.updated, sign_on._now()):
             assert abs(told - real()) < AHEAD / 2
 
 

@@ -1,6 +1,7 @@
 """Limits per minute: counted in memory by one worker, shared in the database by several, and without it in shares."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from gateway.tasks import Tasks
 from policies.money import Usage
 from policies.rate import Rate
 from tests.clock import FrozenClock
+from tests.empty_database import fresh_postgres
 from tests.unit.ledger.rig import call
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -175,6 +178,31 @@ async def test_workers_share_one_limit_exactly(database: Database, clock: Frozen
     found = await workers(database, clock, 4, Rate(scope="key:key1", rpm=10))
     counts = await asyncio.gather(*(admitted(found[i % 4], 8) for i in range(8)))
     assert sum(counts) == 10
+
+
+async def test_time_that_others_were_waited_for_fills_a_limit_once(postgres_url: str) -> None:
+    """Whoever waited for a bucket dated it by when the wait began, and the next one filled those seconds once more."""
+    database = Database(await fresh_postgres(postgres_url))
+    await database.start()
+    ask = stored.Ask("org|requests", 60.0, 0.0, 1.0, 1.0)
+    await stored.draw(database, [ask], time.time(), 2)
+    async with database.begin() as holder:
+        await holder.exec_driver_sql("SELECT 1 FROM rate_bucket FOR UPDATE")
+        waiting = Tasks().spawn(stored.draw(database, [ask], time.time(), 2), "waits")
+        await until(lambda: _waits(database))
+        written = "UPDATE rate_bucket SET at = extract(epoch FROM clock_timestamp()) RETURNING at"
+        at = (await holder.exec_driver_sql(written)).scalar_one()
+    await waiting
+    async with database.read() as connection:
+        assert (await connection.exec_driver_sql("SELECT at FROM rate_bucket")).scalar_one() >= at
+    await database.close()
+
+
+async def _waits(database: Database) -> bool:
+    """Whether anybody waits for a lock."""
+    async with database.read() as connection:
+        found = await connection.exec_driver_sql("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return found.scalar_one() > 0
 
 
 async def test_what_one_worker_does_not_use_goes_back(database: Database, clock: FrozenClock) -> None:

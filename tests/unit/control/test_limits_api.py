@@ -1,6 +1,7 @@
 """Limits over HTTP: in money and per minute, changed live, noted, with a forecast."""
 
 from collections.abc import AsyncGenerator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -91,6 +92,21 @@ async def test_a_forecast_has_a_range_and_an_instant(home: House, clock: FrozenC
         await admin.put("/api/v1/budgets/org", json={"limit_usd": "12", "window": "year"})
         seen = (await admin.get("/api/v1/budgets/org")).json()["forecast"]
         assert float(seen["low_usd"]) <= float(seen["at_end_usd"]) <= float(seen["high_usd"])
+
+
+@pytest.mark.parametrize("name", ["chat", "demo", "local/demo"])
+async def test_a_model_has_a_forecast_by_each_of_its_names(home: House, clock: FrozenClock, name: str) -> None:
+    """Its budget counts what it was asked as, what answered and where; only the first had a past to foresee from."""
+    rows = [request_row(clock, 60 * 24 * day + 90, cost_nano=1_000_000_000, id=f"r{day}") for day in range(9)]
+    rows += [request_row(clock, 30, model="other", provider="lab", model_used="x", cost_nano=9, id="other")]
+    await happened(home.services.database, rows)
+    await charged(home.services.database, "r0", clock.now() - 60, 5_000_000_000, asked="chat")
+    async with home.client() as admin:
+        await admin.put(f"/api/v1/budgets/model:{name}", json={"limit_usd": "12", "window": "total"})
+        seen = (await admin.get(f"/api/v1/budgets/model:{name}")).json()
+    assert (seen["spent_usd"], seen["forecast"]["basis"]) == ("5", 9)
+    days = datetime.fromisoformat(seen["forecast"]["runs_out"]).timestamp() - clock.now()
+    assert 6 < days / 86_400 < 8  # 7 USD are left, at a dollar a day
 
 
 async def test_alerts_are_shown_to_whom_they_concern(home: House) -> None:

@@ -16,6 +16,7 @@ from gateway.db.session import Database
 from policies.money import Usage
 from tests.clock import FrozenClock
 from tests.unit.control.house import ADMIN_KEY, House, happened, hit_row, house, request_row
+from tests.unit.control.test_pages import sign_in
 from tests.unit.exports.books import at, entry, post
 
 USAGE = Usage(prompt=1_000, cached=100, completion=300)  # 322_500 nano-USD at the price `plain`
@@ -188,6 +189,37 @@ async def test_corrections_after_the_close_stand_in_the_next_month(home: House) 
         assert (await ask(home, "POST", "/api/v1/ledger/adjust", finance, json={**body, **wrong})).status_code == 400
     viewer = await home.key("viewer", "")
     assert (await ask(home, "POST", "/api/v1/ledger/adjust", viewer, json=body)).status_code == 403
+
+
+async def test_a_correction_is_no_attempt(home: House) -> None:
+    """A line that was corrected twice told of two attempts more than the team made, and so did its part of FOCUS."""
+
+    async def attempts() -> list[int]:
+        told = (await ask(home, "GET", "/api/v1/months/2026-10/statement")).json()
+        lines = [line["requests"] for team in told["teams"] for line in team["lines"]]
+        return [sum(lines), sum(int(row["x_RequestCount"]) for row in await focus_rows(home, "2026-10"))]
+
+    before = await attempts()
+    for cents in ("0.01", "-0.002"):
+        body = {"entry_id": "r000000.1", "delta_usd": cents, "reason": "credit note 7"}
+        assert (await ask(home, "POST", "/api/v1/ledger/adjust", json=body)).status_code == 201
+    assert await attempts() == before
+
+
+async def test_who_is_closing_a_month_is_told(home: House) -> None:
+    """Whoever looked while another was closing it read that the close broke off, began anew and stopped theirs."""
+    async with home.services.database.begin() as connection:
+        await connection.exec_driver_sql(
+            "INSERT INTO month_seal (month, began, actor, entries, amount_nano, estimated_nano, adjustments_nano) "
+            f"VALUES ('2026-10', {NOVEMBER}, 'ann', 0, 0, 0, 0)"
+        )
+    told = (await ask(home, "GET", "/api/v1/months/2026-10")).json()
+    assert (told["state"], told["closing_by"], told["closing_since"]) == ("closing", "ann", "2026-11-05T00:00:00Z")
+    async with home.client(None) as visitor:
+        await sign_in(visitor)
+        shown = (await visitor.get("/ui/statements/2026-10")).text
+    assert "ann is closing it since" in shown
+    assert "Close the month" in shown
 
 
 async def focus_rows(home: House, month: str) -> list[dict[str, str]]:

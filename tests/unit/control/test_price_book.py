@@ -77,6 +77,22 @@ async def test_a_price_set_back_in_time_tells_until_when_it_counts(home: House) 
         assert "counts only until" in (await visitor.get(there)).text
 
 
+async def test_the_price_book_tells_until_when_a_price_counts(home: House) -> None:
+    """One that was set to begin tomorrow stood nowhere on the page: whoever looked set it again."""
+    plain = {"input_usd": "2", "output_usd": "8"}
+    now = home.clock.now()
+    async with home.client() as admin, home.client(None) as visitor:
+        for terms in ({"effective_from": now - 9}, {"input_usd": "3", "effective_from": now + 86_400}):
+            assert (await admin.put("/api/v1/prices/lab/m", json={**plain, **terms})).status_code == 200
+        ends = await admin.put("/api/v1/prices/lab/n", json={**plain, "effective_until": now + 3_600})
+        begins = (await admin.get("/api/v1/prices?model=lab/m")).json()["data"][0]["replaced_from"]
+        await sign_in(visitor)
+        page, sheet = (await visitor.get("/ui/prices")).text, (await visitor.get("/ui/prices.csv")).text
+    for until in (begins, ends.json()["effective_until"]):
+        assert f"<td>{until}</td>" in page
+        assert f",{until}\r\n" in sheet
+
+
 async def test_a_contract_is_set_and_shown_whole(home: House) -> None:
     """What finance typed in must be readable again, with what holds at the moment."""
     async with home.client() as admin:

@@ -48,6 +48,7 @@ async def database(tmp_path: Path) -> AsyncGenerator[Database, None]:
         ("openai", OPENAI_CSV),
         ("openai", OPENAI_JSON),
         ("openai", f"[{OPENAI_JSON}]"),
+        ("openai", "\ufeff" + OPENAI_JSON),
         ("anthropic", ANTHROPIC_COSTS),
         ("anthropic", ANTHROPIC_USAGE),
         ("generic", GENERIC),
