@@ -35,7 +35,7 @@ from gateway.kept_settings import KeptSettings, RetentionSettings
 from gateway.model_settings import ModelSettings
 from gateway.oidc_settings import OidcSettings
 from gateway.secret_files import with_files
-from gateway.setting_types import Octets, Seconds, Section, mistakes, no_json, read_yaml
+from gateway.setting_types import Octets, Seconds, Section, TooMuch, filled_in, mistakes, no_json, read_yaml
 from policies.money import nano
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -365,20 +365,11 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{path} must hold a mapping, not a {type(found).__name__}")
     try:
-        return cast("dict[str, Any]", _resolve(found))
-    except RecursionError:
-        raise ValueError(f"cannot read {path}: something in it contains itself") from None
-
-
-def _resolve(value: Any) -> Any:
-    """Replace `${NAME}` by the environment's value; an unset name is an error, never an empty string."""
-    if isinstance(value, dict):
-        return {str(key): _resolve(item) for key, item in cast("dict[Any, Any]", value).items()}
-    if isinstance(value, list):
-        return [_resolve(item) for item in cast("list[Any]", value)]
-    if isinstance(value, str):
-        return _REFERENCE.sub(_from_environment, value)
-    return value
+        return cast(
+            "dict[str, Any]", filled_in(cast("object", found), lambda text: _REFERENCE.sub(_from_environment, text))
+        )
+    except TooMuch as error:
+        raise ValueError(f"cannot read {path}: {error}") from None
 
 
 def _from_environment(found: re.Match[str]) -> str:
