@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
 _NAMED_FIELD = re.compile(r'field "(\w+)"')
@@ -46,6 +55,15 @@ def octets(value: object) -> object:
     return value
 
 
+def of_a_user(value: Path) -> Path:
+    """No shell reads the file or a variable: `~` was a folder of that name in the working folder."""
+    try:
+        return value.expanduser()
+    except RuntimeError as error:  # nobody of that name
+        raise ValueError(str(error)) from None
+
+
+Place = Annotated[Path, AfterValidator(of_a_user)]
 Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0, allow_inf_nan=False)]
 Octets = Annotated[int, BeforeValidator(octets), Field(gt=0)]
 

@@ -6,6 +6,7 @@ from traceback import format_exception
 
 import pytest
 import yaml
+from sqlalchemy.engine import make_url
 
 from gateway.app import build
 from gateway.config_check import problems
@@ -92,6 +93,20 @@ def test_a_word_is_no_number(tmp_path: Path, written: str) -> None:
     file.write_text(written)
     with pytest.raises(ValueError, match="a number, not yes or no"):
         load(file)
+
+
+@pytest.mark.parametrize("name", ["a?b", "c%20d", "e#f", "hö me"])
+def test_the_database_of_a_home_is_in_it_whatever_that_is_called(tmp_path: Path, name: str) -> None:
+    """`a?b` put the whole database, keys and money, into a file `a` beside the home, which `a?c` then shared."""
+    database = make_url(load(home=tmp_path / name).database_url).database
+    assert database == str(tmp_path / name / "nearhit.db")
+
+
+def test_a_home_may_be_said_as_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`home: ~/.nearhit` made a folder called `~` wherever the gateway was started."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NEARHIT_HOME", "~/.nearhit")
+    assert load().home == tmp_path / ".nearhit"
 
 
 _AGAIN = "".join(f"k{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
