@@ -51,11 +51,17 @@ class Courier:
         self._now = now
         self._random = random
         self._stopping = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._ended.set()
         self._unnoted: dict[tuple[_Queue, str, str], dict[str, object]] = {}  # what became of those, by their channel
 
     async def run(self) -> None:
         """Until `stop`; never stopped in the middle of a delivery. A channel that hangs keeps no other one waiting."""
-        await asyncio.gather(*(self._serve(channel) for channel in self._channels))
+        self._ended.clear()
+        try:
+            await asyncio.gather(*(self._serve(channel) for channel in self._channels))
+        finally:
+            self._ended.set()
 
     async def _serve(self, channel: str) -> None:
         away = Outage(log, "alerts wait for the database", "alerts go on")
@@ -68,6 +74,10 @@ class Courier:
 
     def stop(self) -> None:
         self._stopping.set()
+
+    async def ended(self, grace: float) -> None:
+        """Up to `grace` seconds for what is being sent: noted by nobody, it would be sent again after a restart."""
+        await set_within(self._ended, grace)
 
     async def turn(self) -> int:
         """Send what is due; answers how many were delivered. Raises as an unreachable database does."""

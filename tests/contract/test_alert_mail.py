@@ -216,3 +216,29 @@ async def test_a_letter_that_could_not_be_noted_is_not_sent_again(
     assert len(sent) == 1
     assert (row["due"], row["error"]) == (None, "the mail server answered 550 for bob@example.org")
     assert row["delivered"] is not None
+
+
+async def test_what_is_being_sent_at_a_stop_is_noted(tmp_path: Path, clock: FrozenClock) -> None:
+    """The database was closed under it, and the next start sent the letter once more."""
+    sending, taken = asyncio.Event(), asyncio.Event()
+
+    class Slow:
+        async def send(self, notice: Notice) -> str | None:
+            sending.set()
+            await taken.wait()
+
+    given = {"email": {"host": "mail", "sender": "a@b", "to": ["c@d"]}}
+    async with running(tmp_path, None, clock) as rig:
+        ledger = await rig.ledger(alerts=given)
+        await ledger.set_budget(budget("org", 10, alerts=(0.5,)), "test")
+        await rig.charge(ledger, 8)
+        await ledger.flush()
+        courier = Courier(rig.database, {"email": Slow()}, now=ledger.instant, random=lambda: 0.5)
+        rig.tasks.spawn(courier.run(), "alerts")
+        await sending.wait()
+        courier.stop()
+        waiting = rig.tasks.spawn(courier.ended(60.0), "the end")
+        taken.set()
+        await waiting
+        (row,) = await rig.rows("SELECT * FROM alert_delivery")
+    assert row["delivered"] is not None
