@@ -9,7 +9,8 @@ from typing import Protocol
 from gateway.alert_notices import Notice
 from gateway.alert_settings import AlertSettings
 
-PATIENCE = 15.0  # seconds one attempt may take
+PATIENCE = 15.0  # seconds that a receiver may take to answer
+LONGEST = 150.0  # seconds one attempt may take in all
 
 
 class NotSent(Exception):
@@ -17,9 +18,9 @@ class NotSent(Exception):
 
 
 class Channel(Protocol):
-    """One place. Raises NotSent."""
+    """One place. Raises NotSent; what is answered is who of several did not get it."""
 
-    async def send(self, notice: Notice) -> None: ...
+    async def send(self, notice: Notice) -> str | None: ...
 
 
 def channels(settings: AlertSettings, now: Callable[[], float]) -> dict[str, Channel]:

@@ -4,6 +4,7 @@ Knows: shapes and what is refused. Does not know: how anything is sent.
 """
 
 import base64
+from email.utils import getaddresses
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -53,6 +54,12 @@ class WebhookSettings(_Section):
         return self
 
 
+def _is_address(text: str) -> bool:
+    """Or several. A comma parts addresses, so what stands beside it must be one too."""
+    found = getaddresses([text])
+    return text.isprintable() and bool(found) and all("@" in address for _, address in found)
+
+
 class EmailSettings(_Section):
     """`security`: `tls` from the first byte, `starttls`, or `none`. `to`: everybody who gets each alert."""
 
@@ -70,8 +77,8 @@ class EmailSettings(_Section):
             raise ValueError("alerts.email: username and password go together")
         if self.password is not None and self.security == "none" and self.host not in _LOOPBACK:
             raise ValueError("alerts.email: a password is not sent without TLS; set security to tls or starttls")
-        if any("@" not in one or not one.isprintable() for one in (self.sender, *self.to)):
-            raise ValueError("alerts.email: sender and to are e-mail addresses")
+        if not all(map(_is_address, (self.sender, *self.to))):
+            raise ValueError("alerts.email: sender and to are e-mail addresses (a name with a comma stands in quotes)")
         return self
 
 

@@ -43,7 +43,7 @@ class Webhook:
         self._settings = settings
         self._now = now
 
-    async def send(self, notice: Notice) -> None:
+    async def send(self, notice: Notice) -> str | None:
         key, body, at = key_of(notice), _encode(body_of(notice)), int(self._now())
         headers = {
             "content-type": "application/json",
@@ -67,3 +67,4 @@ class Webhook:
             raise NotSent(f"the webhook could not be reached: {type(error).__name__}") from None
         if not 200 <= status < 300:
             raise NotSent(f"the webhook answered {status}")
+        return None

@@ -90,6 +90,7 @@ from gateway.upstreams import Upstreams
 from gateway.watchdog import Watchdog
 from policies.money import nano
 
+_LAST_ALERT = 5.0  # of those that a worker gets beyond its drain (gateway.serve)
 _LAST_GRACE = 2.0
 _LAST_ANSWERS = 3.0  # seconds for answers whose clients have gone, where the drain is over
 _NEVER_AGAIN = Rereading()
@@ -192,6 +193,7 @@ class Worker(Struct, kw_only=True):
         over = 0.0 if self.drained is None else time.monotonic() - self.drained
         await self.answering.finish(max(_LAST_ANSWERS, self.settings.server.drain_timeout - over))
         await self.ledger.close()
+        await self.courier.ended(_LAST_ALERT)
         await asyncio.to_thread(self.distilling.flush)
         for provider in self.upstreams.providers.values():
             await provider.close()

@@ -3,12 +3,11 @@
 Knows: names and checks of these settings. Does not know: what is in the files (`gateway.exports`).
 """
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from gateway.setting_types import Section
+from gateway.setting_types import Place, Section
 
 
 class ExportSettings(Section):
@@ -18,7 +17,7 @@ class ExportSettings(Section):
     what: Literal["focus", "entries", "statement"] = "focus"
     format: Literal["csv", "parquet", "jsonl"] = "csv"
     every: Literal["day", "month"] = "day"
-    folder: Path
+    folder: Place
     focus_version: Literal["1.2", "1.3"] = "1.2"
 
     @model_validator(mode="after")

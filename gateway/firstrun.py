@@ -34,7 +34,7 @@ class NewAdminKey(NamedTuple):
 def installation_secret(settings: Settings) -> bytes:
     """The pepper, made at the first call. Raises ValueError when the configured or stored one is too short, or lost."""
     if settings.secret is not None:
-        found = settings.secret.get_secret_value().encode()
+        found, place = settings.secret.get_secret_value().encode(), "NEARHIT_SECRET (or secret in the configuration)"
     else:
         path = settings.home / "secret"
         if settings.database is None and not path.exists() and _has_keys(settings.home / "nearhit.db"):
@@ -43,9 +43,9 @@ def installation_secret(settings: Settings) -> bytes:
                 "begin with another one, and new keys, by writing 32 random characters or more into that file"
             )
         _write_once(path, secrets.token_hex(_SECRET_BYTES))
-        found = path.read_text("utf-8").strip().encode()
+        found, place = path.read_bytes().strip(), str(path)
     if len(found) < _SHORTEST:
-        raise ValueError(f"the installation's secret must have at least {_SHORTEST} characters")
+        raise ValueError(f"the installation's secret must have at least {_SHORTEST} characters, and {place} does not")
     return found
 
 

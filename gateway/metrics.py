@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
-from prometheus_client.values import MutexValue, ValueClass
 
 from gateway.call import Outcome
+from gateway.metric_files import multi_process
 from gateway.steps import Timings, looked
 from gateway.tallies import Add, Tallies
 from gateway.traces import OPERATION_NAMES
@@ -33,11 +33,6 @@ OVERHEAD = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.
 SIMILARITY = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 0.99, 0.995, 1.0)
 GEN_AI = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
 _TIERS = {"exact": "exact", "semantic": "semantic"}
-
-
-def multi_process() -> bool:
-    """Whether values are shared with sibling workers. Decided by prometheus_client when it is imported."""
-    return ValueClass is not MutexValue
 
 
 class _Bound(Struct, frozen=True):

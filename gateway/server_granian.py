@@ -1,6 +1,7 @@
 """granian as the HTTP server of a worker, on a socket that is open already.
 
 Knows granian's embedded server. granian bounds slow headers by itself; slow bodies are `gateway.body`'s, as everywhere.
+What it lets through and our own protocol refuses is refused here; its own refusals have no body (docs/decisions.md).
 """
 
 import asyncio
@@ -13,12 +14,15 @@ from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 from granian.server.embed import Server
 
-from gateway.errors import Stopping
+from gateway.errors import GatewayError, InvalidRequest, Stopping
 from gateway.ids import uuid7
-from gateway.server_cycle import told
+from gateway.server_cycle import HeadersTooLarge, told
+from gateway.server_limits import Limits
 from gateway.settings import Server as ServerSettings
 
 _BACKLOG = 2_048
+_CLOSE = (b"connection", b"close")
+_HEADER_BYTES = Limits().header_bytes
 _HOLDER: Any = SocketHolder  # (fd, is a Unix socket, backlog); its stub leaves the constructor out
 
 
@@ -48,13 +52,14 @@ class Named:
             raise RuntimeError("a request outside of a task")
         self._running.add(task)
         try:
-            await self._app(scope, receive, sending)
+            if (fault := _fault_of(scope)) is None:
+                await self._app(scope, receive, sending)
+            else:
+                await _refuse(fault, sending)
         except asyncio.CancelledError:
             if begun:
                 raise  # granian closes the connection without an end mark
-            payload, headers = told(stopping := Stopping())
-            await sending({"type": "http.response.start", "status": stopping.http_status, "headers": headers})
-            await sending({"type": "http.response.body", "body": payload, "more_body": False})
+            await _refuse(Stopping(), sending)
         finally:
             self._running.discard(task)
 
@@ -62,6 +67,22 @@ class Named:
         """Cancel what outlasts the drain, as uvicorn does; each request tells its client so."""
         for task in list(self._running):
             task.cancel()
+
+
+def _fault_of(scope: Any) -> GatewayError | None:
+    """Two hosts are two requests to two parsers (none comes as an empty one), and heads are bounded."""
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    if scope["http_version"] == "1.1" and sum(name == b"host" for name, _ in headers) != 1:
+        return InvalidRequest("A request must have exactly one Host header.", code="malformed_request")
+    if sum(len(name) + len(value) for name, value in headers) > _HEADER_BYTES:
+        return HeadersTooLarge(f"The request's headers exceed {_HEADER_BYTES:,} bytes.")
+    return None
+
+
+async def _refuse(fault: GatewayError, send: Any) -> None:
+    payload, headers = told(fault)
+    await send({"type": "http.response.start", "status": fault.http_status, "headers": [*headers, _CLOSE]})
+    await send({"type": "http.response.body", "body": payload, "more_body": False})
 
 
 class OnSocket(Server):

@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
+from urllib.parse import quote
 
 from pydantic import (
     BeforeValidator,
@@ -35,7 +36,7 @@ from gateway.kept_settings import KeptSettings, RetentionSettings
 from gateway.model_settings import ModelSettings
 from gateway.oidc_settings import OidcSettings
 from gateway.secret_files import with_files
-from gateway.setting_types import Octets, Seconds, Section, mistakes, no_json, read_yaml
+from gateway.setting_types import Octets, Place, Seconds, Section, TooMuch, filled_in, mistakes, no_json, read_yaml
 from policies.money import nano
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -146,7 +147,7 @@ class CacheSettings(Section):
     encoder_hour_usd: Annotated[str, BeforeValidator(str)] = "0.05"
     audit_share: float | None = Field(default=None, ge=0, le=1)
     judge: JudgeSettings = JudgeSettings()
-    encryption_key_file: Path | None = None
+    encryption_key_file: Place | None = None
 
     @field_validator("encryption_key_file")
     @classmethod
@@ -226,7 +227,7 @@ class Settings(BaseSettings):
         nested_model_default_partial_update=True,
     )
 
-    home: Path = Path(".nearhit")
+    home: Place = Path(".nearhit")
     admin_key: SecretStr | None = None
     secret: SecretStr | None = None
     server: Server = Server()
@@ -286,7 +287,7 @@ class Settings(BaseSettings):
     def database_url(self) -> str:
         """SQLAlchemy's form, async driver included."""
         if self.database is None:
-            return f"sqlite+aiosqlite:///{self.home / 'nearhit.db'}"
+            return f"sqlite+aiosqlite:///{quote(str(self.home / 'nearhit.db'))}"  # a `?` would end the file's name
         return self.database.replace("postgresql://", "postgresql+asyncpg://").replace(
             "sqlite:///", "sqlite+aiosqlite:///"
         )
@@ -365,20 +366,11 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{path} must hold a mapping, not a {type(found).__name__}")
     try:
-        return cast("dict[str, Any]", _resolve(found))
-    except RecursionError:
-        raise ValueError(f"cannot read {path}: something in it contains itself") from None
-
-
-def _resolve(value: Any) -> Any:
-    """Replace `${NAME}` by the environment's value; an unset name is an error, never an empty string."""
-    if isinstance(value, dict):
-        return {str(key): _resolve(item) for key, item in cast("dict[Any, Any]", value).items()}
-    if isinstance(value, list):
-        return [_resolve(item) for item in cast("list[Any]", value)]
-    if isinstance(value, str):
-        return _REFERENCE.sub(_from_environment, value)
-    return value
+        return cast(
+            "dict[str, Any]", filled_in(cast("object", found), lambda text: _REFERENCE.sub(_from_environment, text))
+        )
+    except TooMuch as error:
+        raise ValueError(f"cannot read {path}: {error}") from None
 
 
 def _from_environment(found: re.Match[str]) -> str:

@@ -72,7 +72,7 @@ _encode_json = msgspec.json.Encoder().encode
 
 def database_url(url: str | None, home: Path) -> str:
     """The configured URL, or the file in `home` when there is none."""
-    return url or f"sqlite:///{home.resolve() / 'nearhit.db'}"
+    return url or f"sqlite:///{quote(str(home.resolve() / 'nearhit.db'))}"
 
 
 def parse(url: str) -> URL:

@@ -331,6 +331,8 @@ WRONG: list[dict[str, Any]] = [
     {"webhook": {"url": "https:///nowhere", "secret": SECRET}},
     {"email": {"host": "mail", "sender": "a@b", "to": []}},
     {"email": {"host": "mail", "sender": "a@b", "to": ["c@d\r\nBcc: x@y"]}},
+    {"email": {"host": "mail", "sender": "a@b", "to": ["Fin, Anz <c@d>"]}},
+    {"email": {"host": "mail", "sender": "   ", "to": ["c@d"]}},
     {"email": {"host": "mail", "sender": "a@b", "to": ["c@d"], "username": "u"}},
     {"email": {"host": "mail", "sender": "a@b", "to": ["c@d"], "username": "u", "password": "p", "security": "none"}},
 ]

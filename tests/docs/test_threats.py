@@ -35,6 +35,7 @@ FAULTS = (
     "database full or read-only",
     "database's reply lost after COMMIT",
     "journal's disk full",
+    "the disk of the home is full, metrics are written",
     "journal cannot be synced",
     "encoder dies, is slow",
     "a snapshot of vectors is damaged",

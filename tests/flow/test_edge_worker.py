@@ -46,6 +46,23 @@ async def test_both_servers_answer_the_same(running: Running) -> None:
             assert (await client.answer()).status == 200
 
 
+HEADS = [
+    (b"host: a\r\nhost: b\r\n", 400, "malformed_request"),
+    (b"host: a\r\nx-long: " + b"x" * 40_000 + b"\r\n", 431, "headers_too_large"),
+]
+
+
+@pytest.mark.parametrize(("head", "status", "code"), HEADS)
+async def test_both_servers_refuse_heads_that_are_none(running: Running, head: bytes, status: int, code: str) -> None:
+    """Two hosts are two requests to whoever stands in front; granian answered both, and took heads of 400 KB."""
+    async with connected(running.port) as client:
+        await client.send(b"GET /health/ready HTTP/1.1\r\n" + head + b"\r\n")
+        answer = await client.answer()
+        assert (answer.status, answer.code) == (status, code)
+        assert answer.headers["x-request-id"]
+        assert await client.closed() == b""
+
+
 async def test_the_control_planes_socket_is_the_owners_alone(running: Running) -> None:
     """Whoever can open it is an administrator; over TCP nobody is."""
     assert stat.S_IMODE(running.admin.stat().st_mode) == 0o600

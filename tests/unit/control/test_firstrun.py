@@ -1,6 +1,7 @@
 """Secrets made at the first start: made once, readable by the owner only, never kept as text."""
 
 import hashlib
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -55,6 +56,16 @@ def test_a_configured_secret_wins_and_must_not_be_weak(tmp_path: Path) -> None:
     assert installation_secret(made(tmp_path, secret=SecretStr("s" * 20))) == b"s" * 20
     with pytest.raises(ValueError, match="16"):
         installation_secret(made(tmp_path, secret=SecretStr("short")))
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe"])
+def test_a_secret_that_is_none_is_told_with_its_place(tmp_path: Path, content: bytes) -> None:
+    """A copy that broke off leaves such a file, and "can't decode byte 0xff" said nothing of which."""
+    settings = made(tmp_path)
+    settings.home.mkdir()
+    (settings.home / "secret").write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(str(settings.home / "secret"))):
+        installation_secret(settings)
 
 
 def test_the_admin_key_is_shown_once_and_only_its_digest_is_kept(tmp_path: Path) -> None:

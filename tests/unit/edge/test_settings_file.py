@@ -6,6 +6,7 @@ from traceback import format_exception
 
 import pytest
 import yaml
+from sqlalchemy.engine import make_url
 
 from gateway.app import build
 from gateway.config_check import problems
@@ -73,6 +74,58 @@ def test_what_would_be_lost_without_a_word_is_refused(tmp_path: Path, written: s
     config.write_text(written)
     with pytest.raises(ValueError, match=re.escape(told)):
         load(config)
+
+
+def test_names_are_what_is_written(tmp_path: Path) -> None:
+    """YAML reads `no` as false, 1.5 as a number and a date as one; a model of that name was called False."""
+    names = ["no", "1.50", "2026-01-01", "~"]
+    file = tmp_path / "nearhit.yaml"
+    file.write_text("models:\n" + "".join(f"  {name}: {{route: [local/demo]}}\n" for name in names))
+    assert list(load(file).models) == names
+
+
+@pytest.mark.parametrize(
+    "written", ["server: {max_in_flight: on}", "cache: {ttl: yes}", "budgets: [{scope: org, rpm: no}]"]
+)
+def test_a_word_is_no_number(tmp_path: Path, written: str) -> None:
+    """`on` was 1: a gateway that answered one request at a time, and no mistake to be seen."""
+    file = tmp_path / "nearhit.yaml"
+    file.write_text(written)
+    with pytest.raises(ValueError, match="a number, not yes or no"):
+        load(file)
+
+
+@pytest.mark.parametrize("name", ["a?b", "c%20d", "e#f", "hö me"])
+def test_the_database_of_a_home_is_in_it_whatever_that_is_called(tmp_path: Path, name: str) -> None:
+    """`a?b` put the whole database, keys and money, into a file `a` beside the home, which `a?c` then shared."""
+    database = make_url(load(home=tmp_path / name).database_url).database
+    assert database == str(tmp_path / name / "nearhit.db")
+
+
+def test_a_home_may_be_said_as_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`home: ~/.nearhit` made a folder called `~` wherever the gateway was started."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NEARHIT_HOME", "~/.nearhit")
+    assert load().home == tmp_path / ".nearhit"
+
+
+_AGAIN = "".join(f"k{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
+
+
+TOO_MUCH = [
+    ("models: " + "[" * 3_000 + "]" * 3_000, "brackets stand too deep in each other"),
+    ("models: &again\n  a: *again\n", "something in it contains itself"),
+    ("a: &a0 [x]\n" + _AGAIN, "200,000 values"),
+]
+
+
+@pytest.mark.parametrize(("written", "told"), TOO_MUCH)
+def test_what_no_memory_would_hold_is_refused(tmp_path: Path, written: str, told: str) -> None:
+    """It is read again on SIGHUP, by every worker: a traceback there, or minutes of nothing, would be an outage."""
+    file = tmp_path / "nearhit.yaml"
+    file.write_text(written)
+    with pytest.raises(ValueError, match=told):
+        load(file)
 
 
 def test_parts_that_are_merged_in_may_be_said_anew(tmp_path: Path) -> None:

@@ -174,4 +174,6 @@ def test_any_worker_answers_for_all(tmp_path: Path) -> None:
     merged = worker("4", first)
     assert 'nearhit_requests_total{cache="miss",operation="chat",status="200"} 7.0' in merged
     assert "\nnearhit_in_flight 2.0" in merged, "the gauge of a worker that died is gone, its counters stay"
+    holes = [path.name for path in tmp_path.glob("*.db") if path.stat().st_blocks * 512 < path.stat().st_size]
+    assert not holes, "a write there, on a full disk, is the end of the process"
     assert not multi_process(), "this process itself never shares values"
