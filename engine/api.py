@@ -188,13 +188,14 @@ class Delta(Struct, frozen=True, kw_only=True):
     """A piece of output. Exactly one terminal delta (finish_reason set, usage and timing present) ends a stream.
 
     `prompt_logprobs` has one entry per token of the prompt; all of them come at once. `stopped_by`: the stop string
-    that ended it.
+    that ended it. `prompt_tokens`: of the whole prompt, cached ones too, on every delta of an answer that began.
     """
 
     text: str = ""
     reasoning: str = ""
     tool_calls: list[ToolCallDelta] = []
     token_ids: list[int] = []
+    prompt_tokens: int = 0
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
     finish_reason: FinishReason | None = None

@@ -22,7 +22,16 @@ from engine.tokenizer import TextTokenizer, load_tokenizer
 from engine.toolforms import check_tools, form_of
 from engine.toolforms import grammar as tool_grammar
 from engine.toolreader import ToolReader
-from engine.validate import MAX_PROMPT_CHARS, TOO_LONG, check_prompt, check_sampling, check_tokens, fit
+from engine.validate import (
+    MAX_PROMPT_CHARS,
+    SHORTEN,
+    TOO_LONG,
+    check_prompt,
+    check_sampling,
+    check_tokens,
+    fit,
+    window_told,
+)
 
 _THREAD_CHARS = 20_000  # more than this is rendered and tokenized beside the event loop
 _NO_DEFAULTS = GenerationConfig()
@@ -120,6 +129,7 @@ def prepare(request: GenerateRequest, text: ModelText, info: ModelInfo) -> Prepa
             tokens if sampling.prompt_logprobs is not None else [],
             (request.text if request.text is not None else text.tokenizer.decode(tokens)) if request.echo else "",
             tokens[-_CONTINUED:] if request.messages is None else [],
+            len(tokens),
         ),
     )
 
@@ -144,7 +154,7 @@ def _tokens(request: GenerateRequest, text: ModelText, info: ModelInfo) -> tuple
     else:
         prompt = text.template.render(request.messages or [], request.tools, request.thinking)
     if text.tokenizer.hopeless(prompt, info.context) or len(prompt) > MAX_PROMPT_CHARS:
-        message = f"This model's context is {info.context} tokens; a prompt of {len(prompt)} characters cannot fit."
+        message = f"{window_told(info.context)} A prompt of {len(prompt)} characters cannot fit. {SHORTEN}"
         raise InvalidRequest(message, param="messages" if request.messages else "prompt", code=TOO_LONG)
     return text.tokenizer.encode(prompt, specials=request.text is not None), prompt
 

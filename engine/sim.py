@@ -124,7 +124,8 @@ class SimEngine:
                     break
                 done += 1
                 text = stops.push(piece)
-                yield Delta(text=text, token_ids=[done], logprobs=_certain(piece, sampling.logprobs))
+                scored = _certain(piece, sampling.logprobs)
+                yield Delta(text=text, token_ids=[done], prompt_tokens=prompt, logprobs=scored)
                 if stops.found:
                     finish = "stop"
                     break

@@ -19,7 +19,7 @@ class Reading(Struct, frozen=True):
     """How an answer is to be read. `eos` ends it; `marks`: special tokens that are shown, since readers look for them.
 
     `prompt`: its token ids, when their log probabilities were asked for. `opening` is shown before the answer.
-    `before`: the last tokens of a text that the answer continues.
+    `before`: the last tokens of a text that the answer continues. `read`: how many tokens the prompt has.
     """
 
     eos: frozenset[int]
@@ -29,6 +29,7 @@ class Reading(Struct, frozen=True):
     prompt: list[int] = []
     opening: str = ""
     before: list[int] = []
+    read: int = 0
 
 
 class Answer:
@@ -76,6 +77,7 @@ class Answer:
             reasoning=reasoning,
             tool_calls=calls,
             token_ids=output.tokens[:shown],
+            prompt_tokens=self._reading.read,
             logprobs=self._logprobs(output, shown),
             prompt_logprobs=self._prompt_logprobs(output),
             finish_reason=self._reason(output.finish),

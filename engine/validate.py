@@ -15,6 +15,12 @@ MAX_LOGPROBS = 20
 MAX_STOP_IDS = 64
 MAX_PROMPT_CHARS = 4_000_000
 TOO_LONG = "context_length_exceeded"
+SHORTEN = "Please reduce the length of the prompt."
+
+
+def window_told(context: int) -> str:
+    """OpenAI's words: LiteLLM, and agents that shorten a conversation by themselves, read them and not the code."""
+    return f"This model's maximum context length is {context} tokens."
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:
@@ -72,8 +78,10 @@ def check_tokens(tokens: list[int], vocabulary: int) -> None:
     """Every id names a token of the model. Raises InvalidRequest."""
     if any(type(token) is not int for token in tokens):
         raise InvalidRequest("Token ids must be whole numbers.", param="prompt")
-    if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
-        raise InvalidRequest(f"Token ids must be between 0 and {vocabulary - 1}.", param="prompt")
+    beyond = next((token for token in tokens if not 0 <= token < vocabulary), None)
+    if beyond is not None:
+        message = f"Token id {beyond} is out of vocabulary: ids must be between 0 and {vocabulary - 1}."
+        raise InvalidRequest(message, param="prompt")
 
 
 def _check_stops(stops: tuple[str, ...]) -> None:
@@ -101,7 +109,7 @@ def fit(request: GenerateRequest, prompt_tokens: int, context: int) -> SamplingP
     """
     room = context - prompt_tokens
     if room < min(1, request.sampling.max_tokens):
-        message = f"This model's context is {context} tokens, but the prompt alone has {prompt_tokens}."
+        message = f"{window_told(context)} However, the prompt alone has {prompt_tokens}. {SHORTEN}"
         raise InvalidRequest(
             message, param="messages" if request.messages else "prompt", code="context_length_exceeded"
         )
@@ -116,5 +124,5 @@ def check_window(prompt_tokens: int, sampling: SamplingParams, context: int) -> 
     """What the window, or all blocks together, can never hold is refused: it would wait for ever."""
     total = prompt_tokens + sampling.max_tokens
     if total > context:
-        message = f"Prompt and max_tokens need {total} tokens, the context is {context}."
+        message = f"{window_told(context)} However, prompt and max_tokens together need {total}."
         raise InvalidRequest(message, param="max_tokens", code=TOO_LONG)

@@ -4,10 +4,12 @@ Knows: deltas and the shapes of chat and legacy completion events. Does not know
 """
 
 import codecs
+import hashlib
 from collections.abc import Iterator
 from typing import cast
 
-from engine.api import Delta, EngineUsage, TokenLogprob, ToolCallDelta, spelled_bytes
+from engine.api import Delta, EngineUsage, ModelInfo, TokenLogprob, ToolCallDelta, spelled_bytes
+from gateway import __version__
 from gateway.call import Body, Chunk, Computed
 from gateway.engine_requests import Sequence
 from gateway.providers import Sending
@@ -21,7 +23,7 @@ _utf8 = codecs.getincrementaldecoder("utf-8")
 class Answer:
     """Events of one call, made from its sequences' deltas as they come, in any order."""
 
-    def __init__(self, sending: Sending, found: list[Sequence], created: int) -> None:
+    def __init__(self, sending: Sending, found: list[Sequence], created: int, fingerprint: str | None = None) -> None:
         self._chat = sending.operation == "chat"
         kind = "chat.completion.chunk" if self._chat else "text_completion"
         prefix = "chatcmpl" if self._chat else "cmpl"
@@ -31,6 +33,8 @@ class Answer:
             "created": created,
             "model": sending.model,
         }
+        if fingerprint is not None:
+            self._head["system_fingerprint"] = fingerprint
         self._found = found
         self._begun: set[int] = set()
         self._offset: dict[int, int] = {}
@@ -39,15 +43,21 @@ class Answer:
         self.computed: Computed | None = None  # of the sequence that ended first
         self._attempt = sending.id
         self._wants_prompt = sending.body.get("prompt_logprobs") is not None
+        self._prompts = len({one.prompt for one in found})
+        self._read: dict[int, int] = {}  # tokens of each prompt, and below of each answer so far
+        self._written: dict[int, int] = {}
 
     def chunks(self, sequence: Sequence, delta: Delta) -> Iterator[Chunk]:
         """The events of one delta: the opening before the first, one finish after the last, text in between."""
         index = sequence.index
+        if delta.prompt_tokens:
+            self._read[sequence.prompt] = delta.prompt_tokens
         if index not in self._begun:
             self._begun.add(index)
             yield from self._opening(sequence)
+        self._written[index] = self._written.get(index, 0) + len(delta.token_ids)
         for said in self._pieces(index, delta):
-            yield Chunk({**self._head, "choices": [{"index": index, **said, "finish_reason": None}]})
+            yield self._chunk({"index": index, **said, "finish_reason": None})
         if delta.finish_reason is not None:
             if delta.usage is not None:
                 self._usage[index] = delta.usage
@@ -58,7 +68,7 @@ class Answer:
             choice: Body = {"index": index, **end, "logprobs": None, "finish_reason": delta.finish_reason}
             if delta.stopped_by is not None:
                 choice["stop_reason"] = delta.stopped_by  # vLLM's field; Anthropic's clients are told by it
-            yield Chunk({**self._head, "choices": [choice]}, None, delta.finish_reason)
+            yield self._chunk(choice, delta.finish_reason)
 
     def last(self) -> Chunk:
         """The event that tells the usage."""
@@ -92,7 +102,17 @@ class Answer:
             return
         delta: Body = {"delta": {"role": "assistant", "content": "", "refusal": None}}
         choice: Body = {"index": sequence.index, **delta, "logprobs": None, "finish_reason": None}
-        yield Chunk({**self._head, "choices": [choice]})
+        yield self._chunk(choice)
+
+    def _chunk(self, choice: Body, finish: str | None = None) -> Chunk:
+        """An event of one choice; what was used up to here goes beside it."""
+        return Chunk({**self._head, "choices": [choice]}, None, finish, so_far=self._so_far())
+
+    def _so_far(self) -> Usage | None:
+        """None until every prompt was read. What of them was cached is known when their answers end."""
+        if len(self._read) < self._prompts:
+            return None
+        return Usage(prompt=sum(self._read.values()), completion=sum(self._written.values()))
 
     def _pieces(self, index: int, delta: Delta) -> Iterator[Body]:
         """The events of one delta: scores of the prompt, reasoning, text, calls; one kind each."""
@@ -142,6 +162,14 @@ class Answer:
             "top_logprobs": [_alternatives(token) for token in tokens],
             "text_offset": offsets,
         }
+
+
+def fingerprint(info: ModelInfo | None) -> str | None:
+    """OpenAI's `system_fingerprint`: the same seed may give another answer once it changes. None: not known yet."""
+    if info is None:
+        return None
+    said = "\0".join((__version__, info.id, info.architecture, info.dtype, info.note))
+    return f"fp_{hashlib.blake2b(said.encode(), digest_size=5).hexdigest()}"
 
 
 def whole(body: Body, usage: Usage, computed: Computed | None = None) -> Chunk:

@@ -54,9 +54,6 @@ def ignored_fields(body: Body) -> list[str]:
     asked = body.get("chat_template_kwargs")
     if isinstance(asked, dict):
         found += [f"chat_template_kwargs.{name}" for name in cast("Body", asked) if name != "enable_thinking"]
-    options = body.get("stream_options")
-    if isinstance(options, dict) and cast("Body", options).get("continuous_usage_stats"):
-        found.append("stream_options.continuous_usage_stats")  # usage is told once, at the end
     return sorted(found)
 
 

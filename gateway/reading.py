@@ -32,6 +32,9 @@ class Reading:
         self._outcome = outcome
         self._ended: Callable[[], None] | None = ended
         self._position = 0
+        self._along = (
+            call.include_usage and _dict(call.body.get("stream_options")).get("continuous_usage_stats") is True
+        )
         self._identity: Body = {"model": call.model}
         if call.operation in _PREFIX:
             name = _PREFIX[call.operation] + call.id.replace("-", "")
@@ -157,13 +160,16 @@ class Reading:
         if not self._call.include_usage:
             data.pop("usage", None)
         elif chunk.usage is None:
-            data["usage"] = None
+            data["usage"] = _counted(chunk.so_far) if self._along and chunk.so_far is not None else None
         else:
             data["usage"] = {**_dict(chunk.data.get("usage")), "cost": self._cost(chunk.usage)}
         if self._flight.landing.short:
             data |= self._why_short(chunk.data)
+        voice = self._call.voice
+        if voice is not None and not self._outcome.chunks and chunk.so_far is not None:
+            voice.expect({"prompt_tokens": chunk.so_far.prompt})
         self._outcome.chunks += 1
-        return encode_event(data) if self._call.voice is None else self._call.voice.events(data)
+        return encode_event(data) if voice is None else voice.events(data)
 
     def _why_short(self, data: Body) -> Body:
         """Beside the finish reason `length`: that it was a budget which allowed no longer answer."""
@@ -184,6 +190,11 @@ class Reading:
             return 0.0
         others = sum([step.cost_nano for step in landing.steps if step is not landing.answered])
         return (cost_nano(usage, landing.price) + others) / NANO_PER_USD
+
+
+def _counted(usage: Usage) -> Body:
+    """What an event in the middle tells with vLLM's `continuous_usage_stats`."""
+    return {"prompt_tokens": usage.prompt, "completion_tokens": usage.completion, "total_tokens": usage.total}
 
 
 def _dict(value: object) -> Body:

@@ -181,7 +181,7 @@ class Responses:
         """Stop one that is made in the background. Raises NotFound, InvalidRequest."""
         kept = await self.get(owner, response_id)
         if kept.response.get("background") is not True:
-            message = "Only responses with 'background' set to true can be cancelled."
+            message = "Cannot cancel a synchronous response. It has to be made with 'background' set to true."
             raise InvalidRequest(message, param="response_id", code="invalid_value")
         if kept.status in streams.UNDER_WAY:
             told = {**kept.response, "status": "cancelled"}

@@ -42,6 +42,8 @@ _MOST_INPUTS = 2_048
 _SAID: list[Body] = [{"role": "user", "content": ""}]
 _LARGEST_TOKEN = 2**31 - 1
 _LONGEST_METADATA_KEY = 64
+_LONGEST_SHOWN = 64
+_MOST_SHOWN = 5
 _SPOKEN_BY_THE_CALLER = frozenset((UserMessage, SystemMessage))  # the roles that carry nothing to check any further
 
 
@@ -142,7 +144,9 @@ def _check_generation(asked: Generation) -> None:
     if asked.stream_options is not None and not asked.stream:
         _refuse("stream_options", "'stream_options' is only allowed when 'stream' is true.")
     if asked.logit_bias and not all(map(_TOKEN_ID.fullmatch, asked.logit_bias)):
-        _refuse("logit_bias", "The keys of 'logit_bias' must be token ids.")
+        others = [f"{key[:_LONGEST_SHOWN]!r}" for key in asked.logit_bias if not _TOKEN_ID.fullmatch(key)]
+        what = ", ".join(others[:_MOST_SHOWN])
+        _refuse("logit_bias", f"The keys of 'logit_bias' must be token ids, which these are not: {what}.")
     if asked.chat_template is not None:
         # A caller's template is a caller's program (CVE-2025-62426): the one of the model is used.
         _refuse("chat_template", "'chat_template' is not taken from requests.", "unsupported_parameter")

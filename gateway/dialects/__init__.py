@@ -20,7 +20,7 @@ class Voice(Protocol):
     """
 
     def expect(self, usage: object) -> None:
-        """The usage of an answer that is whole already, before its first event is told."""
+        """What is known of the usage before the first event is told: all of it where the answer is whole already."""
         ...
 
     def whole(self, body: Body) -> bytes:

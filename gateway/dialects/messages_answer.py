@@ -168,7 +168,10 @@ class MessagesVoice:
         return {"id": f"msg_{self._id}", "type": "message", "role": "assistant", "model": self._model}
 
     def _start(self, data: Body) -> bytes:
-        """Its input tokens are 0 where they are known only at the end: `message_delta` then tells them."""
+        """Its input tokens are 0 where they are known only at the end: `message_delta` then tells them.
+
+        What is told along the way counts the whole prompt; which part of it was cached is known at the end as well.
+        """
         self._begin(data)
         usage = {**_usage(self._usage), "output_tokens": 0}
         message: Body = {**self._message(), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}

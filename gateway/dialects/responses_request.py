@@ -202,7 +202,7 @@ def _refuse_state(asked: shapes.Responses, *, kept: bool) -> None:
             "'background' needs a state that is not kept here.", param="background", code="unsupported_parameter"
         )
     if asked.background and asked.store is False:
-        message = "'background' cannot be combined with 'store': false."
+        message = "background can only be used when `store` is true."
         raise InvalidRequest(message, param="background", code="invalid_value")
 
 

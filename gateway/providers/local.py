@@ -17,7 +17,7 @@ from engine.api import Delta, Engine
 from gateway import engine_forms
 from gateway.call import Body, Chunk
 from gateway.embedding_answers import TokenIds, embed
-from gateway.engine_answers import Answer, whole
+from gateway.engine_answers import Answer, fingerprint, whole
 from gateway.engine_requests import Sequence, cannot, ignored_fields, sequences
 from gateway.errors import EngineUnavailable, GatewayError, InvalidRequest, NotFound, Overloaded, UpstreamTimeout
 from gateway.providers import Billing, Partial, Sending
@@ -78,7 +78,7 @@ class LocalProvider:
             return
         engine = self._engine(sending.model)
         found = sequences(sending)
-        answer = Answer(sending, found, int(self._now()))
+        answer = Answer(sending, found, int(self._now()), fingerprint(engine.info()))
         events: list[Body] = []
         run = _Run(engine, found, sending, answer, self._tasks)
         self._remember(sending.id, run)

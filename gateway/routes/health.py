@@ -22,7 +22,8 @@ def route_handlers(
     def live() -> dict[str, str]:
         return {"status": "alive"}
 
-    @route("/health/ready", http_method=_LOOKED_AT, sync_to_thread=False)
+    # `/health` is where vLLM, SGLang and llama.cpp are asked, so scripts that wait for a server ask there.
+    @route(["/health/ready", "/health"], http_method=_LOOKED_AT, sync_to_thread=False)
     def ready() -> Response[dict[str, object]]:
         found = readiness.look()
         status = HTTP_503_SERVICE_UNAVAILABLE if found.waiting else HTTP_200_OK

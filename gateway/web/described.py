@@ -144,12 +144,14 @@ ROUTES: tuple[Route, ...] = (
     Route("get", "/v1/models/{name}", "One model", "One of those names; near names are listed when it is unknown."),
     Route("get", "/health/live", "Alive", "200 while the process runs."),
     Route("get", "/health/ready", "Ready", "200 when everything serves; else 503 and what is still loading."),
+    Route("get", "/health", "Ready, by its other name", "The same, where scripts wait for vLLM and llama.cpp."),
     Route("get", "/health/upstreams", "Upstreams", "How every upstream does; never gates readiness."),
     Route("get", "/metrics", "Metrics", "Prometheus exposition.", answers=("text/plain",)),
 )  # fmt: skip
 _EXPORTS = "/api/v1/export/"
 _FILES = ("text/csv", "application/jsonl", "application/vnd.apache.parquet", _JSON)
-_OPEN = ("/health/live", "/health/ready", "/health/upstreams", "/metrics")
+_READY = ("/health/ready", "/health")
+_OPEN = ("/health/live", *_READY, "/health/upstreams", "/metrics")
 
 
 def together(schema: Json, more: Json) -> Json:
@@ -201,7 +203,7 @@ def _refusing(path: str, operation: Json) -> None:
     elif _may_be_csv(operation):
         read = cast("Json", answers["200"])
         answers["200"] = {**read, "content": {**_part(read, "content"), "text/csv": {}}}
-    if path == "/health/ready":
+    if path in _READY:
         answers["503"] = {"description": "What is still loading.", "content": {_JSON: {"schema": {"type": "object"}}}}
     operation["responses"] = {**answers, "default": {"description": "Refused, and why.", "content": content}}
     if path not in _OPEN:

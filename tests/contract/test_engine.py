@@ -254,12 +254,16 @@ async def test_window(engine: Engine) -> None:
     with pytest.raises(InvalidRequest) as refused:
         await everything(engine, ask(token_ids=[1] * (info.context + 1)))
     assert refused.value.code == "context_length_exceeded"
+    # LiteLLM, and agents that shorten a conversation by themselves, know a full window by OpenAI's words.
+    assert f"maximum context length is {info.context} tokens" in str(refused.value)
     with pytest.raises(InvalidRequest) as refused:
         await everything(engine, ask("huge", text="a b c d " * 100_000))
     assert refused.value.code == "context_length_exceeded"
+    assert "maximum context length is" in str(refused.value)
     deltas = await everything(engine, ask("tight", token_ids=[1] * (info.context - 7), max_tokens=500))
     assert deltas[-1].finish_reason == "length"
     assert deltas[-1].usage == EngineUsage(prompt=info.context - 7, completion=7)
+    assert {delta.prompt_tokens for delta in deltas if delta.token_ids} == {info.context - 7}
 
 
 async def test_text_and_ids_are_prompts_too(engine: Engine) -> None:

@@ -54,6 +54,18 @@ async def test_the_engines_model_answers_anthropics_client(tmp_path: Path) -> No
         assert told._request_id
 
 
+async def test_a_stream_begins_with_what_the_engine_has_read(tmp_path: Path) -> None:
+    """Agents show how full their context is by `message_start`; it told 0 tokens of every prompt."""
+    async with live(settings(tmp_path)) as gateway, client_of(gateway) as client:
+        for _ in range(2):  # the second is a hit
+            asked = await client.messages.create(model="local/sim", max_tokens=16, messages=HI, stream=True)
+            events: list[Any] = [event async for event in asked]
+            begun = next(event.message.usage for event in events if event.type == "message_start")
+            ended = next(event.usage for event in events if event.type == "message_delta")
+            assert begun.input_tokens == ended.input_tokens + ended.cache_read_input_tokens > 0
+            assert begun.output_tokens == 0
+
+
 async def test_a_stream_amounts_to_the_whole_answer(tmp_path: Path) -> None:
     """Both forms are one answer; the client's own accumulator is the judge of our events."""
     async with playing(tmp_path) as (script, _, client):

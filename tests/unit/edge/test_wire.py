@@ -393,3 +393,10 @@ def test_a_wrong_value_of_a_map_is_told_from_a_wrong_map(body: dict[str, Any], m
     with pytest.raises(InvalidRequest) as refusal:
         check_chat(body)
     assert str(refusal.value) == message
+
+
+def test_a_key_that_is_no_token_id_is_named() -> None:
+    """Of three hundred keys nobody finds the one that is a word."""
+    with pytest.raises(InvalidRequest) as refusal:
+        check_chat(chat(logit_bias={"5": 1, "yes": 2, "no": 3}))
+    assert str(refusal.value) == "The keys of 'logit_bias' must be token ids, which these are not: 'yes', 'no'."

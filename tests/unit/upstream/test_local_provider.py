@@ -185,7 +185,7 @@ def test_unknown_fields_are_named_and_nothing_else() -> None:
     kwargs = {"enable_thinking": False, "thinking_budget": 5}
     assert ignored_fields({**ASK, "chat_template_kwargs": kwargs}) == ["chat_template_kwargs.thinking_budget"]
     options["continuous_usage_stats"] = True
-    assert ignored_fields({**ASK, "stream_options": options}) == ["stream_options.continuous_usage_stats"]
+    assert ignored_fields({**ASK, "stream_options": options}) == []
 
 
 def test_every_sampling_field_reaches_the_engine() -> None:
@@ -432,6 +432,15 @@ async def test_usage_counts_a_prompt_once_and_every_choice() -> None:
     chunk = (await run(provider, sending({"prompt": ["a", "b"], "n": 2}, "completion")))[0]
     assert chunk.usage is not None
     assert (chunk.usage.prompt, chunk.usage.completion) == (14, 8)
+
+
+async def test_an_answer_names_what_made_it() -> None:
+    """Who sets `seed` compares `system_fingerprint` to know whether the same answer can be had again."""
+    found = [(await run(await local(), sending({**ASK, "seed": 1})))[0] for _ in range(2)]
+    events = await run(await local(), sending({**ASK, "seed": 1}, stream=True))
+    names = {chunk.data["system_fingerprint"] for chunk in (*found, *events)}
+    assert len(names) == 1
+    assert str(names.pop()).startswith("fp_")
 
 
 async def test_a_text_with_the_end_comes_before_the_finish() -> None:
