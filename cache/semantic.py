@@ -6,7 +6,7 @@ Does not know HTTP, models or money; the store is the truth, the front and the i
 
 import hmac
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -271,17 +271,18 @@ class SemanticCache:
         self._front.clear()  # whatever is remembered here may be among them
         return await self._store.purge(Selection(team=team, project=project, model=model, contains=contains))
 
-    async def stats(self) -> list[ScopeStats]:
-        """Counts by tenant and model; `entries` is None while the store is away."""
+    async def stats(self, known: Sequence[Group] = ()) -> list[ScopeStats]:
+        """Counts by tenant and model; `entries` is None while the store is away. `known`: told of where measured."""
         try:
             held = await self._store.counts()
             rows = self._tally.rows(held)
-            trust = await self._verifier.trust([Group(row.team, row.project, row.model) for row in rows])
+            trust = await self._verifier.trust([*(Group(row.team, row.project, row.model) for row in rows), *known])
         except StoreDown:
             return self._tally.rows(None)
         for row in rows:
-            row.trust = trust.get(Group(row.team, row.project, row.model))
-        return rows
+            row.trust = trust.pop(Group(row.team, row.project, row.model), None)
+        rows += [ScopeStats(**group._asdict(), trust=measured) for group, measured in trust.items()]
+        return sorted(rows, key=lambda row: (row.team, row.project, row.model))
 
     async def entries(self, limit: int, selection: Selection = ANYTHING) -> list[Entry]:
         """The newest of the selected entries, at most `limit`. Raises StoreDown."""

@@ -1,7 +1,7 @@
 """What operators see of the cache: stats, tune and the cache page, over requests that happened."""
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy import insert
 
 from cache.semantic import SemanticCache
+from cache.store import StoreDown
 from cache.store.memory import MemoryStore
 from cache.trust import measured, pooled
-from cache.types import CacheConfig, Kept, Query, ScopeStats, Trust
+from cache.types import CacheConfig, Group, Kept, Query, ScopeStats, Trust
 from gateway.auth import ADMIN
 from gateway.cli import show
 from gateway.cli.cache import _hits
@@ -50,8 +51,8 @@ MEASURED = Trust(
 class Measured(SemanticCache):
     """A cache that was audited."""
 
-    async def stats(self) -> list[ScopeStats]:
-        rows = await super().stats()
+    async def stats(self, known: Sequence[Group] = ()) -> list[ScopeStats]:
+        rows = await super().stats(known)
         return [msgspec.structs.replace(row, trust=MEASURED) if row.team == "acme" else row for row in rows]
 
 
@@ -88,6 +89,23 @@ async def log(home: House, clock: FrozenClock) -> None:
     await explained(home.services.database, rows[2]["id"], rows[2]["at"], watched)
     guarded: dict[str, object] = {"reason": "guard", "looked": [{**near, "guard": "number"}], "scope": "s"}
     await explained(home.services.database, rows[3]["id"], rows[3]["at"], guarded)
+
+
+async def test_a_store_that_is_away_holds_an_unknown_number(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the midst of an outage "0 kept" reads as a cache that has lost everything."""
+
+    async def away(_: MemoryStore) -> dict[Group, int]:
+        raise StoreDown("away")
+
+    monkeypatch.setattr(MemoryStore, "counts", away)
+    assert home.services.cache is not None
+    await home.services.cache.find(
+        Query(scope=b"s" * 32, exact=b"e" * 32, text="x", team="acme", project="app", model="up/m")
+    )
+    told = await statistics(home.services, ADMIN)
+    assert told.data
+    assert {row.entries for row in (*told.data, told.total)} == {None}
+    assert _hits(msgspec.to_builtins(told.data[0]))[3] == "?"
 
 
 async def test_stats_tell_what_was_measured_and_what_it_is_worth(home: House, clock: FrozenClock) -> None:
