@@ -229,8 +229,8 @@ class SemanticCache:
         if vector is None and self._wants_vector(query):
             early = self._front.put(entry, era)  # whoever asks the same meanwhile need not wait for it, nor pay
             entry = self._maker.found_by(entry, await self._vector(query))
-            if early and not self._front.has(entry.id):
-                return None  # taken back meanwhile, by a person's word or a purge
+            if early and (now := self._front.became(entry, era)) != entry.id:
+                return now  # taken back meanwhile, by a person's word or a purge, or another answer is kept there
         try:
             await self._drop_refused()
             await self._store.put(entry)

@@ -169,6 +169,18 @@ async def test_what_people_say_of_a_texts_own_answer_is_no_hit_by_meaning(tmp_pa
         assert float(total["money"]["corrected_usd"]) < 0
 
 
+async def test_what_a_provider_passes_on_by_name_is_warmed_from_the_log(tmp_path: Path) -> None:
+    """`openai/gpt-…` works without being listed anywhere; whatever was asked by such a name was left out."""
+    async with live(settings(tmp_path, upstream={"models": []})) as gateway:
+        await gateway.chat()
+        await gateway.chat()
+        found = await control(gateway, "POST", "/api/v1/cache/asked", body={"key": gateway.key})
+        assert [(one["model"], one["prompt"], one["times"]) for one in found["data"]] == [
+            ("up/scripted", PROMPT[0]["content"], 2)
+        ]
+        assert found["left_out"] == 0
+
+
 async def test_why_nothing_kept_was_served_is_told_truly(tmp_path: Path) -> None:
     """An answer older than the client wanted was "far", one that was not to be kept "not asked for" in the cache."""
     async with live(settings(tmp_path, cache={"ttl": "1h", "mode": "exact"})) as gateway:
