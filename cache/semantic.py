@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from cache.age import bounded, is_young
-from cache.embedder import Encoder, EncoderDown
+from cache.embedder import Encoder
 from cache.front import Front
 from cache.index import load as load_index
 from cache.judging import Judge
@@ -199,10 +199,12 @@ class SemanticCache:
     ) -> Entry | None:
         """A person's word on a hit. A wrong answer is taken back with all its keys, and nothing near is served until
         a fresh answer has shown that it may be. `ticket`: of `cache.verify.ticket`, without it nothing is learned.
-        `undo`: this replaces the opposite word. Raises StoreDown.
+        `undo`: this replaces the opposite word. Raises StoreDown, mostly before anything is learned: it is said again.
         """
-        await self._verifier.feedback(ticket, right, undo=undo)
-        return None if right else await self.evict(entry_id)
+        gone = None if right else await self.evict(entry_id)
+        embed = None if gone is None else partial(self._vector_of, gone.text)
+        await self._verifier.feedback(ticket, right, undo=undo, embed=embed)
+        return gone
 
     def keep_soon(self, query: Query, kept: Kept, *, vector: bytes | None = None, ttl: float | None = None) -> bool:
         """`keep` without waiting, where nothing has to be waited for; False where `keep` must be awaited instead."""
@@ -371,12 +373,10 @@ class SemanticCache:
 
     async def _vector(self, query: Query) -> Vector | None:
         """What to file an answer under that was not looked for by meaning; None for an exact-only entry."""
-        if self._meaning is None or not self._wants_vector(query):
-            return None
-        try:
-            return await self._meaning.embed(query.text, self._config.keep_timeout)
-        except EncoderDown:
-            return None
+        return await self._vector_of(query.text) if self._wants_vector(query) else None
+
+    async def _vector_of(self, text: str) -> Vector | None:
+        return None if self._meaning is None else await self._meaning.embed(text)
 
     def _wants_vector(self, query: Query) -> bool:
         return self._meaning is not None and query.semantic_bar is None and self._config.mode != "exact"

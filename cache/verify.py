@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from cache.folded import Folded
 from cache.judging import Judge, Judgement, Pair, text_of
-from cache.learning import Judged, shut
+from cache.learning import Judged, Shut, shut
 from cache.scopes import Scopes
 from cache.store import Store, StoreDown
 from cache.trust import TrustForm, broken, measured, name_of, proven
@@ -170,8 +170,13 @@ class Verifier:
         await self._tell(query, "audit", result, said.flip)
         return Compared(result=result, judgements=(said,))
 
-    async def feedback(self, ticket: str | None, right: bool, *, undo: bool) -> None:
-        """Learn a person's verdict on a hit by meaning; `undo`: it takes back the opposite one. Raises StoreDown."""
+    async def feedback(
+        self, ticket: str | None, right: bool, *, undo: bool, embed: Callable[[], Awaitable[Vector | None]] | None
+    ) -> None:
+        """Learn a person's verdict on a hit by meaning; `undo`: it takes back the opposite one. Raises StoreDown.
+
+        `embed`: the vector of the text that was taken out, for a hit that was found without one.
+        """
         read = _read(ticket)
         if read is None:
             return
@@ -180,14 +185,15 @@ class Verifier:
         if read.basis != self._scopes.basis:
             evidence = replace(evidence, features=b"")  # another release's: they say nothing here
         outcome = Outcome(evidence=evidence, same=right, kind="feedback")
-        key, shuts = (read.scope, read.encoder), bool(read.vector) and not right
+        key = (read.scope, read.encoder)
         verified = bool(read.vector) and right
         await self._scopes.learn(key, Judged((outcome,), near=read.vector, verified=verified), soon=True)
-        if shuts:
-            await self._scopes.learn(key, shut(unpack(read.vector), read.similarity, firm=True), soon=True)
+        shuts = None if right else await _around(read, embed)
+        if shuts is not None:
+            await self._scopes.learn(key, shuts, soon=True)
         back = int(undo)
         wrong, confirmed = (-back, 1) if right else (1, -back)
-        told = Trust(reported_wrong=wrong, confirmed=confirmed, quarantines=int(shuts))
+        told = Trust(reported_wrong=wrong, confirmed=confirmed, quarantines=int(shuts is not None))
         await self._measure(read.group, told, soon=True)
 
     async def served(self, query: Query) -> None:
@@ -327,6 +333,15 @@ def _read(written: str | None) -> _Ticket | None:
     except (ValueError, msgspec.DecodeError):
         log.warning("a ticket for feedback cannot be read")
         return None
+
+
+async def _around(read: _Ticket, embed: Callable[[], Awaitable[Vector | None]] | None) -> Shut | None:
+    """What is shut where a person found the hit of a ticket wrong."""
+    if read.vector:
+        return shut(unpack(read.vector), read.similarity, firm=True)
+    vector = None if embed is None else await embed()
+    # How near the text of the answer itself was is not known any more: as far as a spot reaches at least.
+    return None if vector is None else shut(vector, 0.0, firm=True)
 
 
 def _pair(query: Query, held: str, told: str) -> Pair:

@@ -259,8 +259,13 @@ async def test_a_persons_word_on_a_judged_key_counts(clock: FrozenClock) -> None
     assert await cache.feedback(served.entry.id, right=False, ticket=written) is not None
     assert isinstance(await cache.find(query()), Miss)  # the whole answer went
     found = await trust(cache)
-    assert (found.reported_wrong, found.quarantines) == (1, 0)
+    assert (found.reported_wrong, found.quarantines) == (1, 1)
     again = await put(cache, query(), "in the oven")
+    state = await cache._scopes.get((query().scope, "hash-384"))
+    for text in (SIMILAR, THIRD):  # what is near is not served the next answer by meaning either, as the docs say
+        vector = await cache._vector(query(text))
+        assert vector is not None
+        assert state.shuts(vector)
     assert again != root
     own = await cache.find(query())
     assert isinstance(own, Hit)

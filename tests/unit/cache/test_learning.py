@@ -267,6 +267,28 @@ async def test_what_is_shown_as_braked_serves_nothing_by_meaning(clock: FrozenCl
     await cache.close()
 
 
+async def test_a_report_that_met_a_store_away_is_learned_once_when_it_is_said_again(clock: FrozenClock) -> None:
+    """Whoever was told "nothing was changed" says it again: each of these counted as a report, and reports alarm."""
+    rig = Rig(clock, audit_share=0.0)
+    cache = await rig.open()
+    root = await put(cache, query(), "in the oven")
+    found = await hit(cache, SIMILAR)
+    written, drop = ticket(query(SIMILAR), found), rig.store.drop
+
+    async def away(_: int) -> None:
+        raise StoreDown("away")
+
+    await trust(cache)
+    rig.store.drop = away
+    for _ in range(3):
+        with pytest.raises(StoreDown):
+            await cache.feedback(root, right=False, ticket=written)
+    rig.store.drop = drop
+    assert await cache.feedback(root, right=False, ticket=written) is not None
+    assert (await trust(cache)).reported_wrong == 1
+    await cache.close()
+
+
 async def test_what_people_report_raises_the_alarm_and_claims_no_brake(clock: FrozenClock) -> None:
     """A page that says "serves nothing by meaning" over a scope that goes on serving sends people looking elsewhere."""
     rig = Rig(clock, audit_share=0.0, max_wrong_hit_rate=0.05)

@@ -1,5 +1,6 @@
 """What operators see of the cache: stats, tune and the cache page, over requests that happened."""
 
+import inspect
 import re
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
@@ -23,10 +24,13 @@ from gateway.kept_settings import RetentionSettings
 from gateway.routes.cache_page import alarms
 from gateway.routes.cache_stats import Names, since_of, statistics
 from gateway.settings import ModelSettings, Settings
+from gateway.web.why import sentence
+from policies.reuse import learned
 from policies.reuse import load as load_policy
 from tests.clock import FrozenClock
 from tests.unit.control.house import House, explained, happened, hit_row, house, request_row
 
+ROOT = Path(__file__).parents[3]
 MEASURED = Trust(
     hits=400,
     audited=40,
@@ -89,6 +93,18 @@ async def log(home: House, clock: FrozenClock) -> None:
     await explained(home.services.database, rows[2]["id"], rows[2]["at"], watched)
     guarded: dict[str, object] = {"reason": "guard", "looked": [{**near, "guard": "number"}], "scope": "s"}
     await explained(home.services.database, rows[3]["id"], rows[3]["at"], guarded)
+
+
+def test_every_reason_of_a_miss_is_told_in_a_sentence() -> None:
+    """ "Reason: unread." on a page sends people to the source, and four words had come without a sentence."""
+    named = re.compile(r'(?:reason ?= ?|EncoderDown\(|miss\()"([a-z-]+)"')
+    files = [ROOT / "cache" / f"{name}.py" for name in ("meaning", "semantic", "embedder", "learning")]
+    files += (ROOT / "policies" / "reuse").glob("*.py")
+    words = {word for file in files for word in named.findall(file.read_text("utf-8"))}
+    words |= set(re.findall(r'"([a-z]+)"', inspect.getsource(learned.Policy._objection)))
+    words -= {"encoder-reads-nothing"}  # of reading two texts, never of a look-up
+    assert {"unread", "gone", "brake", "unsure", "encoder-failed"} <= words
+    assert {word for word in words if "Reason:" in sentence("miss", word, None, known=True)} == set()
 
 
 async def test_a_store_that_is_away_holds_an_unknown_number(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
