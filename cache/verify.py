@@ -298,18 +298,20 @@ class Verifier:
 
     async def _measure(self, group: Group, told: Trust, *, soon: bool) -> None:
         """Add to what is measured, and raise the alarm once where it exceeds the budget."""
-        name = name_of(group)
-        found = measured(await self._trust.add(name, told, soon=soon), self._config.max_wrong_hit_rate)
+        name, budget = name_of(group), self._config.max_wrong_hit_rate
+        before = self._trust.peek(name) or await self._trust.get(name)
+        found = measured(await self._trust.add(name, told, soon=soon), budget)
         self._watch.measured(group, found)
         rate, low, high = found.rate or 0.0, found.low or 0.0, 1.0 if found.high is None else found.high
-        told_of = Alert(group=group, rate=rate, low=low, high=high, budget=found.budget)
-        if not broken(found, found.budget):
+        told_of = Alert(group=group, rate=rate, low=low, high=high, budget=budget)
+        if not broken(found, budget):
             self._alarmed.discard(group)
-            if rate <= found.budget:
+            if rate <= budget:
                 self._watch.kept(told_of)
         elif group not in self._alarmed:
             self._alarmed.add(group)
-            await self._trust.add(name, Trust(alerts=1))
+            if not broken(before, budget):  # else it was counted elsewhere, or before a restart
+                await self._trust.add(name, Trust(alerts=1))
             self._watch.alert(told_of)
 
 

@@ -265,6 +265,12 @@ async def test_what_is_shown_as_braked_serves_nothing_by_meaning(clock: FrozenCl
         await cache.compare(query(f"{text} please"), kept("another"), found, keep=False)
     assert (await trust(cache)).braked
     await cache.close()
+    cache = await rig.open()
+    found = await miss(cache, f"{text} thanks")
+    await cache.compare(query(f"{text} thanks"), kept("another"), found, keep=False)
+    assert len(rig.alerts) == 2  # this process says so too
+    assert (await trust(cache)).alerts == 1  # and it is one alarm
+    await cache.close()
 
 
 async def test_a_report_that_met_a_store_away_is_learned_once_when_it_is_said_again(clock: FrozenClock) -> None:
