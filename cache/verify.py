@@ -8,11 +8,12 @@ Knows the judge, what each scope has learned and what is measured of each group.
 where fresh answers come from, or money.
 """
 
+import asyncio
 import base64
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -30,7 +31,9 @@ from policies.reuse import Evidence, Outcome, believed
 
 log = logging.getLogger("nearhit.cache")
 
+T = TypeVar("T")
 _MOST_GROUPS = 2_000
+_AGAIN = (0.25, 1.0)  # seconds
 # Of a group's hits by meaning so far: the chance that an exact hit on a judged key is checked. As the learned policy's.
 _KEY_AUDITS = ((500, 0.02), (50, 0.05), (0, 0.2))
 
@@ -130,7 +133,10 @@ class Verifier:
         kind: Literal["audit", "explore"] = "audit" if isinstance(found, Hit) else "explore"
         result = _result(found, rows)
         await self._learn(query, found, kind, rows, result)
-        key = await self._add_key(rows, make, found.most) if self._scopes.policy.aliases else None
+        key = None
+        if self._scopes.policy.aliases:
+            with suppress(StoreDown):  # what was learned counts all the same
+                key = await self._add_key(rows, make, found.most)
         await self._count(query, kind, rows, result, key)
         return Compared(result=result, judgements=tuple(judged), key=key)
 
@@ -147,7 +153,7 @@ class Verifier:
         """Judge the answer of a key that was hit exactly beside `fresh`. A wrong one is removed, and counts as a wrong
         hit; `embed` then says around what nothing is served by meaning. Raises StoreDown.
         """
-        (entry,) = await self._store.get_many([hit.entry.exact])
+        (entry,) = await _patiently(lambda: self._store.get_many([hit.entry.exact]))
         told = text_of(fresh.answer)
         if entry is None or entry.id != hit.entry.id or entry.scope != query.scope or self._judge is None:
             return Compared()  # gone, or replaced, meanwhile
@@ -158,7 +164,7 @@ class Verifier:
         result = "undecided" if said.verdict == "unsure" else said.verdict
         wrong = result == "different"
         if wrong:
-            await self._store.drop_key(entry.exact, entry.id)
+            await _patiently(lambda: self._store.drop_key(entry.exact, entry.id))
         if result != "undecided":
             # Its features are those of a text beside itself, which teach nothing: only the answer's record changes.
             evidence = Evidence(entry_id=entry.id, answer_id=entry.root)
@@ -221,7 +227,7 @@ class Verifier:
 
     async def _entries(self, query: Query, weighed: Sequence[Weighed]) -> list[tuple[Weighed, Entry]]:
         """Those that are still there, and still the asker's own."""
-        entries = await self._store.get_many([item.exact for item in weighed])
+        entries = await _patiently(lambda: self._store.get_many([item.exact for item in weighed]))
         return [
             (item, entry)
             for item, entry in zip(weighed, entries, strict=True)
@@ -335,6 +341,16 @@ def _read(written: str | None) -> _Ticket | None:
     except (ValueError, msgspec.DecodeError):
         log.warning("a ticket for feedback cannot be read")
         return None
+
+
+async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """`work`, again where the store blinks: a fresh answer was paid for, and nobody waits. Raises StoreDown."""
+    for pause in _AGAIN:
+        try:
+            return await work()
+        except StoreDown:
+            await asyncio.sleep(pause)
+    return await work()
 
 
 async def _around(read: _Ticket, embed: Callable[[], Awaitable[Vector | None]] | None) -> Shut | None:

@@ -142,7 +142,11 @@ class Audits:
         assert isinstance(journey.query, Query)
         assert journey.miss is not None
         ttl = journey.call.directives.ttl
-        compared = await self._cache.compare(journey.query, job.kept, journey.miss, ttl=ttl)
+        try:
+            compared = await self._cache.compare(journey.query, job.kept, journey.miss, ttl=ttl)
+        except StoreDown:
+            self._errands.telemetry.compared("failed")
+            raise
         self._errands.telemetry.compared(compared.result)
         if compared.result != "none":
             judged = _judged(compared, journey.miss.explore, "explore")
@@ -152,14 +156,16 @@ class Audits:
         errands = self._errands
         journey = begin(errands.again(served.call))
         journey.route, journey.query = served.route, served.query
-        async with errands.recorded(journey):
-            error = await errands.ask(journey)
-            if isinstance(error, BudgetExhausted):
-                self._broke_until = errands.monotonic() + _PAUSE
-            result = "refused" if isinstance(error, BudgetExhausted) else "failed"
-            if error is None:
-                result = await self._judge(journey, served)
-        errands.telemetry.audited(result)
+        result = "failed"
+        try:
+            async with errands.recorded(journey):
+                error = await errands.ask(journey)
+                if isinstance(error, BudgetExhausted):
+                    self._broke_until, result = errands.monotonic() + _PAUSE, "refused"
+                if error is None:
+                    result = await self._judge(journey, served)
+        finally:
+            errands.telemetry.audited(result)
 
     async def _judge(self, journey: Journey, served: Journey) -> str:
         assert isinstance(served.query, Query)

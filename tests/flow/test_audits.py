@@ -8,6 +8,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from cache.semantic import SemanticCache
+from cache.store import StoreDown
 from gateway.auth import ADMIN
 from gateway.routes.cache_admin import FeedbackWanted, judge
 from policies.budget import Budget
@@ -73,6 +77,27 @@ async def test_a_served_hit_is_asked_again_and_the_wrong_one_is_learned(tmp_path
         if group.trust.audited_wrong:
             again = await say(gateway, "how do i bake good fresh bread at home")
             assert again.headers["x-nearhit-cache"] == "miss"
+
+
+async def test_an_audit_that_could_not_be_compared_is_told_as_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was paid for, and stood in no figure: those of a day added up to fewer than were asked."""
+
+    async def away(*_: Any, **__: Any) -> None:
+        raise StoreDown("away")
+
+    async with opened(tmp_path) as gateway:
+        await say(gateway, ASKED)
+        monkeypatch.setattr(SemanticCache, "compare", away)
+        assert (await say(gateway, SIMILAR)).headers["x-nearhit-cache"] == "hit-semantic"
+        await eventually(gateway, lambda rows: len(audits(rows)) == 1)
+
+        async def told() -> bool:
+            async with gateway.client.get(gateway.url + "/metrics") as answer:
+                return 'nearhit_cache_audits_total{result="failed"} 1.0' in await answer.text()
+
+        await until(told)
 
 
 async def test_audits_are_paid_from_their_own_cap_and_from_nobody_elses(tmp_path: Path) -> None:
