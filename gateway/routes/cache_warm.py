@@ -23,7 +23,7 @@ from gateway.errors import InvalidRequest, NotAllowed, NotFound
 from gateway.planting import Planter
 from gateway.routes.access import Caller, CallerDep, control_router
 from gateway.routes.cache_admin import cache_of
-from gateway.routes.usage import span_of
+from gateway.routes.usage import start_of
 from policies.money import usd
 
 _SCANNED = 10_000
@@ -90,7 +90,7 @@ async def asked(caller: CallerDep, data: JSONBody[AskedWanted]) -> AskedAnswer:
     planter, principal = await _behalf(caller, data.key)
     services = caller.services
     await services.ledger.catch_up()
-    start = span_of(data.since, None, services.now()).start
+    start = start_of(data.since, services.now())
     log = await decisions(services.database, start, team=principal.team or None)
     served = Counter(one.entry for one in log.decisions if one.entry is not None)
     theirs = Selection(team=principal.team or None)

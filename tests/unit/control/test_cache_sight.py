@@ -20,9 +20,11 @@ from gateway.cli import show
 from gateway.cli.cache import _hits
 from gateway.db.models import Setting
 from gateway.db.sums import ROWS_FROM
+from gateway.errors import InvalidRequest
 from gateway.kept_settings import RetentionSettings
 from gateway.routes.cache_page import alarms
 from gateway.routes.cache_stats import Names, since_of, statistics
+from gateway.routes.cache_tune import tuned
 from gateway.settings import ModelSettings, Settings
 from gateway.web.why import sentence
 from policies.reuse import learned
@@ -93,6 +95,14 @@ async def log(home: House, clock: FrozenClock) -> None:
     await explained(home.services.database, rows[2]["id"], rows[2]["at"], watched)
     guarded: dict[str, object] = {"reason": "guard", "looked": [{**near, "guard": "number"}], "scope": "s"}
     await explained(home.services.database, rows[3]["id"], rows[3]["at"], guarded)
+
+
+@pytest.mark.parametrize("since", ["nonsense", "2099-01-01"])
+async def test_what_is_wrong_with_a_span_is_told_by_its_own_name(home: House, since: str) -> None:
+    """`--since` was given, and the message spoke of `from` and `to`."""
+    with pytest.raises(InvalidRequest, match="`since` must") as told:
+        await tuned(home.services, ADMIN, "0.01", None, since)
+    assert told.value.param == "since"
 
 
 def test_every_reason_of_a_miss_is_told_in_a_sentence() -> None:
