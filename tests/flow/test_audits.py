@@ -155,6 +155,22 @@ async def test_the_cap_is_never_exceeded(tmp_path: Path) -> None:
         assert audits(await gateway.rows()) == []
 
 
+@pytest.mark.parametrize("charge", [False, True])
+async def test_one_tenants_audits_that_cannot_be_paid_stop_nobody_elses(tmp_path: Path, charge: bool) -> None:
+    """One hit whose answer may cost more than is left, or a tenant without money, and nobody's hits were checked."""
+    async with opened(tmp_path, audit_budget_usd="0.01", audit_charge=charge) as gateway:
+        dear = {} if charge else {"max_tokens": 100_000}
+        await say(gateway, ASKED, **dear)
+        if charge:
+            await gateway.services.ledger.set_budget(Budget(scope="team:acme", limit_nano=1), actor="test")
+        assert (await say(gateway, SIMILAR, **dear)).headers["x-nearhit-cache"] == "hit-semantic"
+        other = await gateway.new_key("zeta")
+        await say(gateway, ASKED, key=other)
+        assert (await say(gateway, SIMILAR, key=other)).headers["x-nearhit-cache"] == "hit-semantic"
+        rows = await eventually(gateway, lambda rows: len(audits(rows)) == 1)
+        assert {row["team"] for row in audits(rows)} == {"zeta"}
+
+
 async def test_no_money_for_audits_means_no_audits_and_no_budget(tmp_path: Path) -> None:
     """0 switches them off."""
     async with opened(tmp_path, audit_budget_usd="0") as gateway:
