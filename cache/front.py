@@ -43,6 +43,14 @@ class Front:
     def has(self, entry_id: int) -> bool:
         return entry_id in self._exact_of
 
+    def became(self, entry: Entry, era: int) -> int | None:
+        """What has come of an entry that was put: its id, also where it made room for others; that of the one in its
+        place; None where it was taken back."""
+        if era != self.era or entry.id in self._gone:
+            return None
+        held = self._entries.get(entry.exact)
+        return entry.id if held is None else held.id
+
     def root_of(self, entry_id: int) -> int:
         """What all keys of its answer share, where that is known here; else the id itself."""
         entry = self._entries.get(self._exact_of.get(entry_id, b""))

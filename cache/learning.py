@@ -27,14 +27,14 @@ from policies.reuse import (
     Verdict,
 )
 from policies.reuse.pairs import NAMES
+from policies.reuse.spending import proves
 
 # So many answers' records are kept in each scope, those judged last; and so many neighbourhoods are shut.
 _MOST_RECORDS = 512
 MOST_SPOTS = 32
-# A fixed policy's audits: nothing is doubted before so many hits were checked.
-_FEWEST = 20
-_MOST_CHECKED = 2_000  # then old ones count half
-_Z = 1.644854
+_MOST_CHECKED = 2_000  # by a fixed policy's audits; then old ones count half
+_BLIND = 0.45  # a judge who errs as often is not corrected for more
+_FALSE_ALARM = 0.05
 # A spot reaches at most so far, and a little beyond what half precision blurs.
 _WIDEST, _SLACK = 0.6, 1e-3
 
@@ -106,11 +106,17 @@ class Scope(Struct, frozen=True):
         return bool(np.any(self.vectors @ vector >= reaches))
 
 
-class Fixed:
-    """A policy that learns nothing, as one that does: its state counts audits, and it stops where they prove it wrong.
+class Checked(Struct, frozen=True, array_like=True):
+    """What audits found of a fixed policy: hits `checked`, `wrong` ones, and how many the judge is expected to have
+    called wrongly."""
 
-    The state: hits checked, and found wrong.
-    """
+    checked: int = 0
+    wrong: int = 0
+    flips: float = 0.0
+
+
+class Fixed:
+    """A policy that learns nothing, as one that does: its state counts audits; it stops where they prove it wrong."""
 
     aliases = False
 
@@ -121,13 +127,13 @@ class Fixed:
     def floor(self) -> float:
         return self._policy.floor
 
-    def fresh(self) -> tuple[int, int]:
-        return 0, 0
+    def fresh(self) -> Checked:
+        return Checked()
 
     def judge(self, text: str, neighbours: "list[Neighbour]", budget: Budget) -> Verdict:
         return self._policy.judge(text, neighbours, budget)
 
-    def decide(self, state: tuple[int, int], text: str, neighbours: "list[Neighbour]", budget: Budget) -> Verdict:
+    def decide(self, state: Checked, text: str, neighbours: "list[Neighbour]", budget: Budget) -> Verdict:
         verdict = self._policy.judge(text, neighbours, budget)
         if not isinstance(verdict, Serve):
             return verdict
@@ -136,33 +142,34 @@ class Fixed:
         seen = Evidence(
             entry_id=served.entry_id, answer_id=served.answer, probability=confidence, risk=1 - confidence, wanted=True
         )
-        if _proven(*state, budget.max_wrong_hit_rate):
+        if _proven(state, budget.max_wrong_hit_rate):
             return Explore(entry_id=verdict.entry_id, notes=verdict.notes, reason="brake", evidence=(seen,))
         return replace(verdict, evidence=(seen,))
 
-    def count(self, state: tuple[int, int], verdict: Verdict, *, served: bool) -> tuple[int, int]:
+    def count(self, state: Checked, verdict: Verdict, *, served: bool) -> Checked:
         del verdict, served
         return state
 
-    def learn(self, state: tuple[int, int], outcome: Outcome) -> tuple[int, int]:
+    def learn(self, state: Checked, outcome: Outcome) -> Checked:
         """What would have been served counts, also while it is not; what people report is no sample of that."""
         if outcome.kind == "feedback" or not outcome.evidence.wanted:
             return state
-        checked, wrong = state[0] + 1, state[1] + (not outcome.same)
-        return (checked, wrong) if checked < _MOST_CHECKED else (checked // 2, wrong // 2)
+        found = Checked(state.checked + 1, state.wrong + (not outcome.same), state.flips + outcome.flip)
+        if found.checked < _MOST_CHECKED:
+            return found
+        return Checked(found.checked // 2, found.wrong // 2, found.flips / 2)
 
-    def brief(self, state: tuple[int, int], budget: Budget) -> dict[str, float]:
-        braked = float(_proven(*state, budget.max_wrong_hit_rate))
-        return {"audited": state[0], "audited_wrong": state[1], "braked": braked}
+    def brief(self, state: Checked, budget: Budget) -> dict[str, float]:
+        braked = float(_proven(state, budget.max_wrong_hit_rate))
+        return {"audited": state.checked, "audited_wrong": state.wrong, "braked": braked}
 
 
-def _proven(checked: int, wrong: int, allowed: float) -> bool:
-    """Whether so many wrong ones of those checked mean more than `allowed` (Wilson's lower bound, one-sided 95 %)."""
-    if checked < _FEWEST:
-        return False
-    share, spread = wrong / checked, _Z * _Z / checked
-    half = _Z * (share * (1 - share) / checked + spread / (4 * checked)) ** 0.5
-    return (share + spread / 2 - half) / (1 + spread) > allowed
+def _proven(state: Checked, allowed: float) -> bool:
+    """Whether audits prove that more hits are wrong than allowed, however often one looks: as the policy that learns
+    does. What the judge is known to call wrong by mistake is allowed on top.
+    """
+    flip = min(_BLIND, state.flips / state.checked) if state.checked else 0.0
+    return proves(state.checked, state.wrong, allowed + flip * (1.0 - 2.0 * allowed), _FALSE_ALARM)
 
 
 def basis_of(policy: ReusePolicy) -> str:
@@ -185,9 +192,8 @@ class ScopeForm:
         self._module = type(policy).__module__
         basis = basis_of(policy)
         self._name = f"{self._module}@{basis}" if basis else self._module
-        self._learns = not isinstance(policy, Fixed)
         self._kind = type(policy.fresh())
-        self._state = msgspec.msgpack.Decoder(self._kind if self._learns else tuple[int, int])
+        self._state = msgspec.msgpack.Decoder(self._kind)
         self._record = msgspec.msgpack.Decoder(Record)
 
     def fresh(self) -> Scope:

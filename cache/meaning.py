@@ -111,12 +111,15 @@ class Meaning:
             found.reason = "store-down"
         return found
 
-    async def embed(self, text: str, timeout: float) -> Vector | None:
-        """The vector of `text`; None when the model cannot read all of it. Raises EncoderDown, also for a time-out."""
-        return (await self._embed(text, timeout))[0]
+    async def embed(self, text: str) -> Vector | None:
+        """The vector of `text`; None when the model cannot read all of it, or not in `keep_timeout`."""
+        try:
+            return (await self._embed(text, self._config.keep_timeout))[0]
+        except EncoderDown:
+            return None
 
     async def _embed(self, text: str, timeout: float) -> tuple[Vector | None, float]:
-        """The same, and the seconds of computing."""
+        """The vector and the seconds of computing. Raises EncoderDown, also for a time-out."""
         if (trouble := self._encoder.status()) is not None:
             raise EncoderDown("encoder-loading" if trouble in {"starting", "loading"} else "encoder-down")
         try:

@@ -98,6 +98,19 @@ class Reader:
                 metas[entry.exact] = meta_of(entry)
         return metas
 
+    async def all_keys(self, exacts: Sequence[bytes]) -> list[bytes]:
+        """With those that have the same answers."""
+        roots = {meta.root or meta.entry_id for meta in (await self.known(exacts)).values()}
+
+        async def work() -> list[set[bytes]]:
+            pipe = self._slow.pipeline(transaction=False)
+            for root in roots:
+                pipe.smembers(self._era.keys.answer(root))
+            return cast("list[set[bytes]]", await pipe.execute())
+
+        found = await self._link.ask(work) if roots else []
+        return list(set(exacts).union(*found))
+
     async def is_listed(self, root: int, exact: bytes) -> bool:
         return (
             await self._link.ask(lambda: as_count(self._slow.sismember(self._era.keys.answer(root), as_text(exact))))

@@ -6,13 +6,13 @@ Does not know HTTP, models or money; the store is the truth, the front and the i
 
 import hmac
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
 
 from cache.age import bounded, is_young
-from cache.embedder import Encoder, EncoderDown
+from cache.embedder import Encoder
 from cache.front import Front
 from cache.index import load as load_index
 from cache.judging import Judge
@@ -199,10 +199,12 @@ class SemanticCache:
     ) -> Entry | None:
         """A person's word on a hit. A wrong answer is taken back with all its keys, and nothing near is served until
         a fresh answer has shown that it may be. `ticket`: of `cache.verify.ticket`, without it nothing is learned.
-        `undo`: this replaces the opposite word. Raises StoreDown.
+        `undo`: this replaces the opposite word. Raises StoreDown, mostly before anything is learned: it is said again.
         """
-        await self._verifier.feedback(ticket, right, undo=undo)
-        return None if right else await self.evict(entry_id)
+        gone = None if right else await self.evict(entry_id)
+        embed = None if gone is None else partial(self._vector_of, gone.text)
+        await self._verifier.feedback(ticket, right, undo=undo, embed=embed)
+        return gone
 
     def keep_soon(self, query: Query, kept: Kept, *, vector: bytes | None = None, ttl: float | None = None) -> bool:
         """`keep` without waiting, where nothing has to be waited for; False where `keep` must be awaited instead."""
@@ -229,8 +231,8 @@ class SemanticCache:
         if vector is None and self._wants_vector(query):
             early = self._front.put(entry, era)  # whoever asks the same meanwhile need not wait for it, nor pay
             entry = self._maker.found_by(entry, await self._vector(query))
-            if early and not self._front.has(entry.id):
-                return None  # taken back meanwhile, by a person's word or a purge
+            if early and (now := self._front.became(entry, era)) != entry.id:
+                return now  # taken back meanwhile, by a person's word or a purge, or another answer is kept there
         try:
             await self._drop_refused()
             await self._store.put(entry)
@@ -271,17 +273,18 @@ class SemanticCache:
         self._front.clear()  # whatever is remembered here may be among them
         return await self._store.purge(Selection(team=team, project=project, model=model, contains=contains))
 
-    async def stats(self) -> list[ScopeStats]:
-        """Counts by tenant and model; `entries` is None while the store is away."""
+    async def stats(self, known: Sequence[Group] = ()) -> list[ScopeStats]:
+        """Counts by tenant and model; `entries` is None while the store is away. `known`: told of where measured."""
         try:
             held = await self._store.counts()
             rows = self._tally.rows(held)
-            trust = await self._verifier.trust([Group(row.team, row.project, row.model) for row in rows])
+            trust = await self._verifier.trust([*(Group(row.team, row.project, row.model) for row in rows), *known])
         except StoreDown:
             return self._tally.rows(None)
         for row in rows:
-            row.trust = trust.get(Group(row.team, row.project, row.model))
-        return rows
+            row.trust = trust.pop(Group(row.team, row.project, row.model), None)
+        rows += [ScopeStats(**group._asdict(), trust=measured) for group, measured in trust.items()]
+        return sorted(rows, key=lambda row: (row.team, row.project, row.model))
 
     async def entries(self, limit: int, selection: Selection = ANYTHING) -> list[Entry]:
         """The newest of the selected entries, at most `limit`. Raises StoreDown."""
@@ -370,12 +373,10 @@ class SemanticCache:
 
     async def _vector(self, query: Query) -> Vector | None:
         """What to file an answer under that was not looked for by meaning; None for an exact-only entry."""
-        if self._meaning is None or not self._wants_vector(query):
-            return None
-        try:
-            return await self._meaning.embed(query.text, self._config.keep_timeout)
-        except EncoderDown:
-            return None
+        return await self._vector_of(query.text) if self._wants_vector(query) else None
+
+    async def _vector_of(self, text: str) -> Vector | None:
+        return None if self._meaning is None else await self._meaning.embed(text)
 
     def _wants_vector(self, query: Query) -> bool:
         return self._meaning is not None and query.semantic_bar is None and self._config.mode != "exact"

@@ -198,8 +198,14 @@ class SqliteFile:
         if not count:
             return [], None
         condition, values = sqlite_schema.selected(self.db, selection, self._codec)
+        condition, values = f"id > ? AND id <= ? AND {condition}", (after, last, *values)
         with self._transaction():
-            return self._delete(f"id > ? AND id <= ? AND {condition}", (after, last, *values)), last
+            if selection.contains is None:
+                return self._delete(condition, values), last
+            # An answer goes with all its keys, also those in other words.
+            sql = f"SELECT DISTINCT answer FROM entry WHERE {condition}"  # noqa: S608 - literals
+            answers = self.db.execute(sql, values).fetchall()
+            return [change for answer in answers for change in self._delete(sqlite_schema.KEYS, answer)], last
 
     def _connect(self) -> None:
         self._database = sqlite_schema.connect(self._path)

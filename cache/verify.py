@@ -8,11 +8,12 @@ Knows the judge, what each scope has learned and what is measured of each group.
 where fresh answers come from, or money.
 """
 
+import asyncio
 import base64
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +21,7 @@ from msgspec.structs import replace
 
 from cache.folded import Folded
 from cache.judging import Judge, Judgement, Pair, text_of
-from cache.learning import Judged, shut
+from cache.learning import Judged, Shut, shut
 from cache.scopes import Scopes
 from cache.store import Store, StoreDown
 from cache.trust import TrustForm, broken, measured, name_of, proven
@@ -30,7 +31,9 @@ from policies.reuse import Evidence, Outcome, believed
 
 log = logging.getLogger("nearhit.cache")
 
+T = TypeVar("T")
 _MOST_GROUPS = 2_000
+_AGAIN = (0.25, 1.0)  # seconds
 # Of a group's hits by meaning so far: the chance that an exact hit on a judged key is checked. As the learned policy's.
 _KEY_AUDITS = ((500, 0.02), (50, 0.05), (0, 0.2))
 
@@ -130,7 +133,10 @@ class Verifier:
         kind: Literal["audit", "explore"] = "audit" if isinstance(found, Hit) else "explore"
         result = _result(found, rows)
         await self._learn(query, found, kind, rows, result)
-        key = await self._add_key(rows, make, found.most) if self._scopes.policy.aliases else None
+        key = None
+        if self._scopes.policy.aliases:
+            with suppress(StoreDown):  # what was learned counts all the same
+                key = await self._add_key(rows, make, found.most)
         await self._count(query, kind, rows, result, key)
         return Compared(result=result, judgements=tuple(judged), key=key)
 
@@ -147,7 +153,7 @@ class Verifier:
         """Judge the answer of a key that was hit exactly beside `fresh`. A wrong one is removed, and counts as a wrong
         hit; `embed` then says around what nothing is served by meaning. Raises StoreDown.
         """
-        (entry,) = await self._store.get_many([hit.entry.exact])
+        (entry,) = await _patiently(lambda: self._store.get_many([hit.entry.exact]))
         told = text_of(fresh.answer)
         if entry is None or entry.id != hit.entry.id or entry.scope != query.scope or self._judge is None:
             return Compared()  # gone, or replaced, meanwhile
@@ -158,7 +164,7 @@ class Verifier:
         result = "undecided" if said.verdict == "unsure" else said.verdict
         wrong = result == "different"
         if wrong:
-            await self._store.drop_key(entry.exact, entry.id)
+            await _patiently(lambda: self._store.drop_key(entry.exact, entry.id))
         if result != "undecided":
             # Its features are those of a text beside itself, which teach nothing: only the answer's record changes.
             evidence = Evidence(entry_id=entry.id, answer_id=entry.root)
@@ -170,8 +176,13 @@ class Verifier:
         await self._tell(query, "audit", result, said.flip)
         return Compared(result=result, judgements=(said,))
 
-    async def feedback(self, ticket: str | None, right: bool, *, undo: bool) -> None:
-        """Learn a person's verdict on a hit by meaning; `undo`: it takes back the opposite one. Raises StoreDown."""
+    async def feedback(
+        self, ticket: str | None, right: bool, *, undo: bool, embed: Callable[[], Awaitable[Vector | None]] | None
+    ) -> None:
+        """Learn a person's verdict on a hit by meaning; `undo`: it takes back the opposite one. Raises StoreDown.
+
+        `embed`: the vector of the text that was taken out, for a hit that was found without one.
+        """
         read = _read(ticket)
         if read is None:
             return
@@ -180,14 +191,15 @@ class Verifier:
         if read.basis != self._scopes.basis:
             evidence = replace(evidence, features=b"")  # another release's: they say nothing here
         outcome = Outcome(evidence=evidence, same=right, kind="feedback")
-        key, shuts = (read.scope, read.encoder), bool(read.vector) and not right
+        key = (read.scope, read.encoder)
         verified = bool(read.vector) and right
         await self._scopes.learn(key, Judged((outcome,), near=read.vector, verified=verified), soon=True)
-        if shuts:
-            await self._scopes.learn(key, shut(unpack(read.vector), read.similarity, firm=True), soon=True)
+        shuts = None if right else await _around(read, embed)
+        if shuts is not None:
+            await self._scopes.learn(key, shuts, soon=True)
         back = int(undo)
         wrong, confirmed = (-back, 1) if right else (1, -back)
-        told = Trust(reported_wrong=wrong, confirmed=confirmed, quarantines=int(shuts))
+        told = Trust(reported_wrong=wrong, confirmed=confirmed, quarantines=int(shuts is not None))
         await self._measure(read.group, told, soon=True)
 
     async def served(self, query: Query) -> None:
@@ -215,7 +227,7 @@ class Verifier:
 
     async def _entries(self, query: Query, weighed: Sequence[Weighed]) -> list[tuple[Weighed, Entry]]:
         """Those that are still there, and still the asker's own."""
-        entries = await self._store.get_many([item.exact for item in weighed])
+        entries = await _patiently(lambda: self._store.get_many([item.exact for item in weighed]))
         return [
             (item, entry)
             for item, entry in zip(weighed, entries, strict=True)
@@ -292,18 +304,20 @@ class Verifier:
 
     async def _measure(self, group: Group, told: Trust, *, soon: bool) -> None:
         """Add to what is measured, and raise the alarm once where it exceeds the budget."""
-        name = name_of(group)
-        found = measured(await self._trust.add(name, told, soon=soon), self._config.max_wrong_hit_rate)
+        name, budget = name_of(group), self._config.max_wrong_hit_rate
+        before = self._trust.peek(name) or await self._trust.get(name)
+        found = measured(await self._trust.add(name, told, soon=soon), budget)
         self._watch.measured(group, found)
         rate, low, high = found.rate or 0.0, found.low or 0.0, 1.0 if found.high is None else found.high
-        told_of = Alert(group=group, rate=rate, low=low, high=high, budget=found.budget)
-        if not broken(found, found.budget):
+        told_of = Alert(group=group, rate=rate, low=low, high=high, budget=budget)
+        if not broken(found, budget):
             self._alarmed.discard(group)
-            if rate <= found.budget:
+            if rate <= budget:
                 self._watch.kept(told_of)
         elif group not in self._alarmed:
             self._alarmed.add(group)
-            await self._trust.add(name, Trust(alerts=1))
+            if not broken(before, budget):  # else it was counted elsewhere, or before a restart
+                await self._trust.add(name, Trust(alerts=1))
             self._watch.alert(told_of)
 
 
@@ -327,6 +341,25 @@ def _read(written: str | None) -> _Ticket | None:
     except (ValueError, msgspec.DecodeError):
         log.warning("a ticket for feedback cannot be read")
         return None
+
+
+async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """`work`, again where the store blinks: a fresh answer was paid for, and nobody waits. Raises StoreDown."""
+    for pause in _AGAIN:
+        try:
+            return await work()
+        except StoreDown:
+            await asyncio.sleep(pause)
+    return await work()
+
+
+async def _around(read: _Ticket, embed: Callable[[], Awaitable[Vector | None]] | None) -> Shut | None:
+    """What is shut where a person found the hit of a ticket wrong."""
+    if read.vector:
+        return shut(unpack(read.vector), read.similarity, firm=True)
+    vector = None if embed is None else await embed()
+    # How near the text of the answer itself was is not known any more: as far as a spot reaches at least.
+    return None if vector is None else shut(vector, 0.0, firm=True)
 
 
 def _pair(query: Query, held: str, told: str) -> Pair:

@@ -20,6 +20,7 @@ from cache.store import StoreDown
 from cache.types import Kept, Query
 from cache.verify import Alert, Compared, Watch
 from gateway.cache_alerts import CacheAlerts
+from gateway.call import AUDIT_SCOPE, Call
 from gateway.db.session import UNREACHABLE
 from gateway.errands import Errands
 from gateway.errors import BudgetExhausted
@@ -35,6 +36,9 @@ _MOST_QUEUED = 256
 _AUDITS_AT_ONCE, _COMPARED_AT_ONCE = 2, 8
 _LARGEST = 256 << 10  # a longer conversation is not asked twice
 _PAUSE = 60.0  # after the day's money is used up, before it is tried again
+_LITTLE = 20  # times what is left makes less than the day's money: then nobody's audits are tried for that long
+_EVERYBODY = ("", "", "")
+_MOST_BROKE = 1_000
 _GRACE = 2.0
 J = TypeVar("J")
 
@@ -102,7 +106,7 @@ class Audits:
         self._errands = errands
         self._cache = cache
         self._tasks = tasks
-        self._broke_until = 0.0
+        self._broke_until: dict[tuple[str, str, str], float] = {}
         self._misses = Line[_Miss](tasks, "compare", self._compare, most=_MOST_QUEUED, width=_COMPARED_AT_ONCE)
         self._hits = Line[Journey](tasks, "audit", self._check, most=_MOST_QUEUED, width=_AUDITS_AT_ONCE)
 
@@ -122,7 +126,7 @@ class Audits:
         """A hit was served whose coin fell. Never waits."""
         if self._errands.allowed <= 0 or journey.call.size > _LARGEST:
             return
-        if self._errands.monotonic() < self._broke_until:
+        if self._is_broke(journey.call):
             self._errands.telemetry.audited("refused")
         elif not self._hits.put(journey):
             self._errands.telemetry.audited("dropped")
@@ -142,7 +146,11 @@ class Audits:
         assert isinstance(journey.query, Query)
         assert journey.miss is not None
         ttl = journey.call.directives.ttl
-        compared = await self._cache.compare(journey.query, job.kept, journey.miss, ttl=ttl)
+        try:
+            compared = await self._cache.compare(journey.query, job.kept, journey.miss, ttl=ttl)
+        except StoreDown:
+            self._errands.telemetry.compared("failed")
+            raise
         self._errands.telemetry.compared(compared.result)
         if compared.result != "none":
             judged = _judged(compared, journey.miss.explore, "explore")
@@ -152,14 +160,29 @@ class Audits:
         errands = self._errands
         journey = begin(errands.again(served.call))
         journey.route, journey.query = served.route, served.query
-        async with errands.recorded(journey):
-            error = await errands.ask(journey)
-            if isinstance(error, BudgetExhausted):
-                self._broke_until = errands.monotonic() + _PAUSE
-            result = "refused" if isinstance(error, BudgetExhausted) else "failed"
-            if error is None:
-                result = await self._judge(journey, served)
-        errands.telemetry.audited(result)
+        result = "failed"
+        try:
+            async with errands.recorded(journey):
+                error = await errands.ask(journey)
+                if isinstance(error, BudgetExhausted):
+                    result = "refused"
+                    self._broke(served.call, error)
+                if error is None:
+                    result = await self._judge(journey, served)
+        finally:
+            errands.telemetry.audited(result)
+
+    def _is_broke(self, call: Call) -> bool:
+        """Whether there was no money for such an audit a moment ago."""
+        now = self._errands.monotonic()
+        return any(now < self._broke_until.get(whose, now) for whose in (_EVERYBODY, _group(call)))
+
+    def _broke(self, call: Call, refusal: BudgetExhausted) -> None:
+        """What was too dear for what is left, or for a budget of its tenant, says nothing of other tenants' audits."""
+        used_up = refusal.scope == AUDIT_SCOPE and refusal.headroom * _LITTLE < self._errands.allowed
+        if len(self._broke_until) >= _MOST_BROKE:
+            self._broke_until.clear()
+        self._broke_until[_EVERYBODY if used_up else _group(call)] = self._errands.monotonic() + _PAUSE
 
     async def _judge(self, journey: Journey, served: Journey) -> str:
         assert isinstance(served.query, Query)
@@ -193,6 +216,10 @@ def watch_of(telemetry: Telemetry, alerts: CacheAlerts) -> Watch:
         )
 
     return Watch(measured=telemetry.measured, alert=alert, kept=alerts.kept, unreadable=telemetry.unreadable)
+
+
+def _group(call: Call) -> tuple[str, str, str]:
+    return call.principal.team, call.principal.project, call.model
 
 
 def _judged(compared: Compared, answer: int | None, kind: str) -> dict[str, object]:

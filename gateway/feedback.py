@@ -4,9 +4,10 @@ Knows: which verdict was there before (the last one counts, the same one again c
 Does not know: who may judge (routes do), how an answer is taken back or what is learned (`cache`).
 """
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from hashlib import blake2b
 from typing import Any, Literal
 
 from sqlalchemy import Select, func, select
@@ -30,8 +31,26 @@ async def judged(services: Services, actor: Principal, found: RequestDetail, ver
 
     Raises StoreDown when the cache cannot be told: then nothing is recorded, and it can be said again.
     """
-    async with services.verdicts:  # else two at once would both find none before them, and both be learned
+    async with _alone(services, found):
         return await _judged(services, actor, found, verdict, ip)
+
+
+@asynccontextmanager
+async def _alone(services: Services, found: RequestDetail) -> AsyncGenerator[None, None]:
+    """No other verdict on that request is taken in meanwhile, here or, where several share PostgreSQL, elsewhere: two
+    at once would both find none before them, and both be learned. A transaction of its own holds the turn.
+    """
+    row = found.request
+    assert row is not None
+    async with services.verdicts:
+        if services.database.dialect == "sqlite":
+            yield
+            return
+        turn = int.from_bytes(blake2b(f"verdict {row.id}".encode(), digest_size=8).digest(), signed=True)
+        async with services.database.begin() as connection:
+            await connection.exec_driver_sql("SET LOCAL lock_timeout = 0")  # as long as a statement may take
+            await connection.execute(select(func.pg_advisory_xact_lock(turn)))
+            yield
 
 
 async def _judged(services: Services, actor: Principal, found: RequestDetail, verdict: Verdict, ip: str | None) -> bool:
@@ -42,13 +61,15 @@ async def _judged(services: Services, actor: Principal, found: RequestDetail, ve
     assert isinstance(entry, int)
     async with services.database.read() as connection:
         before = (await connection.execute(_last(row.id))).scalar()
-    evicted = await _tell(cache, entry, verdict, _as_verdict(before), explain.get("ticket"))
+    ticket = explain.get("ticket")
+    evicted = await _tell(cache, entry, verdict, _as_verdict(before), ticket)
     after: dict[str, object] = {
         "verdict": verdict,
         "entry": entry,
         "team": row.team,
         "project": row.project,
         "model": row.model,
+        "by_meaning": isinstance(ticket, str),  # the text's own answer is no hit that meaning was mistaken in
     }
     said = said_by(services, actor, Change(FEEDBACK, row.id, after=after), ip)
     why: dict[str, object] = {"reason": f"feedback: {verdict}", "actor": actor.key_id, "at": services.now()}

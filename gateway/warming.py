@@ -4,6 +4,7 @@ Knows: the two shapes of a line, the digest that recognises one, the dollar cap 
 know: HTTP, terminals, the gateway.
 """
 
+import codecs
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,8 @@ def read(path: Path, model: str) -> Iterator[Item | Bad]:
             if len(raw) > LARGEST_LINE:
                 yield Bad(number, f"longer than {LARGEST_LINE:,} bytes; nothing after it was read")
                 return
+            if number == 1:
+                raw = raw.removeprefix(codecs.BOM_UTF8)  # editors and spreadsheets of Windows begin a file with it
             if raw.strip():
                 yield _item(number, raw, model)
 

@@ -203,7 +203,8 @@ class Store(Protocol):
         ...
 
     async def purge(self, selection: Selection) -> int:
-        """Take out what is selected; how many. An empty selection takes all, in the same short time however many.
+        """Take out what is selected; how many. An empty selection takes all, in the same short time however many. What
+        is selected by words goes with all other keys of the same answer.
 
         When this returns, no reader of the store gets any of it.
         """

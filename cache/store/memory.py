@@ -137,7 +137,7 @@ class MemoryStore:
             for exact in exacts[start : start + _PAGE]:
                 entry = self._entries.get(exact)
                 if entry is not None and selection.takes(entry):
-                    purged += self._remove(exact) is not None
+                    purged += sum(self._remove(key) is not None for key in list(self._keys_of[entry.root]))
             await asyncio.sleep(0)
         return purged
 

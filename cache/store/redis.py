@@ -282,6 +282,7 @@ class RedisStore:
             if selection.contains is not None:
                 entries = await self._read.entries(self._slow, chosen)
                 chosen = [entry.exact for entry in entries if entry is not None and selection.takes(entry)]
+                chosen = await self._read.all_keys(chosen)
             purged += await self._remove(chosen, tell=tell)
         if purged and not tell:
             # One word instead of thousands: the stream's length is bounded.

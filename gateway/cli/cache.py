@@ -59,7 +59,8 @@ def _names(row: dict[str, Any]) -> list[str]:
 
 
 def _hits(row: dict[str, Any]) -> list[str]:
-    counts = [str(row[name]) for name in ("entries", "lookups", "hits_exact", "hits_semantic")]
+    counts = [str(row[name]) for name in ("lookups", "hits_exact", "hits_semantic")]
+    counts.insert(0, "?" if row["entries"] is None else str(row["entries"]))
     braked = "BRAKED: serves nothing by meaning" if row["braked"] else ""
     return [*_names(row), *counts, show.percent(row["hit_rate"]), _wrong(row), braked]
 

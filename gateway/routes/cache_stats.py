@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from cache.trust import pooled
-from cache.types import ScopeStats, Trust
+from cache.types import Group, ScopeStats, Trust
 from engine.api import EngineError
 from gateway.auth import within
 from gateway.call import Principal
@@ -80,7 +80,8 @@ class MoneyView(Struct, kw_only=True):
 
 
 class ScopeView(Struct, kw_only=True):
-    """One tenant's model. Look-ups, hits and misses since this process started; `entries` is what the store holds now.
+    """One tenant's model. Look-ups, hits and misses since this process started; `entries` is what the store holds now,
+    null while it does not answer.
 
     `max_wrong_hit_rate` is the budget that `wrong_hits` is held against; `braked`: serving by meaning is stopped
     because the budget was proved broken.
@@ -89,7 +90,7 @@ class ScopeView(Struct, kw_only=True):
     team: str
     project: str
     model: str
-    entries: int
+    entries: int | None
     lookups: int
     hits_exact: int
     hits_semantic: int
@@ -161,11 +162,12 @@ def since_of(services: Services, days: float) -> float:
 
 async def statistics(services: Services, principal: Principal, days: float = DAYS) -> StatsAnswer:
     """What the caller may see of every tenant and model, and the sum."""
-    groups = await services.cache.stats() if services.cache is not None else []
     since = since_of(services, days)
     names = Names(services.settings)
     people = await _people(services, names)
     worth = await _worth(services, principal, since, names)
+    known = [Group(*key) for key in {**worth, **people}]
+    groups = await services.cache.stats(known) if services.cache is not None else []
     chosen = services.settings.cache
     rows: list[ScopeView] = []
     trusts: list[Trust] = []
@@ -189,10 +191,11 @@ async def statistics(services: Services, principal: Principal, days: float = DAY
 
 
 async def _people(services: Services, names: Names) -> dict[Key, list[bool]]:
-    """Whether each hit that a person judged was wrong."""
+    """Whether each hit by meaning that a person judged was wrong."""
     found: dict[Key, list[bool]] = defaultdict(list)
     for said in (await verdicts(services.database)).values():
-        found[names.key(said.team, said.project, said.model)].append(said.wrong)
+        if said.by_meaning:
+            found[names.key(said.team, said.project, said.model)].append(said.wrong)
     return found
 
 
@@ -237,7 +240,7 @@ def _scope_view(group: ScopeStats, told: list[bool], worth: Worth, budget: float
         team=group.team,
         project=group.project,
         model=group.model,
-        entries=group.entries or 0,
+        entries=group.entries,
         lookups=group.lookups,
         hits_exact=group.hits_exact,
         hits_semantic=group.hits_semantic,
@@ -301,12 +304,13 @@ def _total(rows: list[ScopeView], worth: Iterable[Worth], wrong_hits: Measured, 
     money = Worth()
     for one in worth:
         money.add(one)
+    kept = [row.entries for row in rows]
     lookups, exact, semantic = (sum(getattr(row, name) for row in rows) for name in _COUNTED)
     return ScopeView(
         team="",
         project="",
         model="",
-        entries=sum(row.entries for row in rows),
+        entries=None if any(held is None for held in kept) else sum(held or 0 for held in kept),
         lookups=lookups,
         hits_exact=exact,
         hits_semantic=semantic,

@@ -18,7 +18,7 @@ from gateway.errors import InvalidRequest
 from gateway.parts import build_policy
 from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
-from gateway.routes.usage import reach, span_of
+from gateway.routes.usage import reach, start_of
 from gateway.services import Services
 from policies.money import usd
 from policies.reuse import Budget, ReusePolicy, learned
@@ -89,7 +89,7 @@ async def tuned(
     settings = services.settings.cache
     per_hit = settings.max_wrong_hit_rate if max_wrong_hit_rate is None else max_wrong_hit_rate
     wanted = [Budget(max_error_rate=rate, max_wrong_hit_rate=per_hit) for rate in rates(budget)]
-    start = span_of(since, None, services.now()).start
+    start = start_of(since, services.now())
     log = await decisions(services.database, start, team=reach(principal).get("team"))
     seen = [one.seen for one in log.decisions]
     now = Budget(max_error_rate=settings.max_error_rate, max_wrong_hit_rate=settings.max_wrong_hit_rate)

@@ -19,11 +19,11 @@ from gateway.audit import Change, note
 from gateway.auth import require, within
 from gateway.call import Body, Principal
 from gateway.db.decisions import decisions
-from gateway.errors import InvalidRequest, NotAllowed
+from gateway.errors import InvalidRequest, NotAllowed, NotFound
 from gateway.planting import Planter
 from gateway.routes.access import Caller, CallerDep, control_router
 from gateway.routes.cache_admin import cache_of
-from gateway.routes.usage import span_of
+from gateway.routes.usage import start_of
 from policies.money import usd
 
 _SCANNED = 10_000
@@ -90,7 +90,7 @@ async def asked(caller: CallerDep, data: JSONBody[AskedWanted]) -> AskedAnswer:
     planter, principal = await _behalf(caller, data.key)
     services = caller.services
     await services.ledger.catch_up()
-    start = span_of(data.since, None, services.now()).start
+    start = start_of(data.since, services.now())
     log = await decisions(services.database, start, team=principal.team or None)
     served = Counter(one.entry for one in log.decisions if one.entry is not None)
     theirs = Selection(team=principal.team or None)
@@ -131,12 +131,12 @@ def _body(data: PlantWanted) -> Body:
 
 def _name(planter: Planter, principal: Principal, entry: Entry, names: dict[str, str]) -> str | None:
     """The model to ask by, if the plain question is the very request that `entry` answers for this principal."""
-    name = names.get(entry.model)
-    if name is None or (principal.models is not None and name not in principal.models):
+    name = names.get(entry.model, entry.model)  # a provider that passes names on lists none
+    if principal.models is not None and name not in principal.models:
         return None
     try:
         query = planter.query(principal, {"model": name, "messages": [{"role": "user", "content": entry.text}]})
-    except (InvalidRequest, msgspec.ValidationError):
+    except (InvalidRequest, NotFound, msgspec.ValidationError):
         return None
     return name if query is not None and query.exact == entry.exact else None
 

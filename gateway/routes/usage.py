@@ -87,6 +87,14 @@ def span_of(start: str | None, end: str | None, now: float) -> Span:
     return Span(lower, upper)
 
 
+def start_of(since: str, now: float) -> float:
+    """A time, a date or a duration before now. Raises InvalidRequest."""
+    start = _moment(since, now, "since")
+    if start > now:
+        raise InvalidRequest("`since` must lie before now.", param="since")
+    return start
+
+
 def _moment(text: str, now: float, param: str) -> float:
     ahead = shapes.instant(text, now=now, param=param)
     return shapes.instant(2 * now - ahead, now=now, param=param) if shapes.is_duration(text) else ahead

@@ -168,16 +168,16 @@ def alarmed(window: Window, budget: Budget, limits: Limits) -> bool:
     flip = _flip(window)
     allowed = min(budget.max_wrong_hit_rate, budget.max_error_rate * window.requests / max(window.served, 1.0), 1.0)
     allowed += flip * (1.0 - 2.0 * allowed)
-    if window.checked < 1.0 or window.wrong <= allowed * window.checked:
+    return proves(window.checked, window.wrong, allowed, limits.alarm)
+
+
+def proves(checked: float, wrong: float, allowed: float, alarm: float) -> bool:
+    """Whether `wrong` of `checked` drawn by chance mean a share above `allowed`; false with chance `alarm` at most."""
+    if checked < 1.0 or wrong <= allowed * checked:
         return False
     if allowed <= 0.0:
         return True
-    right = window.checked - window.wrong
-    mixed = (
-        math.lgamma(window.wrong + 0.5)
-        + math.lgamma(right + 0.5)
-        - math.lgamma(window.checked + 1.0)
-        - math.log(math.pi)
-    )
-    null = window.wrong * math.log(allowed) + right * math.log1p(-min(allowed, 1.0 - 1e-9))
-    return mixed - null >= math.log(1.0 / limits.alarm)
+    right = checked - wrong
+    mixed = math.lgamma(wrong + 0.5) + math.lgamma(right + 0.5) - math.lgamma(checked + 1.0) - math.log(math.pi)
+    null = wrong * math.log(allowed) + right * math.log1p(-min(allowed, 1.0 - 1e-9))
+    return mixed - null >= math.log(1.0 / alarm)

@@ -179,6 +179,22 @@ async def test_purge_takes_what_matches_all(
     assert sum((await opened.store.counts()).values()) == len(left)
 
 
+@pytest.mark.parametrize("wanted", ["Größe 100%", "other words"])
+async def test_a_purge_by_words_takes_an_answer_with_all_its_keys(
+    opened: Opened, clock: FrozenClock, wanted: str
+) -> None:
+    """Who purged all that mentions a person left the answers about them to whoever had asked in other words."""
+    first = entry(1, clock, text="Die GRÖSSE 100% von x")
+    await opened.store.put(first)
+    await opened.store.put(entry(2, clock))
+    key = entry(3, clock, text="in other words", answer=first.answer, answer_id=1)
+    assert await opened.store.put_key(key, first.exact, 32)
+    assert await opened.store.purge(Selection(contains=wanted)) == 2
+    assert [found.id for found in await opened.store.recent(9)] == [2]
+    assert await opened.store.get_many([first.exact, key.exact]) == [None, None]
+    assert sum((await opened.store.counts()).values()) == 1
+
+
 async def test_recent_is_newest_first(opened: Opened, clock: FrozenClock) -> None:
     """Pages show the newest entries."""
     for number in (2, 1, 3):

@@ -8,6 +8,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from cache.semantic import SemanticCache
+from cache.store import StoreDown
 from gateway.auth import ADMIN
 from gateway.routes.cache_admin import FeedbackWanted, judge
 from policies.budget import Budget
@@ -75,6 +79,27 @@ async def test_a_served_hit_is_asked_again_and_the_wrong_one_is_learned(tmp_path
             assert again.headers["x-nearhit-cache"] == "miss"
 
 
+async def test_an_audit_that_could_not_be_compared_is_told_as_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was paid for, and stood in no figure: those of a day added up to fewer than were asked."""
+
+    async def away(*_: Any, **__: Any) -> None:
+        raise StoreDown("away")
+
+    async with opened(tmp_path) as gateway:
+        await say(gateway, ASKED)
+        monkeypatch.setattr(SemanticCache, "compare", away)
+        assert (await say(gateway, SIMILAR)).headers["x-nearhit-cache"] == "hit-semantic"
+        await eventually(gateway, lambda rows: len(audits(rows)) == 1)
+
+        async def told() -> bool:
+            async with gateway.client.get(gateway.url + "/metrics") as answer:
+                return 'nearhit_cache_audits_total{result="failed"} 1.0' in await answer.text()
+
+        await until(told)
+
+
 async def test_audits_are_paid_from_their_own_cap_and_from_nobody_elses(tmp_path: Path) -> None:
     """A team's budget is for its own requests; what checking costs is capped, and taken off what the cache saved."""
     async with opened(tmp_path) as gateway:
@@ -128,6 +153,22 @@ async def test_the_cap_is_never_exceeded(tmp_path: Path) -> None:
             await say(gateway, f"how do i bake {word} bread at home")
         await asyncio.sleep(0.3)
         assert audits(await gateway.rows()) == []
+
+
+@pytest.mark.parametrize("charge", [False, True])
+async def test_one_tenants_audits_that_cannot_be_paid_stop_nobody_elses(tmp_path: Path, charge: bool) -> None:
+    """One hit whose answer may cost more than is left, or a tenant without money, and nobody's hits were checked."""
+    async with opened(tmp_path, audit_budget_usd="0.01", audit_charge=charge) as gateway:
+        dear = {} if charge else {"max_tokens": 100_000}
+        await say(gateway, ASKED, **dear)
+        if charge:
+            await gateway.services.ledger.set_budget(Budget(scope="team:acme", limit_nano=1), actor="test")
+        assert (await say(gateway, SIMILAR, **dear)).headers["x-nearhit-cache"] == "hit-semantic"
+        other = await gateway.new_key("zeta")
+        await say(gateway, ASKED, key=other)
+        assert (await say(gateway, SIMILAR, key=other)).headers["x-nearhit-cache"] == "hit-semantic"
+        rows = await eventually(gateway, lambda rows: len(audits(rows)) == 1)
+        assert {row["team"] for row in audits(rows)} == {"zeta"}
 
 
 async def test_no_money_for_audits_means_no_audits_and_no_budget(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from cache.codec import Codec
+from cache.folded import FRESH_FOR
 from gateway.keeping import is_answer
 from gateway.rereading import Rereading
 from gateway.scripted_calls import Options
@@ -16,7 +17,8 @@ from gateway.scripted_server import ScriptedServer
 from gateway.settings import Settings
 from gateway.web.why import sentence
 from tests.empty_database import empty_postgres
-from tests.flow.two_gateways import gateways
+from tests.flow.hash_encoder import hash_encoder
+from tests.flow.two_gateways import cache_of, gateways
 from tests.live import PROMPT, Live, live, settings
 from tests.waiting import until
 
@@ -123,6 +125,60 @@ async def test_a_verdict_reaches_a_worker_that_did_not_answer(
         assert hit.headers["x-nearhit-cache"] == "hit-exact"
         said = {"request_id": hit.headers["x-request-id"], "verdict": "wrong"}
         assert (await control(second, "POST", "/api/v1/cache/feedback", body=said))["evicted"]
+
+
+async def test_a_verdict_said_at_two_workers_at_once_is_learned_once(
+    tmp_path: Path, redis_url: str, postgres_url: str
+) -> None:
+    """The two connections of a double click reach two workers: one wrong hit was two reports, and reports alarm."""
+    shared = {"database": await empty_postgres(postgres_url)}
+    meaning = {"mode": "semantic", "policy": "guarded", "embed_timeout": "10s", "audit_share": 0.0}
+    async with (
+        hash_encoder(tmp_path / "0"),
+        hash_encoder(tmp_path / "1"),
+        gateways(tmp_path, redis_url, {}, {}, more=shared, **meaning) as (first, second),
+    ):
+        for gateway in (first, second):
+            await until(lambda gateway=gateway: not cache_of(gateway).status())
+        asked = ("how do i bake bread at home", "how do i bake good bread at home")
+        told = [await first.chat(key=first.key, messages=[{"role": "user", "content": text}]) for text in asked]
+        assert told[1].headers["x-nearhit-cache"] == "hit-semantic"
+        await first.settled()
+        said = {"request_id": told[1].headers["x-request-id"], "verdict": "wrong"}
+        both = (first, second, first, second)
+        await asyncio.gather(*(control(gateway, "POST", "/api/v1/cache/feedback", body=said) for gateway in both))
+        for gateway in both[:2]:
+            await cache_of(gateway)._verifier.flush()
+        await asyncio.sleep(FRESH_FOR + 0.1)
+        for gateway in both[:2]:
+            # The second kept nothing and was asked nothing: what was measured is told all the same.
+            (row,) = (await control(gateway, "GET", "/api/v1/cache/stats"))["data"]
+            assert (row["trust"]["reported_wrong"], row["trust"]["quarantined"]) == (1, 1)
+
+
+async def test_what_people_say_of_a_texts_own_answer_is_no_hit_by_meaning(tmp_path: Path) -> None:
+    """The share of wrong hits is held against the budget of hits by meaning; a stale answer of its own is none."""
+    async with live(settings(tmp_path)) as gateway:
+        await gateway.chat()
+        hit = await gateway.chat()
+        await gateway.settled()
+        said = {"request_id": hit.headers["x-request-id"], "verdict": "wrong"}
+        assert (await control(gateway, "POST", "/api/v1/cache/feedback", body=said))["evicted"]
+        total = (await control(gateway, "GET", "/api/v1/cache/stats"))["total"]
+        assert (total["wrong_hits"]["judged"], total["trust"]["reported_wrong"]) == (0, 0)
+        assert float(total["money"]["corrected_usd"]) < 0
+
+
+async def test_what_a_provider_passes_on_by_name_is_warmed_from_the_log(tmp_path: Path) -> None:
+    """`openai/gpt-…` works without being listed anywhere; whatever was asked by such a name was left out."""
+    async with live(settings(tmp_path, upstream={"models": []})) as gateway:
+        await gateway.chat()
+        await gateway.chat()
+        found = await control(gateway, "POST", "/api/v1/cache/asked", body={"key": gateway.key})
+        assert [(one["model"], one["prompt"], one["times"]) for one in found["data"]] == [
+            ("up/scripted", PROMPT[0]["content"], 2)
+        ]
+        assert found["left_out"] == 0
 
 
 async def test_why_nothing_kept_was_served_is_told_truly(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Exact hits on a text that was only judged to have its answer: checked like hits by meaning, and taken back alone."""
 
 import time
+from typing import Any
 
 import msgspec
 import pytest
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 
 from cache.codec import Codec
 from cache.semantic import SemanticCache
+from cache.store import StoreDown
 from cache.tolerance import borne, doubt_of
 from cache.types import CacheConfig, Entry, Hit, Miss
 from cache.verify import ticket
@@ -259,12 +261,58 @@ async def test_a_persons_word_on_a_judged_key_counts(clock: FrozenClock) -> None
     assert await cache.feedback(served.entry.id, right=False, ticket=written) is not None
     assert isinstance(await cache.find(query()), Miss)  # the whole answer went
     found = await trust(cache)
-    assert (found.reported_wrong, found.quarantines) == (1, 0)
+    assert (found.reported_wrong, found.quarantines) == (1, 1)
     again = await put(cache, query(), "in the oven")
+    state = await cache._scopes.get((query().scope, "hash-384"))
+    for text in (SIMILAR, THIRD):  # what is near is not served the next answer by meaning either, as the docs say
+        vector = await cache._vector(query(text))
+        assert vector is not None
+        assert state.shuts(vector)
     assert again != root
     own = await cache.find(query())
     assert isinstance(own, Hit)
     assert ticket(query(), own) is None
+    await cache.close()
+
+
+@pytest.mark.parametrize("which", ["get_many", "drop_key"])
+async def test_an_audit_that_was_paid_for_outlives_a_store_that_blinks(
+    clock: FrozenClock, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """One slow answer of Redis, and a wrong key stayed, its audit counted nowhere."""
+    rig, cache, _ = await opened(clock)
+    served, work, blinks = await hit(cache, SIMILAR), getattr(rig.store, which), [True]
+
+    async def blink(*given: Any) -> Any:
+        if blinks:
+            blinks.clear()
+            raise StoreDown("away for a moment")
+        return await work(*given)
+
+    monkeypatch.setattr(rig.store, which, blink)
+    assert (await cache.compare(query(SIMILAR), kept("in a pan"), served)).result == "different"
+    assert not blinks
+    assert (await trust(cache)).audited_wrong == 1
+    assert isinstance(await cache.find(query(SIMILAR), tier="exact"), Miss)
+    await cache.close()
+
+
+async def test_what_was_learned_is_counted_though_it_makes_no_key(
+    clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scope had learned from a comparison that no figure told of, because the store went away between the two."""
+    rig = Rig(clock, learned.Policy(), embed_timeout=5.0)
+    cache = await rig.open()
+    await put(cache, query(), "in the oven")
+
+    async def away(*_: Any) -> bool:
+        raise StoreDown("away")
+
+    monkeypatch.setattr(rig.store, "put_key", away)
+    compared = await cache.compare(query(SIMILAR), kept("in the oven"), await miss(cache, SIMILAR))
+    assert (compared.result, compared.key) == ("same", None)
+    found = await trust(cache)
+    assert (found.explored, found.explored_same, found.aliases) == (1, 1, 0)
     await cache.close()
 
 

@@ -16,7 +16,7 @@ from cache import folded
 from cache.embedder import HashEncoder
 from cache.folded import FRESH_FOR, Folded
 from cache.judging import Judgement, Pair
-from cache.learning import MOST_SPOTS, Counted, Judged, Record, Scope, ScopeForm, learning, shut
+from cache.learning import MOST_SPOTS, Checked, Counted, Judged, Record, Scope, ScopeForm, learning, shut
 from cache.redis_link import Link
 from cache.semantic import SemanticCache
 from cache.store import Stored, StoreDown
@@ -249,6 +249,49 @@ async def test_too_many_wrong_hits_raise_one_alert_and_stop_serving(clock: Froze
     assert found.low is not None
     assert found.low > 0.05
     assert rig.measured[-1].high is not None
+    await cache.close()
+
+
+async def test_what_is_shown_as_braked_serves_nothing_by_meaning(clock: FrozenClock) -> None:
+    """Few audits, all of them wrong, are proof enough for the page and the alert: then serving has to stop too."""
+    rig = Rig(clock, audit_share=1.0, max_wrong_hit_rate=0.05)
+    cache = await rig.open()
+    for number in range(6):
+        text = " ".join(f"{letter}{number}" for letter in "abcdefgh")
+        await put(cache, query(text), f"answer {number}")
+        found = await cache.find(query(f"{text} please"))
+        held = (await cache.stats())[0].trust
+        assert held is None or not held.braked or not isinstance(found, Hit), number
+        await cache.compare(query(f"{text} please"), kept("another"), found, keep=False)
+    assert (await trust(cache)).braked
+    await cache.close()
+    cache = await rig.open()
+    found = await miss(cache, f"{text} thanks")
+    await cache.compare(query(f"{text} thanks"), kept("another"), found, keep=False)
+    assert len(rig.alerts) == 2  # this process says so too
+    assert (await trust(cache)).alerts == 1  # and it is one alarm
+    await cache.close()
+
+
+async def test_a_report_that_met_a_store_away_is_learned_once_when_it_is_said_again(clock: FrozenClock) -> None:
+    """Whoever was told "nothing was changed" says it again: each of these counted as a report, and reports alarm."""
+    rig = Rig(clock, audit_share=0.0)
+    cache = await rig.open()
+    root = await put(cache, query(), "in the oven")
+    found = await hit(cache, SIMILAR)
+    written, drop = ticket(query(SIMILAR), found), rig.store.drop
+
+    async def away(_: int) -> None:
+        raise StoreDown("away")
+
+    await trust(cache)
+    rig.store.drop = away
+    for _ in range(3):
+        with pytest.raises(StoreDown):
+            await cache.feedback(root, right=False, ticket=written)
+    rig.store.drop = drop
+    assert await cache.feedback(root, right=False, ticket=written) is not None
+    assert (await trust(cache)).reported_wrong == 1
     await cache.close()
 
 
@@ -558,7 +601,7 @@ def test_a_record_survives_its_bytes_and_another_policys_does_not() -> None:
     assert back.shuts(direction(1))
     other = fixed.decode(learns.encode(scope))
     assert other is not None
-    assert (other.state, other.shuts(direction(1))) == ((0, 0), True)
+    assert (other.state, other.shuts(direction(1))) == (Checked(), True)
 
 
 @given(st.binary(max_size=200))
@@ -668,7 +711,7 @@ async def test_both_workers_labels_count(pair: tuple[SemanticCache, SemanticCach
     key = (query().scope, "hash-384")
     await asyncio.sleep(FRESH_FOR + 0.1)
     for cache in pair:
-        assert (await cache._scopes.get(key)).state == (10, 0)
+        assert (await cache._scopes.get(key)).state.checked == 10
         assert (await trust(cache)).audited >= 5
 
 

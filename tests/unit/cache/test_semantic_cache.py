@@ -494,6 +494,31 @@ async def test_what_is_taken_back_before_it_is_embedded_is_not_kept(clock: Froze
     await cache.close()
 
 
+async def test_of_two_answers_kept_at_once_for_one_request_the_later_is_kept_and_named(clock: FrozenClock) -> None:
+    """A question that stands twice in a file to warm with was "could not be kept"; so was what a full front let go."""
+    cache, keeping, early, go_on = await kept_but_not_embedded(clock)
+    later = asyncio.get_running_loop().create_task(cache.keep(query(), Kept(answer=b'{"later":1}')))
+    await asyncio.sleep(0)
+    go_on.set()
+    kept = await later
+    assert kept is not None
+    assert kept != early.entry.id
+    assert await keeping == kept
+    (entry,) = await cache.entries(5)
+    assert (entry.id, entry.answer) == (kept, b'{"later":1}')
+    await cache.close()
+
+
+async def test_what_a_full_front_lets_go_while_it_is_embedded_is_kept(clock: FrozenClock) -> None:
+    """It was taken for taken back: paid for, and asked for again by the next one."""
+    cache, keeping, early, go_on = await kept_but_not_embedded(clock)
+    cache._front.drop(early.entry.exact)  # as for want of room
+    go_on.set()
+    assert await keeping == early.entry.id
+    assert isinstance(await cache.find(query(), tier="exact"), Hit)
+    await cache.close()
+
+
 async def test_keeping_after_a_miss_embeds_once(clock: FrozenClock) -> None:
     """A forward pass costs milliseconds; the look-up's vector is used again."""
     rig = Rig(clock)

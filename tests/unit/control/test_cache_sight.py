@@ -1,7 +1,8 @@
 """What operators see of the cache: stats, tune and the cache page, over requests that happened."""
 
+import inspect
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,22 +11,28 @@ import pytest
 from sqlalchemy import insert
 
 from cache.semantic import SemanticCache
+from cache.store import StoreDown
 from cache.store.memory import MemoryStore
 from cache.trust import measured, pooled
-from cache.types import CacheConfig, Kept, Query, ScopeStats, Trust
+from cache.types import CacheConfig, Group, Kept, Query, ScopeStats, Trust
 from gateway.auth import ADMIN
 from gateway.cli import show
 from gateway.cli.cache import _hits
 from gateway.db.models import Setting
 from gateway.db.sums import ROWS_FROM
+from gateway.errors import InvalidRequest
 from gateway.kept_settings import RetentionSettings
 from gateway.routes.cache_page import alarms
 from gateway.routes.cache_stats import Names, since_of, statistics
+from gateway.routes.cache_tune import tuned
 from gateway.settings import ModelSettings, Settings
+from gateway.web.why import sentence
+from policies.reuse import learned
 from policies.reuse import load as load_policy
 from tests.clock import FrozenClock
 from tests.unit.control.house import House, explained, happened, hit_row, house, request_row
 
+ROOT = Path(__file__).parents[3]
 MEASURED = Trust(
     hits=400,
     audited=40,
@@ -50,8 +57,8 @@ MEASURED = Trust(
 class Measured(SemanticCache):
     """A cache that was audited."""
 
-    async def stats(self) -> list[ScopeStats]:
-        rows = await super().stats()
+    async def stats(self, known: Sequence[Group] = ()) -> list[ScopeStats]:
+        rows = await super().stats(known)
         return [msgspec.structs.replace(row, trust=MEASURED) if row.team == "acme" else row for row in rows]
 
 
@@ -88,6 +95,43 @@ async def log(home: House, clock: FrozenClock) -> None:
     await explained(home.services.database, rows[2]["id"], rows[2]["at"], watched)
     guarded: dict[str, object] = {"reason": "guard", "looked": [{**near, "guard": "number"}], "scope": "s"}
     await explained(home.services.database, rows[3]["id"], rows[3]["at"], guarded)
+
+
+@pytest.mark.parametrize("since", ["nonsense", "2099-01-01"])
+async def test_what_is_wrong_with_a_span_is_told_by_its_own_name(home: House, since: str) -> None:
+    """`--since` was given, and the message spoke of `from` and `to`."""
+    with pytest.raises(InvalidRequest, match="`since` must") as told:
+        await tuned(home.services, ADMIN, "0.01", None, since)
+    assert told.value.param == "since"
+
+
+def test_every_reason_of_a_miss_is_told_in_a_sentence() -> None:
+    """ "Reason: unread." on a page sends people to the source, and four words had come without a sentence."""
+    named = re.compile(r'(?:reason ?= ?|EncoderDown\(|miss\()"([a-z-]+)"')
+    files = [ROOT / "cache" / f"{name}.py" for name in ("meaning", "semantic", "embedder", "learning")]
+    files += (ROOT / "policies" / "reuse").glob("*.py")
+    words = {word for file in files for word in named.findall(file.read_text("utf-8"))}
+    words |= set(re.findall(r'"([a-z]+)"', inspect.getsource(learned.Policy._objection)))
+    words -= {"encoder-reads-nothing"}  # of reading two texts, never of a look-up
+    assert {"unread", "gone", "brake", "unsure", "encoder-failed"} <= words
+    assert {word for word in words if "Reason:" in sentence("miss", word, None, known=True)} == set()
+
+
+async def test_a_store_that_is_away_holds_an_unknown_number(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the midst of an outage "0 kept" reads as a cache that has lost everything."""
+
+    async def away(_: MemoryStore) -> dict[Group, int]:
+        raise StoreDown("away")
+
+    monkeypatch.setattr(MemoryStore, "counts", away)
+    assert home.services.cache is not None
+    await home.services.cache.find(
+        Query(scope=b"s" * 32, exact=b"e" * 32, text="x", team="acme", project="app", model="up/m")
+    )
+    told = await statistics(home.services, ADMIN)
+    assert told.data
+    assert {row.entries for row in (*told.data, told.total)} == {None}
+    assert _hits(msgspec.to_builtins(told.data[0]))[3] == "?"
 
 
 async def test_stats_tell_what_was_measured_and_what_it_is_worth(home: House, clock: FrozenClock) -> None:

@@ -32,6 +32,13 @@ def test_bad_lines_are_named_by_number_and_the_rest_is_read(tmp_path: Path) -> N
     ]
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """Editors and spreadsheets of Windows write one, and the first line could not be used."""
+    path = tmp_path / "w.jsonl"
+    path.write_text('{"prompt": "a"}\n{"prompt": "b"}\n', "utf-8-sig")
+    assert [one.number for one in read(path, "chat") if isinstance(one, Item)] == [1, 2]
+
+
 def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path) -> None:
     """A file that is no JSONL at all may be one line of gigabytes."""
     path = tmp_path / "w.jsonl"
