@@ -255,7 +255,7 @@ async def test_too_many_wrong_hits_raise_one_alert_and_stop_serving(clock: Froze
 async def test_what_is_shown_as_braked_serves_nothing_by_meaning(clock: FrozenClock) -> None:
     """Few audits, all of them wrong, are proof enough for the page and the alert: then serving has to stop too."""
     rig = Rig(clock, audit_share=1.0, max_wrong_hit_rate=0.05)
-    cache = await rig.open()
+    cache, text = await rig.open(), ""
     for number in range(6):
         text = " ".join(f"{letter}{number}" for letter in "abcdefgh")
         await put(cache, query(text), f"answer {number}")
