@@ -61,15 +61,13 @@ async def _judged(services: Services, actor: Principal, found: RequestDetail, ve
     assert isinstance(entry, int)
     async with services.database.read() as connection:
         before = (await connection.execute(_last(row.id))).scalar()
-    ticket = explain.get("ticket")
-    evicted = await _tell(cache, entry, verdict, _as_verdict(before), ticket)
+    evicted = await _tell(cache, entry, verdict, _as_verdict(before), explain.get("ticket"))
     after: dict[str, object] = {
         "verdict": verdict,
         "entry": entry,
         "team": row.team,
         "project": row.project,
         "model": row.model,
-        "by_meaning": isinstance(ticket, str),  # the text's own answer is no hit that meaning was mistaken in
     }
     said = said_by(services, actor, Change(FEEDBACK, row.id, after=after), ip)
     why: dict[str, object] = {"reason": f"feedback: {verdict}", "actor": actor.key_id, "at": services.now()}

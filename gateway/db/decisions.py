@@ -78,13 +78,12 @@ class Log(Struct, kw_only=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """A person's last word on one hit. `model`: as it was asked for. `by_meaning`: not of the text's own answer."""
+    """A person's last word on one hit. `model`: as it was asked for."""
 
     team: str
     project: str
     model: str
     wrong: bool
-    by_meaning: bool = True
 
 
 _decode = msgspec.json.Decoder(Told).decode
@@ -108,8 +107,7 @@ async def verdicts(database: Database) -> dict[str, Verdict]:
     for target, after in rows:
         if target not in found and after is not None:
             tenant = {name: str(after.get(name)) for name in ("team", "project", "model")}
-            meant = after.get("by_meaning") is not False
-            found[target] = Verdict(**tenant, wrong=after.get("verdict") == "wrong", by_meaning=meant)
+            found[target] = Verdict(**tenant, wrong=after.get("verdict") == "wrong")
     return found
 
 

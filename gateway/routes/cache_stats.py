@@ -191,11 +191,10 @@ async def statistics(services: Services, principal: Principal, days: float = DAY
 
 
 async def _people(services: Services, names: Names) -> dict[Key, list[bool]]:
-    """Whether each hit by meaning that a person judged was wrong."""
+    """Whether each hit that a person judged was wrong."""
     found: dict[Key, list[bool]] = defaultdict(list)
     for said in (await verdicts(services.database)).values():
-        if said.by_meaning:
-            found[names.key(said.team, said.project, said.model)].append(said.wrong)
+        found[names.key(said.team, said.project, said.model)].append(said.wrong)
     return found
 
 

@@ -138,13 +138,25 @@ async def test_starttls_and_signing_in(tmp_path: Path, monkeypatch: pytest.Monke
 async def scripted(*, taking: Callable[[], Awaitable[object]], parting: bytes | None) -> AsyncGenerator[int, None]:
     """A server that awaits `taking` before it says that it has the letter, and answers QUIT with `parting` or never."""
 
+    talks: set[asyncio.Task[Any]] = set()
+
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (task := asyncio.current_task()) is not None:
+            talks.add(task)
+        try:
+            await _smtp(reader, writer)
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _smtp(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 here\r\n")
         while line := await reader.readline():
             if line.startswith(b"QUIT"):
                 if parting is not None:
                     writer.write(parting)
-                    break
+                    return
                 continue
             writer.write(b"354 go on\r\n" if line.startswith(b"DATA") else b"250 well\r\n")
             if line.startswith(b"DATA"):
@@ -152,13 +164,15 @@ async def scripted(*, taking: Callable[[], Awaitable[object]], parting: bytes | 
                 await taking()
                 with suppress(ConnectionError):
                     writer.write(b"250 taken\r\n")
-        writer.close()
 
     server = await asyncio.start_server(talk, "127.0.0.1", port := spare_port())
     try:
         yield port
     finally:
         server.close()
+        for one in talks:  # who still waits would be collected with its socket open, in the middle of another test
+            one.cancel()
+        await asyncio.gather(*talks, return_exceptions=True)
 
 
 async def test_a_server_that_looks_through_the_letter_first_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

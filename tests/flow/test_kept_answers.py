@@ -156,31 +156,6 @@ async def test_a_verdict_said_at_two_workers_at_once_is_learned_once(
             assert (row["trust"]["reported_wrong"], row["trust"]["quarantined"]) == (1, 1)
 
 
-async def test_what_people_say_of_a_texts_own_answer_is_no_hit_by_meaning(tmp_path: Path) -> None:
-    """The share of wrong hits is held against the budget of hits by meaning; a stale answer of its own is none."""
-    async with live(settings(tmp_path)) as gateway:
-        await gateway.chat()
-        hit = await gateway.chat()
-        await gateway.settled()
-        said = {"request_id": hit.headers["x-request-id"], "verdict": "wrong"}
-        assert (await control(gateway, "POST", "/api/v1/cache/feedback", body=said))["evicted"]
-        total = (await control(gateway, "GET", "/api/v1/cache/stats"))["total"]
-        assert (total["wrong_hits"]["judged"], total["trust"]["reported_wrong"]) == (0, 0)
-        assert float(total["money"]["corrected_usd"]) < 0
-
-
-async def test_what_a_provider_passes_on_by_name_is_warmed_from_the_log(tmp_path: Path) -> None:
-    """`openai/gpt-…` works without being listed anywhere; whatever was asked by such a name was left out."""
-    async with live(settings(tmp_path, upstream={"models": []})) as gateway:
-        await gateway.chat()
-        await gateway.chat()
-        found = await control(gateway, "POST", "/api/v1/cache/asked", body={"key": gateway.key})
-        assert [(one["model"], one["prompt"], one["times"]) for one in found["data"]] == [
-            ("up/scripted", PROMPT[0]["content"], 2)
-        ]
-        assert found["left_out"] == 0
-
-
 async def test_why_nothing_kept_was_served_is_told_truly(tmp_path: Path) -> None:
     """An answer older than the client wanted was "far", one that was not to be kept "not asked for" in the cache."""
     async with live(settings(tmp_path, cache={"ttl": "1h", "mode": "exact"})) as gateway:
