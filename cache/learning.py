@@ -33,7 +33,6 @@ from policies.reuse.spending import proves
 _MOST_RECORDS = 512
 MOST_SPOTS = 32
 _MOST_CHECKED = 2_000  # by a fixed policy's audits; then old ones count half
-_BLIND = 0.45  # a judge who errs as often is not corrected for more
 _FALSE_ALARM = 0.05
 # A spot reaches at most so far, and a little beyond what half precision blurs.
 _WIDEST, _SLACK = 0.6, 1e-3
@@ -165,11 +164,8 @@ class Fixed:
 
 
 def _proven(state: Checked, allowed: float) -> bool:
-    """Whether audits prove that more hits are wrong than allowed, however often one looks: as the policy that learns
-    does. What the judge is known to call wrong by mistake is allowed on top.
-    """
-    flip = min(_BLIND, state.flips / state.checked) if state.checked else 0.0
-    return proves(state.checked, state.wrong, allowed + flip * (1.0 - 2.0 * allowed), _FALSE_ALARM)
+    """Whether audits prove that more hits are wrong than allowed, as for the policy that learns."""
+    return proves(state.checked, state.wrong, state.flips, allowed, _FALSE_ALARM)
 
 
 def basis_of(policy: ReusePolicy) -> str:

@@ -78,8 +78,8 @@ def check_tokens(tokens: list[int], vocabulary: int) -> None:
     """Every id names a token of the model. Raises InvalidRequest."""
     if any(type(token) is not int for token in tokens):
         raise InvalidRequest("Token ids must be whole numbers.", param="prompt")
-    beyond = next((token for token in tokens if not 0 <= token < vocabulary), None)
-    if beyond is not None:
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
+        beyond = next(token for token in tokens if not 0 <= token < vocabulary)
         message = f"Token id {beyond} is out of vocabulary: ids must be between 0 and {vocabulary - 1}."
         raise InvalidRequest(message, param="prompt")
 

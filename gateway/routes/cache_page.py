@@ -18,9 +18,9 @@ from gateway.db.nearness import nearness
 from gateway.db.queries import Queries
 from gateway.errors import GatewayError
 from gateway.routes.cache_admin import cache_of, found_entries
-from gateway.routes.cache_stats import DAYS, ScopeView, since_of, statistics
+from gateway.routes.cache_stats import DAYS, ScopeView, statistics
 from gateway.routes.cache_tune import tuned
-from gateway.routes.usage import reach
+from gateway.routes.usage import reach, since_of
 from gateway.routes.visitor import Visitor, VisitorDep, page_router
 from gateway.web.moment import histogram
 from gateway.web.pages import HEADERS

@@ -17,10 +17,9 @@ from gateway.call import Principal
 from gateway.db.decisions import Decision, decisions, verdicts
 from gateway.db.queries import Queries
 from gateway.db.rows import UsageRow
-from gateway.db.sums import HOUR
 from gateway.parts import aliases
 from gateway.routes import shapes
-from gateway.routes.usage import reach
+from gateway.routes.usage import reach, since_of
 from gateway.services import Services
 from gateway.settings import Settings
 from policies.money import usd
@@ -28,7 +27,6 @@ from policies.reuse import Budget
 from policies.tuning import wilson, within_reach
 
 Key = tuple[str, str, str]
-DAY = 86_400.0
 DAYS = 7.0
 _MOST_SHADOWED = 5_000
 _COUNTED = ("lookups", "hits_exact", "hits_semantic")
@@ -151,13 +149,6 @@ def interval(wrong: int, judged: int) -> Measured:
     if found.rate is None:
         return Measured(judged=0, wrong=0, rate=None, low=None, high=None)
     return Measured(judged=judged, wrong=wrong, rate=found.rate, low=found.low, high=found.high)
-
-
-def since_of(services: Services, days: float) -> float:
-    """So long ago, and at most an hour more (a day, where hours are not kept so long): single rows may have gone."""
-    kept = services.settings.retention.hours
-    width = DAY if 0 < kept <= days else float(HOUR)
-    return (services.now() - days * DAY) // width * width
 
 
 async def statistics(services: Services, principal: Principal, days: float = DAYS) -> StatsAnswer:

@@ -19,8 +19,7 @@ from gateway.db.rows import UsageRow
 from gateway.errors import Overloaded, Unauthorized
 from gateway.routes.access import AnyRequest, peer, services_of
 from gateway.routes.budgets import visible
-from gateway.routes.cache_stats import since_of
-from gateway.routes.usage import Span, month_start, reach
+from gateway.routes.usage import Span, month_start, reach, since_of
 from gateway.routes.visitor import (
     Visitor,
     VisitorDep,

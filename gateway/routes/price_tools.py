@@ -20,11 +20,10 @@ from gateway.price_terms import Amount
 from gateway.prices import PriceSetting
 from gateway.routes import shapes
 from gateway.routes.access import Caller, CallerDep, control_router
-from gateway.routes.cache_stats import since_of
 from gateway.routes.charged_price import per_million
 from gateway.routes.price_shapes import PriceLine, PriceWanted
 from gateway.routes.prices import in_use, kind_of, put_price
-from gateway.routes.usage import reach
+from gateway.routes.usage import reach, since_of
 from gateway.services import Services
 from gateway.settings import EngineSettings
 from policies.calculator import Estimate, Parts, Workload, checked_workload, estimate

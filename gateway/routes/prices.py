@@ -21,9 +21,8 @@ from gateway.price_terms import Terms
 from gateway.prices import ANY, Override, PriceSetting
 from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
-from gateway.routes.cache_stats import since_of
 from gateway.routes.price_shapes import PriceLine, PriceWanted, TableLine, price_line
-from gateway.routes.usage import reach
+from gateway.routes.usage import reach, since_of
 from gateway.services import Services
 
 _LOOKED_BACK = 30.0  # days

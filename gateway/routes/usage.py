@@ -17,9 +17,11 @@ from gateway.auth import ORG_WIDE
 from gateway.call import Principal
 from gateway.db.queries import DIMENSIONS, Queries
 from gateway.db.rows import UsageRow
+from gateway.db.sums import DAY, HOUR
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.routes import shapes
 from gateway.routes.access import AnyRequest, CallerDep, control_router
+from gateway.services import Services
 from gateway.web.sheet import Cell, csv_bytes
 from policies.money import usd
 
@@ -85,6 +87,13 @@ def span_of(start: str | None, end: str | None, now: float) -> Span:
     if lower >= upper:
         raise InvalidRequest("`from` must lie before `to`.", param="from")
     return Span(lower, upper)
+
+
+def since_of(services: Services, days: float) -> float:
+    """So long ago, and at most an hour more (a day, where hours are not kept so long): single rows may have gone."""
+    kept = services.settings.retention.hours
+    width = float(DAY if 0 < kept <= days else HOUR)
+    return (services.now() - days * DAY) // width * width
 
 
 def start_of(since: str, now: float) -> float:

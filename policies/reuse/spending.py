@@ -116,15 +116,15 @@ def check(window: Window, risk: float, *, wrong: bool, flip: float = 0.0) -> Win
     )
 
 
-def _flip(window: Window) -> float:
+def _flip(checked: float, flips: float) -> float:
     """How often the judge errs, over what was checked."""
-    return min(_BLIND, window.flips / window.checked) if window.checked > 0.0 else 0.0
+    return min(_BLIND, flips / checked) if checked > 0.0 else 0.0
 
 
 def scale(window: Window, limits: Limits) -> float:
     """How many wrong answers audits found for each that was feared, without those that only the judge's errors made
     (Rogan and Gladen 1978)."""
-    flip = _flip(window)
+    flip = _flip(window.checked, window.flips)
     wrong = max(0.0, (window.wrong - flip * window.checked) / (1.0 - 2.0 * flip))
     found = (wrong + limits.weight) / (window.feared + limits.weight)
     return min(max(found, limits.trust), limits.doubt)
@@ -160,19 +160,20 @@ def affordable(window: Window, risk: float, budget: Budget, limits: Limits) -> b
 
 
 def alarmed(window: Window, budget: Budget, limits: Limits) -> bool:
-    """Whether audits prove, at the level of `alarm` however often one looks, that more hits are wrong than allowed.
+    """Whether audits prove, at the level of `alarm` however often one looks, that more hits are wrong than allowed."""
+    allowed = min(budget.max_wrong_hit_rate, budget.max_error_rate * window.requests / max(window.served, 1.0), 1.0)
+    return proves(window.checked, window.wrong, window.flips, allowed, limits.alarm)
+
+
+def proves(checked: float, wrong: float, flips: float, allowed: float, alarm: float) -> bool:
+    """Whether `wrong` of `checked` drawn by chance mean a share above `allowed`; false with chance `alarm` at most.
 
     A bet against "at most the allowed share is wrong", spread over all greater shares (Ville's inequality). What a
-    judge calls wrong is allowed his errors on top: with many of them little can be proved either way.
+    judge calls wrong is allowed his errors (`flips` of them are expected) on top: with many of them little can be
+    proved either way.
     """
-    flip = _flip(window)
-    allowed = min(budget.max_wrong_hit_rate, budget.max_error_rate * window.requests / max(window.served, 1.0), 1.0)
+    flip = _flip(checked, flips)
     allowed += flip * (1.0 - 2.0 * allowed)
-    return proves(window.checked, window.wrong, allowed, limits.alarm)
-
-
-def proves(checked: float, wrong: float, allowed: float, alarm: float) -> bool:
-    """Whether `wrong` of `checked` drawn by chance mean a share above `allowed`; false with chance `alarm` at most."""
     if checked < 1.0 or wrong <= allowed * checked:
         return False
     if allowed <= 0.0:

@@ -20,8 +20,9 @@ from gateway.alert_notices import HitsWrong, Notice
 from gateway.alert_settings import EmailSettings
 from gateway.alerts import Courier
 from tests.clock import FrozenClock
+from tests.contract.test_alerts import half_of_ten
 from tests.services import spare_port
-from tests.unit.ledger.rig import budget, running
+from tests.unit.ledger.rig import running
 
 NOTICE = HitsWrong(
     id="one",
@@ -215,10 +216,7 @@ async def test_a_letter_that_could_not_be_noted_is_not_sent_again(
 
     given = {"email": {"host": "mail", "sender": "a@b", "to": ["c@d"]}}
     async with running(tmp_path, None, clock) as rig:
-        ledger = await rig.ledger(alerts=given)
-        await ledger.set_budget(budget("org", 10, alerts=(0.5,)), "test")
-        await rig.charge(ledger, 8)
-        await ledger.flush()
+        ledger = await half_of_ten(rig, given, spent=8)
         courier = Courier(rig.database, {"email": Well()}, now=ledger.instant, random=lambda: 0.5)
         for _ in range(2):
             with pytest.raises(OperationalError):
@@ -243,10 +241,7 @@ async def test_what_is_being_sent_at_a_stop_is_noted(tmp_path: Path, clock: Froz
 
     given = {"email": {"host": "mail", "sender": "a@b", "to": ["c@d"]}}
     async with running(tmp_path, None, clock) as rig:
-        ledger = await rig.ledger(alerts=given)
-        await ledger.set_budget(budget("org", 10, alerts=(0.5,)), "test")
-        await rig.charge(ledger, 8)
-        await ledger.flush()
+        ledger = await half_of_ten(rig, given, spent=8)
         courier = Courier(rig.database, {"email": Slow()}, now=ledger.instant, random=lambda: 0.5)
         rig.tasks.spawn(courier.run(), "alerts")
         await sending.wait()
