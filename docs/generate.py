@@ -44,6 +44,7 @@ ABOUT: dict[str, str] = {
     "server.body_timeout": "How long a body may take to arrive; then 408.",
     "server.header_timeout": "How long the request head may take to arrive.",
     "server.drain_timeout": "How long running answers may go on after SIGTERM.",
+    "server.hang_timeout": "A worker that stands still for so long is killed and started again; `null`: never.",
     "server.max_in_flight": "Requests answered at once per worker; more are refused with 503 and `retry-after`.",
     "providers.<name>.kind": "Which module of `gateway/providers/` speaks to it.",
     "providers.<name>.base_url": "Where it is, `/v1` included.",

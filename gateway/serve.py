@@ -6,6 +6,7 @@ Knows which processes there are and in which order they end. Does not know what 
 
 import contextlib
 import http.client
+import math
 import os
 import select
 import signal
@@ -25,6 +26,7 @@ from gateway import serve_banner
 from gateway.firstrun import ensure_admin_key, installation_secret
 from gateway.serve_child import Child, Plan, how_it_ended, module_command, spawn
 from gateway.serve_engines import engine_plans
+from gateway.serve_hearing import Hearing
 from gateway.serve_home import CannotServe, forget_gauges, fresh_folder, listen, lock, prepare, take_first_key, writing
 from gateway.serve_rolling import Rolling
 from gateway.settings import Settings, environment, load
@@ -58,7 +60,7 @@ class Started(NamedTuple):
     sockets: list[socket.socket]
     lock: int
     admin_key: str | None
-    born: tuple[int, int]  # a pipe: read here, written by every worker once it serves
+    born: tuple[int, int]  # a pipe: read here, written by every worker that serves
 
     @property
     def port(self) -> int:
@@ -162,13 +164,10 @@ class Readiness(threading.Thread):
         self.waiting: dict[str, str] = {}
         self._address = (host, port)
         self._wake = wake
-        self._stop = threading.Event()
-
-    def stop(self) -> None:
-        self._stop.set()
+        self.stop = threading.Event()
 
     def run(self) -> None:
-        while not self.ready and not self._stop.wait(0.2):
+        while not self.ready and not self.stop.wait(0.2):
             with contextlib.suppress(OSError, http.client.HTTPException, msgspec.DecodeError):
                 self._ask()
                 self._wake()
@@ -205,8 +204,9 @@ class Supervisor:
         self._signals = 0
         self._reload = False
         self._roll = False
+        self._hearing = Hearing(started.born[0])
         longest = started.settings.server.drain_timeout + AFTER_DRAIN
-        self._rolling = Rolling(self._workers(), started.born[0], longest=longest)
+        self._rolling = Rolling(self._workers(), self._hearing, longest=longest)
         self._at_terminal = os.isatty(0)
         self._fatal: str | None = None
         self._announced = False
@@ -228,6 +228,7 @@ class Supervisor:
             self._look_after_children()
             self._pass_on_reload()
             self._restart_workers()
+            self._end_the_silent()
             self._announce()
         self._drain()
         if self._fatal is not None:
@@ -308,6 +309,15 @@ class Supervisor:
         if (told := self._rolling.step(self._monotonic())) is not None:
             self._tell(f"nearhit: {told}")
 
+    def _end_the_silent(self) -> None:
+        """A worker whose loop stands still keeps its connections waiting for ever: another one starts in its place."""
+        now, longest = self._monotonic(), self._started.settings.server.hang_timeout or math.inf
+        for worker in self._workers():
+            if (silent := self._hearing.silent(worker.pid, now)) > longest and not worker.ending:
+                self._hearing.excuse(worker.pid, now)
+                self._tell(f"nearhit: {worker.plan.name} has stood still for {silent:.0f} s; it is killed")
+                worker.signal(signal.SIGKILL)
+
     def _workers(self) -> list[Child]:
         return [child for child in self._children if child.plan.kind == "worker"]
 
@@ -350,7 +360,7 @@ class Supervisor:
 
     def _drain(self) -> None:
         """Workers first, as they need engines and encoder to finish; a second signal hurries."""
-        self._readiness.stop()
+        self._readiness.stop.set()
         for sock in self._started.sockets:
             sock.close()
         workers = self._workers()

@@ -75,6 +75,11 @@ class Child:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
+    @property
+    def ending(self) -> bool:
+        """Whether it was asked to end."""
+        return self._stopping or self._replacing
+
     def start(self) -> None:
         self._process = self._spawn(self.plan)
         self._began = self._monotonic()

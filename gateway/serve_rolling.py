@@ -4,29 +4,23 @@ And every worker told to read its configuration again, for `SIGHUP`, once it can
 
 A worker is told to drain: it takes no new connection and finishes its answers, while the others, and the backlog of
 the socket they share, take what comes. Its successor is started when it has ended, and the next worker's turn comes
-when the successor serves. Knows: whose turn it is, who serves. Does not know: how a process is started or drained.
+when the successor serves. Knows: whose turn it is. Does not know: how a process is started or drained.
 """
 
-import os
 import signal
 from collections.abc import Sequence
-from contextlib import suppress
 
 from gateway.serve_child import Child
+from gateway.serve_hearing import Hearing
 
 
 class Rolling:
-    """`born`: the reading end of the pipe into which every worker writes its process id once it serves.
+    """`hearing`: who serves. `longest`: seconds a worker may take to end before it is killed."""
 
-    `longest`: seconds a worker may take to end before it is killed.
-    """
-
-    def __init__(self, workers: Sequence[Child], born: int, *, longest: float) -> None:
-        os.set_blocking(born, False)
+    def __init__(self, workers: Sequence[Child], hearing: Hearing, *, longest: float) -> None:
         self._workers = list(workers)
-        self._born = born
+        self._hearing = hearing
         self._longest = longest
-        self._serving: set[int] = set()
         self._owed: set[Child] = set()
         self._left: list[Child] = []
         self._turn: Child | None = None
@@ -46,8 +40,10 @@ class Rolling:
 
     def step(self, now: float) -> str | None:
         """To be called often, after the children were looked after; what there is to tell."""
-        self._hear()
-        for worker in [owed for owed in self._owed if owed.pid in self._serving]:
+        self._hearing.listen(now)
+        if self._turn is None:
+            self._hearing.forget_all_but(worker.pid for worker in self._workers if worker.pid is not None)
+        for worker in [owed for owed in self._owed if self._hearing.serves(owed.pid)]:
             self._owed.remove(worker)
             worker.signal(signal.SIGHUP)
         turn = self._turn
@@ -62,14 +58,7 @@ class Rolling:
             return f"the successor of {turn.plan.name} does not start; the others stay as they are"
         if turn.pid == self._old and self._old is not None and now >= self._until:
             turn.signal(signal.SIGKILL)
-        elif turn.pid in self._serving and turn.pid != self._old:
+        elif self._hearing.serves(turn.pid) and turn.pid != self._old:
             self._turn = None
             return None if self._left else "every worker has been started anew"
         return None
-
-    def _hear(self) -> None:
-        with suppress(BlockingIOError):
-            while told := os.read(self._born, 4_096):
-                self._serving |= {int(pid) for pid in told.split()}
-        if self._turn is None:  # process ids are used again
-            self._serving &= {worker.pid for worker in self._workers if worker.pid is not None}

@@ -24,6 +24,7 @@ import uvicorn
 from msgspec import Struct
 
 from gateway.rereading import Rereading, written_now
+from gateway.serve_hearing import Beating
 from gateway.server_limits import Limits
 from gateway.server_listening import Listener
 from gateway.server_socket import Socket, protocol
@@ -45,7 +46,7 @@ App = Callable[..., Any]
 class Listening(Struct, frozen=True, kw_only=True):
     """Where a worker listens: inherited TCP sockets, and the file of the control plane's Unix socket in one worker.
 
-    `born`: a descriptor into which it writes its process id once it serves.
+    `born`: a descriptor into which it writes its process id while it serves (`gateway.serve_hearing`).
     """
 
     sockets: list[socket.socket]
@@ -97,7 +98,7 @@ class Worker(uvicorn.Server):
     async def main_loop(self) -> None:
         """Until it is to end."""
         if self.born is not None:
-            os.write(self.born, b"%d\n" % os.getpid())
+            Beating(self.born)
         await super().main_loop()
 
 
@@ -221,7 +222,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m gateway.server", description=__doc__)
     parser.add_argument("--fd", type=int, action="append", required=True, help="a listening TCP socket, inherited")
     parser.add_argument("--admin", type=Path, help="where to put the control plane's Unix socket")
-    parser.add_argument("--born", type=int, help="a descriptor for the process id once this worker serves")
+    parser.add_argument("--born", type=int, help="a descriptor for the process id while this worker serves")
     parser.add_argument("--config", type=Path, help="nearhit.yaml")
     parser.add_argument("--supervisor", type=int, help="process to be told when every worker is to read its settings")
     parser.add_argument(

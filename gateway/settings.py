@@ -84,6 +84,7 @@ class Server(Section):
     body_timeout: Seconds = 10.0
     header_timeout: Seconds = 10.0
     drain_timeout: Seconds = 120.0
+    hang_timeout: Seconds | None = Field(default=60.0, ge=5)
     max_in_flight: int = Field(default=2_000, ge=1)
     mirror_headers: list[Literal["litellm", "helicone", "portkey", "cloudflare"]] = []
     lag_target: Seconds = 0.025

@@ -71,6 +71,11 @@ class Process:
                 os.kill(child, signal.SIGKILL)
         self.process.wait(60)
 
+    def workers(self) -> list[int]:
+        """Process ids of the gateway's workers."""
+        command = f"serve_child {self.process.pid} gateway.server"
+        return [int(pid) for pid in subprocess.check_output(["pgrep", "-f", command]).split()]
+
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another `nearhit` command against the same home."""
         return nearhit(self.home, *arguments)

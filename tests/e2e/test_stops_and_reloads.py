@@ -1,6 +1,7 @@
 """A gateway that is told to end, or to read its file again, while it answers: as clients and operators see it."""
 
 import asyncio
+import os
 import signal
 import sqlite3
 from collections.abc import AsyncGenerator
@@ -28,12 +29,12 @@ ASKED = {
 
 
 @asynccontextmanager
-async def _slow(home: Path) -> AsyncGenerator[Process, None]:
+async def _slow(home: Path, server: str = "drain_timeout: 1s") -> AsyncGenerator[Process, None]:
     """A gateway in front of an upstream that takes minutes."""
     upstream = ScriptedServer(Options(tokens=1_000, tpot_ms=100))
     port = await upstream.start()
     config = (
-        "server: {drain_timeout: 1s}\ncache: {mode: 'off'}\nengines: {}\n"
+        f"server: {{{server}}}\ncache: {{mode: 'off'}}\nengines: {{}}\n"
         f"providers: {{up: {{kind: openai, api_key: none, base_url: 'http://127.0.0.1:{port}/v1'}}}}\n"
         "models: {m: {route: [up/scripted], free: true}}\n"
     )
@@ -132,3 +133,22 @@ async def test_a_gateway_under_nohup_reads_its_file_again_too(tmp_path: Path) ->
             await until(known)
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+async def test_a_worker_that_stands_still_is_replaced(tmp_path: Path) -> None:
+    """Nobody noticed: its clients waited for ever, and so did whoever came after."""
+    async with _slow(tmp_path, "hang_timeout: 5s") as process, httpx.AsyncClient(timeout=60) as client:
+        client.headers["authorization"] = f"Bearer {await asyncio.to_thread(new_key, process)}"
+        asked = {"model": "m", "messages": HI, "stream": True}
+        async with client.stream("POST", f"{process.url}/v1/chat/completions", json=asked) as stream:
+            lines = stream.aiter_lines()
+            await anext(lines)
+            (stopped,) = process.workers()
+            os.kill(stopped, signal.SIGSTOP)
+            with pytest.raises(httpx.HTTPError):
+                async for _ in lines:
+                    pass
+        # Over a connection that waits in the backlog until somebody takes it.
+        assert (await client.get(f"{process.url}/v1/models")).status_code == 200
+        assert process.workers() != [stopped]
+    assert "worker 0 has stood still for" in process.log.read_text()

@@ -31,8 +31,7 @@ class Fleet:
 
     def workers(self) -> list[int]:
         """Process ids of the gateway's workers."""
-        pattern = f"serve_child {self.process.process.pid} gateway.server"
-        return [int(pid) for pid in subprocess.check_output(["pgrep", "-f", pattern]).split()]
+        return self.process.workers()
 
     def ask(self, key: str, texts: list[str], **headers: str) -> list[httpx.Response]:
         """All at once, each over a connection of its own, so that both workers get some; failures are left out."""

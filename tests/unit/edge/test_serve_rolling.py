@@ -7,6 +7,7 @@ from collections.abc import Generator
 import pytest
 
 from gateway.serve_child import Child, Plan
+from gateway.serve_hearing import Hearing
 from gateway.serve_rolling import Rolling
 from tests.unit.edge.test_serve_child import Pretend
 
@@ -23,7 +24,7 @@ class Rig:
         for worker in self.workers:
             worker.start()
             self.serves()
-        self.rolling = Rolling(self.workers, read, longest=30.0)
+        self.rolling = Rolling(self.workers, Hearing(read), longest=30.0)
 
     def _spawn(self, plan: Plan) -> Pretend:
         del plan
