@@ -45,6 +45,7 @@ ABOUT: dict[str, str] = {
     "server.header_timeout": "How long the request head may take to arrive.",
     "server.drain_timeout": "How long running answers may go on after SIGTERM.",
     "server.hang_timeout": "A worker that stands still for so long is killed and started again; `null`: never.",
+    "server.log": "What every process says: text for people, or one line of JSON for each event.",
     "server.max_in_flight": "Requests answered at once per worker; more are refused with 503 and `retry-after`.",
     "providers.<name>.kind": "Which module of `gateway/providers/` speaks to it.",
     "providers.<name>.base_url": "Where it is, `/v1` included.",

@@ -355,7 +355,7 @@ def pipeline_of(worker: Worker) -> Pipeline:
 
 def create_app(settings: Settings, rereading: Rereading = _NEVER_AGAIN) -> App:
     """The ASGI application of one gateway worker. Nothing is opened before its lifespan starts."""
-    logs.configure()
+    logs.configure(settings.server.log)
     worker = build(settings)
     services = services_of(worker)
     reloader = services.reloader = reloader_of(worker, services, rereading)

@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from gateway import serve_banner
 from gateway.firstrun import ensure_admin_key, installation_secret
+from gateway.log_lines import LOG_FORM, spoken
 from gateway.serve_child import Child, Plan, how_it_ended, module_command, spawn
 from gateway.serve_engines import engine_plans
 from gateway.serve_hearing import Hearing
@@ -83,12 +84,13 @@ def run(config: Path | None = None, **server: Any) -> int:
     except (CannotServe, ValueError) as error:
         sys.stderr.write(f"nearhit: {error}\n")
         return 1
-    sys.stdout.write(f"nearhit: listening on {started.url}\n")
+    say = spoken(started.settings.server.log, time.time)
+    say(f"nearhit: listening on {started.url}\n")
     sys.stdout.flush()
     plans = plans_for(started, chosen)
     children = [Child(plan, spawn=spawn, monotonic=time.monotonic) for plan in plans]
     try:
-        return Supervisor(started, children, began=began).run()
+        return Supervisor(started, children, began=began, say=say).run()
     finally:
         (started.settings.home / "run" / "port").unlink(missing_ok=True)
 
@@ -120,7 +122,7 @@ def plans_for(started: Started, chosen: dict[str, Any]) -> list[Plan]:
     """Every process of this gateway: encoder and engines first, as they take longest to load."""
     settings, home = started.settings, started.settings.home
     run_folder = home / "run"
-    base = environment() | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    base = environment() | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", LOG_FORM: settings.server.log}
     for name, value in chosen.items():
         base[f"NEARHIT_SERVER__{name.upper()}"] = str(value)
     base["NEARHIT_SERVER__PORT"] = str(started.port)
@@ -193,8 +195,8 @@ class Supervisor:
         children: list[Child],
         *,
         began: float,
+        say: Callable[[str], object],
         monotonic: Callable[[], float] = time.monotonic,
-        say: Callable[[str], object] = sys.stdout.write,
     ) -> None:
         self._started = started
         self._children = children

@@ -16,6 +16,8 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from gateway import log_lines
+
 FIRST_DELAY = 0.2  # seconds before the first restart, doubling
 LONGEST_DELAY = 10.0
 LONGEST_WORKER_DELAY = 2.0  # a worker carries traffic and may hold open journals: never long without one
@@ -164,4 +166,6 @@ def die_with_parent(parent: int) -> None:
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
     sys.argv = sys.argv[2:]
+    if sys.argv[0] != "gateway.server":  # a worker has more to say, and sets that up itself
+        log_lines.child(os.environ.get(log_lines.LOG_FORM))  # noqa: TID251 - reading the settings would load half of the gateway
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -23,6 +23,7 @@ from typing import Any, cast
 import uvicorn
 from msgspec import Struct
 
+from gateway import logs
 from gateway.rereading import Rereading, written_now
 from gateway.serve_hearing import Beating
 from gateway.server_limits import Limits
@@ -236,6 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = _arguments(argv)
     try:
         settings = load(asked.config)
+        logs.configure_plain(settings.server.log)
         app = _build(asked.app, settings, _rereading(asked))
     except ValueError as error:  # its message names the key
         sys.stderr.write(f"nearhit: {error}\n")

@@ -33,6 +33,7 @@ from gateway.distillation_settings import DistillationSettings
 from gateway.engine_settings import EngineSettings
 from gateway.export_settings import ExportSettings
 from gateway.kept_settings import KeptSettings, RetentionSettings
+from gateway.log_lines import Form
 from gateway.model_settings import ModelSettings
 from gateway.oidc_settings import OidcSettings
 from gateway.secret_files import with_files
@@ -88,6 +89,7 @@ class Server(Section):
     max_in_flight: int = Field(default=2_000, ge=1)
     mirror_headers: list[Literal["litellm", "helicone", "portkey", "cloudflare"]] = []
     lag_target: Seconds = 0.025
+    log: Form = "text"
 
 
 class ProviderSettings(Section):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import aiohttp
 import httpx
+import msgspec
 import pytest
 
 from gateway.scripted_calls import Options
@@ -152,3 +153,16 @@ async def test_a_worker_that_stands_still_is_replaced(tmp_path: Path) -> None:
         assert (await client.get(f"{process.url}/v1/models")).status_code == 200
         assert process.workers() != [stopped]
     assert "worker 0 has stood still for" in process.log.read_text()
+
+
+async def test_every_process_speaks_json_where_that_is_wanted(tmp_path: Path) -> None:
+    """One line of another form in between breaks whoever reads the log as JSON."""
+    async with _slow(tmp_path, "log: json") as process:
+        os.kill(process.workers()[0], signal.SIGKILL)
+        await until(lambda: "starting it again" in process.log.read_text())
+        assert await asyncio.to_thread(process.stop) == 0
+    events = [msgspec.json.decode(line) for line in process.log.read_text().splitlines()]
+    assert {"nearhit: listening on " + process.url, "nearhit: finishing what was begun"} < {
+        one["event"] for one in events
+    }
+    assert all({"timestamp", "level", "logger"} <= set(one) for one in events)
