@@ -265,6 +265,7 @@ _UNSUPPORTED: dict[str, Callable[[object], str]] = {
     "function_call": _choice,
     "modalities": _modalities,
     "audio": _any("audio"),
+    "moderation": lambda _: "This model does not support moderation.",
     "web_search_options": lambda _: "This model does not support web search.",
     "suffix": _any("a suffix"),
 }

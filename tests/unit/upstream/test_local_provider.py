@@ -94,6 +94,7 @@ REFUSED: list[tuple[str, object]] = [
     ("audio", {"voice": "alloy", "format": "mp3"}),
     ("prediction", {"type": "content", "content": 5}),
     ("web_search_options", {}),
+    ("moderation", {"model": "omni-moderation-latest"}),
     ("best_of", 3),
 ]
 
