@@ -142,6 +142,8 @@ ROUTES: tuple[Route, ...] = (
     Route("post", "/v1/batches", "Make a batch", "Runs a file of requests at low priority within a day.", Batch),
     Route("get", "/v1/models", "Models", "The names clients may ask for."),
     Route("get", "/v1/models/{name}", "One model", "One of those names; near names are listed when it is unknown."),
+    Route("get", "/", "Greeting", "Somebody is there: Anthropic's clients look before they ask."),
+    Route("get", "/api/hello", "Greeting, by its other name", "The same, where the newest of them look."),
     Route("get", "/health/live", "Alive", "200 while the process runs."),
     Route("get", "/health/ready", "Ready", "200 when everything serves; else 503 and what is still loading."),
     Route("get", "/health", "Ready, by its other name", "The same, where scripts wait for vLLM and llama.cpp."),
@@ -151,7 +153,7 @@ ROUTES: tuple[Route, ...] = (
 _EXPORTS = "/api/v1/export/"
 _FILES = ("text/csv", "application/jsonl", "application/vnd.apache.parquet", _JSON)
 _READY = ("/health/ready", "/health")
-_OPEN = ("/health/live", *_READY, "/health/upstreams", "/metrics")
+_OPEN = ("/", "/api/hello", "/health/live", *_READY, "/health/upstreams", "/metrics")
 
 
 def together(schema: Json, more: Json) -> Json:
