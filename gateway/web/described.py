@@ -14,6 +14,7 @@ from gateway.dialects.conversations import ConversationChange, NewConversation, 
 from gateway.dialects.messages_shapes import Messages
 from gateway.dialects.passed import Image, Moderation, Speech
 from gateway.dialects.responses_shapes import Responses
+from gateway.routes.tokens import Detokenize, Tokenize
 from gateway.wire_shapes import Chat, Completion, Embedding
 
 Json = dict[str, object]
@@ -119,6 +120,8 @@ ROUTES: tuple[Route, ...] = (
         "post", "/v1/completions", "Text completion", "OpenAI's older text completions.", Completion, (_JSON, _EVENTS)
     ),
     Route("post", "/v1/embeddings", "Embeddings", "OpenAI's embeddings.", Embedding),
+    Route("post", "/v1/tokenize", "Tokens of a text or a chat", "vLLM's; of models that engines here run.", Tokenize),
+    Route("post", "/v1/detokenize", "Text of tokens", "vLLM's; of models that engines here run.", Detokenize),
     Route("post", "/v1/moderations", "Moderation", "Passed on to a provider that has it.", Moderation),
     Route("post", "/v1/images/generations", "Images", "Passed on to a provider that has them.", Image),
     Route(
