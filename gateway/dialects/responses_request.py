@@ -215,6 +215,9 @@ def _ignored(body: Body, asked: shapes.Responses, *, kept: bool) -> list[str]:
         ignored.append("store")
     if asked.truncation == "auto":
         ignored.append("truncation")
+    options = body.get("stream_options")
+    if isinstance(options, dict) and cast("Body", options).get("include_obfuscation"):
+        ignored.append("stream_options.include_obfuscation")
     if asked.reasoning is not None and asked.reasoning.summary is not None:
         ignored.append("reasoning.summary")
     return ignored + [f"include={name}" for name in asked.include or () if name != _LOGPROBS]

@@ -140,6 +140,9 @@ def test_what_has_no_effect_is_named() -> None:
     """A client must be able to see what of its request did not count."""
     found = translate({**BASE, "store": True, "include": ["reasoning.encrypted_content"], "max_tool_calls": 3})
     assert set(found.ignored) == {"store", "include=reasoning.encrypted_content", "max_tool_calls"}
+    options = {"include_obfuscation": True}
+    assert translate({**BASE, "stream_options": options}).ignored == ("stream_options.include_obfuscation",)
+    assert translate({**BASE, "stream_options": {"include_obfuscation": False}}).ignored == ()
     assert translate({**BASE, "store": False, "client_metadata": {"a": "b"}}).ignored == ()
 
 
