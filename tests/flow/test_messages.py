@@ -367,7 +367,9 @@ async def test_models_are_listed_for_anthropics_client(tmp_path: Path) -> None:
         page = await client.models.list()
         assert "local/sim" in [model.id for model in page.data]
         assert page.has_more is False
-        assert (await client.models.retrieve("local/sim")).type == "model"
+        one = await client.models.retrieve("local/sim")
+        assert one.type == "model"
+        assert one.model_fields_set >= set(anthropic.types.ModelInfo.model_fields)  # null, and not left out
         headers = {"authorization": f"Bearer {gateway.key}"}
         async with gateway.client.get(gateway.url + "/v1/models", headers=headers) as response:
             assert (await response.json())["object"] == "list"
