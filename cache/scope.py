@@ -43,6 +43,8 @@ IGNORED = frozenset(
         "store",
         "safety_identifier",
         "prompt_cache_key",
+        "prompt_cache_retention",
+        "prompt_cache_options",
         "service_tier",
     )
 )

@@ -279,6 +279,13 @@ class Figures(Struct, kw_only=True):
     slo_each: float = 0.0
 
 
+class Spelled(Struct, frozen=True):
+    """Tokens as text, special ones too: together, and each by itself."""
+
+    text: str
+    pieces: list[str]
+
+
 class Engine(Protocol):
     """Obeyed by `engine.client.EngineClient` (torch engine in its own process) and `engine.sim.SimEngine`."""
 
@@ -307,6 +314,17 @@ class Engine(Protocol):
 
     async def count_tokens(self, request: GenerateRequest) -> int:
         """Prompt tokens of this request by the model's own tokenizer and template."""
+        ...
+
+    async def tokens(self, request: GenerateRequest, *, specials: bool | None = None) -> list[int]:
+        """Their ids. `specials`: with what the model expects around a prompt; None: as it would be generated from.
+
+        Raises InvalidRequest, also where no model runs.
+        """
+        ...
+
+    async def spelled(self, ids: list[int]) -> Spelled:
+        """What these tokens are. Raises InvalidRequest for ids that are none, also where no model runs."""
         ...
 
     def stats(self) -> EngineStats: ...

@@ -31,17 +31,19 @@ from engine.api import (
     GenerateRequest,
     InvalidRequest,
     ModelInfo,
+    Spelled,
 )
 from engine.frames import Handed, Submit
 from engine.grammar import unusable
 from engine.link import Collector, Link
 from engine.peer import Peer
-from engine.preparing import ModelText, Prepared, load_text, prepare, takes_long, tokens_of
+from engine.preparing import ModelText, Prepared, load_text, prepare, spelled, takes_long, tokens_of
 from engine.recent import RecentUsage
 from engine.text import Answer
 
 _log = logging.getLogger(__name__)
 _SEEDS = 2**64 - 1
+_MANY = 1_000  # tokens; more are spelled beside the event loop
 _BACKOFF = (0.05, 0.5)  # seconds: first and longest, below those a process waits to tell why it cannot serve
 _LOOK = 0.5  # seconds between looks at the heartbeat
 _STALLED_STEPS = 20  # median steps without a turn
@@ -126,13 +128,21 @@ class EngineClient:
     def usage_of(self, request_id: str) -> EngineUsage | None:
         return self._recent.get(request_id)
 
-    async def tokens(self, request: GenerateRequest) -> list[int]:
+    async def tokens(self, request: GenerateRequest, *, specials: bool | None = None) -> list[int]:
         """The prompt as the model sees it. Raises InvalidRequest, EngineFailed."""
         link, text = self._ready()
         assert link.info is not None
         if takes_long(request):
-            return await asyncio.to_thread(tokens_of, request, text, link.info)
-        return tokens_of(request, text, link.info)
+            return await asyncio.to_thread(tokens_of, request, text, link.info, specials=specials)
+        return tokens_of(request, text, link.info, specials=specials)
+
+    async def spelled(self, ids: list[int]) -> Spelled:
+        """Raises InvalidRequest, EngineFailed."""
+        link, text = self._ready()
+        assert link.info is not None
+        if len(ids) > _MANY:
+            return await asyncio.to_thread(spelled, ids, text, link.info)
+        return spelled(ids, text, link.info)
 
     async def prepared(self, request: GenerateRequest) -> Prepared:
         """As it would be submitted, for who has work to do before. Raises InvalidRequest, EngineFailed."""

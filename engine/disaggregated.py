@@ -30,6 +30,7 @@ from engine.api import (
     InvalidRequest,
     ModelInfo,
     SamplingParams,
+    Spelled,
     Timing,
 )
 from engine.blocks import BLOCK
@@ -121,6 +122,12 @@ class DisaggregatedEngine:
 
     async def count_tokens(self, request: GenerateRequest) -> int:
         return await self._decode.count_tokens(request)
+
+    async def tokens(self, request: GenerateRequest, *, specials: bool | None = None) -> list[int]:
+        return await self._decode.tokens(request, specials=specials)
+
+    async def spelled(self, ids: list[int]) -> Spelled:
+        return await self._decode.spelled(ids)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """Closing it frees what both legs hold. Usage counts the prompt once; the thrown-away token is not billed."""

@@ -26,6 +26,7 @@ from engine.api import (
     GenerateRequest,
     ModelInfo,
     Overloaded,
+    Spelled,
 )
 from policies.routing.affinity import (
     CHARS_PER_TOKEN,
@@ -159,6 +160,12 @@ class EnginePool:
 
     async def count_tokens(self, request: GenerateRequest) -> int:
         return await self._any().count_tokens(request)
+
+    async def tokens(self, request: GenerateRequest, *, specials: bool | None = None) -> list[int]:
+        return await self._any().tokens(request, specials=specials)
+
+    async def spelled(self, ids: list[int]) -> Spelled:
+        return await self._any().spelled(ids)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """A replica that is full or gone before its first delta passes the request on to the next best.

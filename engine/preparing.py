@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from engine.api import Constraint, GenerateRequest, InvalidRequest, ModelInfo, SamplingParams, Tools
+from engine.api import Constraint, GenerateRequest, InvalidRequest, ModelInfo, SamplingParams, Spelled, Tools
 from engine.generation_config import GenerationConfig, load_generation_config
 from engine.grammar import Unusable, Vocabulary, from_lark, join, translate
 from engine.locate import locate
@@ -91,12 +91,18 @@ def takes_long(request: GenerateRequest) -> bool:
     return request.constraint is not None or request.tools is not None or _size(request) > _THREAD_CHARS
 
 
-def tokens_of(request: GenerateRequest, text: ModelText, info: ModelInfo) -> list[int]:
-    """The prompt as the model sees it. Raises InvalidRequest."""
+def tokens_of(request: GenerateRequest, text: ModelText, info: ModelInfo, *, specials: bool | None = None) -> list[int]:
+    """The prompt as the model sees it; `specials` as `engine.api` says. Raises InvalidRequest."""
     check_prompt(request)
     if request.tools is not None:
         check_tools(request.tools)
-    return _tokens(request, text, info)[0]
+    return _tokens(request, text, info, specials)[0]
+
+
+def spelled(ids: list[int], text: ModelText, info: ModelInfo) -> Spelled:
+    """Raises InvalidRequest."""
+    check_tokens(ids, info.vocabulary)
+    return Spelled(text.tokenizer.read(ids), [text.tokenizer.spell(token) for token in ids])
 
 
 def prepare(request: GenerateRequest, text: ModelText, info: ModelInfo) -> Prepared:
@@ -142,7 +148,9 @@ def _size(request: GenerateRequest) -> int:
     return said + len(request.prediction)
 
 
-def _tokens(request: GenerateRequest, text: ModelText, info: ModelInfo) -> tuple[list[int], str]:
+def _tokens(
+    request: GenerateRequest, text: ModelText, info: ModelInfo, specials: bool | None = None
+) -> tuple[list[int], str]:
     """Ids and text of the prompt. Raises InvalidRequest when the template refuses or the text is hopelessly long."""
     if request.token_ids is not None:
         check_tokens(request.token_ids, info.vocabulary)
@@ -156,7 +164,7 @@ def _tokens(request: GenerateRequest, text: ModelText, info: ModelInfo) -> tuple
     if text.tokenizer.hopeless(prompt, info.context) or len(prompt) > MAX_PROMPT_CHARS:
         message = f"{window_told(info.context)} A prompt of {len(prompt)} characters cannot fit. {SHORTEN}"
         raise InvalidRequest(message, param="messages" if request.messages else "prompt", code=TOO_LONG)
-    return text.tokenizer.encode(prompt, specials=request.text is not None), prompt
+    return text.tokenizer.encode(prompt, specials=request.text is not None if specials is None else specials), prompt
 
 
 def _grammar(request: GenerateRequest, text: ModelText, info: ModelInfo, opening: str) -> str | None:

@@ -20,6 +20,7 @@ from engine.api import (
     GenerateRequest,
     InvalidRequest,
     ModelInfo,
+    Spelled,
     Timing,
     TokenLogprob,
 )
@@ -96,6 +97,12 @@ class SimEngine:
     async def count_tokens(self, request: GenerateRequest) -> int:
         check_prompt(request)
         return _prompt_tokens(request)
+
+    async def tokens(self, request: GenerateRequest, *, specials: bool | None = None) -> list[int]:  # noqa: ARG002 - there are none
+        raise InvalidRequest("No model runs here, so a text has no tokens with ids.", param="model")
+
+    async def spelled(self, ids: list[int]) -> Spelled:  # noqa: ARG002 - the same
+        raise InvalidRequest("No model runs here, so there are no ids of tokens.", param="model")
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         check_prompt(request)

@@ -53,6 +53,10 @@ class TextTokenizer:
         """Without special tokens."""
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
+    def read(self, ids: list[int]) -> str:
+        """With them."""
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
     def contents(self) -> str:
         """What `tokenizer.json` says."""
         return self._tokenizer.to_str()

@@ -21,7 +21,7 @@ from gateway.pipeline import Pipeline
 from gateway.prompt_tokens import Counter
 from gateway.repeats import Repeats
 from gateway.response_streams import Streams
-from gateway.routes import batches, conversations, files, media, messages, openai, responses
+from gateway.routes import batches, conversations, files, media, messages, openai, responses, tokens
 from gateway.routes.responses_background import Background
 from gateway.routes.responses_socket import Sockets
 from gateway.server_protocol import Door
@@ -84,6 +84,15 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
         *conversations.route_handlers(
             conversations.Desk(
                 worker.responses.conversations, worker.keyring, settings.server, monotonic=time.monotonic
+            )
+        ),
+        *tokens.route_handlers(
+            tokens.Desk(
+                worker.catalog,
+                worker.upstreams.providers,
+                worker.keyring,
+                settings.server,
+                monotonic=time.monotonic,
             )
         ),
         *files.route_handlers(worker.files, worker.keyring, patience=settings.server.body_timeout),

@@ -30,6 +30,7 @@ user metadata safety_identifier prompt_cache_key prompt_cache_retention prompt_c
 modalities audio web_search_options store verbosity
 """
 _HEARD = {"verbosity": ("medium",), "reasoning_effort": ("none", "medium")}
+_TOLD = ("include_usage", "continuous_usage_stats")
 _KNOWN = frozenset((_HONOURED + _WITHOUT_EFFECT).split())
 _DEFAULT_OUTPUT: dict[Operation, int] = {"chat": 4_096, "completion": 16, "embedding": 0}
 _LEGACY_LOGPROBS = 5
@@ -51,6 +52,11 @@ def ignored_fields(body: Body) -> list[str]:
     """
     found = [name for name, value in body.items() if value is not None and name not in _KNOWN]
     found += [name for name, heard in _HEARD.items() if body.get(name) not in (None, *heard)]
+    options = body.get("stream_options")
+    if isinstance(options, dict):
+        found += [
+            f"stream_options.{name}" for name, value in cast("Body", options).items() if value and name not in _TOLD
+        ]
     asked = body.get("chat_template_kwargs")
     if isinstance(asked, dict):
         found += [f"chat_template_kwargs.{name}" for name in cast("Body", asked) if name != "enable_thinking"]
@@ -265,6 +271,7 @@ _UNSUPPORTED: dict[str, Callable[[object], str]] = {
     "function_call": _choice,
     "modalities": _modalities,
     "audio": _any("audio"),
+    "moderation": lambda _: "This model does not support moderation.",
     "web_search_options": lambda _: "This model does not support web search.",
     "suffix": _any("a suffix"),
 }

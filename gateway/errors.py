@@ -79,12 +79,16 @@ class GatewayError(Exception):
 
 
 class InvalidRequest(GatewayError):
-    """`as_asked`: the places in its `param` are those of the client's own request, not of what became of it."""
+    """`as_asked`: the places in its `param` are those of the client's own request, not of what became of it.
+
+    `details`: what Anthropic's clients act on, beside the words.
+    """
 
     status = 400
     type = "invalid_request_error"
     level = "info"
     as_asked: bool = False
+    details: dict[str, object] | None = None
 
 
 class Unauthorized(InvalidRequest):

@@ -189,6 +189,19 @@ class Responses:
             await self._database.transact(_end, mine, told, self._now())
         return await self.get(owner, response_id)
 
+    async def begun(self, response: Body) -> None:
+        """One that was queued is being made from now on, unless it was cancelled or deleted meanwhile."""
+        told = _encode({**response, "status": "in_progress"})
+        mine = update(KeptResponse).where(
+            KeptResponse.id == response["id"], KeptResponse.boot == self._boot, KeptResponse.status == "queued"
+        )
+        values: Body = {"status": "in_progress", "body": told, "size": func.length(KeptResponse.items) + len(told)}
+
+        def work(connection: Connection) -> None:
+            connection.execute(mine.values(values))
+
+        await self._database.transact(work)
+
     async def finish(self, response: Body, rest: streams.Writing | None = None) -> None:
         """One that was made in the background is done, unless it was cancelled or deleted meanwhile.
 

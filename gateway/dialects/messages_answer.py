@@ -13,7 +13,7 @@ from gateway.dialects.chat import dicts, first_choice, text_of, thought_of
 from gateway.dialects.messages_relay import Relay, events_of
 from gateway.dialects.named import detail_of
 from gateway.dialects.tool_names import ToolNames
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, InvalidRequest
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -65,7 +65,9 @@ def _error(error: GatewayError) -> Body:
     status = error.http_status
     kind = _TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
     detail = detail_of(error, _NAMED)
-    extra = {name: detail[name] for name in ("code", "param") if detail.get(name) is not None}
+    extra: Body = {name: detail[name] for name in ("code", "param") if detail.get(name) is not None}
+    if isinstance(error, InvalidRequest) and error.details is not None:
+        extra["details"] = error.details
     message = detail["message"] or error.message
     if detail.get("code") == "context_length_exceeded" and _TOO_LONG not in message:
         message = f"{_TOO_LONG}: {message}"

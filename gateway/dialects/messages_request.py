@@ -45,6 +45,8 @@ class Inner(Struct, frozen=True, kw_only=True):
 
 def translate(body: Body, *, counting: bool = False) -> Inner:
     """`counting`: only its tokens will be counted, so `max_tokens` may be missing. Raises InvalidRequest."""
+    if body.get("thread") is not None:
+        _refuse_thread()
     asked, need = _shape(body)
     if asked.max_tokens is UNSET and not counting:
         raise InvalidRequest(
@@ -104,6 +106,20 @@ def _said(**fields: object) -> Body:
 
 def _refuse(param: str, message: str, code: str = "unsupported_value") -> NoReturn:
     raise InvalidRequest(message, param=param, code=code)
+
+
+def _refuse_thread() -> NoReturn:
+    """A conversation held by Anthropic goes by the ids of its messages, and those told here are ours, at any upstream.
+
+    Anthropic's clients know this refusal, and send the whole conversation from then on.
+    """
+    error = InvalidRequest(
+        "'thread' needs a state that is not kept here: send the whole conversation as 'messages'.",
+        param="thread",
+        code="unsupported_parameter",
+    )
+    error.details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    raise error
 
 
 def _stop(asked: shapes.Messages) -> list[str] | None:

@@ -15,6 +15,8 @@ _builtins = msgspec.to_builtins
 # Strict clients read no other word; what else was asked for is some upstream's own.
 _TIERS = frozenset({"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"})
 
+_KEPT = ("in_memory", "24h")
+
 
 def blank(asked: Responses) -> Body:
     """The answer before anything is known of it; `store` is false until somebody keeps it."""
@@ -35,6 +37,7 @@ def blank(asked: Responses) -> Body:
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
         "previous_response_id": asked.previous_response_id,
         "prompt_cache_key": asked.prompt_cache_key,
+        **({"prompt_cache_retention": retention} if (retention := asked.prompt_cache_retention) in _KEPT else {}),
         "reasoning": {
             "effort": reasoning.effort if reasoning else None,
             "summary": reasoning.summary if reasoning else None,

@@ -25,7 +25,7 @@ from gateway.dialects.tool_names import ToolNames
 from gateway.errors import InvalidRequest
 
 # Ours, or they say nothing about the answer.
-_KNOWN = frozenset({*shapes.Responses.__struct_fields__, "client_metadata", "stream_options", "prompt_cache_retention"})
+_KNOWN = frozenset({*shapes.Responses.__struct_fields__, "client_metadata", "stream_options"})
 # Items that say something of the request itself.
 _RARE = frozenset({shapes.CompactionTrigger, shapes.MoreTools, shapes.SearchOutput, shapes.Update})
 _ITEM = re.compile(r"input\[(\d+)\]")
@@ -36,8 +36,11 @@ _PASSED = (
     "user",
     "safety_identifier",
     "prompt_cache_key",
+    "prompt_cache_retention",
+    "prompt_cache_options",
     "service_tier",
 )
+_MODERATED = Need(param="moderation", message="This model does not support moderation.", code="unsupported_parameter")
 
 
 class Inner(Struct, frozen=True, kw_only=True):
@@ -114,7 +117,7 @@ def _translated(
         compacts=compacts,
         ignored=(*_ignored(body, asked, kept=kept), *tools.left_out),
         native=native(body, [*before, *items]),
-        need=need or tools.need,
+        need=need or tools.need or (None if asked.moderation is None else _MODERATED),
     )
 
 
@@ -212,6 +215,9 @@ def _ignored(body: Body, asked: shapes.Responses, *, kept: bool) -> list[str]:
         ignored.append("store")
     if asked.truncation == "auto":
         ignored.append("truncation")
+    options = body.get("stream_options")
+    if isinstance(options, dict) and cast("Body", options).get("include_obfuscation"):
+        ignored.append("stream_options.include_obfuscation")
     if asked.reasoning is not None and asked.reasoning.summary is not None:
         ignored.append("reasoning.summary")
     return ignored + [f"include={name}" for name in asked.include or () if name != _LOGPROBS]

@@ -324,5 +324,8 @@ class Responses(Struct, gc=False, kw_only=True):
     user: Label = None
     safety_identifier: Label = None
     prompt_cache_key: Label = None
+    prompt_cache_retention: Label = None
+    prompt_cache_options: Json | None = None
+    moderation: Json | None = None
     service_tier: Annotated[str, Meta(max_length=64)] | None = None
     truncation: Literal["auto", "disabled"] | None = None

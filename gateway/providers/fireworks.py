@@ -19,7 +19,17 @@ from gateway.upstream.quirks import Quirks
 
 _QUIRKS = Quirks(
     renamed={"max_completion_tokens": "max_tokens"},
-    dropped=frozenset({"store", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity"}),
+    dropped=frozenset(
+        {
+            "store",
+            "service_tier",
+            "safety_identifier",
+            "prompt_cache_key",
+            "verbosity",
+            "prompt_cache_retention",
+            "prompt_cache_options",
+        }
+    ),
     refused=frozenset({"audio", "functions"}),
     developer=False,
 )

@@ -13,7 +13,9 @@ from gateway.upstream.quirks import Quirks
 __all__ = ["Config", "build"]
 
 _QUIRKS = Quirks(
-    dropped=frozenset({"store", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}),
+    dropped=frozenset(
+        {"store", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"}
+    ),
     refused=frozenset({"logprobs", "top_logprobs", "logit_bias", "audio", "prediction"}),
     one_choice=True,
     operations=frozenset({"chat", "speech", "transcription", "translation"}),

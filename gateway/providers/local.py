@@ -110,6 +110,21 @@ class LocalProvider:
         except api.EngineError as error:
             raise _before(self.name, error) from error
 
+    async def tokens(self, sending: Sending, *, specials: bool | None) -> list[int]:
+        """Ids of the tokens of one prompt, as `engine.api` says; raises what `send` would."""
+        engine = self._engine(sending.model)
+        try:
+            return await engine.tokens(sequences(sending)[0].request, specials=specials)
+        except api.EngineError as error:
+            raise _before(self.name, error) from error
+
+    async def spelled(self, model: str, ids: list[int]) -> api.Spelled:
+        """Raises NotFound, InvalidRequest, EngineUnavailable."""
+        try:
+            return await self._engine(model).spelled(ids)
+        except api.EngineError as error:
+            raise _before(self.name, error) from error
+
     def usage_of(self, attempt: str) -> Usage | None:
         """What an attempt that was closed early has consumed, once its engine knows; None until then."""
         found = self._recent.get(attempt)

@@ -17,7 +17,16 @@ __all__ = ["Config", "build"]
 _QUIRKS = Quirks(
     renamed={"max_completion_tokens": "max_tokens", "seed": "random_seed"},
     dropped=frozenset(
-        {"user", "store", "service_tier", "safety_identifier", "prompt_cache_retention", "verbosity", "modalities"}
+        {
+            "user",
+            "store",
+            "service_tier",
+            "safety_identifier",
+            "prompt_cache_retention",
+            "verbosity",
+            "modalities",
+            "prompt_cache_options",
+        }
     ),
     refused=frozenset({"logit_bias", "logprobs", "top_logprobs", "functions", "audio"}),
     operations=frozenset({"chat", "embedding", "moderation", "transcription"}),

@@ -12,7 +12,18 @@ __all__ = ["Config", "build"]
 
 _QUIRKS = Quirks(
     renamed={"max_completion_tokens": "max_tokens"},
-    dropped=frozenset({"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}),
+    dropped=frozenset(
+        {
+            "user",
+            "store",
+            "metadata",
+            "service_tier",
+            "safety_identifier",
+            "prompt_cache_key",
+            "prompt_cache_retention",
+            "prompt_cache_options",
+        }
+    ),
     refused=frozenset({"logit_bias", "functions", "audio", "prediction", "logprobs", "top_logprobs"}),
     one_choice=True,
     developer=False,

@@ -14,7 +14,17 @@ from gateway.upstream.xai_batches import XAIBatches
 __all__ = ["Config", "build"]
 
 _QUIRKS = Quirks(
-    dropped=frozenset({"store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}),
+    dropped=frozenset(
+        {
+            "store",
+            "metadata",
+            "service_tier",
+            "safety_identifier",
+            "prompt_cache_key",
+            "prompt_cache_retention",
+            "prompt_cache_options",
+        }
+    ),
     refused=frozenset({"logit_bias", "audio", "prediction"}),
     counts_apart=True,
 )

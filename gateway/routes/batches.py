@@ -146,19 +146,19 @@ class Desk:
 def route_handlers(desk: Desk) -> list[Any]:
     both: Any = {"tags": ["Data plane"], "status_code": 200}
 
-    @post(["/v1/batches", "/batches"], **both)
+    @post(["/v1/batches", "/batches"], summary="Make a batch", **both)
     async def make_batch(request: AnyRequest) -> Json:
         return await desk.make(request)
 
-    @get(["/v1/batches", "/batches"], **both)
+    @get(["/v1/batches", "/batches"], summary="Batches", **both)
     async def list_batches(request: AnyRequest) -> Json:
         return await desk.list(request)
 
-    @get(["/v1/batches/{batch_id:str}", "/batches/{batch_id:str}"], **both)
+    @get(["/v1/batches/{batch_id:str}", "/batches/{batch_id:str}"], summary="A batch", **both)
     async def get_batch(request: AnyRequest, batch_id: FromPath[str]) -> Json:
         return await desk.get(request, batch_id)
 
-    @post(["/v1/batches/{batch_id:str}/cancel", "/batches/{batch_id:str}/cancel"], **both)
+    @post(["/v1/batches/{batch_id:str}/cancel", "/batches/{batch_id:str}/cancel"], summary="Stop a batch", **both)
     async def cancel_batch(request: AnyRequest, batch_id: FromPath[str]) -> Json:
         return await desk.cancel(request, batch_id)
 

@@ -92,37 +92,37 @@ def route_handlers(desk: Desk) -> list[Any]:
     all_of, one = (["/v1/conversations", "/conversations"], _paths(""))
     items, item = _paths("/items"), _paths("/items/{item_id:str}")
 
-    @post(all_of, **both)
+    @post(all_of, summary="Make a conversation", **both)
     async def make_conversation(request: AnyRequest) -> Json:
         return await desk.make(request)
 
-    @get(one, **both)
+    @get(one, summary="A conversation", **both)
     async def get_conversation(request: AnyRequest, conversation_id: FromPath[str]) -> Json:
         return await desk.get(request, conversation_id)
 
-    @post(one, **both)
+    @post(one, summary="Describe a conversation", **both)
     async def describe_conversation(request: AnyRequest, conversation_id: FromPath[str]) -> Json:
         return await desk.describe(request, conversation_id)
 
-    @delete(one, **both)
+    @delete(one, summary="Delete a conversation", **both)
     async def delete_conversation(request: AnyRequest, conversation_id: FromPath[str]) -> Json:
         return await desk.delete(request, conversation_id)
 
-    @post(items, **both)
+    @post(items, summary="Add items", **both)
     async def add_conversation_items(request: AnyRequest, conversation_id: FromPath[str]) -> Json:
         return await desk.add(request, conversation_id)
 
-    @get(items, **both)
+    @get(items, summary="Items of a conversation", **both)
     async def get_conversation_items(request: AnyRequest, conversation_id: FromPath[str]) -> Json:
         return await desk.list(request, conversation_id)
 
-    @get(item, **both)
+    @get(item, summary="One item", **both)
     async def get_conversation_item(
         request: AnyRequest, conversation_id: FromPath[str], item_id: FromPath[str]
     ) -> Json:
         return await desk.item(request, conversation_id, item_id)
 
-    @delete(item, **both)
+    @delete(item, summary="Take an item out", **both)
     async def delete_conversation_item(
         request: AnyRequest, conversation_id: FromPath[str], item_id: FromPath[str]
     ) -> Json:

@@ -100,23 +100,23 @@ def route_handlers(files: Files, keyring: Keyring, *, patience: float) -> list[A
     desk = Desk(files, keyring, patience=patience)
     both: Any = {"tags": ["Data plane"]}
 
-    @post(["/v1/files", "/files"], status_code=200, request_max_body_size=None, **both)
+    @post(["/v1/files", "/files"], status_code=200, request_max_body_size=None, summary="Upload a file", **both)
     async def upload_file(request: AnyRequest) -> Json:
         return await desk.upload(request)
 
-    @get(["/v1/files", "/files"], **both)
+    @get(["/v1/files", "/files"], summary="Files", **both)
     async def list_files(request: AnyRequest) -> Json:
         return await desk.list(request)
 
-    @get(["/v1/files/{file_id:str}", "/files/{file_id:str}"], **both)
+    @get(["/v1/files/{file_id:str}", "/files/{file_id:str}"], summary="A file", **both)
     async def get_file(request: AnyRequest, file_id: FromPath[str]) -> Json:
         return (await desk.get(request, file_id)).shown()
 
-    @get(["/v1/files/{file_id:str}/content", "/files/{file_id:str}/content"], **both)
+    @get(["/v1/files/{file_id:str}/content", "/files/{file_id:str}/content"], summary="A file's content", **both)
     async def get_file_content(request: AnyRequest, file_id: FromPath[str]) -> Stream:
         return await desk.content(request, file_id)
 
-    @delete(["/v1/files/{file_id:str}", "/files/{file_id:str}"], status_code=200, **both)
+    @delete(["/v1/files/{file_id:str}", "/files/{file_id:str}"], status_code=200, summary="Delete a file", **both)
     async def delete_file(request: AnyRequest, file_id: FromPath[str]) -> Json:
         return await desk.delete(request, file_id)
 

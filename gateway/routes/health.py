@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from litestar import HttpMethod, Response, get, route
+from litestar import Response, get
 from litestar.status_codes import HTTP_200_OK, HTTP_503_SERVICE_UNAVAILABLE
 from msgspec.structs import replace
 
@@ -12,18 +12,16 @@ from gateway.readiness import Readiness
 from gateway.telemetry import CONTENT_TYPE, Telemetry
 from gateway.upstreams import Upstreams
 
-_LOOKED_AT = [HttpMethod.GET, HttpMethod.HEAD]  # monitors ask with HEAD, and read 405 as an outage
-
 
 def route_handlers(
     readiness: Readiness, upstreams: Upstreams, deployments: Deployments, telemetry: Telemetry
 ) -> list[Any]:
-    @route("/health/live", http_method=_LOOKED_AT, sync_to_thread=False)
+    @get("/health/live", sync_to_thread=False)
     def live() -> dict[str, str]:
         return {"status": "alive"}
 
     # `/health` is where vLLM, SGLang and llama.cpp are asked, so scripts that wait for a server ask there.
-    @route(["/health/ready", "/health"], http_method=_LOOKED_AT, sync_to_thread=False)
+    @get(["/health/ready", "/health"], sync_to_thread=False)
     def ready() -> Response[dict[str, object]]:
         found = readiness.look()
         status = HTTP_503_SERVICE_UNAVAILABLE if found.waiting else HTTP_200_OK
@@ -32,7 +30,7 @@ def route_handlers(
             told["down"] = found.down
         return Response(told, status_code=status)
 
-    @route("/health/upstreams", http_method=_LOOKED_AT, sync_to_thread=False)
+    @get("/health/upstreams", sync_to_thread=False)
     def of_upstreams() -> dict[str, object]:
         states = {name: provider.ready() or "ready" for name, provider in upstreams.providers.items()}
         places = deployments.told()

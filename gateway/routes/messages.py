@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from litestar import route
+from litestar import get
 from litestar.enums import MediaType
 from litestar.types import HTTPScope, Send
 
@@ -47,7 +47,7 @@ class Counting(Endpoint):
         await send_whole(send, payload, [*always(call.id), *pairs(lines), JSON])
 
 
-@route(["/", "/api/hello"], http_method=["GET", "HEAD"], media_type=MediaType.JSON, sync_to_thread=False)
+@get(["/", "/api/hello"], media_type=MediaType.JSON, sync_to_thread=False)
 def greet() -> dict[str, str]:
     """Anthropic's clients look whether anybody is there before they ask: Claude Code at the second since 2.1.330."""
     return {"object": "nearhit", "base_url": "/v1", "docs": "/docs", "dashboard": "/ui"}

@@ -16,6 +16,8 @@ from gateway.errors import NotAllowed
 from gateway.routes.asker import identified
 
 _ANTHROPIC = "anthropic-version"
+# Their client's type has these always: what a name may lead to says nothing of one model's limits or end.
+_UNTOLD = dict.fromkeys(("capabilities", "deprecated_at", "line", "max_input_tokens", "max_tokens", "retires_at"))
 _Asked = Request[Any, Any, State]
 
 
@@ -50,7 +52,7 @@ class Listing:
         if _ANTHROPIC in request.headers:
             at = datetime.fromtimestamp(self._created, UTC).isoformat().replace("+00:00", "Z")
             told = {"type": "model", "id": name, "display_name": name, "created_at": at}
-            return {**told, "lifecycle": "active"}  # which their client's type wants; a name that is gone is not listed
+            return {**told, "lifecycle": "active", **_UNTOLD}  # a name that is gone is not listed
         provider = name.partition("/")[0] if "/" in name else "nearhit"
         return {"id": name, "object": "model", "created": self._created, "owned_by": provider}
 

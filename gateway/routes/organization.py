@@ -1,19 +1,17 @@
 """`/v1/organization/…`: costs and usage in the shapes of OpenAI's own admin API, so that tools that read OpenAI's bill
 read ours after a change of base URL.
 
-Knows: those shapes, buckets, pages and filters. Does not know: SQL. Fields that have no meaning here are null, never
-invented: there is no `line_item` beyond the model, no service tier. What was asked through `/v1/batches` is `batch`.
+Knows: those shapes, buckets and pages. Does not know: SQL, parameters (`organization_asked`). Fields that have no
+meaning here are null, never invented: there is no `line_item` beyond the model, no service tier. What was asked through
+`/v1/batches` is `batch`.
 """
 
-import base64
-import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from litestar import get
 from litestar.types import ControllerRouterHandler
-from msgspec import Struct
 
 from gateway.batches.asking import BATCH_TAG
 from gateway.call import HEARD, PAINTED, Operation
@@ -21,7 +19,8 @@ from gateway.db.queries import Queries
 from gateway.db.rows import UsageRow
 from gateway.db.usage import MOST_GROUPS
 from gateway.errors import InvalidRequest
-from gateway.routes.access import AnyRequest, Caller, CallerDep, control_router
+from gateway.routes.access import Caller, CallerDep, control_router
+from gateway.routes.organization_asked import BATCH, GROUPS, Wanted, wanted_page
 from gateway.routes.organization_shapes import (
     Amount,
     CompletionsBucket,
@@ -30,6 +29,8 @@ from gateway.routes.organization_shapes import (
     CostBucket,
     CostPage,
     CostResult,
+    DecisionsBucket,
+    DecisionsPage,
     EmbeddingsBucket,
     EmbeddingsPage,
     EmbeddingsResult,
@@ -54,148 +55,17 @@ from gateway.routes.organization_shapes import (
 from gateway.routes.usage import reach
 from policies.money import dollars
 
-Width = Literal["1m", "1h", "1d"]
-_SECONDS: dict[Width, int] = {"1m": 60, "1h": 3_600, "1d": 86_400}
-_DEFAULT: dict[Width, int] = {"1m": 60, "1h": 24, "1d": 7}
-# OpenAI's own clients may send what we have no meaning for; a filter that has one is read below or refused there.
+# OpenAI's own clients may send what we have no meaning for; a filter that has one is read, or refused.
 _OPT = {"role": "finance", "reads_query": True}
-_MOST: dict[Width, int] = {"1m": 1_440, "1h": 168, "1d": 31}
-_MOST_COST_BUCKETS = 180
 _SPANS = {60: "minute", 3_600: "hour", 86_400: "day"}
-_MOST_VALUES = 100
-_LATEST = 10**12  # seconds since the epoch, far beyond any
-_BATCH = f"tag:{BATCH_TAG[0]}"
-_FILTERS = {"project_ids": "project", "user_ids": "user", "api_key_ids": "key", "models": "model_used"}
-_GROUPS = {
-    "project_id": "project",
-    "user_id": "user",
-    "api_key_id": "key",
-    "model": "model_used",
-    "line_item": "model_used",
-    "batch": _BATCH,
-}
-_COST_GROUPS = ("project_id", "line_item", "api_key_id")
-_USAGE_GROUPS = ("project_id", "user_id", "api_key_id", "model", "batch", "service_tier", "size", "source")
-_UNKNOWN = ("sizes", "sources")  # filters by what is not kept
 
 Result = TypeVar("Result", bound=Grouped)
 Answer = TypeVar("Answer")
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
-    """One page: the instants its buckets begin at, their width in seconds, and where the next page begins.
-
-    `only`: dimension -> the values that count.
-    """
-
-    starts: list[int]
-    seconds: int
-    groups: list[str]
-    next_page: str | None
-    only: dict[str, frozenset[str]]
-
-
-def wanted_page(request: AnyRequest, now: float, *, costs: bool) -> Wanted:
-    """Read OpenAI's parameters. Buckets begin at whole widths in UTC. Raises InvalidRequest."""
-    query = request.query_params
-    width = _width(query.get("bucket_width"), costs=costs)
-    seconds = _SECONDS[width]
-    start = _whole(query.get("start_time"), "start_time")
-    if start is None:
-        raise InvalidRequest("`start_time` is needed: seconds since the epoch.", param="start_time")
-    end = _whole(query.get("end_time"), "end_time")
-    limit = _whole(query.get("limit"), "limit") or _DEFAULT[width]
-    most = _MOST_COST_BUCKETS if costs else _MOST[width]
-    if not 1 <= limit <= most:
-        raise InvalidRequest(f"`limit` must lie between 1 and {most} for {width} buckets.", param="limit")
-    first = _page_start(query.get("page"), seconds)
-    first = start // seconds * seconds if first is None else first
-    last = math.ceil(min(end if end is not None else math.inf, now + 1) / seconds) * seconds
-    starts = range(first, last, seconds)  # never listed as a whole: it may be long
-    more = len(starts) > limit
-    return Wanted(
-        starts=list(starts[:limit]),
-        seconds=seconds,
-        groups=_groups(_values(request, "group_by"), costs=costs),
-        next_page=_page_name(starts[limit]) if more else None,
-        only=_only(request, costs=costs),
-    )
-
-
-def _values(request: AnyRequest, name: str) -> list[str]:
-    """A list as OpenAI's clients write it: `name=a&name=b`, `name[]=a`, or `name=a,b`."""
-    query = request.query_params
-    given = [*query.getall(name, []), *query.getall(f"{name}[]", [])]
-    return [part.strip() for text in given for part in text.split(",") if part.strip()]
-
-
-def _only(request: AnyRequest, *, costs: bool) -> dict[str, frozenset[str]]:
-    """The filters that were given. Raises InvalidRequest."""
-    known = ("project_ids", "api_key_ids") if costs else tuple(_FILTERS)
-    found: dict[str, frozenset[str]] = {}
-    for name in known:
-        values = _values(request, name)
-        if len(values) > _MOST_VALUES:
-            raise InvalidRequest(f"`{name}` takes at most {_MOST_VALUES} values.", param=name)
-        if values:
-            found[_FILTERS[name]] = frozenset(values)
-    if not costs and (batch := _flag(request.query_params.get("batch"), "batch")) is not None:
-        found[_BATCH] = frozenset([BATCH_TAG[1] if batch else ""])
-    for name in _UNKNOWN:
-        if _values(request, name):
-            raise InvalidRequest(f"`{name}` of images are not kept here.", param=name)
-    return found
-
-
-def _flag(text: str | None, param: str) -> bool | None:
-    if text in (None, "true", "false"):
-        return None if text is None else text == "true"
-    raise InvalidRequest(f"`{param}` must be true or false.", param=param)
-
-
-def _width(text: str | None, *, costs: bool) -> Width:
-    known: tuple[Width, ...] = ("1d",) if costs else ("1m", "1h", "1d")
-    for width in known:
-        if text == width or (text is None and width == "1d"):
-            return width
-    raise InvalidRequest(f"`bucket_width` must be one of {', '.join(known)}.", param="bucket_width")
-
-
-def _groups(names: list[str], *, costs: bool) -> list[str]:
-    known = _COST_GROUPS if costs else _USAGE_GROUPS
-    for name in names:
-        if name not in known:
-            raise InvalidRequest(f"`group_by` takes {', '.join(known)}.", param="group_by")
-    return list(dict.fromkeys(names))
-
-
-def _whole(text: str | None, param: str) -> int | None:
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or len(text) > 12:
-        raise InvalidRequest(f"`{param}` must be a whole number.", param=param)
-    return int(text)
-
-
-def _page_name(start: int) -> str:
-    return "page_" + base64.urlsafe_b64encode(str(start).encode()).decode().rstrip("=")
-
-
-def _page_start(text: str | None, seconds: int) -> int | None:
-    if text is None:
-        return None
-    try:
-        start = int(base64.urlsafe_b64decode(text.removeprefix("page_") + "=="))
-    except ValueError:
-        start = -1
-    if not 0 <= start <= _LATEST or start % seconds:
-        raise InvalidRequest("`page` must be the `next_page` of an earlier answer of the same width.", param="page")
-    return start
-
-
 async def _rows(caller: Caller, wanted: Wanted, where: dict[str, str]) -> list[list[UsageRow]]:
     """The usage of each bucket of the page, grouped as asked and by what is filtered, by one query."""
-    names = list(dict.fromkeys([*(_GROUPS[name] for name in wanted.groups if name in _GROUPS), *wanted.only]))
+    names = list(dict.fromkeys([*(GROUPS[name] for name in wanted.groups if name in GROUPS), *wanted.only]))
     if "project" in names:
         names.append("team")
     found: dict[int, list[UsageRow]] = {start: [] for start in wanted.starts}
@@ -225,11 +95,13 @@ def _named(result: Result, wanted: Wanted, row: UsageRow) -> Result:
     """Fill in the group's fields; one that was not asked for stays null, as OpenAI's do."""
     group = row.group
     if isinstance(result, CompletionsResult) and "batch" in wanted.groups:
-        result.batch = group[_BATCH] == BATCH_TAG[1]
+        result.batch = group[BATCH] == BATCH_TAG[1]
     if isinstance(result, CostResult) and "line_item" in wanted.groups:
         result.line_item = group["model_used"] or None
     elif isinstance(result, CostResult):
         result.quantity = result.quantity_unit = None
+    if isinstance(result, (CompletionsResult, CostResult)) and "api_source" in wanted.groups:
+        result.api_source = "unlabeled"  # OpenAI's word for whatever is not of its Agents API
     if "project_id" in wanted.groups:
         result.project_id = f"{group['team']}/{group['project']}"
     if "user_id" in wanted.groups:
@@ -243,7 +115,7 @@ def _named(result: Result, wanted: Wanted, row: UsageRow) -> Result:
 
 def _grouped(rows: list[UsageRow], wanted: Wanted) -> list[list[UsageRow]]:
     """Rows by what was asked for; what is only filtered by is put together."""
-    names = {_GROUPS[name] for name in wanted.groups if name in _GROUPS}
+    names = {GROUPS[name] for name in wanted.groups if name in GROUPS}
     names |= {"team"} if "project" in names else set()
     found: dict[tuple[str, ...], list[UsageRow]] = {}
     for row in rows:
@@ -395,6 +267,12 @@ async def sessions(caller: CallerDep) -> SessionsPage:
     return _nothing(caller, (SessionsPage, SessionsBucket))
 
 
+@get("/usage/decisions", opt=_OPT, summary="Decisions in OpenAI's shape")
+async def decisions(caller: CallerDep) -> DecisionsPage:
+    """As OpenAI's `GET /v1/organization/usage/decisions`; there are none here."""
+    return _nothing(caller, (DecisionsPage, DecisionsBucket))
+
+
 def route_handlers() -> list[ControllerRouterHandler]:
-    usage = [completions, embeddings, moderations, images, speeches, transcriptions, vector_stores, sessions]
+    usage = [completions, embeddings, moderations, images, speeches, transcriptions, vector_stores, sessions, decisions]
     return [control_router("/v1/organization", [costs, *usage], tags=["Organization"])]

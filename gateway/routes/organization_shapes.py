@@ -32,6 +32,7 @@ class CostResult(Grouped, kw_only=True):
     """`line_item` is the model, `quantity` its tokens; both null unless grouped by it."""
 
     amount: Amount
+    api_source: str | None = None
     line_item: str | None = None
     quantity: float | None = None
     quantity_unit: str | None = None
@@ -39,7 +40,7 @@ class CostResult(Grouped, kw_only=True):
 
 
 class CompletionsResult(Grouped, kw_only=True):
-    """Tokens and requests of one group in one bucket. Those of sound are among the others: nobody adds them up."""
+    """Tokens and requests of one group in one bucket. Of text, pictures, sound and lifetimes nobody adds any up."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -47,8 +48,18 @@ class CompletionsResult(Grouped, kw_only=True):
     input_cache_write_tokens: int = 0
     input_uncached_tokens: int = 0
     num_model_requests: int = 0
+    input_cache_write_30m_tokens: int | None = None
+    input_cache_write_12h_tokens: int | None = None
+    input_text_tokens: int | None = None
+    input_image_tokens: int | None = None
     input_audio_tokens: int | None = None
+    input_cached_text_tokens: int | None = None
+    input_cached_image_tokens: int | None = None
+    input_cached_audio_tokens: int | None = None
+    output_text_tokens: int | None = None
+    output_image_tokens: int | None = None
     output_audio_tokens: int | None = None
+    api_source: str | None = None
     batch: bool | None = None
     service_tier: str | None = None
     object: str = "organization.usage.completions.result"
@@ -110,6 +121,12 @@ class SessionsResult(Struct, kw_only=True):
     num_sessions: int
     project_id: str | None = None
     object: str = "organization.usage.code_interpreter_sessions.result"
+
+
+class DecisionsResult(CompletionsResult, kw_only=True):
+    """There are none here, so no bucket ever has one."""
+
+    object: str = "organization.usage.decisions.result"
 
 
 class Bucket(Struct, Generic[Result], kw_only=True):
@@ -202,4 +219,12 @@ class SessionsBucket(Bucket[SessionsResult], kw_only=True):
 
 
 class SessionsPage(Page[SessionsBucket], kw_only=True):
+    """In order of time."""
+
+
+class DecisionsBucket(Bucket[DecisionsResult], kw_only=True):
+    """Of one stretch of time."""
+
+
+class DecisionsPage(Page[DecisionsBucket], kw_only=True):
     """In order of time."""

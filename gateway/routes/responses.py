@@ -233,19 +233,27 @@ def route_handlers(desk: Desk) -> list[Any]:
     """With and without `/v1`."""
     both: Any = {"tags": ["Data plane"], "status_code": 200}
 
-    @get(["/v1/responses/{response_id:str}", "/responses/{response_id:str}"], **both)
+    @get(["/v1/responses/{response_id:str}", "/responses/{response_id:str}"], summary="A kept response", **both)
     async def get_response(request: AnyRequest, response_id: FromPath[str]) -> Json | Stream:
         return await desk.get(request, response_id)
 
-    @get(["/v1/responses/{response_id:str}/input_items", "/responses/{response_id:str}/input_items"], **both)
+    @get(
+        ["/v1/responses/{response_id:str}/input_items", "/responses/{response_id:str}/input_items"],
+        summary="What a response was asked",
+        **both,
+    )
     async def get_items(request: AnyRequest, response_id: FromPath[str]) -> Json:
         return await desk.items(request, response_id)
 
-    @delete(["/v1/responses/{response_id:str}", "/responses/{response_id:str}"], **both)
+    @delete(["/v1/responses/{response_id:str}", "/responses/{response_id:str}"], summary="Delete a response", **both)
     async def delete_response(request: AnyRequest, response_id: FromPath[str]) -> Json:
         return await desk.delete(request, response_id)
 
-    @post(["/v1/responses/{response_id:str}/cancel", "/responses/{response_id:str}/cancel"], **both)
+    @post(
+        ["/v1/responses/{response_id:str}/cancel", "/responses/{response_id:str}/cancel"],
+        summary="Stop a response",
+        **both,
+    )
     async def cancel_response(request: AnyRequest, response_id: FromPath[str]) -> Json:
         return await desk.cancel(request, response_id)
 

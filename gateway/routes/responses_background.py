@@ -5,7 +5,7 @@ its events are written and followed (`gateway.response_streams`), what is said i
 """
 
 import asyncio
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from typing import cast
 
 import msgspec
@@ -54,7 +54,7 @@ class Background:
         name = str(told["id"])
         if call.stream:
             self.streams.begin(call.principal, name, announced)
-        self._begin(name, call, voice)
+        self._begin(told, call, voice)
         if call.stream:
             await self._tell(name, call, send, connection)
         else:
@@ -66,8 +66,9 @@ class Background:
             task.cancel()
         self.streams.news(name)
 
-    def _begin(self, name: str, call: Call, voice: ResponsesVoice) -> None:
-        task = self._edge.tasks.spawn(self._make(name, call, voice), f"response {name}")
+    def _begin(self, told: Body, call: Call, voice: ResponsesVoice) -> None:
+        name = str(told["id"])
+        task = self._edge.tasks.spawn(self._make(told, call, voice), f"response {name}")
         self._making[name] = task
         task.add_done_callback(lambda _: self._left(name))
         self._edge.tasks.spawn(self._watch(name, task), f"watch response {name}")
@@ -86,9 +87,12 @@ class Background:
                 await send({"type": "http.response.body", "body": some, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _make(self, name: str, call: Call, voice: ResponsesVoice) -> None:
+    async def _make(self, told: Body, call: Call, voice: ResponsesVoice) -> None:
         """The answer, for whoever comes for it. Never raises but for a cancellation."""
-        last = b""
+        name, last = str(told["id"]), b""
+        if told["status"] == "queued":
+            with suppress(*UNREACHABLE):  # who polls reads `queued` for longer
+                await self._responses.begun(told)
         try:
             await self._read(name, call)
             await added(self._responses, call.principal, voice)

@@ -14,6 +14,7 @@ from gateway.dialects.conversations import ConversationChange, NewConversation, 
 from gateway.dialects.messages_shapes import Messages
 from gateway.dialects.passed import Image, Moderation, Speech
 from gateway.dialects.responses_shapes import Responses
+from gateway.routes.tokens import Detokenize, Tokenize
 from gateway.wire_shapes import Chat, Completion, Embedding
 
 Json = dict[str, object]
@@ -119,6 +120,8 @@ ROUTES: tuple[Route, ...] = (
         "post", "/v1/completions", "Text completion", "OpenAI's older text completions.", Completion, (_JSON, _EVENTS)
     ),
     Route("post", "/v1/embeddings", "Embeddings", "OpenAI's embeddings.", Embedding),
+    Route("post", "/v1/tokenize", "Tokens of a text or a chat", "vLLM's; of models that engines here run.", Tokenize),
+    Route("post", "/v1/detokenize", "Text of tokens", "vLLM's; of models that engines here run.", Detokenize),
     Route("post", "/v1/moderations", "Moderation", "Passed on to a provider that has it.", Moderation),
     Route("post", "/v1/images/generations", "Images", "Passed on to a provider that has them.", Image),
     Route(
@@ -142,6 +145,8 @@ ROUTES: tuple[Route, ...] = (
     Route("post", "/v1/batches", "Make a batch", "Runs a file of requests at low priority within a day.", Batch),
     Route("get", "/v1/models", "Models", "The names clients may ask for."),
     Route("get", "/v1/models/{name}", "One model", "One of those names; near names are listed when it is unknown."),
+    Route("get", "/", "Greeting", "Somebody is there: Anthropic's clients look before they ask."),
+    Route("get", "/api/hello", "Greeting, by its other name", "The same, where the newest of them look."),
     Route("get", "/health/live", "Alive", "200 while the process runs."),
     Route("get", "/health/ready", "Ready", "200 when everything serves; else 503 and what is still loading."),
     Route("get", "/health", "Ready, by its other name", "The same, where scripts wait for vLLM and llama.cpp."),
@@ -151,7 +156,7 @@ ROUTES: tuple[Route, ...] = (
 _EXPORTS = "/api/v1/export/"
 _FILES = ("text/csv", "application/jsonl", "application/vnd.apache.parquet", _JSON)
 _READY = ("/health/ready", "/health")
-_OPEN = ("/health/live", *_READY, "/health/upstreams", "/metrics")
+_OPEN = ("/", "/api/hello", "/health/live", *_READY, "/health/upstreams", "/metrics")
 
 
 def together(schema: Json, more: Json) -> Json:

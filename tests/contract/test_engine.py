@@ -97,6 +97,21 @@ async def test_ends_exactly_once_with_exact_usage(engine: Engine) -> None:
     assert last.timing.ttft_ms >= last.timing.queue_ms >= 0
 
 
+async def test_tokens_are_those_that_are_read(engine: Engine) -> None:
+    """Whoever cuts a prompt by them must hit the same place; where no model runs there are none to make up."""
+    request = ask(text=LONG)
+    if isinstance(engine, SimEngine):
+        with pytest.raises(InvalidRequest):
+            await engine.tokens(request)
+        return
+    ids = await engine.tokens(request)
+    assert len(ids) == await engine.count_tokens(request) > 0
+    told = await engine.spelled(await engine.tokens(request, specials=False))
+    assert told.text == "".join(told.pieces) == LONG
+    with pytest.raises(InvalidRequest):
+        await engine.spelled([10**9])
+
+
 async def test_same_seed_same_answer_alone_or_in_company(engine: Engine) -> None:
     """A cached answer stands for a fresh one only if others in the batch change nothing."""
     alone = text(await everything(engine, ask("alone")))

@@ -261,6 +261,21 @@ async def test_a_refusal_has_anthropics_shape(
         assert await gateway.entries() == []
 
 
+@pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}])
+async def test_a_conversation_held_by_the_server_is_refused_as_its_clients_know_it(
+    tmp_path: Path, thread: dict[str, Any]
+) -> None:
+    """Anthropic's tool runner sends the rest only, unless it is told so: `create` was taken, the second turn a 400."""
+    async with live(settings(tmp_path)) as gateway, client_of(gateway) as client:
+        asked: Any = {"model": "up/scripted", "max_tokens": 9, "messages": HI, "thread": thread}
+        with pytest.raises(anthropic.BadRequestError) as raised:
+            await client.beta.messages.create(**asked)
+        body: Any = raised.value.body
+        told = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+        assert (body["error"]["param"], body["error"]["details"]) == ("thread", told)
+        assert await gateway.entries() == []
+
+
 async def test_a_wrong_key_and_an_empty_budget_are_told_apart(tmp_path: Path) -> None:
     """One is mended by the operator, the other by waiting; neither is worth a retry."""
     async with live(settings(tmp_path)) as gateway:
@@ -352,7 +367,9 @@ async def test_models_are_listed_for_anthropics_client(tmp_path: Path) -> None:
         page = await client.models.list()
         assert "local/sim" in [model.id for model in page.data]
         assert page.has_more is False
-        assert (await client.models.retrieve("local/sim")).type == "model"
+        one = await client.models.retrieve("local/sim")
+        assert one.type == "model"
+        assert one.model_fields_set >= set(anthropic.types.ModelInfo.model_fields)  # null, and not left out
         headers = {"authorization": f"Bearer {gateway.key}"}
         async with gateway.client.get(gateway.url + "/v1/models", headers=headers) as response:
             assert (await response.json())["object"] == "list"

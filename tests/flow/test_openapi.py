@@ -4,6 +4,7 @@ Reduced in the ordinary run; `proof` asks every operation often and keeps what c
 """
 
 import asyncio
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,6 +75,21 @@ async def asked(home: Path, most: int, paths: tuple[str, ...] = ("",)) -> Asked:
         async with gateway.client.get(f"{gateway.url}/docs/openapi.json", headers=headers) as answer:
             document = decode(await answer.read())
         return await asyncio.to_thread(ask_all, gateway.url, document, most, paths)
+
+
+async def test_everything_described_has_a_section_and_a_title(tmp_path: Path) -> None:
+    """`/docs` had a section "Other", of six with HEAD, which every GET answers, and titles like `GetItems`."""
+    async with (
+        live(settings(tmp_path, admin_key=ADMIN)) as gateway,
+        gateway.client.get(f"{gateway.url}/docs/openapi.json") as answer,
+    ):
+        paths = decode(await answer.read())["paths"]
+    told = {(verb, path): one for path, item in paths.items() for verb, one in item.items()}
+    assert [place for place in told if place[0] == "head"] == []
+    assert [place for place, one in told.items() if not one.get("tags")] == []
+    made = [one["summary"] for one in told.values() if re.search("[a-z][A-Z]", one["summary"].replace("OpenAI", ""))]
+    assert made == []
+    assert "security" not in told["get", "/"]
 
 
 async def test_the_data_plane_keeps_to_its_description(tmp_path: Path) -> None:

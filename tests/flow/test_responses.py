@@ -243,13 +243,14 @@ async def test_a_response_is_kept_and_continued(tmp_path: Path, stream: bool) ->
 
 
 async def test_a_response_is_made_in_the_background(tmp_path: Path) -> None:
-    """The client goes away and comes back for the answer, for a refusal, or to cancel it."""
+    """The client reads when it is begun, and comes back for the answer, for a refusal, or to cancel it."""
     async with playing(tmp_path) as (script, _, client):
         script.wait = asyncio.Event()
         asked: Any = {"model": "lab/m", "background": True}
         first = await client.responses.create(**asked, input=ASKED)
         second = await client.responses.create(**asked, input="Something else?")
         assert (first.status, first.background) == ("queued", True)
+        assert (await _now(client, first.id, "queued")).status == "in_progress"
         cancelled = await client.responses.cancel(second.id)
         assert cancelled.status == "cancelled"
         script.wait.set()
@@ -282,8 +283,12 @@ async def test_a_response_in_the_background_outlives_an_outage(tmp_path: Path, m
 
 
 async def _over(client: AsyncOpenAI, response_id: str) -> Any:
+    return await _now(client, response_id, "queued", "in_progress")
+
+
+async def _now(client: AsyncOpenAI, response_id: str, *before: str) -> Any:
     async with asyncio.timeout(60):
-        while (found := await client.responses.retrieve(response_id)).status in ("queued", "in_progress"):  # noqa: ASYNC110 - clients poll
+        while (found := await client.responses.retrieve(response_id)).status in before:  # noqa: ASYNC110 - clients poll
             await asyncio.sleep(0.05)
     return found
 

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai.types.admin.organization import usage_completions_response
 
+from gateway.routes import organization_shapes as shapes
 from tests.clock import FrozenClock
 from tests.unit.control.house import House, happened, hit_row, house, request_row
 
@@ -81,6 +83,41 @@ async def test_costs_by_line_item_tell_how_much_was_used(home: House) -> None:
     assert total["amount"]["value"] == pytest.approx(0.000213)
 
 
+@pytest.mark.parametrize(
+    ("query", "requests"),
+    [
+        ("&line_items=big", 1),
+        ("&line_items=big&models=demo", 0),
+        ("&user_ids=u1", 1),
+        ("&models=demo&models=big", 4),
+        ("&batch=true", 0),
+    ],
+)
+async def test_costs_count_only_what_is_asked_for(home: House, query: str, requests: int) -> None:
+    """`line_items` was left unread: a tool that asked for one model's cost was told everybody's."""
+    found = await results(home, "costs", f"{query}&group_by=line_item")
+    assert sum(result["quantity"] for result in found) == pytest.approx(200.0 * requests)
+
+
+async def test_costs_by_user_and_source(home: House) -> None:
+    """Both are OpenAI's own groups; whatever is not of its Agents API has a word there, and is not null."""
+    found = await results(home, "costs", "&group_by=user_id,api_source")
+    assert {result["user_id"] for result in found} == {"u1", None}
+    assert {result["api_source"] for result in found} == {"unlabeled"}
+    (tokens,) = await results(home, "usage/completions", "&group_by=api_source")
+    assert tokens["api_source"] == "unlabeled"
+
+
+@pytest.mark.parametrize("made", shapes.Grouped.__subclasses__(), ids=lambda shape: shape.__name__)
+def test_every_field_that_openais_client_knows_is_told(made: Any) -> None:
+    """A field that is left out reads as an old server; null says that nobody counts it here."""
+    name = made().object if made is not shapes.CostResult else "organization.costs.result"
+    types = [getattr(usage_completions_response, each) for each in dir(usage_completions_response)]
+    models = [each for each in types if hasattr(each, "model_fields") and "object" in each.model_fields]
+    (theirs,) = [each for each in models if name in str(each.model_fields["object"].annotation)]
+    assert set(theirs.model_fields) <= {*made.__struct_fields__}
+
+
 async def test_tokens_are_told_by_class(home: House) -> None:
     """The classes of the prompt add up to it."""
     (found,) = await results(home, "usage/completions", "&models=big")
@@ -134,7 +171,7 @@ async def test_a_transcription_counted_in_tokens_tells_no_seconds(home: House, c
     assert (found["seconds"], found["num_model_requests"]) == (None, 1)
 
 
-@pytest.mark.parametrize("kind", ["vector_stores", "code_interpreter_sessions"])
+@pytest.mark.parametrize("kind", ["vector_stores", "code_interpreter_sessions", "decisions"])
 async def test_what_does_not_exist_here_is_an_empty_report(home: House, kind: str) -> None:
     """A tool that walks through every report must not stop at the ones we have nothing for."""
     assert await results(home, f"usage/{kind}") == []

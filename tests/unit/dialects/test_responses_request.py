@@ -76,6 +76,8 @@ def test_settings_by_their_other_names() -> None:
         reasoning={"effort": "low"},
         text={"format": schema, "verbosity": "low"},
         top_logprobs=2,
+        prompt_cache_retention="24h",
+        prompt_cache_options={"mode": "explicit"},
         parallel_tool_calls=False,
         tools=[LOOK],
         tool_choice={"type": "function", "name": "look"},
@@ -85,6 +87,7 @@ def test_settings_by_their_other_names() -> None:
     assert told["verbosity"] == "low"
     assert told["response_format"]["json_schema"] == {"name": "n", "schema": {"type": "object"}, "strict": True}
     assert (told["logprobs"], told["top_logprobs"]) == (True, 2)
+    assert (told["prompt_cache_retention"], told["prompt_cache_options"]) == ("24h", {"mode": "explicit"})
     assert told["parallel_tool_calls"] is False
     assert told["tool_choice"] == {"type": "function", "function": {"name": "look"}}
     assert told["tools"] == [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
@@ -137,6 +140,9 @@ def test_what_has_no_effect_is_named() -> None:
     """A client must be able to see what of its request did not count."""
     found = translate({**BASE, "store": True, "include": ["reasoning.encrypted_content"], "max_tool_calls": 3})
     assert set(found.ignored) == {"store", "include=reasoning.encrypted_content", "max_tool_calls"}
+    options = {"include_obfuscation": True}
+    assert translate({**BASE, "stream_options": options}).ignored == ("stream_options.include_obfuscation",)
+    assert translate({**BASE, "stream_options": {"include_obfuscation": False}}).ignored == ()
     assert translate({**BASE, "store": False, "client_metadata": {"a": "b"}}).ignored == ()
 
 
@@ -211,6 +217,7 @@ NEEDS: list[tuple[dict[str, Any], str]] = [
         "input[0].content[0].file_url",
     ),
     ({"input": [{"type": "compaction", "encrypted_content": "gAAAAABo"}]}, "input[0].encrypted_content"),
+    ({"moderation": {"model": "omni-moderation-latest"}}, "moderation"),
     ({"tools": [_HOSTED]}, "tools[0].type"),
     ({"tools": [_HOSTED], "tool_choice": "required"}, "tools[0].type"),
     ({"tools": [LOOK, _HOSTED], "tool_choice": {"type": "code_interpreter"}}, "tool_choice.type"),

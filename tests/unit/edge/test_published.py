@@ -22,13 +22,14 @@ class Difference(NamedTuple):
 STREAMED, FORM = {"stream"}, {"file"}
 # The two small operations of a dialect are described as its main one, and know what has no meaning there.
 COMPACT = {
-    "background", "conversation", "include", "max_output_tokens", "metadata", "parallel_tool_calls", "prompt",
-    "reasoning", "safety_identifier", "store", "stream", "temperature", "text", "tool_choice", "tools", "top_logprobs",
-    "top_p", "truncation", "user",
+    "background", "conversation", "include", "max_output_tokens", "metadata", "moderation", "parallel_tool_calls",
+    "prompt", "reasoning", "safety_identifier", "store", "stream", "temperature", "text", "tool_choice", "tools",
+    "top_logprobs", "top_p", "truncation", "user",
 }  # fmt: skip
 COUNT = {
-    "background", "include", "max_output_tokens", "metadata", "prompt", "prompt_cache_key", "safety_identifier",
-    "service_tier", "store", "stream", "temperature", "top_logprobs", "top_p", "user",
+    "background", "include", "max_output_tokens", "metadata", "moderation", "prompt", "prompt_cache_key",
+    "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "stream",
+    "temperature", "top_logprobs", "top_p", "user",
 }  # fmt: skip
 SAMPLED = {"output_format", "stream", "temperature", "top_k", "top_p"}  # told apart from others by the newest models
 WANTED = {

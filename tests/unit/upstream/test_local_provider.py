@@ -94,6 +94,7 @@ REFUSED: list[tuple[str, object]] = [
     ("audio", {"voice": "alloy", "format": "mp3"}),
     ("prediction", {"type": "content", "content": 5}),
     ("web_search_options", {}),
+    ("moderation", {"model": "omni-moderation-latest"}),
     ("best_of", 3),
 ]
 
@@ -184,6 +185,9 @@ def test_unknown_fields_are_named_and_nothing_else() -> None:
     assert ignored_fields({**ASK, "verbosity": "low", "reasoning_effort": "high"}) == ["reasoning_effort", "verbosity"]
     kwargs = {"enable_thinking": False, "thinking_budget": 5}
     assert ignored_fields({**ASK, "chat_template_kwargs": kwargs}) == ["chat_template_kwargs.thinking_budget"]
+    options |= {"include_obfuscation": True}
+    assert ignored_fields({**ASK, "stream_options": options}) == ["stream_options.include_obfuscation"]
+    options |= {"include_obfuscation": False}
     options["continuous_usage_stats"] = True
     assert ignored_fields({**ASK, "stream_options": options}) == []
 
