@@ -124,7 +124,7 @@ def _openai_csv(lines: Iterator[tuple[int, dict[str, str]]]) -> Iterator[Invoice
             yield InvoiceLine(day=_day(number, day), model="")  # a day without costs
             continue
         _require_usd(number, row.get("amount_currency", "usd"))
-        yield _line(number, day, _item(number, row.get("line_item", "")), row["amount_value"])
+        yield _openai_line(number, day, row.get("line_item", ""), row["amount_value"])
 
 
 def _openai_json(content: bytes) -> Iterator[InvoiceLine]:
@@ -139,7 +139,7 @@ def _openai_json(content: bytes) -> Iterator[InvoiceLine]:
             yield InvoiceLine(day=_day(number, str(bucket.start_time)), model="")
         for result in bucket.results:
             _require_usd(number, result.amount.currency)
-            yield _line(number, str(bucket.start_time), _item(number, result.line_item or ""), str(result.amount.value))
+            yield _openai_line(number, str(bucket.start_time), result.line_item or "", str(result.amount.value))
 
 
 def _anthropic(lines: Iterator[tuple[int, dict[str, str]]], names: set[str]) -> Iterator[InvoiceLine]:
@@ -169,10 +169,20 @@ def _anthropic(lines: Iterator[tuple[int, dict[str, str]]], names: set[str]) -> 
         yield InvoiceLine(day=_day(number, row["usage_date_utc"]), model=model, usage=usage)
 
 
+def _openai_line(number: int, day: str, item: str, amount: str) -> InvoiceLine:
+    """Nothing was billed for what has no line item and cost nothing: our own costs have hits and refusals so."""
+    if not item.strip() and not _amount(number, amount):
+        return InvoiceLine(day=_day(number, day), model="")
+    return _line(number, day, _item(number, item), amount)
+
+
 def _item(number: int, text: str) -> str:
     """`gpt-4o-2024-08-06, input` is of the model `gpt-4o-2024-08-06`."""
     if not text.strip():
-        raise ValueError(f"line {number} names no model: the export has to be grouped by line item")
+        raise ValueError(
+            f"line {number} has no line item, so it names no model: make the export grouped by line item "
+            "(`/v1/organization/costs?group_by=line_item`, here as at OpenAI)"
+        )
     return text.rpartition(",")[0].strip() or text.strip()
 
 

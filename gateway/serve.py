@@ -22,13 +22,12 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from gateway import serve_banner
-from gateway.firstrun import ensure_admin_key, installation_secret
+from gateway import serve_banner, serve_home
 from gateway.log_lines import LOG_FORM, spoken
 from gateway.serve_child import Child, Plan, how_it_ended, module_command, spawn
 from gateway.serve_engines import engine_plans
 from gateway.serve_hearing import Hearing
-from gateway.serve_home import CannotServe, forget_gauges, fresh_folder, listen, lock, prepare, take_first_key, writing
+from gateway.serve_home import CannotServe, forget_gauges, fresh_folder, listen, lock, prepare, take_first_key
 from gateway.serve_rolling import Rolling
 from gateway.settings import Settings, environment, load
 
@@ -100,22 +99,14 @@ def _set_up(config: Path | None, chosen: dict[str, Any]) -> Started:
     run_folder = prepare(settings)
     held = lock(settings.home, patience=_PATIENCE)
     sockets = listen(settings.server.host, settings.server.port)
-    _write_port(run_folder / "port", sockets[0].getsockname()[1])
-    installation_secret(settings)
-    return Started(settings, _found(config), sockets, held, ensure_admin_key(settings).key, os.pipe())
+    serve_home.leave_port(run_folder / "port", sockets[0].getsockname()[1])
+    return Started(settings, _found(config), sockets, held, serve_home.make_keys(settings), os.pipe())
 
 
 def _found(config: Path | None) -> Path | None:
     """The file that was read. One that was there and is gone later is a mistake, not a wish for no settings at all."""
     usual = Path("nearhit.yaml")
     return usual if config is None and usual.exists() else config
-
-
-def _write_port(path: Path, port: int) -> None:
-    draft = path.with_suffix(".new")
-    with writing(path.parent):
-        draft.write_text(f"{port}\n", "ascii")
-        draft.replace(path)
 
 
 def plans_for(started: Started, chosen: dict[str, Any]) -> list[Plan]:

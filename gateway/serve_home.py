@@ -7,11 +7,13 @@ import fcntl
 import os
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
+from gateway.firstrun import ensure_admin_key, installation_secret
 from gateway.settings import Settings
 
 _BACKLOG = 2_048
@@ -29,7 +31,24 @@ def writing(home: Path) -> Generator[None, None, None]:
     try:
         yield
     except OSError as error:
-        raise CannotServe(f"cannot write to {home}: {error.strerror}. Set NEARHIT_HOME to another folder.") from error
+        mend = "Set NEARHIT_HOME to another folder."
+        if isinstance(error, PermissionError) and error.filename:
+            mend = _whose(Path(str(error.filename)), home) or mend
+        raise CannotServe(f"cannot write to {home}: {error.strerror}. {mend}") from error
+
+
+def _whose(path: Path, home: Path) -> str:
+    """What stands in the way of this process, and the mend: a folder that another user began, as under sudo."""
+    for one in (path, *path.parents):
+        try:
+            state = one.stat()
+        except OSError:
+            continue
+        mode = f"{stat.S_IMODE(state.st_mode):04o}"
+        words = f"{one} is of user {state.st_uid} (mode {mode}), this process of user {os.geteuid()}"
+        mend = "chown it, or set" if one == home or home in one.parents else "set"
+        return f"{words}: {mend} NEARHIT_HOME to another folder."
+    return ""
 
 
 def strange_names(engines: Iterable[str]) -> list[str]:
@@ -58,7 +77,8 @@ def lock(home: Path, *, patience: float = 0.0) -> int:
     A gateway that was killed leaves workers that finish and then let go: `patience` seconds are waited for those.
     Raises CannotServe.
     """
-    descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    with writing(home):
+        descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     until = time.monotonic() + patience
     while True:
         try:
@@ -76,6 +96,24 @@ def lock(home: Path, *, patience: float = 0.0) -> int:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
+
+
+def leave_port(path: Path, port: int) -> None:
+    """For commands that look for this gateway. Raises CannotServe."""
+    draft = path.with_suffix(".new")
+    with writing(path.parent):
+        draft.write_text(f"{port}\n", "ascii")
+        draft.replace(path)
+
+
+def make_keys(settings: Settings) -> str | None:
+    """The secret and the administrator's key, where they are not there yet; answers that key if it was made now.
+
+    Raises CannotServe, and ValueError for a secret that is lost or too short.
+    """
+    with writing(settings.home):
+        installation_secret(settings)
+        return ensure_admin_key(settings).key
 
 
 def is_held(home: Path) -> bool:

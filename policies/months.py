@@ -20,7 +20,7 @@ from policies.money import usd
 _NAME = re.compile(r"(\d{4})-(0[1-9]|1[0-2])", re.ASCII)
 _DAY = 86_400
 
-BlockerKind = Literal["running", "nothing", "earlier", "process", "lost", "lease", "conflict"]
+BlockerKind = Literal["running", "nothing", "earlier", "process", "lost", "lease", "conflict", "pruned"]
 
 
 class Blocker(Struct, frozen=True, kw_only=True):
@@ -45,6 +45,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     """What is known when somebody wants to close a month. `leased_nano`: still set aside in its ended windows.
 
     `first`: admission of the ledger's first entry, None where there is none or months have been closed already.
+    `kept_from`: the instant from which on usage is kept; 0 where nothing of it has gone.
     """
 
     processes: Sequence[Process] = ()
@@ -53,6 +54,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     leased_nano: int = 0
     conflicts: int = 0
     first: float | None = None
+    kept_from: float = 0.0
 
 
 def span(month: str) -> Period:
@@ -110,11 +112,23 @@ def blockers(month: str, standing: Standing, now: float, lost_after: float) -> l
     if standing.conflicts:
         words = f"{standing.conflicts} entries of this month contradict another one of the same attempt"
         found.append(Blocker(kind="conflict", text=words))
+    if its.start < standing.kept_from:
+        found.append(pruned(month, standing.kept_from))
     if standing.first is not None and its.end <= standing.first:
         # A mistyped year: nobody could open it again, and every month from there on would be listed for good.
         words = f"{month} has nothing to close: the first entry of the ledger is of {month_of(standing.first)}"
         found.append(Blocker(kind="nothing", text=words, forcible=False))
     return found
+
+
+def pruned(month: str, kept_from: float) -> Blocker:
+    """What was spent is exact for good; what requests without a charge were is known as long as usage is kept."""
+    day = datetime.fromtimestamp(kept_from, UTC).strftime("%Y-%m-%d")
+    words = (
+        f"usage is kept since {day} (`retention.days`), so what the cache saved in {month} is not known any more, and "
+        "shared costs can be split by the attempts of the ledger only"
+    )
+    return Blocker(kind="pruned", text=words)
 
 
 def _of_process(process: Process, its: Period, now: float, lost_after: float) -> Blocker | None:

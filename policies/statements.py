@@ -47,12 +47,14 @@ class Facts(Struct, frozen=True, kw_only=True):
     """What a statement needs beside the lines of its month. `by`: how fine those are.
 
     `nobody`: those of no team pay a part of what is shared; `named`: so do teams that did nothing and are only named by
-    some shared cost. Both as in months that were closed before 2026-11-26.
+    some shared cost. Both as in months that were closed before 2026-11-26. `pruned`: usage of the month was not kept
+    any more, so `teams` have nothing but the attempts that the ledger has of them.
     """
 
     by: Literal["user", "key", "model"] = "user"
     nobody: bool = True
     named: bool = True
+    pruned: bool = False
     teams: list[TeamFacts] = []
     shared: list[Shared] = []
 

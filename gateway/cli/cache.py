@@ -22,7 +22,7 @@ def stats_cache(*, days: float = 7.0, options: ReadOptions = ReadOptions()) -> N
     Parameters
     ----------
     days
-        Over how many days money is counted.
+        Over how many days look-ups and money are counted.
     """
     with control(settings_of(options)) as gateway:
         found = gateway.ask("GET", "/api/v1/cache/stats", params={"days": days})
@@ -32,8 +32,10 @@ def stats_cache(*, days: float = 7.0, options: ReadOptions = ReadOptions()) -> N
     rows = [*found["data"], {**found["total"], "team": "total"}]
     budgets = f"{share(found['max_error_rate'])} of requests, {share(found['max_wrong_hit_rate'])} of hits"
     show.line(f"mode {found['mode']}, policy {found['policy']}; wrong answers allowed: {budgets}\n")
-    columns = ("team", "project", "model", "kept", "look-ups", "exact", "semantic", "hit rate", "wrong hits (95 %)", "")
-    show.table(columns, [_hits(row) for row in rows], right=columns[3:8])
+    show.line(f"look-ups since {found['since']}")
+    columns = ("team", "project", "model", "kept", "look-ups", "exact", "semantic", "shared", "hit rate")
+    columns = (*columns, "wrong hits (95 %)", "")
+    show.table(columns, [_hits(row) for row in rows], right=columns[3:9])
     columns = ("team", "project", "model", "audited", "wrong", "undecided", "explored", "same", "reported wrong")
     columns = (*columns, "confirmed", "aliases", "quarantined", "judge errs")
     show.line("\nmeasured, since the store was first filled")
@@ -59,7 +61,7 @@ def _names(row: dict[str, Any]) -> list[str]:
 
 
 def _hits(row: dict[str, Any]) -> list[str]:
-    counts = [str(row[name]) for name in ("lookups", "hits_exact", "hits_semantic")]
+    counts = [str(row[name]) for name in ("lookups", "hits_exact", "hits_semantic", "hits_shared")]
     counts.insert(0, "?" if row["entries"] is None else str(row["entries"]))
     braked = "BRAKED: serves nothing by meaning" if row["braked"] else ""
     return [*_names(row), *counts, show.percent(row["hit_rate"]), _wrong(row), braked]

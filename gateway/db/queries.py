@@ -18,6 +18,7 @@ from sqlalchemy import Row, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway.db.kept import kept_from
 from gateway.db.listing import EVER, PAGE, Wanted, newest, page
 from gateway.db.models import (
     BudgetAlert,
@@ -107,8 +108,7 @@ class Queries:
 
     async def require_kept(self, start: float) -> None:
         """Raises Pruned where even sums of days went that lay after `start`: what is left is less than was spent."""
-        async with self._database.read() as connection:
-            since = int(await connection.scalar(select(Setting.value).where(Setting.name == BLOCKS_FROM)) or 0)
+        since = await kept_from(self._database)
         if start < since:
             raise Pruned(f"Sums of days are kept since {_day(since)}. Statements and FOCUS tell what was spent before.")
 

@@ -17,6 +17,7 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway.db.kept import kept_from, kept_since
 from gateway.db.models import (
     Boot,
     BudgetWindow,
@@ -32,9 +33,9 @@ from gateway.db.session import Also, Database, nothing
 from gateway.ledger.balances import CHUNK, chunks
 from gateway.ledger.grouping import TooMany
 from gateway.ledger.late import last_closed, take_turn
-from gateway.ledger.lines import START, Level, Line, Totals, digest, lines_of, totals
+from gateway.ledger.lines import START, Level, Line, Totals, attempts, digest, lines_of, totals
 from gateway.ledger.sum_upgrade import mend
-from policies.months import Blocker, Process, Standing, blockers, following, month_of, span
+from policies.months import Blocker, Process, Standing, blockers, following, month_of, pruned, span
 from policies.statements import Facts, Shared, TeamFacts
 
 _LOST_SECONDS = 60.0
@@ -108,7 +109,10 @@ class Months:
             pass
         lines, by = await self._add_up(month)
         await mend(self._database)  # what is sealed of usage stays, also if an older process wrote late
-        facts = to_builtins(structs.replace(await facts_of(self._database, month), by=by))
+        known = await facts_of(self._database, month, lines)
+        if known.pruned and reason is None:  # just now: nothing had gone when it was looked for what keeps it open
+            raise NotClosable([pruned(month, await kept_from(self._database))])
+        facts = to_builtins(structs.replace(known, by=by))
         for place, some in enumerate(chunks(lines)):
             await self._database.transact(_write, month, begun, some, place)
         made_of = await asyncio.to_thread(digest, begun.previous, month, lines, facts)
@@ -145,8 +149,11 @@ async def stored_lines(connection: AsyncConnection, month: str, team: str | None
     return await asyncio.to_thread(lambda: [Line(*row) for row in rows])
 
 
-async def facts_of(database: Database, month: str) -> Facts:
-    """What statements need beside the lines, as it is now."""
+async def facts_of(database: Database, month: str, lines: Sequence[Line]) -> Facts:
+    """What statements need beside the lines, as it is now.
+
+    Of a month whose usage is not kept whole any more that is what the lines say of attempts; half of it is no fact.
+    """
     its = span(month)
     teams = [
         TeamFacts(
@@ -163,7 +170,10 @@ async def facts_of(database: Database, month: str) -> Facts:
     ]
     async with database.read() as connection:
         shared = await shared_costs(connection, month)
-    return Facts(teams=sorted(teams, key=lambda team: team.team), shared=shared, nobody=False, named=False)
+        gone = its.start < await kept_since(connection)  # after it was read: what goes is put on record before it goes
+    if gone:
+        teams = [TeamFacts(team, requests=count) for team, count in attempts(lines).items()]
+    return Facts(teams=sorted(teams, key=lambda team: team.team), shared=shared, nobody=False, named=False, pruned=gone)
 
 
 async def shared_costs(connection: AsyncConnection, month: str) -> list[Shared]:
@@ -202,6 +212,7 @@ async def _standing(connection: AsyncConnection, month: str) -> Standing:
         leased_nano=int(amount),
         conflicts=int(await connection.scalar(conflicts) or 0),
         first=None if await seals(connection) else await connection.scalar(select(func.min(Entry.admitted))),
+        kept_from=await kept_since(connection),
     )
 
 

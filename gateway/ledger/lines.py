@@ -5,6 +5,7 @@ Knows: how groups of entries become lines, their order, the digest over them. Do
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -113,6 +114,15 @@ def totals(lines: Iterable[Line]) -> Totals:
         estimated += line.estimated_nano
         adjustments += line.amount_nano if line.kind == "adjustment" else 0
     return Totals(entries, amount, estimated, adjustments)
+
+
+def attempts(lines: Iterable[Line]) -> Counter[str]:
+    """How many attempts of the month itself each team has; a correction is none."""
+    found: Counter[str] = Counter()
+    for line in lines:
+        if line.kind == "own":
+            found[line.team] += 0 if line.meter == ADJUSTMENT else line.entries
+    return found
 
 
 def digest(previous: str, month: str, lines: Iterable[Line], facts: dict[str, Any]) -> str:

@@ -64,10 +64,14 @@ class TeamStatement(Struct, frozen=True):
 
 
 class Statement(Struct, frozen=True):
-    """Everything finance needs of a month. The bills of all teams add up to the ledger's sum and the shared costs."""
+    """Everything finance needs of a month. The bills of all teams add up to the ledger's sum and the shared costs.
+
+    `pruned`: its usage is, or was when it was closed, not kept whole any more, so the facts of bills tell no savings.
+    """
 
     month: Month
     teams: list[TeamStatement]
+    pruned: bool = False
 
 
 async def months(database: Database, now: float, team: str | None = None) -> list[Month]:
@@ -104,8 +108,8 @@ async def statement(database: Database, name: str, now: float, team: str | None 
         lines = await (stored_lines(connection, name) if closed else lines_of(connection, name, "model"))
         kept = await connection.scalar(select(MonthSeal.facts).where(MonthSeal.month == name))
         its = Month(name, _state(name, seal, now), seal, totals(line for line in lines if team in (None, line.team)))
-    facts = await facts_of(database, name) if kept is None else convert(kept, Facts)
-    return Statement(its, await asyncio.to_thread(_of_teams, lines, facts, team))
+    facts = await facts_of(database, name, lines) if kept is None else convert(kept, Facts)
+    return Statement(its, await asyncio.to_thread(_of_teams, lines, facts, team), facts.pruned)
 
 
 def _of_teams(lines: list[Line], facts: Facts, team: str | None) -> list[TeamStatement]:

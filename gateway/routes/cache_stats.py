@@ -5,7 +5,7 @@ name. Does not know: how an answer is found, judged or learned about, pages.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -29,7 +29,8 @@ from policies.tuning import wilson, within_reach
 Key = tuple[str, str, str]
 DAYS = 7.0
 _MOST_SHADOWED = 5_000
-_COUNTED = ("lookups", "hits_exact", "hits_semantic")
+_HITS = ("hits_exact", "hits_semantic", "hits_shared")
+_MARKS = {"hit-exact": "hits_exact", "hit-semantic": "hits_semantic", "shared": "hits_shared", "miss": None}
 
 
 class Measured(Struct, kw_only=True):
@@ -78,8 +79,9 @@ class MoneyView(Struct, kw_only=True):
 
 
 class ScopeView(Struct, kw_only=True):
-    """One tenant's model. Look-ups, hits and misses since this process started; `entries` is what the store holds now,
-    null while it does not answer.
+    """One tenant's model. Look-ups and hits of all workers since `since`; `hits_shared` were given the answer of an
+    identical request under way. `kept`, and `misses` by reason, are those of one process since it started, the one that
+    answers this. `entries` is what the store holds now, null while it does not answer.
 
     `max_wrong_hit_rate` is the budget that `wrong_hits` is held against; `braked`: serving by meaning is stopped
     because the budget was proved broken.
@@ -92,6 +94,7 @@ class ScopeView(Struct, kw_only=True):
     lookups: int
     hits_exact: int
     hits_semantic: int
+    hits_shared: int
     hit_rate: float | None
     kept: int
     misses: dict[str, int]
@@ -103,7 +106,9 @@ class ScopeView(Struct, kw_only=True):
 
 
 class StatsAnswer(Struct, kw_only=True):
-    """`mode` and both budgets as configured; one row per tenant and model. `since`: from when money is counted."""
+    """`mode` and both budgets as configured; one row per tenant and model. `since`: from when money and look-ups are
+    counted.
+    """
 
     mode: str
     policy: str
@@ -127,6 +132,27 @@ class Worth(Struct):
     def add(self, other: "Worth") -> None:
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Looked(Struct):
+    """How often the cache was asked about one group, and how often it had an answer."""
+
+    lookups: int = 0
+    hits_exact: int = 0
+    hits_semantic: int = 0
+    hits_shared: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        return _share(self.hits_exact + self.hits_semantic + self.hits_shared, self.lookups)
+
+    def count(self, mark: str, requests: int) -> None:
+        """Requests the cache was not asked about, or only told to forget what it had, were no look-ups."""
+        if mark not in _MARKS:
+            return
+        self.lookups += requests
+        if (name := _MARKS[mark]) is not None:
+            setattr(self, name, getattr(self, name) + requests)
 
 
 class Names:
@@ -153,20 +179,26 @@ def interval(wrong: int, judged: int) -> Measured:
 
 async def statistics(services: Services, principal: Principal, days: float = DAYS) -> StatsAnswer:
     """What the caller may see of every tenant and model, and the sum."""
+    await services.ledger.catch_up()
     since = since_of(services, days)
     names = Names(services.settings)
     people = await _people(services, names)
     worth = await _worth(services, principal, since, names)
-    known = [Group(*key) for key in {**worth, **people}]
+    looked = await _looked(services, principal, since, names)
+    known = [Group(*key) for key in {**worth, **looked, **people}]
     groups = await services.cache.stats(known) if services.cache is not None else []
+    if services.cache is not None:
+        groups += _elsewhere(groups, looked)
     chosen = services.settings.cache
+    allowed = chosen.max_wrong_hit_rate
     rows: list[ScopeView] = []
     trusts: list[Trust] = []
     told: list[bool] = []
     for group in groups:
         if within(principal, group.team):
             key = (group.team, group.project, group.model)
-            rows.append(_scope_view(group, people.get(key, []), worth.get(key, Worth()), chosen.max_wrong_hit_rate))
+            asked = looked.get(key, Looked())
+            rows.append(_scope_view(group, people.get(key, []), worth.get(key, Worth()), asked, allowed))
             told += people.get(key, [])
             trusts += [] if group.trust is None else [group.trust]
     wrong_hits = _measured(pooled(trusts, chosen.max_wrong_hit_rate), told)
@@ -181,11 +213,34 @@ async def statistics(services: Services, principal: Principal, days: float = DAY
     )
 
 
+def _elsewhere(groups: Sequence[ScopeStats], looked: Mapping[Key, Looked]) -> list[ScopeStats]:
+    """Those that only other processes, or this one before it was started anew, were asked for, and hold nothing."""
+    here = {(group.team, group.project, group.model) for group in groups}
+    entries = None if any(group.entries is None for group in groups) else 0
+    return [
+        ScopeStats(team=team, project=project, model=model, entries=entries)
+        for (team, project, model), found in sorted(looked.items())
+        if found.lookups and (team, project, model) not in here
+    ]
+
+
 async def _people(services: Services, names: Names) -> dict[Key, list[bool]]:
     """Whether each hit that a person judged was wrong."""
     found: dict[Key, list[bool]] = defaultdict(list)
     for said in (await verdicts(services.database)).values():
         found[names.key(said.team, said.project, said.model)].append(said.wrong)
+    return found
+
+
+async def _looked(services: Services, principal: Principal, since: float, names: Names) -> dict[Key, Looked]:
+    """Of the requests' sums: those know every worker and host, and no restart."""
+    found: dict[Key, Looked] = defaultdict(Looked)
+    asked = ["team", "project", "model", "cache"]
+    queries, until = Queries(services.database), services.now() + 1
+    measures = ("requests", "cost_nano")  # the dearest groups come first
+    for row in await queries.usage(asked, since, until, reach(principal), latencies=False, measures=measures):
+        key = names.key(row.group["team"], row.group["project"], row.group["model"])
+        found[key].count(row.group["cache"], row.requests)
     return found
 
 
@@ -225,16 +280,17 @@ def _shadowed(missed: list[Decision], requests: int, budget: Budget, *, watching
     return len(decided), sum(decided)
 
 
-def _scope_view(group: ScopeStats, told: list[bool], worth: Worth, budget: float) -> ScopeView:
+def _scope_view(group: ScopeStats, told: list[bool], worth: Worth, looked: Looked, budget: float) -> ScopeView:
     return ScopeView(
         team=group.team,
         project=group.project,
         model=group.model,
         entries=group.entries,
-        lookups=group.lookups,
-        hits_exact=group.hits_exact,
-        hits_semantic=group.hits_semantic,
-        hit_rate=_share(group.hits_exact + group.hits_semantic, group.lookups),
+        lookups=looked.lookups,
+        hits_exact=looked.hits_exact,
+        hits_semantic=looked.hits_semantic,
+        hits_shared=looked.hits_shared,
+        hit_rate=looked.rate,
         kept=group.kept,
         misses=group.misses,
         wrong_hits=_measured(group.trust, told),
@@ -295,16 +351,17 @@ def _total(rows: list[ScopeView], worth: Iterable[Worth], wrong_hits: Measured, 
     for one in worth:
         money.add(one)
     kept = [row.entries for row in rows]
-    lookups, exact, semantic = (sum(getattr(row, name) for row in rows) for name in _COUNTED)
+    looked = Looked(**{name: sum(getattr(row, name) for row in rows) for name in ("lookups", *_HITS)})
     return ScopeView(
         team="",
         project="",
         model="",
         entries=None if any(held is None for held in kept) else sum(held or 0 for held in kept),
-        lookups=lookups,
-        hits_exact=exact,
-        hits_semantic=semantic,
-        hit_rate=_share(exact + semantic, lookups),
+        lookups=looked.lookups,
+        hits_exact=looked.hits_exact,
+        hits_semantic=looked.hits_semantic,
+        hits_shared=looked.hits_shared,
+        hit_rate=looked.rate,
         kept=sum(row.kept for row in rows),
         misses=dict(misses),
         wrong_hits=wrong_hits,

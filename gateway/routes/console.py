@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from gateway.auth import ROLES, may
 from gateway.call import Role
+from gateway.db.kept import kept_from
 from gateway.db.queries import Queries
 from gateway.db.rows import RequestDetail, UsageRow
 from gateway.errors import GatewayError
@@ -23,7 +24,7 @@ from gateway.routes.cache_admin import FeedbackWanted, judge
 from gateway.routes.charged_price import price_view
 from gateway.routes.requests import answer, detail
 from gateway.routes.requests_view import FIELDS, Chosen, read_chosen
-from gateway.routes.usage import month_start, reach
+from gateway.routes.usage import left_out, month_start, reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router
 from gateway.web.pages import HEADERS
 from gateway.web.waterfall import waterfall
@@ -239,6 +240,7 @@ async def _keys_page(
         status=400 if problem else 200,
         keys=[_key_line(row, now) for row in rows],
         teams=await _teams(visitor, rows),
+        left_out=left_out(month_start(now), await kept_from(visitor.services.database)),
         fresh=fresh,
         problem=problem,
         notice=notice,

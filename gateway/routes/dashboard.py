@@ -14,12 +14,13 @@ from msgspec import Struct
 
 from gateway.audit import Change, noted, said_by
 from gateway.auth import may
+from gateway.db.kept import kept_from
 from gateway.db.queries import Queries
 from gateway.db.rows import UsageRow
 from gateway.errors import Overloaded, Unauthorized
 from gateway.routes.access import AnyRequest, peer, services_of
 from gateway.routes.budgets import visible
-from gateway.routes.usage import Span, month_start, reach, since_of
+from gateway.routes.usage import Span, left_out, month_start, reach, since_of
 from gateway.routes.visitor import (
     Visitor,
     VisitorDep,
@@ -101,7 +102,7 @@ async def overview(visitor: VisitorDep, period: ChosenPeriod = "month") -> Respo
         "overview.html",
         period=period,
         periods=PERIODS,
-        period_words=_WORDS[period],
+        period_words=_WORDS[period] + left_out(span.start, await kept_from(services.database)),
         hourly=span.end - span.start <= _SHORT,
         total=numbers.total,
         first=numbers.first,

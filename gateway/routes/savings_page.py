@@ -7,6 +7,7 @@ from litestar import Response, get
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
+from gateway.db.kept import kept_from
 from gateway.db.queries import Queries
 from gateway.db.rows import UsageRow
 from gateway.routes.cache_stats import statistics
@@ -118,8 +119,10 @@ def _saved(groups: list[UsageRow], source: str) -> int:
 async def _seen(visitor: Visitor) -> tuple[View, Savings]:
     await visitor.services.ledger.catch_up()
     asked = {str(name): str(value) for name, value in visitor.request.query_params.items()}
-    view = read_view({name: asked[name] for name in ("from", "to", "zone") if name in asked}, visitor.services.now())
-    return view, await savings(Queries(visitor.services.database), view, reach(visitor.principal))
+    asked = {name: asked[name] for name in ("from", "to", "zone") if name in asked}
+    database = visitor.services.database
+    view = read_view(asked, visitor.services.now(), await kept_from(database))
+    return view, await savings(Queries(database), view, reach(visitor.principal))
 
 
 @get("/savings", opt={"role": "viewer"})
@@ -132,7 +135,7 @@ async def savings_page(visitor: VisitorDep) -> Response[bytes]:
         view=view,
         found=found,
         sources=[name for _, name, _ in _SOURCES],
-        presets=presets(view, visitor.services.now()),
+        presets=presets(view, visitor.services.now(), await kept_from(visitor.services.database)),
         wrong=told.total.wrong_hits,
         allowed=visitor.services.settings.cache.max_wrong_hit_rate,
     )

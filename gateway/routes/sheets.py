@@ -64,7 +64,8 @@ def _number(name: str, value: Cell) -> Cell:
 
 
 async def _cache(visitor: Visitor) -> Response[bytes]:
-    columns = ["team", "project", "model", "entries", "lookups", "hits_exact", "hits_semantic", "hit_rate", "kept"]
+    columns = ["team", "project", "model", "entries", "lookups", "hits_exact", "hits_semantic"]
+    columns += ["hits_shared", "hit_rate", "kept"]
     found = (await statistics(visitor.services, visitor.principal)).data
     return spreadsheet(columns, [[getattr(row, name) for name in columns] for row in found], "cache")
 

@@ -11,11 +11,12 @@ from litestar import Response, get
 from litestar.types import ControllerRouterHandler
 
 from gateway.auth import ORG_WIDE, may
+from gateway.db.kept import kept_from
 from gateway.db.queries import Queries
 from gateway.db.tag_names import tag_names
 from gateway.errors import InvalidRequest
 from gateway.routes.requests_view import listed
-from gateway.routes.spend_view import DIMENSIONS, Spending, View, read_view, spending
+from gateway.routes.spend_view import DIMENSIONS, Spending, View, first_kept, read_view, spending
 from gateway.routes.usage import reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
 from gateway.web.sheet import Cell
@@ -28,7 +29,8 @@ async def _seen(visitor: Visitor) -> tuple[View, Spending]:
     """The view that was asked for, within the reader's own team."""
     services = visitor.services
     await services.ledger.catch_up()
-    view = read_view({str(name): str(value) for name, value in visitor.request.query_params.items()}, services.now())
+    asked = {str(name): str(value) for name, value in visitor.request.query_params.items()}
+    view = read_view(asked, services.now(), await kept_from(services.database))
     mine = reach(visitor.principal)
     if "team" in mine and view.where.get("team", mine["team"]) != mine["team"]:
         raise InvalidRequest("Your key sees its own team's spending only.", param="team")
@@ -38,9 +40,10 @@ async def _seen(visitor: Visitor) -> tuple[View, Spending]:
         raise InvalidRequest(str(error)) from error
 
 
-def presets(view: View, now: float) -> list[tuple[str, str, bool]]:
-    """(name, address, chosen) of the usual periods."""
+def presets(view: View, now: float, since: float) -> list[tuple[str, str, bool]]:
+    """(name, address, chosen) of the usual periods, as far as all of them is kept (from the instant `since` on)."""
     today = datetime.fromtimestamp(now, ZoneInfo(view.zone)).date()
+    kept = first_kept(since, view.zone)
     last_month = today.replace(day=1) - timedelta(days=1)
     spans: list[tuple[str, date, date]] = [
         ("7 days", today - timedelta(days=6), today),
@@ -56,6 +59,7 @@ def presets(view: View, now: float) -> list[tuple[str, str, bool]]:
             (first, last) == (view.first, view.last),
         )
         for name, first, last in spans
+        if first >= kept
     ]
 
 
@@ -76,7 +80,7 @@ async def spend(visitor: VisitorDep) -> Response[bytes]:
         found=found,
         lines=found.lines[:_SHOWN],
         more=max(0, len(found.lines) - _SHOWN),
-        presets=presets(view, visitor.services.now()),
+        presets=presets(view, visitor.services.now(), await kept_from(visitor.services.database)),
         dimensions=DIMENSIONS,
         tags=[f"tag:{name}" for name in tags],
         filters=[(name, value, view.without(name)) for name, value in view.where.items()],

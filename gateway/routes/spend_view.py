@@ -94,11 +94,14 @@ class View(Struct, frozen=True, kw_only=True):
         return self.address(by=rest[0] if rest else self.by, then="", **row)
 
 
-def read_view(asked: Mapping[str, str], now: float) -> View:
-    """Raises InvalidRequest that names what is wrong with the address."""
+def read_view(asked: Mapping[str, str], now: float, kept_from: float = 0.0) -> View:
+    """Without dates this month up to today, or what is kept of it from the instant `kept_from` on.
+
+    Raises InvalidRequest that names what is wrong with the address.
+    """
     zone = asked.get("zone") or "UTC"
     this_day = today(zone, now)
-    first = day_of(asked.get("from"), this_day.replace(day=1), "from")
+    first = day_of(asked.get("from"), max(this_day.replace(day=1), min(first_kept(kept_from, zone), this_day)), "from")
     last = day_of(asked.get("to"), this_day, "to")
     if first > last:
         raise InvalidRequest("`from` must not lie after `to`.", param="from")
@@ -133,6 +136,12 @@ def today(zone: str, now: float) -> date:
         raise InvalidRequest(
             f"There is no time zone {zone[:60]!r}; use a name like Europe/Berlin.", param="zone"
         ) from error
+
+
+def first_kept(kept_from: float, zone: str) -> date:
+    """The first date there of which nothing lies before `kept_from`."""
+    day = today(zone, kept_from)
+    return day if midnight(day, ZoneInfo(zone)) >= kept_from else day + timedelta(days=1)
 
 
 def day_of(text: str | None, otherwise: Otherwise, param: str) -> date | Otherwise:

@@ -63,43 +63,52 @@ class AdjustedLine(Struct, kw_only=True):
 
 
 class TeamView(Struct, kw_only=True):
-    """One team's statement. `total_usd` = own + shared + adjustments; savings are told beside it, not taken off."""
+    """One team's statement. `total_usd` = own + shared + adjustments; savings are told beside it, not taken off.
+
+    From `requests` to `provider_cache_usd` null where usage of the month is not kept any more (`pruned`).
+    """
 
     team: str
     own_usd: str
     shared_usd: str
     adjustments_usd: str
     total_usd: str
-    requests: int
-    hits: int
-    saved_usd: str
-    corrected_usd: str
-    audit_usd: str
-    embed_usd: str
-    net_saved_usd: str
-    provider_cache_usd: str
+    requests: int | None
+    hits: int | None
+    saved_usd: str | None
+    corrected_usd: str | None
+    audit_usd: str | None
+    embed_usd: str | None
+    net_saved_usd: str | None
+    provider_cache_usd: str | None
     lines: list[SpentLine]
     shared: list[SharedLine]
     adjustments: list[AdjustedLine]
 
 
 class Sums(Struct, kw_only=True):
-    """The sum of all teams that are shown."""
+    """The sum of all teams that are shown; `requests` and `net_saved_usd` are null where `pruned`."""
 
     own_usd: str
     shared_usd: str
     adjustments_usd: str
     total_usd: str
-    requests: int
-    net_saved_usd: str
+    requests: int | None
+    net_saved_usd: str | None
 
 
 class StatementView(Struct, kw_only=True):
-    """The statements of a month, in order of team."""
+    """The statements of a month, in order of team.
+
+    `pruned`: what was spent is exact, and sums of usage of the month are not kept whole any more (`retention.days`), or
+    were not when it was closed by force: what the cache saved is not known, and what is shared by requests is shared by
+    the attempts of the ledger.
+    """
 
     month: str
     state: str
     digest: str | None
+    pruned: bool
     teams: list[TeamView]
     total: Sums
 
@@ -164,19 +173,20 @@ async def read_statement(
 
 
 def statement_view(of: Statement) -> StatementView:
-    bills = [team.bill for team in of.teams]
+    bills, known = [team.bill for team in of.teams], not of.pruned
     return StatementView(
         month=of.month.name,
         state=of.month.state,
         digest=None if of.month.seal is None else of.month.seal.digest,
-        teams=[_team_view(team) for team in of.teams],
+        pruned=of.pruned,
+        teams=[_team_view(team, known=known) for team in of.teams],
         total=Sums(
             own_usd=usd(sum(bill.own_nano for bill in bills)),
             shared_usd=usd(sum(bill.shared_nano for bill in bills)),
             adjustments_usd=usd(sum(bill.adjustments_nano for bill in bills)),
             total_usd=usd(sum(bill.total_nano for bill in bills)),
-            requests=sum(bill.facts.requests for bill in bills),
-            net_saved_usd=usd(sum(bill.facts.net_saved_nano for bill in bills)),
+            requests=sum(bill.facts.requests for bill in bills) if known else None,
+            net_saved_usd=usd(sum(bill.facts.net_saved_nano for bill in bills)) if known else None,
         ),
     )
 
@@ -186,7 +196,7 @@ def statement_file(of: Statement) -> bytes:
     return statement_csv(statement_view(of))
 
 
-def _team_view(of: TeamStatement) -> TeamView:
+def _team_view(of: TeamStatement, *, known: bool) -> TeamView:
     bill, facts = of.bill, of.bill.facts
     return TeamView(
         team=bill.team,
@@ -194,14 +204,14 @@ def _team_view(of: TeamStatement) -> TeamView:
         shared_usd=usd(bill.shared_nano),
         adjustments_usd=usd(bill.adjustments_nano),
         total_usd=usd(bill.total_nano),
-        requests=facts.requests,
-        hits=facts.hits,
-        saved_usd=usd(facts.saved_nano),
-        corrected_usd=usd(facts.corrected_nano),
-        audit_usd=usd(facts.audit_nano),
-        embed_usd=usd(facts.embed_nano),
-        net_saved_usd=usd(facts.net_saved_nano),
-        provider_cache_usd=usd(facts.discount_nano),
+        requests=facts.requests if known else None,
+        hits=facts.hits if known else None,
+        saved_usd=usd(facts.saved_nano) if known else None,
+        corrected_usd=usd(facts.corrected_nano) if known else None,
+        audit_usd=usd(facts.audit_nano) if known else None,
+        embed_usd=usd(facts.embed_nano) if known else None,
+        net_saved_usd=usd(facts.net_saved_nano) if known else None,
+        provider_cache_usd=usd(facts.discount_nano) if known else None,
         lines=[
             SpentLine(
                 project=line.project,

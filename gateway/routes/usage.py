@@ -96,6 +96,13 @@ def since_of(services: Services, days: float) -> float:
     return (services.now() - days * DAY) // width * width
 
 
+def left_out(start: float, since: float) -> str:
+    """What a page that begins at `start` says where sums are kept from `since` on only; nothing where all is there."""
+    if start >= since:
+        return ""
+    return f"; what was before {datetime.fromtimestamp(since, UTC):%Y-%m-%d} is not kept any more and left out"
+
+
 def start_of(since: str, now: float) -> float:
     """A time, a date or a duration before now. Raises InvalidRequest."""
     start = _moment(since, now, "since")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from gateway.db.queries import Queries
+from gateway.db.queries import Pruned, Queries
 from policies.budget import period
 from policies.forecast import Forecast, forecast
 
@@ -64,7 +64,7 @@ async def series(queries: Queries, start: float, end: float, where: dict[str, st
 
 
 async def month_forecast(queries: Queries, now: float, where: dict[str, str]) -> Forecast | None:
-    """What this UTC month will have cost at its end; None while there are too few days to tell.
+    """What this UTC month will have cost at its end; None while there are too few days to tell, or kept.
 
     It rests on the whole days before today, four weeks of them at most, from the first on that saw a request.
     """
@@ -73,6 +73,10 @@ async def month_forecast(queries: Queries, now: float, where: dict[str, str]) ->
     spent = [sum(row.cost_nano for row in rows) for rows in days]
     seen = next((n for n, rows in enumerate(days) if any(row.requests for row in rows)), len(days))
     month = period("month", UTC, now)
+    try:
+        await queries.require_kept(month.start)
+    except Pruned:
+        return None  # what is left of it is less than was spent
     so_far = (await queries.usage((), month.start, now + 1, where, latencies=False))[0].cost_nano
     return forecast(spent[seen:], _DAY, so_far, None, now, month.end)
 

@@ -30,9 +30,9 @@ def money(value: int | None) -> Markup:
     return Markup('<span class="money" title="exactly ${} USD">{}</span>').format(usd(value), money_text(value))
 
 
-def amount(text: str) -> Markup:
-    """The same for an exact decimal string."""
-    return money(nano(text))
+def amount(text: str | None) -> Markup:
+    """The same for an exact decimal string; a dash for what is not known."""
+    return escape(DASH) if text is None else money(nano(text))
 
 
 def money_text(nano: int) -> str:

@@ -153,6 +153,30 @@ async def test_stats_tell_what_was_measured_and_what_it_is_worth(home: House, cl
     assert told["total"]["money"]["saved_usd"] == "0.000426"
 
 
+async def test_hits_are_those_of_all_workers_and_the_same_as_in_usage(home: House, clock: FrozenClock) -> None:
+    """Each look showed another worker's count since its start, and shared answers were hits in usage only."""
+    from tests.unit.control.test_pages import sign_in
+
+    shared = {"source": "shared", "cache": "shared", "cost_nano": 0}
+    elsewhere = [
+        hit_row(clock, 8, team="omega"),
+        request_row(clock, 9, team="omega", **shared),
+    ]
+    around = [request_row(clock, 6, team="omega", cache="bypass"), request_row(clock, 7, team="omega", cache="audit")]
+    await happened(home.services.database, [*elsewhere, *around, request_row(clock, 10, team="omega")])
+    async with home.client() as admin, home.client(None) as visitor:
+        told = (await admin.get("/api/v1/cache/stats")).json()
+        usage = (await admin.get("/api/v1/usage?from=2026-09-01")).json()["total"]
+        await sign_in(visitor)
+        page = (await visitor.get("/ui/cache")).text
+    omega = next(row for row in told["data"] if row["team"] == "omega")
+    counts = [omega[name] for name in ("lookups", "hits_exact", "hits_semantic", "hits_shared", "entries")]
+    assert counts == [3, 0, 1, 1, 0]
+    assert omega["hit_rate"] == pytest.approx(2 / 3)
+    assert (told["total"]["lookups"], usage["hits"], usage["requests"]) == (3, 2, 4)
+    assert "1 shared the answer of an identical request under way" in page
+
+
 async def test_the_total_is_corrected_for_the_judge_as_each_row_is(home: House, clock: FrozenClock) -> None:
     """The rows said 18.8 %, the line under them and the first figure of the page 20 %."""
     async with home.client() as admin:
@@ -290,7 +314,7 @@ async def test_the_page_shows_the_alarm_the_tables_and_their_charts(home: House,
 async def test_an_interval_that_people_raised_says_so(home: House, capsys: pytest.CaptureFixture[str]) -> None:
     """ "0 of 1 (25 % to 80 %)": where audits found nothing and people much, the figures contradicted each other."""
     told = msgspec.to_builtins(await statistics(home.services, ADMIN))
-    show.table(("",) * 10, [_hits(row) for row in told["data"]])
+    show.table(("",) * 11, [_hits(row) for row in told["data"]])
     assert "8 of 40, 1 reported (9.0 % to 33.0 %)" in " ".join(capsys.readouterr().out.split())
 
 

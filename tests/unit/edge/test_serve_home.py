@@ -1,5 +1,6 @@
 """NEARHIT_HOME: made for its owner alone, held by one gateway, and clear about what is wrong."""
 
+import errno
 import os
 import socket
 import stat
@@ -16,6 +17,7 @@ from gateway.serve_home import (
     lock,
     prepare,
     take_first_key,
+    writing,
 )
 from gateway.settings import EngineSettings, Settings
 
@@ -37,6 +39,26 @@ def test_a_home_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("")
     with pytest.raises(CannotServe, match="NEARHIT_HOME"):
         prepare(Settings(home=tmp_path / "home"))
+
+
+def test_whose_a_home_is_stands_beside_that_it_is_refused(tmp_path: Path) -> None:
+    """`[Errno 13] Permission denied: …/lock` after one start with sudo did not say who had begun the folder."""
+    refused = PermissionError(
+        errno.EACCES, "Permission denied", str(tmp_path / "run" / "lock")
+    )  # root is refused nothing
+    with pytest.raises(CannotServe) as told, writing(tmp_path):
+        raise refused
+    assert f"{tmp_path} is of user {os.geteuid()} (mode 0700)" in str(told.value)
+    assert "chown it, or set NEARHIT_HOME" in str(told.value)
+    with pytest.raises(CannotServe) as above, writing(tmp_path / "home"):
+        raise refused
+    assert "chown" not in str(above.value)  # of a folder of the system that would be bad advice
+
+
+def test_a_lock_that_cannot_be_made_is_told_like_everything_else(tmp_path: Path) -> None:
+    """A home on a volume mounted to be read ended with a bare `[Errno 30]`."""
+    with pytest.raises(CannotServe, match="cannot write to"):
+        lock(tmp_path / "gone")
 
 
 def test_a_full_disk_is_told_with_the_folder(tmp_path: Path) -> None:

@@ -66,6 +66,17 @@ async def test_every_file_tells_the_same_day(database: Database, shape: Shape, t
     assert found.agrees
 
 
+async def test_what_has_no_line_item_and_cost_nothing_is_no_mistake(database: Database) -> None:
+    """Our own costs hold refused requests so, and the file was refused for them as if it were not grouped."""
+    await post(database, [entry(1, DAY * 86_400 + 5, USAGE)])
+    free = '"results": [{"amount": {"value": 0.0, "currency": "usd"}, "line_item": null}, '
+    lines = read(OPENAI_JSON.replace('"results": [', free).encode(), "openai")
+    assert (await compare_invoice(database, "openai", lines, {}, 0.0)).agrees
+    ungrouped = OPENAI_JSON.replace('"gpt-5-mini, input"', "null")
+    with pytest.raises(ValueError, match="group_by=line_item"):
+        list(read(ungrouped.encode(), "openai"))
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -69,6 +69,14 @@ def test_windows_start_where_the_local_calendar_does(kind: WindowKind, name: str
         ("Asia/Beirut", "2022-03-27", 23),
         ("Australia/Lord_Howe", "2026-10-04", 23.5),
         ("Pacific/Apia", "2011-12-29", 24),  # followed by a date that never happened
+        ("Australia/Lord_Howe", "2026-04-05", 24.5),
+        ("Pacific/Chatham", "2026-09-27", 23),  # at 02:45
+        ("Pacific/Chatham", "2026-04-05", 25),
+        ("Africa/Casablanca", "2026-02-15", 25),  # Ramadan: back to UTC, which tzdata calls the summer time of UTC+1
+        ("Africa/Casablanca", "2026-03-22", 23),
+        ("America/Asuncion", "2024-10-06", 23),  # midnight itself, for the last time
+        ("America/Asuncion", "2024-03-23", 25),
+        ("Asia/Kathmandu", "1986-01-01", 23.75),  # from +05:30 to +05:45
         ("UTC", "2026-06-01", 24),
     ],
 )

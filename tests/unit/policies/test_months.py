@@ -105,6 +105,12 @@ def test_a_process_that_has_not_reported_since_the_end_is_named() -> None:
     assert kinds(Standing(processes=[process]), at(2026, 11, 1, 0, 0, 5)) == [("process", True)]
 
 
+def test_a_month_whose_usage_has_gone_is_closed_by_force_only() -> None:
+    """What a seal says of savings would be nothing, and for good."""
+    assert kinds(Standing(kept_from=at(2026, 10, 2))) == [("pruned", True)]
+    assert kinds(Standing(kept_from=at(2026, 10, 1))) == []
+
+
 def test_every_other_reason_is_told_and_the_order_is_not_a_matter_of_force() -> None:
     """Months are chained: closing one before the month before it would break the chain for good."""
     standing = Standing(earlier=["2026-09"], leases=1, leased_nano=5, conflicts=2)
