@@ -35,6 +35,7 @@ from gateway.clock import steady
 from gateway.control_parts import reloader_of, services_of
 from gateway.control_plane import ControlPlane
 from gateway.data_plane import data_plane_of
+from gateway.data_routes import DataRoutes
 from gateway.db.session import Database
 from gateway.deployments import Deployments
 from gateway.distilling import FOLDER as DISTILLED
@@ -73,10 +74,9 @@ from gateway.rates import Rates, names_of
 from gateway.readiness import Readiness
 from gateway.rereading import Rereading
 from gateway.responses import Responses
-from gateway.routes.access import EXCEPTION_HANDLERS
-from gateway.routes.admin import openapi_config
-from gateway.routes.health import route_handlers as health_routes
-from gateway.routes.models import route_handlers as model_routes
+from gateway.routes.desks import Desks
+from gateway.routes.health import Probes
+from gateway.routes.models import Listing
 from gateway.routes.statements import statement_file
 from gateway.serve_home import leave_first_key
 from gateway.settings import Settings
@@ -377,19 +377,14 @@ def create_app(settings: Settings, rereading: Rereading = _NEVER_AGAIN) -> App:
             await worker.stop()
 
     readiness = Readiness(worker.engines, worker.encoder.status, lambda: worker.upstreams.beyond_engines)
+    desks: Desks = {
+        **plane.desks,
+        Listing: Listing(worker.catalog, worker.keyring, int(time.time())),
+        Probes: Probes(readiness, worker.upstreams, worker.deployments, worker.telemetry),
+    }
     control = ControlPlane(services, largest=settings.server.max_body)
-    app = App(
-        route_handlers=[
-            *plane.handlers,
-            *model_routes(worker.catalog, worker.keyring, int(time.time())),
-            *health_routes(readiness, worker.upstreams, worker.deployments, worker.telemetry),
-        ],
-        exception_handlers=EXCEPTION_HANDLERS,
-        openapi_config=openapi_config(beside=control.router),
-        lifespan=[lifespan],
-        logging_config=None,
-        request_max_body_size=settings.server.max_body,
-    )
+    app = App(lifespan=[lifespan], openapi_config=None, logging_config=None)
+    app.routed = DataRoutes(plane.endpoints, desks, largest=settings.server.max_body, beside=control.router)
     app.data_plane, app.sockets, app.doors, app.control = plane.direct, plane.sockets, plane.doors, control
 
     def drain() -> None:

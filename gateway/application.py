@@ -11,6 +11,7 @@ from typing import Any
 from litestar import Litestar
 
 from gateway.control_plane import ControlPlane
+from gateway.data_routes import DataRoutes
 from gateway.routes.openai import DEPLOYMENT
 from gateway.server_protocol import Door
 from gateway.start_trouble import StartTrouble
@@ -25,11 +26,11 @@ _ELSEWHERE = ("/openai/", "/v1beta/", "/inference/")
 
 
 class App(Litestar):
-    """Litestar with a short cut: requests for the data plane go to their endpoints before it looks at anything.
+    """Litestar for the lifespan alone: requests go to what answers on their path, those to models before any router.
 
     The endpoints answer every failure themselves, so nothing that Litestar would add is lost; whatever else comes on
-    their paths (another method) takes the usual way. `HEAD` is answered as `GET` is (RFC 9110 §9.3.2); the server
-    leaves the body out, by its own copy of the scope. `data_plane`: endpoints by path. `doors`: who turns
+    their paths (another method) takes the usual way, to `routed`. `HEAD` is answered as `GET` is (RFC 9110 §9.3.2);
+    the server leaves the body out, by its own copy of the scope. `data_plane`: endpoints by path. `doors`: who turns
     newcomers away before that, for a server that asks (`gateway.server_protocol`), and `sockets` what WebSockets are
     spoken on. `control`: what answers on all paths of its own. `drain`: lets go of those who would stay to the end of
     something that goes on without them; called when no request is let in any more.
@@ -39,6 +40,7 @@ class App(Litestar):
     sockets: Mapping[str, Callable[[Any, Any, Any], Awaitable[None]]]
     doors: Mapping[str, Door]
     control: ControlPlane
+    routed: DataRoutes
     trouble: StartTrouble
     drain: Callable[[], None]
 
@@ -51,13 +53,15 @@ class App(Litestar):
         if scope["type"] == "websocket":
             await self.sockets[path](scope, receive, send)  # the server lets no other in
             return
-        send = self.trouble.told(send) if scope["type"] == "lifespan" else send
+        if scope["type"] == "lifespan":
+            await super().__call__(scope, receive, self.trouble.told(send))
+            return
         method = scope.get("method")
         endpoint = self.data_plane.get(path) if method == "POST" else None
         if endpoint is None:
             if method == "HEAD":
                 scope = {**scope, "method": "GET"}
-            endpoint = self.control if self.control.owns(path) else super().__call__
+            endpoint = self.control if self.control.owns(path) else self.routed
         await endpoint(scope, receive, send)
 
 

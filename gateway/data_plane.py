@@ -22,6 +22,7 @@ from gateway.prompt_tokens import Counter
 from gateway.repeats import Repeats
 from gateway.response_streams import Streams
 from gateway.routes import batches, conversations, files, media, messages, openai, responses, tokens
+from gateway.routes.desks import Desks
 from gateway.routes.responses_background import Background
 from gateway.routes.responses_socket import Sockets
 from gateway.server_protocol import Door
@@ -35,6 +36,7 @@ Direct = Callable[[Any, Any, Any], Awaitable[None]]
 class Plane(Struct, frozen=True, kw_only=True):
     """`direct`: endpoints by path, to be asked before any router, and `doors` before those.
 
+    `endpoints`, `desks`: who answers on routes (`gateway.data_routes`).
     `sockets`: the paths that WebSockets are spoken on. `office` runs batches and has to be started. `drain`: to be
     called when no request is let in any more.
     """
@@ -42,7 +44,8 @@ class Plane(Struct, frozen=True, kw_only=True):
     direct: Mapping[str, Direct]
     sockets: Mapping[str, Direct]
     doors: Mapping[str, Door]
-    handlers: list[Any]
+    endpoints: openai.Endpoints
+    desks: Desks
     office: Office
     drain: Callable[[], None]
 
@@ -77,32 +80,22 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
         **messages.endpoints(edge, counter),
         **responses.endpoints(edge, counter, making),
     }
-    handlers = [
-        *openai.route_handlers(found),
-        *messages.route_handlers(),
-        *responses.route_handlers(responses.Desk(worker.responses, worker.keyring, background)),
-        *conversations.route_handlers(
-            conversations.Desk(
-                worker.responses.conversations, worker.keyring, settings.server, monotonic=time.monotonic
-            )
+    kept = worker.responses.conversations
+    desks: Desks = {
+        responses.Desk: responses.Desk(worker.responses, worker.keyring, background),
+        conversations.Desk: conversations.Desk(kept, worker.keyring, settings.server, monotonic=time.monotonic),
+        files.Desk: files.Desk(worker.files, worker.keyring, patience=settings.server.body_timeout),
+        batches.Desk: _batch_desk(worker, office),
+        tokens.Desk: tokens.Desk(
+            worker.catalog, worker.upstreams.providers, worker.keyring, settings.server, monotonic=time.monotonic
         ),
-        *tokens.route_handlers(
-            tokens.Desk(
-                worker.catalog,
-                worker.upstreams.providers,
-                worker.keyring,
-                settings.server,
-                monotonic=time.monotonic,
-            )
-        ),
-        *files.route_handlers(worker.files, worker.keyring, patience=settings.server.body_timeout),
-        *batches.route_handlers(_batch_desk(worker, office)),
-    ]
+    }
     return Plane(
         direct=openai.data_plane(found),
         sockets=dict.fromkeys(("/responses", "/v1/responses"), Sockets(edge, worker.responses).serve),
         doors=openai.doors(found),
-        handlers=handlers,
+        endpoints=found,
+        desks=desks,
         office=office,
         drain=background.streams.drain,
     )

@@ -97,10 +97,14 @@ _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # noqa: TID251 - which of t
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Processes that collect in one order compile every file at the same moment: every second begins at the end."""
+    """Processes that collect in one order compile every file at the same moment: of four each begins elsewhere."""
     report = yield
-    if int(_WORKER.removeprefix("gw") or 0) % 2 and isinstance(collector, pytest.Directory):
-        report.result.reverse()
+    number = int(_WORKER.removeprefix("gw") or 0) % 4
+    if isinstance(collector, pytest.Directory):
+        middle = len(report.result) // 2 if number > 1 else 0
+        report.result[:] = [*report.result[middle:], *report.result[:middle]]
+        if number % 2:
+            report.result.reverse()
     return report
 
 
@@ -109,7 +113,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """Marks, and an order that does not depend on where the collecting began: all processes must have the same.
 
     A test that asks for a server carries its marker, so that `-m "not postgres"` leaves it out. Where proofs are
-    wanted, a test of inputs that Hypothesis draws is one: it then draws all of them.
+    wanted, a test of inputs that Hypothesis draws is one, and one that is reduced elsewhere: it then has all of them.
     """
     if _WORKER:
         items.sort(key=lambda item: item.path)
@@ -118,7 +122,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
         for fixture, marker in (("redis_url", "redis"), ("postgres_url", "postgres")):
             if fixture in asked:
                 item.add_marker(marker)
-        if wanted() and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        drawn = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+        if wanted() and (drawn or item.get_closest_marker("reduced")):
             item.add_marker("proof")
     yield
 

@@ -27,6 +27,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, Pool, StaticPool
 
+from gateway.db.compiled import SHARED
 from gateway.db.silence import Watched
 
 Dialect = Literal["sqlite", "postgresql"]
@@ -252,6 +253,7 @@ def _whole(
             poolclass=StaticPool,
             json_serializer=_dumps,
             json_deserializer=_decode_json,
+            execution_options=SHARED,
         )
         event.listen(engine, "begin", begin)
     with engine.begin() as connection:
@@ -271,6 +273,7 @@ def _postgres(url: URL) -> AsyncEngine:
         hide_parameters=True,  # an error of the database is logged: it must not quote what was to be kept
         json_serializer=_dumps,
         json_deserializer=_decode_json,
+        execution_options=SHARED,
     )
     Watched(engine, _STATEMENT_TIMEOUT_MS / 1_000)
     return engine
@@ -287,6 +290,7 @@ def _sqlite(url: URL, connections: int, patience: float = _POOL_TIMEOUT) -> Asyn
         hide_parameters=True,  # an error of the database is logged: it must not quote what was to be kept
         json_serializer=_dumps,
         json_deserializer=_decode_json,
+        execution_options=SHARED,
     )
 
 

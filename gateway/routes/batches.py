@@ -23,6 +23,7 @@ from gateway.files import Files
 from gateway.ids import uuid7
 from gateway.kept_settings import KeptSettings
 from gateway.routes.asker import AnyRequest, after_of, asker, changer, limit_of, page
+from gateway.routes.desks import desk
 from gateway.settings import Server
 
 _LISTED = 20
@@ -143,23 +144,23 @@ class Desk:
         return batch.shown(counts)
 
 
-def route_handlers(desk: Desk) -> list[Any]:
+def route_handlers() -> list[Any]:
     both: Any = {"tags": ["Data plane"], "status_code": 200}
 
     @post(["/v1/batches", "/batches"], summary="Make a batch", **both)
     async def make_batch(request: AnyRequest) -> Json:
-        return await desk.make(request)
+        return await desk(Desk, request).make(request)
 
     @get(["/v1/batches", "/batches"], summary="Batches", **both)
     async def list_batches(request: AnyRequest) -> Json:
-        return await desk.list(request)
+        return await desk(Desk, request).list(request)
 
     @get(["/v1/batches/{batch_id:str}", "/batches/{batch_id:str}"], summary="A batch", **both)
     async def get_batch(request: AnyRequest, batch_id: FromPath[str]) -> Json:
-        return await desk.get(request, batch_id)
+        return await desk(Desk, request).get(request, batch_id)
 
     @post(["/v1/batches/{batch_id:str}/cancel", "/batches/{batch_id:str}/cancel"], summary="Stop a batch", **both)
     async def cancel_batch(request: AnyRequest, batch_id: FromPath[str]) -> Json:
-        return await desk.cancel(request, batch_id)
+        return await desk(Desk, request).cancel(request, batch_id)
 
     return [make_batch, list_batches, get_batch, cancel_batch]

@@ -14,6 +14,7 @@ from gateway.body import decode_object, read_body
 from gateway.conversations import Conversations, no_item
 from gateway.dialects.conversations import ConversationChange, NewConversation, NewItems, shown, understood
 from gateway.routes.asker import AnyRequest, after_of, asker, changer, limit_of, order_of
+from gateway.routes.desks import desk
 from gateway.settings import Server
 
 _LISTED = 20
@@ -86,7 +87,7 @@ def _page(data: list[Json], *, more: bool) -> Json:
     return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}
 
 
-def route_handlers(desk: Desk) -> list[Any]:
+def route_handlers() -> list[Any]:
     """With and without `/v1`."""
     both: Any = {"tags": ["Data plane"], "status_code": 200}
     all_of, one = (["/v1/conversations", "/conversations"], _paths(""))
@@ -94,39 +95,39 @@ def route_handlers(desk: Desk) -> list[Any]:
 
     @post(all_of, summary="Make a conversation", **both)
     async def make_conversation(request: AnyRequest) -> Json:
-        return await desk.make(request)
+        return await desk(Desk, request).make(request)
 
     @get(one, summary="A conversation", **both)
     async def get_conversation(request: AnyRequest, conversation_id: FromPath[str]) -> Json:
-        return await desk.get(request, conversation_id)
+        return await desk(Desk, request).get(request, conversation_id)
 
     @post(one, summary="Describe a conversation", **both)
     async def describe_conversation(request: AnyRequest, conversation_id: FromPath[str]) -> Json:
-        return await desk.describe(request, conversation_id)
+        return await desk(Desk, request).describe(request, conversation_id)
 
     @delete(one, summary="Delete a conversation", **both)
     async def delete_conversation(request: AnyRequest, conversation_id: FromPath[str]) -> Json:
-        return await desk.delete(request, conversation_id)
+        return await desk(Desk, request).delete(request, conversation_id)
 
     @post(items, summary="Add items", **both)
     async def add_conversation_items(request: AnyRequest, conversation_id: FromPath[str]) -> Json:
-        return await desk.add(request, conversation_id)
+        return await desk(Desk, request).add(request, conversation_id)
 
     @get(items, summary="Items of a conversation", **both)
     async def get_conversation_items(request: AnyRequest, conversation_id: FromPath[str]) -> Json:
-        return await desk.list(request, conversation_id)
+        return await desk(Desk, request).list(request, conversation_id)
 
     @get(item, summary="One item", **both)
     async def get_conversation_item(
         request: AnyRequest, conversation_id: FromPath[str], item_id: FromPath[str]
     ) -> Json:
-        return await desk.item(request, conversation_id, item_id)
+        return await desk(Desk, request).item(request, conversation_id, item_id)
 
     @delete(item, summary="Take an item out", **both)
     async def delete_conversation_item(
         request: AnyRequest, conversation_id: FromPath[str], item_id: FromPath[str]
     ) -> Json:
-        return await desk.remove(request, conversation_id, item_id)
+        return await desk(Desk, request).remove(request, conversation_id, item_id)
 
     return [
         *(make_conversation, get_conversation, describe_conversation, delete_conversation),

@@ -13,6 +13,7 @@ from gateway.auth import Keyring
 from gateway.errors import InvalidRequest
 from gateway.files import PURPOSES, File, Files
 from gateway.routes.asker import AnyRequest, after_of, asker, changer, limit_of, order_of, page, text_of, whole
+from gateway.routes.desks import desk
 from gateway.upload import Form, Reader
 
 _SOONEST, _LATEST = 3_600, 30 * 86_400  # seconds until a file may expire
@@ -96,28 +97,27 @@ def _lifetime(form: Form) -> float | None:
     return float(seconds)
 
 
-def route_handlers(files: Files, keyring: Keyring, *, patience: float) -> list[Any]:
-    desk = Desk(files, keyring, patience=patience)
+def route_handlers() -> list[Any]:
     both: Any = {"tags": ["Data plane"]}
 
     @post(["/v1/files", "/files"], status_code=200, request_max_body_size=None, summary="Upload a file", **both)
     async def upload_file(request: AnyRequest) -> Json:
-        return await desk.upload(request)
+        return await desk(Desk, request).upload(request)
 
     @get(["/v1/files", "/files"], summary="Files", **both)
     async def list_files(request: AnyRequest) -> Json:
-        return await desk.list(request)
+        return await desk(Desk, request).list(request)
 
     @get(["/v1/files/{file_id:str}", "/files/{file_id:str}"], summary="A file", **both)
     async def get_file(request: AnyRequest, file_id: FromPath[str]) -> Json:
-        return (await desk.get(request, file_id)).shown()
+        return (await desk(Desk, request).get(request, file_id)).shown()
 
     @get(["/v1/files/{file_id:str}/content", "/files/{file_id:str}/content"], summary="A file's content", **both)
     async def get_file_content(request: AnyRequest, file_id: FromPath[str]) -> Stream:
-        return await desk.content(request, file_id)
+        return await desk(Desk, request).content(request, file_id)
 
     @delete(["/v1/files/{file_id:str}", "/files/{file_id:str}"], status_code=200, summary="Delete a file", **both)
     async def delete_file(request: AnyRequest, file_id: FromPath[str]) -> Json:
-        return await desk.delete(request, file_id)
+        return await desk(Desk, request).delete(request, file_id)
 
     return [upload_file, list_files, get_file, get_file_content, delete_file]

@@ -6,19 +6,18 @@ Does not know where they lead.
 from datetime import UTC, datetime
 from typing import Any
 
-from litestar import Request, get
-from litestar.datastructures import State
+from litestar import get
 from litestar.params import FromPath
 
 from gateway.auth import Keyring
 from gateway.catalog import Catalog
 from gateway.errors import NotAllowed
-from gateway.routes.asker import identified
+from gateway.routes.asker import AnyRequest, identified
+from gateway.routes.desks import desk
 
 _ANTHROPIC = "anthropic-version"
 # Their client's type has these always: what a name may lead to says nothing of one model's limits or end.
 _UNTOLD = dict.fromkeys(("capabilities", "deprecated_at", "line", "max_input_tokens", "max_tokens", "retires_at"))
-_Asked = Request[Any, Any, State]
 
 
 class Listing:
@@ -32,7 +31,7 @@ class Listing:
         self._keyring = keyring
         self._created = created
 
-    async def all(self, request: _Asked) -> dict[str, object]:
+    async def all(self, request: AnyRequest) -> dict[str, object]:
         principal = await identified(self._keyring, request.scope)
         names = [name for name in self._catalog.names() if principal.models is None or name in principal.models]
         rows = [self._model(name, request) for name in names]
@@ -41,14 +40,14 @@ class Listing:
         first, last = (names[0], names[-1]) if names else (None, None)
         return {"data": rows, "has_more": False, "first_id": first, "last_id": last}
 
-    async def one(self, request: _Asked, name: str) -> dict[str, object]:
+    async def one(self, request: AnyRequest, name: str) -> dict[str, object]:
         principal = await identified(self._keyring, request.scope)
         self._catalog.resolve(name)
         if principal.models is not None and name not in principal.models:
             raise NotAllowed(f"This key may not use the model `{name}`.", param="model")
         return self._model(name, request)
 
-    def _model(self, name: str, request: _Asked) -> dict[str, object]:
+    def _model(self, name: str, request: AnyRequest) -> dict[str, object]:
         if _ANTHROPIC in request.headers:
             at = datetime.fromtimestamp(self._created, UTC).isoformat().replace("+00:00", "Z")
             told = {"type": "model", "id": name, "display_name": name, "created_at": at}
@@ -57,16 +56,15 @@ class Listing:
         return {"id": name, "object": "model", "created": self._created, "owned_by": provider}
 
 
-def route_handlers(catalog: Catalog, keyring: Keyring, created: int) -> list[Any]:
+def route_handlers() -> list[Any]:
     """With and without `/v1`; ids may contain slashes."""
-    listing = Listing(catalog, keyring, created)
 
     @get(["/v1/models", "/models"])
-    async def list_models(request: _Asked) -> dict[str, object]:
-        return await listing.all(request)
+    async def list_models(request: AnyRequest) -> dict[str, object]:
+        return await desk(Listing, request).all(request)
 
     @get(["/v1/models/{name:path}", "/models/{name:path}"])
-    async def get_model(request: _Asked, name: FromPath[str]) -> dict[str, object]:
-        return await listing.one(request, name.removeprefix("/"))
+    async def get_model(request: AnyRequest, name: FromPath[str]) -> dict[str, object]:
+        return await desk(Listing, request).one(request, name.removeprefix("/"))
 
     return [list_models, get_model]

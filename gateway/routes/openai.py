@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 import structlog
-from litestar.handlers import asgi
-from litestar.types import HTTPScope, Receive, Scope, Send
+from litestar.types import HTTPScope, Receive, Send
 from msgspec import Struct
 
 from cache.types import Query
@@ -386,15 +385,3 @@ def data_plane(found: Endpoints) -> dict[str, Callable[[Any, Any, Any], Awaitabl
 def doors(found: Endpoints) -> dict[str, Door]:
     """Who turns newcomers away, by path, before anything is made for them."""
     return {prefix + path: endpoint.door for path, endpoint in found.items() for prefix in ("", "/v1")}
-
-
-def route_handlers(found: Endpoints) -> list[Any]:
-    """The handlers, each with and without `/v1` (people paste either base URL)."""
-    handlers: list[Any] = []
-    for path, endpoint in found.items():
-
-        async def handle(scope: Scope, receive: Receive, send: Send, endpoint: Endpoint = endpoint) -> None:
-            await endpoint.serve(cast("HTTPScope", scope), receive, send)
-
-        handlers.append(asgi([path, f"/v1{path}"], name=path.strip("/").replace("/", "-"), copy_scope=False)(handle))
-    return handlers

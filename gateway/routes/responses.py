@@ -25,6 +25,7 @@ from gateway.errors import InvalidRequest, Overloaded, UpgradeRefused
 from gateway.prompt_tokens import Counter
 from gateway.responses import Responses, refers
 from gateway.routes.asker import AnyRequest, after_of, asker, changer, limit_of, order_of
+from gateway.routes.desks import desk
 from gateway.routes.messages import Counting
 from gateway.routes.openai import Edge, Endpoint, Endpoints, Read
 from gateway.routes.responses_background import Background, added
@@ -229,13 +230,13 @@ def _starting_after(request: AnyRequest) -> int:
     return int(told[:12])
 
 
-def route_handlers(desk: Desk) -> list[Any]:
+def route_handlers() -> list[Any]:
     """With and without `/v1`."""
     both: Any = {"tags": ["Data plane"], "status_code": 200}
 
     @get(["/v1/responses/{response_id:str}", "/responses/{response_id:str}"], summary="A kept response", **both)
     async def get_response(request: AnyRequest, response_id: FromPath[str]) -> Json | Stream:
-        return await desk.get(request, response_id)
+        return await desk(Desk, request).get(request, response_id)
 
     @get(
         ["/v1/responses/{response_id:str}/input_items", "/responses/{response_id:str}/input_items"],
@@ -243,11 +244,11 @@ def route_handlers(desk: Desk) -> list[Any]:
         **both,
     )
     async def get_items(request: AnyRequest, response_id: FromPath[str]) -> Json:
-        return await desk.items(request, response_id)
+        return await desk(Desk, request).items(request, response_id)
 
     @delete(["/v1/responses/{response_id:str}", "/responses/{response_id:str}"], summary="Delete a response", **both)
     async def delete_response(request: AnyRequest, response_id: FromPath[str]) -> Json:
-        return await desk.delete(request, response_id)
+        return await desk(Desk, request).delete(request, response_id)
 
     @post(
         ["/v1/responses/{response_id:str}/cancel", "/responses/{response_id:str}/cancel"],
@@ -255,6 +256,6 @@ def route_handlers(desk: Desk) -> list[Any]:
         **both,
     )
     async def cancel_response(request: AnyRequest, response_id: FromPath[str]) -> Json:
-        return await desk.cancel(request, response_id)
+        return await desk(Desk, request).cancel(request, response_id)
 
     return [get_response, get_items, delete_response, cancel_response]

@@ -20,6 +20,7 @@ from gateway.ids import uuid7
 from gateway.providers import Provider, Sending
 from gateway.providers.local import LocalProvider
 from gateway.routes.asker import AnyRequest, asker
+from gateway.routes.desks import desk
 from gateway.settings import Server
 from gateway.wire_shapes import Model
 
@@ -147,16 +148,16 @@ def _sending(asked: Tokenize, body: Body, target: Target) -> Sending:
     )
 
 
-def route_handlers(desk: Desk) -> list[Any]:
+def route_handlers() -> list[Any]:
     """With and without `/v1`: vLLM's are beside it."""
     both: Any = {"tags": ["Data plane"], "status_code": 200}
 
     @post(["/v1/tokenize", "/tokenize"], summary="Tokens of a text or a chat", **both)
     async def tokenize(request: AnyRequest) -> Body:
-        return await desk.tokenize(request)
+        return await desk(Desk, request).tokenize(request)
 
     @post(["/v1/detokenize", "/detokenize"], summary="Text of tokens", **both)
     async def detokenize(request: AnyRequest) -> Body:
-        return await desk.detokenize(request)
+        return await desk(Desk, request).detokenize(request)
 
     return [tokenize, detokenize]

@@ -1,5 +1,6 @@
 """What a scope without labels serves, measured on texts that nobody learned from: encoder, reader, guards and prior
-together, as they ship."""
+together, as they ship. An ordinary run reads every third group and pair, with a third of the near misses and nine
+tenths of the share served: of fewer pairs both are less certain."""
 
 from pathlib import Path
 
@@ -13,9 +14,12 @@ from cache.bench.replay import read
 from cache.bench.vectors import Embedder
 from cache.training.reading import Group
 from policies.reuse import Budget, Neighbour, Serve, learned
+from tests.proofs import wanted
 
 DATA = Path(__file__).parents[1] / "data"
 NEAR = 0.9
+EVERY, SURE = (1, 1.0) if wanted() else (3, 0.9)
+pytestmark = pytest.mark.reduced
 
 
 class Counted(msgspec.Struct):
@@ -30,7 +34,7 @@ class Counted(msgspec.Struct):
 def groups() -> list[Pair]:
     """All pairs of the groups that were written when everything had been learned and chosen."""
     found: list[Pair] = []
-    for line in (DATA / "unseen_groups.jsonl").read_bytes().splitlines():
+    for line in (DATA / "unseen_groups.jsonl").read_bytes().splitlines()[::EVERY]:
         alike, unlike = msgspec.json.decode(line, type=Group).pairs()
         found += [Pair(a, b, True) for a, b in alike] + [Pair(a, b, False) for a, b in unlike]
     return found
@@ -62,9 +66,9 @@ def test_groups_that_nobody_learned_from_are_told_apart(tmp_path: Path) -> None:
     together.
     """
     found = counted(groups(), tmp_path)
-    assert found.misses > 250
+    assert found.misses > 250 // EVERY
     assert found.wrong <= 2
-    assert found.right >= 0.5 * found.same
+    assert found.right >= SURE * 0.5 * found.same
 
 
 @pytest.mark.timeout(240)
@@ -83,7 +87,7 @@ def test_groups_that_nobody_learned_from_are_told_apart(tmp_path: Path) -> None:
 )
 def test_near_misses_of_testers_are_refused(pairs: str, least: int, most: int, share: float, tmp_path: Path) -> None:
     """People who tried to be served what is wrong, and what is right in words of their own."""
-    found = counted(read_pairs(DATA / pairs), tmp_path)
-    assert found.misses > least
+    found = counted(read_pairs(DATA / pairs)[::EVERY], tmp_path)
+    assert found.misses > least // EVERY
     assert found.wrong <= most
-    assert found.right >= share * found.same
+    assert found.right >= SURE * share * found.same

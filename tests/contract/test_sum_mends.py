@@ -19,6 +19,8 @@ from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, begins_with, mad
 from tests.empty_database import Prepared
 from tests.unit.ledger import version_before
 
+pytestmark = pytest.mark.reduced
+
 LAST = END // DAY - 1
 DAY_OF_A_BLOCK = BEGAN // DAY // 8 * 8 + 9
 LATE = [row for row in TRAFFIC if row[1] // DAY == DAY_OF_A_BLOCK]

@@ -17,6 +17,8 @@ from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, begins_with, sam
 from tests.contract.test_sum_mends import DAY_OF_A_BLOCK, LATE, WITHOUT_LATE, counted_by_an_older_process
 from tests.unit.ledger import version_before
 
+pytestmark = pytest.mark.reduced
+
 
 @pytest.fixture
 async def database(url: str) -> AsyncGenerator[Database, None]:

@@ -18,6 +18,8 @@ from gateway.ledger.sum_rows import Changed, be_patient, lock, turn
 from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, made, same, setting, write
 from tests.unit.ledger import version_before
 
+pytestmark = pytest.mark.reduced
+
 LAST = END // DAY - 1
 CLOSED = [row for row in TRAFFIC if row[1] < LAST * DAY]
 
