@@ -31,10 +31,10 @@ class Counted(msgspec.Struct):
     right: int = 0
 
 
-def groups() -> list[Pair]:
-    """All pairs of the groups that were written when everything had been learned and chosen."""
+def groups(file: str, every: int) -> list[Pair]:
+    """All pairs of every so many groups that were written when everything had been learned and chosen."""
     found: list[Pair] = []
-    for line in (DATA / "unseen_groups.jsonl").read_bytes().splitlines()[::EVERY]:
+    for line in (DATA / file).read_bytes().splitlines()[::every]:
         alike, unlike = msgspec.json.decode(line, type=Group).pairs()
         found += [Pair(a, b, True) for a, b in alike] + [Pair(a, b, False) for a, b in unlike]
     return found
@@ -65,10 +65,23 @@ def test_groups_that_nobody_learned_from_are_told_apart(tmp_path: Path) -> None:
     2 of 260 and 224 of 363 with the reader of 27 November (1 and 210 the day before); 5 and 162 before texts were read
     together.
     """
-    found = counted(groups(), tmp_path)
+    found = counted(groups("unseen_groups.jsonl", EVERY), tmp_path)
     assert found.misses > 250 // EVERY
     assert found.wrong <= 2
     assert found.right >= SURE * 0.5 * found.same
+
+
+@pytest.mark.timeout(240)
+def test_ten_kinds_of_near_misses_by_a_strict_author_are_mostly_refused(tmp_path: Path) -> None:
+    """Harder than what was chosen by: the promise is not kept here yet, and must not become worse.
+
+    18 of 2,038 near misses and 647 of 1,730 paraphrases when it was written.
+    """
+    every = EVERY if wanted() else 2 * EVERY
+    found = counted(groups("ten_kinds_groups.jsonl", every), tmp_path)
+    assert found.misses > 1_800 // every
+    assert found.wrong <= max(2, 20 // every)
+    assert found.right >= SURE * 0.36 * found.same
 
 
 @pytest.mark.timeout(240)
