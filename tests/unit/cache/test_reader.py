@@ -142,7 +142,7 @@ def test_groups_are_whole_and_give_both_kinds_of_pairs() -> None:
     """A wrong line would teach something wrong, silently."""
     held = reading.groups()
     assert len(held) > 2_000
-    assert all(len(group.same) in (3, 4) and len(group.other) in (4, 5) for group in held)
+    assert all(len(group.same) in range(3, 7) and len(group.other) in range(4, 8) for group in held)
     first = reading.groups(["w1"])[0]
     alike, unlike = first.pairs()
     assert (len(alike), len(unlike)) == (6, 16)
