@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.call import Body
 from gateway.dialects.conversations import name_of
+from gateway.dialects.responses_client_tools import runs_at_client
 from gateway.dialects.responses_shapes import Format, Responses, Tool
 
 _builtins = msgspec.to_builtins
@@ -48,7 +49,7 @@ def blank(asked: Responses) -> Body:
         "temperature": 1.0 if asked.temperature is None else asked.temperature,
         "text": _text(asked),
         "tool_choice": asked.tool_choice or "auto",
-        "tools": [_tool(tool) for tool in asked.tools or ()],
+        "tools": [_tool(tool) for tool in asked.tools or () if _is_offered(tool)],
         "top_logprobs": asked.top_logprobs or 0,
         "top_p": 1.0 if asked.top_p is None else asked.top_p,
         "presence_penalty": 0.0,
@@ -70,6 +71,11 @@ def _text(asked: Responses) -> Body:
     if text is not None and text.verbosity is not None:
         told["verbosity"] = text.verbosity
     return told
+
+
+def _is_offered(tool: Tool) -> bool:
+    """What a service would run has no part in this answer, and is named to the client where it is left out."""
+    return tool.type in ("function", "custom", "namespace") or runs_at_client(tool)
 
 
 def _tool(tool: Tool) -> Body:

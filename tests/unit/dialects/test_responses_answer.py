@@ -185,3 +185,10 @@ def test_an_answer_is_over_when_it_is_over() -> None:
     found = msgspec.json.decode(voice().whole(body({"content": "Hi."})))
     assert (found["created_at"], found["completed_at"]) == (5, 9)
     assert msgspec.json.decode(voice().whole(body({"content": "Hi."}, "length")))["completed_at"] is None
+
+
+def test_what_a_service_would_run_is_not_among_the_answers_tools() -> None:
+    """It stood there without its fields (`{"type": "mcp"}`), which no client's types know, and nobody ran it."""
+    left = [{"type": "mcp", "server_label": "x", "server_url": "https://x"}, {"type": "local_shell"}]
+    whole = msgspec.json.decode(voice(tools=[*TOOLS, *left]).whole(body({"content": "x"})))
+    assert [tool["type"] for tool in whole["tools"]] == ["function", "custom", "namespace", "local_shell"]
