@@ -384,11 +384,9 @@ def readme() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    stale: list[str] = []
-    written = {"docs/configuration.md": configuration, "docs/files.md": files, "README.md": readme}
-    for name, text in ((name, write()) for name, write in written.items()):
-        path = ROOT / name
+    check, stale = parser.parse_args().check, list[str]()
+    for name, write in {"docs/configuration.md": configuration, "docs/files.md": files, "README.md": readme}.items():
+        path, text = ROOT / name, write()
         if not path.exists() or path.read_text("utf-8") != text:
             stale.append(name)
             if not check:

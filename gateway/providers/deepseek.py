@@ -7,24 +7,13 @@ It has no rate limits to tell of (api-docs.deepseek.com/quick_start/rate_limit):
 from gateway.upstream.compatible import Builder, Service
 from gateway.upstream.openai_http import Manner
 from gateway.upstream.openai_http import SpokenConfig as Config
-from gateway.upstream.quirks import Quirks
+from gateway.upstream.quirks import OPENAIS_OWN, Quirks
 
 __all__ = ["Config", "build"]
 
 _QUIRKS = Quirks(
     renamed={"max_completion_tokens": "max_tokens"},
-    dropped=frozenset(
-        {
-            "user",
-            "store",
-            "metadata",
-            "service_tier",
-            "safety_identifier",
-            "prompt_cache_key",
-            "prompt_cache_retention",
-            "prompt_cache_options",
-        }
-    ),
+    dropped=OPENAIS_OWN | {"user"},
     refused=frozenset({"logit_bias", "seed", "functions", "audio", "prediction"}),
     one_choice=True,
     operations=frozenset({"chat"}),

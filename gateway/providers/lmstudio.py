@@ -6,24 +6,13 @@ Does not know: the language (`gateway.upstream.openai_http`), prices, retries.
 from gateway.upstream.compatible import Builder, Service
 from gateway.upstream.openai_http import Manner
 from gateway.upstream.openai_http import SpokenConfig as Config
-from gateway.upstream.quirks import Quirks
+from gateway.upstream.quirks import OPENAIS_OWN, Quirks
 
 __all__ = ["Config", "build"]
 
 _QUIRKS = Quirks(
     renamed={"max_completion_tokens": "max_tokens"},
-    dropped=frozenset(
-        {
-            "user",
-            "store",
-            "metadata",
-            "service_tier",
-            "safety_identifier",
-            "prompt_cache_key",
-            "prompt_cache_retention",
-            "prompt_cache_options",
-        }
-    ),
+    dropped=OPENAIS_OWN | {"user"},
     refused=frozenset({"functions", "audio", "prediction", "logprobs", "top_logprobs"}),
     one_choice=True,
     developer=False,

@@ -8,23 +8,13 @@ from gateway.allowance import x_ratelimit
 from gateway.upstream.compatible import Builder, Service
 from gateway.upstream.openai_http import Manner
 from gateway.upstream.openai_http import SpokenConfig as Config
-from gateway.upstream.quirks import Quirks
+from gateway.upstream.quirks import OPENAIS_OWN, Quirks
 from gateway.upstream.xai_batches import XAIBatches
 
 __all__ = ["Config", "build"]
 
 _QUIRKS = Quirks(
-    dropped=frozenset(
-        {
-            "store",
-            "metadata",
-            "service_tier",
-            "safety_identifier",
-            "prompt_cache_key",
-            "prompt_cache_retention",
-            "prompt_cache_options",
-        }
-    ),
+    dropped=OPENAIS_OWN,
     refused=frozenset({"logit_bias", "audio", "prediction"}),
     counts_apart=True,
 )

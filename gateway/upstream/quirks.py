@@ -23,6 +23,18 @@ from gateway.upstream.passing import WORDS
 
 _encode = msgspec.json.Encoder().encode
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
+# What OpenAI keeps, bills and caches by, of which most that speak its language know nothing.
+OPENAIS_OWN = frozenset(
+    {
+        "store",
+        "metadata",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "prompt_cache_options",
+    }
+)
 
 
 class Quirks(Struct, frozen=True, kw_only=True):
