@@ -200,7 +200,7 @@ class LearningPolicy(ReusePolicy, Protocol[S]):
 _PARTS = frozenset(
     (
         *("guards", "english", "facts", "lexicon", "relations", "roles", "agents", "clauses", "moods", "places"),
-        *("roots", "signs", "unexplained", "wordings", "phrases"),
+        *("roots", "signs", "unexplained", "wordings", "phrases", "idioms", "days"),
         *("pairs", "logistic", "curve", "prior", "spending"),
     )
 )

@@ -64,8 +64,8 @@ _IRREGULAR_FORMS = (
     "forgot:forget forgotten:forget broke:break broken:break chose:choose chosen:choose spent:spend built:build "
     "kept:keep left:leave met:meet read:read ran:run saw:see seen:see sat:sit spoke:speak spoken:speak "
     "stood:stand stole:steal stolen:steal taught:teach told:tell thought:think understood:understand won:win "
-    "wore:wear began:begin begun:begin came:come drew:draw drove:drive driven:drive ate:eat eaten:eat fell:fall "
-    "fallen:fall felt:feel found:find flew:fly froze:freeze frozen:freeze grew:grow grown:grow heard:hear "
+    "wore:wear began:begin begun:begin came:come became:become drew:draw drove:drive driven:drive ate:eat eaten:eat "
+    "fell:fall fallen:fall felt:feel found:find flew:fly froze:freeze frozen:freeze grew:grow grown:grow heard:hear "
     "held:hold knew:know known:know led:lead meant:mean rose:rise said:say sang:sing slept:sleep swam:swim "
     "threw:throw woke:wake is:be are:be was:be were:be been:be being:be am:be has:have had:have having:have "
     "better:better analyses:analysis criteria:criterion data:data dying:die lying:lie tying:tie using:use "
@@ -79,7 +79,7 @@ _IRREGULAR_FORMS = (
     "overcame:overcome overthrew:overthrow overthrown:overthrow sank:sink shaken:shake shrank:shrink shrunk:shrink "
     "spun:spin sprang:spring stung:sting swore:swear sworn:swear swung:swing undertook:undertake undertaken:undertake "
     "withdrew:withdraw withdrawn:withdraw wove:weave woven:weave woken:wake crept:creep knelt:kneel leapt:leap "
-    "slid:slide"
+    "slid:slide evening:evening evenings:evening morning:morning mornings:morning"
 )
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -247,7 +247,7 @@ def _number_at(sequence: Sequence[Word], i: int) -> tuple[float | None, int]:
     word = sequence[i].text
     if word[0].isdigit():
         return _digits(sequence, i)
-    if word == "one" and _is_anybody(sequence, i):
+    if (word == "one" and _is_anybody(sequence, i)) or (word == "second" and _is_time(sequence, i)):
         return None, 0
     if word in _ORDINALS:
         return _ORDINALS[word], 1
@@ -261,6 +261,12 @@ def _is_anybody(sequence: Sequence[Word], i: int) -> bool:
     before = sequence[i - 1].text if i else ""
     after = sequence[i + 1].text if i + 1 < len(sequence) else ""
     return (before in _ASKS and bool(after)) or after in _ASKS - _BE
+
+
+def _is_time(sequence: Sequence[Word], i: int) -> bool:
+    """ "Five second", "longer than a second": sixty of them are a minute."""
+    before = sequence[i - 1].text if i else ""
+    return before[:1].isdigit() or before in _SMALL.split(" ") or (before == "a" and i + 1 == len(sequence))
 
 
 def _digits(sequence: Sequence[Word], i: int) -> tuple[float | None, int]:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from policies.reuse.english import Number, Word, bag, numbers, plainly, stem, words
+from policies.reuse.idioms import plainer
 from policies.reuse.lexicon import KIND_OF, KINDS, OPPOSITES, STOP, SYNONYMS
 from policies.reuse.signs import Marks, marks
 
@@ -43,7 +44,10 @@ _SILENT_NEGATION = re.compile(
     re.IGNORECASE,
 )
 _DATES = KINDS["month"] | KINDS["weekday"] | KINDS["season"] | KINDS["part of day"] | KINDS["tense"]
-_PERIODS = bag("daily weekly monthly quarterly yearly annual annually hourly biweekly fortnightly")
+_PERIODS = {
+    **{word: word for word in bag("daily weekly monthly quarterly yearly hourly biweekly fortnightly")},
+    **dict.fromkeys(("annual", "annually"), "yearly"),
+}
 # Month names that are everyday words count as months only beside a number or after a preposition.
 _SPANS = KINDS["span"] | {"weekend", "song", "episod", "one"}
 # "the day after tomorrow", "the year before last"
@@ -99,6 +103,8 @@ _ASKING = bag("and know tell me wonder exactly about since until from")
 _TELLING = bag("tell give show help let teach send ask remind call get bring")
 _SMALL_IN_TITLES = bag("of the a an in on and or to for with at by from")
 _NAME_BREAKS = re.compile(r"[.!?:;\n]\s*$|^\s*$|[\"'(\u201c]\s*$")
+# "for somebody who knows SQL" asks for nobody.
+_SOMEBODY = bag("someone somebody anyone anybody everyone everybody nobody person people those")
 _ANSWER_WORDS = frozenset(("what", "which", "who", "whom", "whose", "when", "where", "why", "how"))
 _HOW = {"many": "count", "much": "amount", "long": "duration", "often": "frequency", "far": "distance", "old": "age"}
 _HOW_MORE = {
@@ -112,6 +118,7 @@ _HOW_MORE = {
     "come": "why",
     "frequently": "frequency",
     "expensive": "amount",
+    "costly": "amount",
     "heavy": "weight",
     "wide": "width",
     "deep": "depth",
@@ -179,7 +186,7 @@ def analyse(text: str) -> Facts:
     """Everything guards compare. Pure: the same text always gives the same facts."""
     if not text.isascii():
         text = plainly(text).replace("\u2044", "/")  # "x\u00b2", "\u00bd" and "\u2163" are numbers
-    found = words(text)
+    found = plainer(words(text))
     plain = tuple(word.text for word in found)
     stems = tuple(stem(word) for word in plain)
     counted = numbers(found)
@@ -265,6 +272,8 @@ def _cases(plain: tuple[str, ...]) -> frozenset[tuple[str, str]]:
             found.add(("she", "object"))
         elif word in _CASES:
             found.add(_CASES[word])
+        if i and plain[i - 1] in {"let", "lets"} and word in _CASES:
+            found.add((_CASES[word][0], "subject"))  # "should I let him go": it is he who goes
     return frozenset(found)
 
 
@@ -284,7 +293,7 @@ def _dates(plain: tuple[str, ...], stems: tuple[str, ...], in_numbers: Counter[s
         for a, b in pairwise(stems)
         if (a in _WHICH and (b in _SPANS or b in _DATES)) or (a in _SPANS and b in _BESIDE)
     )
-    return frozenset(found) | frozenset(spans) | (_PERIODS & frozenset(plain))
+    return frozenset(found) | frozenset(spans) | {_PERIODS[word] for word in plain if word in _PERIODS}
 
 
 def _names(text: str, found: list[Word]) -> frozenset[str]:
@@ -340,7 +349,7 @@ def _anybody(plain: tuple[str, ...]) -> str:
 def _question(plain: tuple[str, ...]) -> str:
     """What kind of answer is asked for: when, where, why, who, count, how … ("" when no question word is there)."""
     for i, word in enumerate(plain):
-        if word not in _ANSWER_WORDS:
+        if word not in _ANSWER_WORDS or (i and _is_relative(word, plain[i - 1])):
             continue
         if word == "how":
             return _how(plain[i + 1 :])
@@ -353,6 +362,11 @@ def _question(plain: tuple[str, ...]) -> str:
             continue  # "When the app crashes, what …"
         return "who" if word in {"whom", "whose"} else word
     return ""
+
+
+def _is_relative(word: str, before: str) -> bool:
+    """ "Somebody who knows", "a table whose rows": not asked for."""
+    return (word == "who" and before in _SOMEBODY) or (word == "whose" and before not in _ASKING)
 
 
 def _goes_on_asking(plain: tuple[str, ...]) -> bool:

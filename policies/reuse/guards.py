@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from policies.reuse.agents import asks_for_other, other_agent, other_owner
 from policies.reuse.clauses import parts_exchanged
+from policies.reuse.days import other_days
 from policies.reuse.english import Number, bag, stem
 from policies.reuse.facts import Facts, analyse
 from policies.reuse.lexicon import (
@@ -83,7 +84,7 @@ _ENDED = frozenset(
 _ONE_AFTER = bag("this that which the new any another right wrong each every old good better best other no")
 _QUANTIFIERS = {
     **dict.fromkeys(("all", "every", "each", "always", "everyone", "everything"), "all"),
-    **dict.fromkeys(("some", "any", "few", "several", "sometimes"), "some"),
+    **dict.fromkeys(("some", "any", "few", "several", "sometimes", "couple"), "some"),
     **dict.fromkeys(("only", "just", "solely"), "only"),
     **dict.fromkeys(("most", "mostly", "usually"), "most"),
     **dict.fromkeys(("both",), "both"),
@@ -142,7 +143,7 @@ def number(a: Facts, b: Facts) -> bool:
 
 def date(a: Facts, b: Facts) -> bool:
     """Other days, months, seasons or parts of the day, and also one more of them; what is and what was."""
-    if _canonical(a.dates) != _canonical(b.dates):
+    if other_days(a, b):
         return True
     return becoming(a, b) or (_is_one_topic(a, b) and other_time(a, b))
 
@@ -350,16 +351,6 @@ def _carried(found: tuple[Number, ...]) -> dict[float, frozenset[str]]:
 
 def _also(units: frozenset[str]) -> frozenset[str]:
     return units.union(*(SYNONYMS.get(unit, frozenset()) for unit in units))
-
-
-def _canonical(stems: frozenset[str]) -> frozenset[str]:
-    return frozenset(min(SYNONYMS.get(word, frozenset()) & _SHORT_DATES | {word}) for word in stems)
-
-
-_SHORT_DATES = bag(
-    "jan january feb february mar march apr april jun june jul july aug august sep sept september oct october nov "
-    "november dec december annual yearly noon midday"
-)
 
 
 def _unknown_name(word: str, other: Facts) -> bool:

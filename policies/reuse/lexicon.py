@@ -321,8 +321,9 @@ analyse analyze analysis|sync synchronize synchronise synchronization|config con
 admin administrator|auth authentication|param parameter|env environment|dev developer development|db database|
 doc documentation document|spec specification|temp temporary|stats statistics|arg argument|func function|
 complain complaint|grow growth|parcel package|virus viral|bacteria bacterial|fungus fungal|
-bike bicycle|math mathematics|covid coronavirus|night evening|headphone earphone|weigh weight|choose choice|
-depart leave|qualify eligible|paperwork document|restart reboot|employee staff
+bike bicycle|plane airplane aeroplane flight|math mathematics|
+motorbike motorcycle|wool woollen woolen|puppy pup|pc computer|covid coronavirus|night evening|headphone earphone|
+weigh weight|choose choice|depart leave|qualify eligible|paperwork document|restart reboot|employee staff
 """
 
 # Words that carry no topic: their coming and going does not make another question.

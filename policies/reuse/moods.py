@@ -22,6 +22,7 @@ _USED_TO = re.compile(
 )
 _FOR_USE = re.compile(r"\b(?:is|are) (?:the|a|an) (?:\w+ )?\w+ used to\b")  # "what is the command used to list files"
 _BECOME = stem("become")
+_BECOMING = bag("get gets getting got gotten turn turns turned come comes came will")
 
 
 def other_time(a: Facts, b: Facts) -> bool:
@@ -36,8 +37,10 @@ def other_time(a: Facts, b: Facts) -> bool:
 
 def becoming(a: Facts, b: Facts) -> bool:
     """Whether somebody is something here and becomes it there."""
-    # How to be one is how to become one.
-    return a.content_set ^ b.content_set == frozenset((_BECOME,)) and not a.question == b.question == "how"
+    if a.content_set ^ b.content_set != frozenset((_BECOME,)):
+        return False
+    # How to be one is how to become one; will it be is will it become.
+    return not (a.question == b.question == "how" or any(not _BECOMING.isdisjoint(x.words) for x in (a, b)))
 
 
 def other_mood(a: Facts, b: Facts) -> bool:
