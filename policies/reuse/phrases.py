@@ -20,6 +20,8 @@ _CONNECTING = tuple(
         ("because due", "because(?: of)?|due to"),
     )
 )
+# "After a run can I eat", "before lunch is it open": the question itself, and no part of what comes first.
+_GOES_ON = bag("can could may might should must shall will would do does did how what when where why who which")
 _ANY = frozenset[str]().union(*(first for first, _ in _CONNECTING))
 
 
@@ -39,5 +41,6 @@ def changed_sides(a: Facts, b: Facts) -> bool:
 def _governed(facts: Facts, pattern: re.Pattern[str]) -> frozenset[str]:
     """The topic words that follow; none where the connecting words are not there exactly once."""
     phrases = pattern.findall(facts.text.casefold())
-    words = phrases[0].split() if len(phrases) == 1 else ()
-    return facts.content_set.intersection(stem(word.strip("'\"()")) for word in words)
+    words = phrases[0].split() if len(phrases) == 1 else []
+    end = next((i for i, word in enumerate(words) if i and word in _GOES_ON), len(words))
+    return facts.content_set.intersection(stem(word.strip("'\"()")) for word in words[:end])

@@ -36,6 +36,9 @@ _ONE_SIDED = bag("if unless because")
 _COUNTED_ONCE = bag("a an per every each in daily weekly monthly yearly again more")
 # "by 20 percent" and "to 20 percent", "until 1714" and "since 1714"
 _AIMS = {"by": "by", "to": "to", "until": "to", "till": "to", "from": "from", "since": "from", "after": "from"}
+_HOW_MANY = {("how", "many"), ("how", "much"), ("number", "of"), ("amount", "of")}
+_BEFORE_COUNTED = bag("the a an of us usa my our these those")
+_JOINS = bag("and or")
 _HOW_LONG = re.compile(r"\bhow long (before|until|till)\b")
 _SLASHED = re.compile(r"[^\W\d_]{2}/[^\W\d_]{2}")
 _AGAINST = bag("vs versus")
@@ -76,6 +79,26 @@ def counts_exchanged(a: Facts, b: Facts) -> bool:
     """Whether two counts have changed what they count: "3 floors and 2 baths", "2 floors and 3 baths"."""
     counted_a, counted_b = _counted(a), _counted(b)
     return any(counted_a[what] != counted_b[what] for what in counted_a.keys() & counted_b.keys())
+
+
+def asked_of_other(a: Facts, b: Facts) -> bool:
+    """Whether it is asked how many of one thing in the other: pints in an ounce, ounces in a pint."""
+    one, other = _asked_count(a), _asked_count(b)
+    return bool(one and other) and not one & other and one <= b.content_set and other <= a.content_set
+
+
+def _asked_count(facts: Facts) -> frozenset[str]:
+    """The topic words that "how many" or "the number of" counts; none where more than one thing may be meant."""
+    at = next((i for i, pair in enumerate(pairwise(facts.words)) if pair in _HOW_MANY), len(facts.words))
+    found: list[str] = []
+    for word, stemmed in zip(facts.words[at + 2 :], facts.stems[at + 2 :], strict=True):
+        if stemmed in facts.content_set:
+            found.append(stemmed)
+        elif word in _JOINS:
+            return frozenset()
+        elif found or word not in _BEFORE_COUNTED:
+            break
+    return frozenset(found)
 
 
 def _counted(facts: Facts) -> dict[str, set[float]]:

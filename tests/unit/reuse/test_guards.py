@@ -8,6 +8,7 @@ from cache.bench.data import read_pairs
 from policies.reuse.facts import Facts, analyse
 from policies.reuse.guards import GUARDS, forbids, injection, language, length
 from policies.reuse.pairs import wording
+from policies.reuse.relations import asked_of_other
 from tests.unit.reuse.near_misses import COMPARING, FOREIGN, INJECTED, PADDED, triples
 
 
@@ -201,3 +202,19 @@ def test_near_misses_in_still_other_words_are_stopped_by_guards_or_look_unlike()
     assert len(pairs) == 788
     assert passed[False] <= 35
     assert passed[True] >= 360
+
+
+@pytest.mark.parametrize(
+    ("kept", "asked", "other"),
+    [
+        ("how many us pints are in an ounce", "how many ounces are in a us pint", True),
+        ("how many us pints are in an ounce", "what's the number of ounces in a US pint", True),
+        ("How many students does each teacher have?", "How many teachers does each student have?", True),
+        ("How many pints are in an ounce?", "An ounce is how many pints?", False),
+        ("How many sets and reps should I do?", "How many reps and sets should I do?", False),
+        ("How many boxes fit on a pallet?", "How many fit on a pallet, of the boxes?", False),
+    ],
+)
+def test_what_is_counted_is_asked_for(kept: str, asked: str, other: bool) -> None:
+    """Conversions turned round have the very same words, and the reader takes them for one."""
+    assert asked_of_other(analyse(kept), analyse(asked)) is other

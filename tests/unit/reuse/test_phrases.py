@@ -20,6 +20,7 @@ from policies.reuse.phrases import changed_sides
         ),
         ("After the pump stops, is the valve closed?", "Does the pump stop after the valve is closed?"),
         ("May I ship the parcel without an invoice?", "May I send the invoice without the parcel?"),
+        ("how long after a run can i eat", "how long after eating can i go for a run"),
         ("Did the bus stop because of the train?", "Did the train stop due to the bus?"),
     ],
 )
@@ -37,6 +38,7 @@ def test_things_that_changed_sides_are_another_question(kept: str, asked: str) -
         ("What must I do before I move house?", "Before moving house, what do I have to do?"),
         ("Can I eat before I run, and drink before I swim?", "Can I run before I eat?"),  # which of the two is not told
         ("Should I stretch before running?", "Should I stretch after running?"),  # for other guards
+        ("After a run, can I eat a banana?", "Can I eat a banana after a run?"),
         ("Is it lighter without the case?", "Is it heavier?"),
     ],
 )
