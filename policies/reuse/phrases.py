@@ -41,6 +41,6 @@ def changed_sides(a: Facts, b: Facts) -> bool:
 def _governed(facts: Facts, pattern: re.Pattern[str]) -> frozenset[str]:
     """The topic words that follow; none where the connecting words are not there exactly once."""
     phrases = pattern.findall(facts.text.casefold())
-    words = phrases[0].split() if len(phrases) == 1 else []
+    words: list[str] = phrases[0].split() if len(phrases) == 1 else []
     end = next((i for i, word in enumerate(words) if i and word in _GOES_ON), len(words))
     return facts.content_set.intersection(stem(word.strip("'\"()")) for word in words[:end])
