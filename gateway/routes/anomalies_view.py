@@ -4,7 +4,7 @@ Knows: how many days, keys and models are looked at, and which questions that ta
 (`policies.anomalies`), pages, SQL.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from msgspec import Struct
@@ -22,6 +22,7 @@ _FLOOR = NANO_PER_USD // 100  # a cent more or less is nothing to look at
 _PARTS = ("key", "model")
 _CAUSES = ("key", "model", "team")
 _MOST_FLAGS = 30
+_MOST_CAUSES = 2  # of each dimension
 _USUAL_DAYS = 28
 
 
@@ -52,66 +53,83 @@ class Judged(Struct, frozen=True, kw_only=True):
 
 
 class _Days(Struct, frozen=True):
+    """Of UTC, of which there are sums: their names, where they begin (and the last one ends), what each cost."""
+
     labels: list[str]
     bounds: list[float]
     amounts: list[int]
 
 
 async def anomalies(queries: Queries, view: View, where: Mapping[str, str]) -> Judged:
-    """The last day still runs: what it has not spent yet says nothing."""
+    """Of a view of days in UTC. The last day still runs: what it has not spent yet says nothing."""
+    days = await _days(queries, view, where)
+    told = [flag for flag in flags(days.amounts, _FLOOR) if flag.score > 0 or flag.day < len(days.amounts) - 1]
+    told = told[-_MOST_FLAGS:]
+    spent: dict[str, dict[str, list[int]]] = {}
+    judged: dict[tuple[str, str], list[int]] = {}
+    for dimension in _CAUSES if days.amounts else ():
+        groups = await queries.usage(
+            [dimension], days.bounds[0], days.bounds[-1], where, latencies=False, measures=COST
+        )
+        dearest = [row.group[dimension] for row in groups[:MOST_PARTS] if row.cost_nano]
+        names = {*dearest, *(await _dear_on(queries, days, told, dimension, where) if len(groups) > MOST_PARTS else ())}
+        spent[dimension] = await _spent(queries, days, dimension, names, where)
+        if dimension in _PARTS:
+            judged |= {(dimension, name): spent[dimension][name] for name in dearest}
+    return Judged(
+        days=list(zip(days.labels, days.amounts, strict=True)),
+        found=[Found(label=days.labels[flag.day], flag=flag, causes=_causes(spent, flag.day)) for flag in told[::-1]],
+        parts=[
+            _found_part(view, days, part, flag) for part, flag in reversed(part_flags(judged, days.amounts, _FLOOR))
+        ],
+    )
+
+
+async def _days(queries: Queries, view: View, where: Mapping[str, str]) -> _Days:
+    """From the first one on that cost anything: before it nothing was usual."""
     starts = starts_of(view)
     bounds = [*(at for _, at in starts), view.span()[1]]
-    amounts = [costs.get((), 0) for costs in await queries.costs(bounds, (), where)]
-    begun = next((day for day, amount in enumerate(amounts) if amount), len(amounts))  # before it nothing was usual
-    days = _Days([label for label, _ in starts[begun:]], bounds[begun:], amounts[begun:])
-    told = [flag for flag in flags(days.amounts, _FLOOR) if flag.score > 0 or flag.day < len(days.amounts) - 1]
-    found = [
-        Found(label=days.labels[flag.day], flag=flag, causes=await _causes(queries, days, flag, where))
-        for flag in reversed(told[-_MOST_FLAGS:])
-    ]
-    parts = await _parts(queries, view, days, where)
-    return Judged(days=list(zip(days.labels, days.amounts, strict=True)), found=found, parts=parts)
+    (costs,) = await queries.costs((bounds[0], bounds[-1]), ["day"], where)
+    amounts = [costs.get((label,), 0) for label, _ in starts]
+    begun = next((day for day, amount in enumerate(amounts) if amount), len(amounts))
+    return _Days([label for label, _ in starts[begun:]], bounds[begun:], amounts[begun:])
 
 
-async def _parts(queries: Queries, view: View, days: _Days, where: Mapping[str, str]) -> list[FoundPart]:
-    spent: dict[tuple[str, str], list[int]] = {}
-    for dimension in _PARTS if days.amounts else ():
-        first, last = days.bounds[0], days.bounds[-1]
-        groups = await queries.usage([dimension], first, last, where, latencies=False, measures=COST)
-        names = [row.group[dimension] for row in groups[:MOST_PARTS] if row.cost_nano]
-        series = await queries.costs(days.bounds, [dimension], where, among=names)
-        spent |= {(dimension, name): [costs.get((name,), 0) for costs in series] for name in names}
-    return [
-        FoundPart(
-            label=days.labels[flag.day],
-            dimension=dimension,
-            name=name,
-            flag=flag,
-            drill=_drill(view, days.labels[flag.day], dimension, name),
-        )
-        for (dimension, name), flag in reversed(part_flags(spent, days.amounts, _FLOOR))
-    ]
+async def _dear_on(
+    queries: Queries, days: _Days, told: Sequence[Flag], dimension: str, where: Mapping[str, str]
+) -> list[str]:
+    """The dearest groups of the days out of line, which need not be among the dearest of all days."""
+    found: list[str] = []
+    for flag in told:
+        (costs,) = await queries.costs(days.bounds[flag.day : flag.day + 2], [dimension], where)
+        found += [name for (name,) in list(costs)[:_MOST_CAUSES]]
+    return found
 
 
-def _drill(view: View, label: str, dimension: str, name: str) -> str:
-    """That day of the part alone, by what its spending was for, or whose it was."""
+async def _spent(
+    queries: Queries, days: _Days, dimension: str, names: Iterable[str], where: Mapping[str, str]
+) -> dict[str, list[int]]:
+    """What each of the groups cost on each day."""
+    (costs,) = await queries.costs((days.bounds[0], days.bounds[-1]), [dimension, "day"], where, among=sorted(names))
+    return {name: [costs.get((name, label), 0) for label in days.labels] for name in names}
+
+
+def _found_part(view: View, days: _Days, part: tuple[str, str], flag: Flag) -> FoundPart:
+    """With that day of the part alone, by what its spending was for, or whose it was."""
+    dimension, name = part
+    label = days.labels[flag.day]
     alone = replace(view, where={**view.where, dimension: name})
-    return alone.address(**{"by": "model" if dimension == "key" else "key", "from": label, "to": label})
+    drill = alone.address(**{"by": "model" if dimension == "key" else "key", "from": label, "to": label})
+    return FoundPart(label=label, dimension=dimension, name=name, flag=flag, drill=drill)
 
 
-async def _causes(queries: Queries, days: _Days, flag: Flag, where: Mapping[str, str]) -> list[tuple[str, str, int]]:
-    bounds = days.bounds[max(0, flag.day - _USUAL_DAYS) : flag.day + 2]
+def _causes(spent: Mapping[str, Mapping[str, Sequence[int]]], day: int) -> list[tuple[str, str, int]]:
+    """What moved most against the median of the days before."""
     reasons: list[tuple[str, str, int]] = []
     for dimension in _CAUSES:
-        history = [
-            {name: cost for (name,), cost in costs.items()} for costs in await queries.costs(bounds, [dimension], where)
-        ]
-        moved = causes(history[-1], _usual(history[:-1]), most=2)
-        reasons += [(dimension, name, change) for name, change in moved]
+        today = {name: amounts[day] for name, amounts in spent[dimension].items()}
+        usual = {
+            name: round(median(amounts[max(0, day - _USUAL_DAYS) : day])) for name, amounts in spent[dimension].items()
+        }
+        reasons += [(dimension, name, change) for name, change in causes(today, usual, most=_MOST_CAUSES)]
     return reasons
-
-
-def _usual(history: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """The median day of each group, days without it included."""
-    names = {name for day in history for name in day}
-    return {name: round(median(day.get(name, 0) for day in history)) for name in names}

@@ -72,6 +72,19 @@ async def test_a_small_key_out_of_line_is_named_where_the_day_is_not(home: House
     assert csv_of((await page_of(home, "/ui/anomalies/parts.csv", other)).text) == []
 
 
+async def test_a_day_is_explained_by_a_key_that_was_never_dear_before(home: House) -> None:
+    """With more keys than are judged, the one that made the day would be missing among the dearest of all days."""
+    rows = [
+        request_row(home.clock, number=day * DAY + 5 + key, key_id=f"k{key:07}", cost_nano=10_000_000)
+        for day in range(40)
+        for key in range(60)
+    ]
+    rows.append(request_row(home.clock, number=6, id="new", key_id="newcomer", cost_nano=390_000_000))
+    await happened(home.services.database, rows)
+    text = (await page_of(home, "/ui/anomalies")).text
+    assert re.search(r'key newcomer</a> \+<span class="money" title="exactly \$0.39 USD"', text)
+
+
 async def test_nothing_out_of_line_says_so(home: House) -> None:
     """An empty page says what it would show."""
     assert "Nothing out of line" in (await page_of(home, "/ui/anomalies")).text
