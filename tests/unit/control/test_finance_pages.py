@@ -5,13 +5,22 @@ from collections.abc import AsyncGenerator
 from decimal import Decimal
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import select
 
+from gateway.auth import ADMIN
+from gateway.db.models import Setting
+from gateway.db.queries import Queries
+from gateway.db.usage_cut import Asked
+from gateway.routes import cache_stats
+from gateway.routes.cache_stats import statistics
 from policies.months import month_of
 from tests.clock import FrozenClock
 from tests.unit.control.house import House, charged, happened, house, request_row
+from tests.unit.control.test_auth import statements
 from tests.unit.control.test_pages import csrf, sign_in
 
 DAY = 86_400 // 60  # in the minutes that `request_row` counts in
@@ -215,6 +224,37 @@ async def test_a_teams_viewer_sees_its_own_team_only(home: House) -> None:
         assert answer.status_code == 200
         assert "acme" not in answer.text
     assert (await page_of(home, "/ui/spend?team=acme", key)).status_code == 400
+
+
+@pytest.mark.parametrize("page", ["/ui/spend", "/ui/savings", "/ui/spend.csv", "/ui/savings.csv"])
+async def test_a_page_asks_once_since_when_sums_are_kept(home: House, page: str) -> None:
+    """It is one row, and was asked for three to five times per page."""
+    await filled(home)
+    async with statements(home.services.database) as seen:
+        await page_of(home, page)
+    one = select(Setting.value).where(Setting.name == "blocks_from")
+    asked = str(one.compile(dialect=home.services.database._reader.sync_engine.dialect))
+    assert seen.count(asked) == 1
+
+
+async def test_what_the_cache_is_worth_is_one_reading_of_the_sums(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Money and look-ups of the same requests were added up twice, by two statements of two moments."""
+    await filled(home)
+    asked: list[Asked] = []
+    read = Queries._added_up
+
+    async def noted(queries: Queries, wanted: Asked) -> Any:
+        if "team" in wanted.group_by:
+            asked.append(wanted)
+        return await read(queries, wanted)
+
+    monkeypatch.setattr(Queries, "_added_up", noted)
+    told = await statistics(home.services, ADMIN)
+    assert [one.group_by for one in asked] == [("team", "project", "model", "cache")]
+    assert told.total.money.saved_usd == "0.21"
+    monkeypatch.setattr(cache_stats, "MOST_GROUPS", 1)  # as where hits are among those that one answer does not hold
+    assert (await statistics(home.services, ADMIN)).total == told.total
+    assert len(asked) == 3
 
 
 async def test_savings_are_the_sum_of_their_parts(home: House) -> None:
