@@ -172,6 +172,9 @@ class Verifier:
             key = (query.scope, entry.encoder)
             await self._scopes.learn(key, Judged((outcome,)), soon=wrong)
             if wrong and (vector := await embed()) is not None:
+                # The key that answered was this very text, so no more than that is shut: a judge erred about one
+                # wording, which says nothing of what the policy would serve around it, and other wordings keep the
+                # answer. A person's word takes the answer itself, and then shuts as far as a spot reaches (`_around`).
                 await self._scopes.learn(key, shut(vector, 1.0, firm=False), soon=True)
         await self._tell(query, "audit", result, said.flip)
         return Compared(result=result, judgements=(said,))

@@ -45,7 +45,14 @@ class EngineFailed(EngineError):
 
 
 class EngineLost(EngineFailed):
-    """The engine's process went away with this request in it, which may have been why."""
+    """The engine's process went away with this request in it, which may have been why.
+
+    `twice`: so did the second one, to which it was passed on.
+    """
+
+    def __init__(self, message: str = "", *, twice: bool = False) -> None:
+        super().__init__(message)
+        self.twice = twice
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True):
@@ -112,7 +119,8 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
     higher goes first. `deadline_ms`: queue time after which the request is dropped with finish reason `deadline`.
     `prediction`: a text the answer is likely to repeat, guessed from by speculation. `echo`: the first delta's text
     begins with the prompt. `thinking`: None leaves the chat template its own default. `left`: what `left_open`
-    found, about which the model's generation config may speak.
+    found, about which the model's generation config may speak. `suspected`: a process may have ended because of it, so
+    it is passed on to no other.
     """
 
     id: str
@@ -129,6 +137,7 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
     echo: bool = False
     thinking: bool | None = None
     left: frozenset[str] = frozenset()
+    suspected: bool = False
 
 
 class TokenLogprob(Struct, frozen=True):

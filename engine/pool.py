@@ -170,7 +170,8 @@ class EnginePool:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """A replica that is full or gone before its first delta passes the request on to the next best.
 
-        What was lost with a process may have ended it: it is passed on once, and one at a time.
+        What was lost with a process may have ended it: it is passed on once, and one at a time; not at all where it is
+        suspected already.
         """
         refused: EngineFailed | Overloaded | None = None
         lost: EngineLost | None = None
@@ -185,7 +186,9 @@ class EnginePool:
                             await turn.aclose()
                             yield delta
                 except EngineLost as error:
-                    if began or lost is not None:
+                    if lost is not None and not began:
+                        raise EngineLost(str(error), twice=True) from error
+                    if began or request.suspected:
                         raise
                     lost = error
                     await turn.enter_async_context(self._turn)

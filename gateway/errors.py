@@ -13,7 +13,7 @@
     |- OutOfTime                 504  its time was over before it was sent anywhere
     |- Internal                  500
     |- UpstreamFailed            502  refused, cut or garbled before the first byte
-       |- UpstreamTimeout        504    |- EngineUnavailable 503
+       |- UpstreamTimeout        504    |- EngineUnavailable 503  |- EngineEnded 500
        |- UpstreamRefused        the upstream's own 4xx, passed on unchanged
           |- CredentialRefused   502, its 401: the key there is wrong, which is ours and not the client's
 
@@ -242,6 +242,14 @@ class EngineUnavailable(UpstreamFailed):
 
     status = 503
     code = "engine_unavailable"
+
+
+class EngineEnded(EngineUnavailable):
+    """Two processes of a bundled engine ended with it inside. Other places of the route may answer it."""
+
+    status = 500
+    code = "engine_ended"
+    unwanted = True
 
 
 class UpstreamTimeout(UpstreamFailed):

@@ -15,9 +15,9 @@ import structlog
 from msgspec.structs import replace
 
 from gateway.allowance import Account, Accounted
-from gateway.call import Chunk
+from gateway.call import Body, Chunk
 from gateway.errors import UpstreamFailed
-from gateway.providers import Billing, Provider, Sending
+from gateway.providers import Billing, Provider, Sending, TellsTokens, TokenPath
 from policies.money import Usage
 
 log = structlog.get_logger("nearhit.upstream")
@@ -101,6 +101,11 @@ class Fleet:
 
     async def models(self) -> list[str]:
         return await self._any().models()
+
+    async def told_of_tokens(self, path: TokenPath, body: Body) -> Body | None:
+        """By the servers in turns: all have the same model."""
+        member = self._any()
+        return await member.told_of_tokens(path, body) if isinstance(member, TellsTokens) else None
 
     def accounts(self) -> list[Account]:
         """Those of every server."""

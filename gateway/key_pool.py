@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gateway.allowance import Account, Accounted
 from gateway.call import Body, Chunk
 from gateway.errors import UpstreamRefused
-from gateway.providers import Billing, Cannot, Provider, Sending
+from gateway.providers import Billing, Cannot, Provider, Sending, TellsTokens, TokenPath
 from policies.money import Usage
 
 log = structlog.get_logger("nearhit.upstream")
@@ -58,6 +58,11 @@ class KeyPool:
         self._keys = [_Key(member, number + 1) for number, member in enumerate(members)]
         self._monotonic = monotonic
         self._asked = 0
+
+    async def told_of_tokens(self, path: TokenPath, body: Body) -> Body | None:
+        """With the key that would be asked first."""
+        member = (self._order() or self._keys)[0].provider
+        return await member.told_of_tokens(path, body) if isinstance(member, TellsTokens) else None
 
     async def send(self, sending: Sending) -> AsyncGenerator[Chunk, None]:
         """As a provider's; each key that may be asked is asked at most once, all of them within the time of one."""

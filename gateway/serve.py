@@ -318,7 +318,7 @@ class Supervisor:
         if status == CONFIGURATION_ERROR:
             # Later on the others go on with what they read when it still was a configuration.
             return not (self._readiness.answered and any(other.pid for other in self._workers()))
-        return not self._readiness.answered and worker.failures >= FIRST_TRIES
+        return not self._readiness.answered and worker.ends >= FIRST_TRIES
 
     def _announce(self) -> None:
         if self._announced:

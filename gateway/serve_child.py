@@ -65,6 +65,7 @@ class Child:
     def __init__(self, plan: Plan, *, spawn: Callable[[Plan], Process], monotonic: Callable[[], float]) -> None:
         self.plan = plan
         self.failures = 0  # in a row, each within STEADY seconds of its start
+        self.ends = 0  # that nobody asked for, however long after a start
         self.due: float | None = None  # when to start again
         self._spawn = spawn
         self._monotonic = monotonic
@@ -101,6 +102,7 @@ class Child:
         if self._replacing:
             self._replacing, self.failures, self.due = False, 0, now
             return status
+        self.ends += 1
         self.failures = 1 if now - self._began >= STEADY else self.failures + 1
         longest = LONGEST_WORKER_DELAY if self.plan.kind == "worker" else LONGEST_DELAY
         self.due = now + min(longest, FIRST_DELAY * 2 ** min(self.failures - 1, 16))

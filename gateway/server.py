@@ -146,11 +146,17 @@ def run(app: App, settings: Settings, listening: Listening) -> int:
     try:
         worker.run(sockets=admin)
     except SystemExit as stopped:  # uvicorn's way of saying that the application did not start
-        return int(stopped.code or 1)
+        return _not_started(app, int(stopped.code or 1))
     finally:
         if listening.admin is not None:
             listening.admin.unlink(missing_ok=True)
-    return 0 if worker.started else 1
+    return 0 if worker.started else _not_started(app, 1)
+
+
+def _not_started(app: App, status: int) -> int:
+    """The exit status of an application that did not start: its own word for what another try cannot mend."""
+    trouble = getattr(app, "trouble", None)
+    return CONFIGURATION_ERROR if trouble is not None and trouble.hopeless else status
 
 
 def _config(app: App, settings: Settings) -> uvicorn.Config:

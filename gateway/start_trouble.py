@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from gateway.db.migrate import StaleSchema
+from gateway.db.migrate import NoRoom, StaleSchema
 from gateway.db.session import UNREACHABLE, words_of
 
 Send = Callable[[Any], Awaitable[None]]
@@ -19,9 +19,10 @@ _UNANSWERED = (ConnectionError, TimeoutError, gaierror)
 
 
 class StartTrouble:
-    """One per application. A mistake of ours keeps its trace."""
+    """One per application. A mistake of ours keeps its trace. `hopeless`: another try ends as this one did."""
 
     def __init__(self) -> None:
+        self.hopeless = False
         self._sentence: str | None = None
 
     @contextmanager
@@ -34,6 +35,7 @@ class StartTrouble:
             words = words_of(error)
             if isinstance(cause, _UNANSWERED):
                 words = f"the database does not answer: {words}"
+            self.hopeless = isinstance(error, NoRoom)
             self._sentence = f"nearhit: cannot start: {words}. `nearhit doctor` says what to mend."
             raise
 

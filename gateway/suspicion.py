@@ -25,8 +25,9 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Presence(Struct):
-    """One request at an engine."""
+    """One request at an engine. `alone`: it is suspected, and no other suspect is there."""
 
+    alone: bool
     lost: bool = False
 
     def broke(self, error: Exception) -> None:
@@ -49,7 +50,7 @@ class Suspicion:
         The time it waits for its turn counts as time without a token.
         """
         alone = await self._runs_alone(sending)
-        presence = Presence()
+        presence = Presence(alone)
         try:
             yield presence
             if alone:

@@ -48,13 +48,15 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     `nobody`: those of no team pay a part of what is shared; `named`: so do teams that did nothing and are only named by
     some shared cost. Both as in months that were closed before 2026-11-26. `pruned`: usage of the month was not kept
-    any more, so `teams` have nothing but the attempts that the ledger has of them.
+    any more, so `teams` have nothing but the attempts that the ledger has of them. `hits`: the digest of the hits that
+    were sealed with the month; None where none were kept.
     """
 
     by: Literal["user", "key", "model"] = "user"
     nobody: bool = True
     named: bool = True
     pruned: bool = False
+    hits: str | None = None
     teams: list[TeamFacts] = []
     shared: list[Shared] = []
 

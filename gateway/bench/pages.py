@@ -31,6 +31,7 @@ from gateway.db.session import Database
 from gateway.db.sums import DAY, Row, day_starts
 from gateway.ledger import sum_blocks, sum_proof, sum_upgrade, sums
 from gateway.ledger.request_rows import RequestRows
+from gateway.routes.anomalies_view import anomalies
 from gateway.routes.spend_view import read_view, spending
 from gateway.web.reads import first_piece, series
 
@@ -125,6 +126,8 @@ def cases(queries: Queries, shape: Shape) -> dict[str, Callable[[], Awaitable[ob
         "cache: audits of a month by day": lambda: usage(("day",), start, now, {"cache": "audit"}, latencies=False),
         "requests: of a model nobody asked for": lambda: recent(50, where={"model": "none"}),
     }
+    ninety = read_view({"from": _date(now - 89 * DAY)}, now)
+    found["anomalies page, 90 days"] = lambda: anomalies(queries, ninety, {})
     for by, zone_name in _SPEND_PAGES:
         asked = {"by": by, "zone": zone_name, "from": _date(start), "to": _date(now)}
         found[f"spend page: {by}, {zone_name}"] = lambda asked=asked: spending(queries, read_view(asked, now), {})

@@ -14,15 +14,20 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 import migrations
-from gateway.db.session import Database
+from gateway.db.session import Database, is_full, words_of
 from gateway.serve_child import module_command
 
+NO_ROOM = 2  # what the process that migrates answers when the disk is full
 _FOLDER = Path(migrations.__file__).parent
 _LOCK = 7_236_583_491  # any fixed number: PostgreSQL's advisory lock, so that workers that start together take turns
 
 
 class StaleSchema(Exception):
     """The database is at another revision than this code. The message says which and what to run."""
+
+
+class NoRoom(StaleSchema):
+    """The schema could not be made or moved, since the disk is full: trying again makes no room."""
 
 
 def head() -> str:
@@ -108,7 +113,12 @@ async def _move(database: Database, revision: str, *, down: bool = False) -> Non
                 await connection.execute(text("SET LOCAL lock_timeout = '30s'"))
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
             await connection.run_sync(_run, revision, down)
-    except DBAPIError as error:
+    except (DBAPIError, OSError) as error:
+        if is_full(error):
+            where = database.url.database if database.dialect == "sqlite" else f"server {database.url.host}"
+            raise NoRoom(f"there is no room for the schema of the database ({where}): {words_of(error)}") from error
+        if isinstance(error, OSError):
+            raise
         raise StaleSchema(f"the schema could not be moved to {revision}: {error.orig}") from error
 
 
@@ -126,7 +136,8 @@ async def _move_apart(database: Database) -> None:
             process.terminate()
     if process.returncode:
         words = said.decode("utf-8", "replace").strip().splitlines()
-        raise StaleSchema(words[-1] if words else f"the process that migrates ended with {process.returncode}")
+        kind = NoRoom if process.returncode == NO_ROOM else StaleSchema
+        raise kind(words[-1] if words else f"the process that migrates ended with {process.returncode}")
 
 
 def _run(connection: Connection, revision: str, down: bool) -> None:

@@ -11,9 +11,12 @@ from gateway.db.session import UNREACHABLE
 
 
 def main() -> int:
-    """0, or 1 with a sentence on standard error."""
+    """0, or 1 with a sentence on standard error; `NO_ROOM` where trying again makes no room."""
     try:
         asyncio.run(migrate.upgrade(sys.stdin.read()))
+    except migrate.NoRoom as error:
+        sys.stderr.write(f"{error}\n")
+        return migrate.NO_ROOM
     except (migrate.StaleSchema, *UNREACHABLE) as error:
         sys.stderr.write(f"{error}\n")
         return 1

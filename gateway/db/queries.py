@@ -106,9 +106,12 @@ class Queries:
         (rows,) = await self._totals(asked, of_nothing=not group_by)
         return rows
 
-    async def require_kept(self, start: float) -> None:
-        """Raises Pruned where even sums of days went that lay after `start`: what is left is less than was spent."""
-        since = await kept_from(self._database)
+    async def require_kept(self, start: float, since: float | None = None) -> None:
+        """Raises Pruned where even sums of days went that lay after `start`: what is left is less than was spent.
+
+        `since`: from when on they are kept, where that was read already.
+        """
+        since = await kept_from(self._database) if since is None else since
         if start < since:
             raise Pruned(f"Sums of days are kept since {_day(since)}. Statements and FOCUS tell what was spent before.")
 
@@ -298,7 +301,7 @@ def reach_of(settings: Mapping[str, str]) -> Reach:
     return replace(reach, labels_to=max(reach.labels_to if reach.gathered else 0, reach.days_to * 24))
 
 
-def _day(instant: int) -> str:
+def _day(instant: float) -> str:
     return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d")
 
 

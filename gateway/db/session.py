@@ -9,6 +9,7 @@ the server does not keep them either, `gateway.db.silence` ends the wait.
 """
 
 import asyncio
+import errno
 import os
 import sqlite3
 import sys
@@ -93,6 +94,15 @@ def parse(url: str) -> URL:
 def is_crowded(error: BaseException) -> bool:
     """Whether PostgreSQL has given away all its connections (SQLSTATE 53300, too_many_connections)."""
     return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == "53300"
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether there was no room: as the system says it (or its quota), SQLite, or PostgreSQL (53100, disk_full)."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(cause, OSError):
+        return cause.errno in (errno.ENOSPC, errno.EDQUOT)
+    code: int = getattr(cause, "sqlite_errorcode", 0)
+    return code & 0xFF == sqlite3.SQLITE_FULL or getattr(cause, "sqlstate", None) == "53100"
 
 
 def nothing(_: Connection) -> None:

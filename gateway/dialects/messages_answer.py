@@ -24,6 +24,8 @@ _STOPS = {
     "function_call": "tool_use",
     "content_filter": "refusal",
 }
+# What Anthropic tells of every end; null where nothing is to be said.
+_NO_MORE: Body = {"stop_sequence": None, "stop_details": None, "container": None}
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -176,21 +178,21 @@ class MessagesVoice:
         """
         self._begin(data)
         usage = {**_usage(self._usage), "output_tokens": 0}
-        message: Body = {**self._message(), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        message: Body = {**self._message(), "content": [], "stop_reason": None, **_NO_MORE, "usage": usage}
         return _event("message_start", {"type": "message_start", "message": message}) + _PING
 
     def _stop(self, choice: Body) -> Body:
         if isinstance(choice.get("native_stop"), dict):
-            return {"stop_sequence": None, **cast("Body", choice["native_stop"])}
+            return {**_NO_MORE, **cast("Body", choice["native_stop"])}
         reason = _STOPS.get(str(choice.get("finish_reason")), "end_turn")
         matched = choice.get("stop_reason")  # some servers tell which text it was
         if reason == "end_turn" and isinstance(matched, str) and matched in self._stops:
-            return {"stop_reason": "stop_sequence", "stop_sequence": matched}
+            return {"stop_reason": "stop_sequence", **_NO_MORE, "stop_sequence": matched}
         if reason == "end_turn" and self._calls:
             reason = "tool_use"  # OpenAI says `stop` where the call was forced
         if reason == "end_turn" and self._refused:
             reason = "refusal"
-        return {"stop_reason": reason, "stop_sequence": None}
+        return {"stop_reason": reason, **_NO_MORE}
 
     def _delta(self, delta: Body) -> bytes:
         if blocks := dicts(delta.get("native_content")):

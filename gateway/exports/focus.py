@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from gateway.exports.columns import Version, columns
 from gateway.ledger.grouping import DAY, Group
+from gateway.ledger.hits import Hits
 from policies.meters import ADJUSTMENT, COUNTED, REQUESTS, ROUNDING, rate
 from policies.money import Price
 from policies.months import span
@@ -51,19 +52,6 @@ class Charge(Struct, frozen=True, kw_only=True):
     price: str
     source: str
     late: bool = False
-
-
-class Hits(Struct, frozen=True, kw_only=True):
-    """Requests of a day that were answered without asking anyone. `kind`: exact, semantic or shared."""
-
-    day: int
-    team: str
-    project: str
-    key_id: str
-    model: str
-    kind: str
-    requests: int
-    avoided_nano: int
 
 
 class Names(Struct, frozen=True):

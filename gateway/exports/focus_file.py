@@ -1,12 +1,12 @@
 """Writes the FOCUS dataset of a month into a file.
 
 Knows: where charges and hits are read. Does not know: what rows look like (`gateway.exports.focus`), file formats.
-Charges are of one snapshot of the database. A day at a time: memory is that of the groups of one day, never of the
-month.
+Charges are of one snapshot of the database, and so are the hits of a month that was sealed with them. A day at a time:
+memory is that of the groups of one day, never of the month.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any, BinaryIO
 
@@ -15,18 +15,15 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.models import ApiKey, Project, Team
-from gateway.db.queries import Queries
 from gateway.db.session import Database
-from gateway.db.sums import HITS
-from gateway.db.usage import MOST_GROUPS
 from gateway.exports.columns import Version, columns, kind
-from gateway.exports.focus import Charge, Dataset, Hits, Listed, Names
+from gateway.exports.focus import Charge, Dataset, Listed, Names
 from gateway.exports.sinks import Format, Sink, sink
-from gateway.ledger.grouping import DAY, Scope, TooMany, grouped, late, own
+from gateway.ledger.grouping import DAY, Scope, grouped, late, own
+from gateway.ledger.hits import MonthHits
 from policies.months import span
 
 _PAGE = 2_000
-_HIT_COLUMNS = ("team", "project", "key", "model")
 _COLUMNS = ("day", "team", "project", "key_id", "provider", "model")
 
 
@@ -48,12 +45,11 @@ async def write_focus(database: Database, listed: Listed, wanted: Wanted, file: 
         dataset = Dataset(wanted.month, wanted.version, await _names(connection), listed)
         its = span(wanted.month)
         days = range(its.start, its.end, DAY)
-        hit = await _hit(database, wanted, [*days, its.end])
-        for start, sources in zip(days, hit, strict=True):
+        hits = MonthHits(database, wanted.month, wanted.team)
+        for start in days:
             scope = structs.replace(own(wanted.month, wanted.team), start=start, end=start + DAY)
             charges = await _charges(connection, wanted, dataset, scope)
-            hits = await _hits(database, wanted, dataset, start // DAY, sources)
-            count += await _write(into, chain(charges, hits))
+            count += await _write(into, chain(charges, map(dataset.hits, await hits.of_day(connection, start // DAY))))
         count += await _write(into, await _charges(connection, wanted, dataset, late(wanted.month, wanted.team)))
     await asyncio.to_thread(into.close)
     return count
@@ -82,42 +78,6 @@ def _charge(key: tuple[Any, ...], tags: bool, *, late: bool) -> Charge:
         source=key[-1],
         late=late,
     )
-
-
-async def _hit(database: Database, wanted: Wanted, bounds: list[int]) -> list[list[str]]:
-    """Of each day the ways in which there were hits: a month has many days without."""
-    where = {} if wanted.team is None else {"team": wanted.team}
-    days = await Queries(database).series(bounds, ("source",), where)
-    return [[source for source in HITS if any(row.group["source"] == source for row in rows)] for rows in days]
-
-
-async def _hits(
-    database: Database, wanted: Wanted, dataset: Dataset, day: int, sources: Sequence[str]
-) -> Iterator[Any]:
-    """The hits of one day. Raises TooMany when there are more combinations than one answer holds."""
-    found: list[Hits] = []
-    for source in sources:
-        where = {"source": source} | ({} if wanted.team is None else {"team": wanted.team})
-        rows = await Queries(database).usage(_HIT_COLUMNS, day * DAY, (day + 1) * DAY, where, latencies=False)
-        if len(rows) >= MOST_GROUPS:
-            raise TooMany(
-                f"more than {MOST_GROUPS} combinations of team, project, key and model hit the cache in a day"
-            )
-        found += [
-            Hits(
-                day=day,
-                team=row.group["team"],
-                project=row.group["project"],
-                key_id=row.group["key"],
-                model=row.group["model"],
-                kind=source,
-                requests=row.requests,
-                avoided_nano=row.saved_nano + row.corrected_nano,
-            )
-            for row in rows
-            if row.requests
-        ]
-    return map(dataset.hits, sorted(found, key=structs.astuple))
 
 
 async def _write(into: Sink, rows: Iterator[Any]) -> int:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import structlog
 from msgspec import Struct, structs, to_builtins
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.engine import Connection
@@ -32,11 +33,14 @@ from gateway.db.queries import Queries
 from gateway.db.session import Also, Database, nothing
 from gateway.ledger.balances import CHUNK, chunks
 from gateway.ledger.grouping import TooMany
+from gateway.ledger.hits import Hits, MonthHits, digest_of, forget, write
 from gateway.ledger.late import last_closed, take_turn
 from gateway.ledger.lines import START, Level, Line, Totals, attempts, digest, lines_of, totals
 from gateway.ledger.sum_upgrade import mend
 from policies.months import Blocker, Process, Standing, blockers, following, month_of, pruned, span
 from policies.statements import Facts, Shared, TeamFacts
+
+log = structlog.get_logger("nearhit.ledger")
 
 _LOST_SECONDS = 60.0
 _MOST_EARLIER = 3
@@ -112,9 +116,13 @@ class Months:
         known = await facts_of(self._database, month, lines)
         if known.pruned and reason is None:  # just now: nothing had gone when it was looked for what keeps it open
             raise NotClosable([pruned(month, await kept_from(self._database))])
-        facts = to_builtins(structs.replace(known, by=by))
+        hits = await self._hits(month)
+        kept = None if hits is None else await asyncio.to_thread(digest_of, hits)
+        facts = to_builtins(structs.replace(known, by=by, hits=kept))
         for place, some in enumerate(chunks(lines)):
             await self._database.transact(_write, month, begun, some, place)
+        for place, some in enumerate(chunks(hits or [])):
+            await self._database.transact(_write_hits, month, begun, some, place)
         made_of = await asyncio.to_thread(digest, begun.previous, month, lines, facts)
         sums = await asyncio.to_thread(totals, lines)
         values = structs.asdict(sums) | {"facts": facts, "previous": begun.previous, "digest": made_of}
@@ -131,6 +139,14 @@ class Months:
                 return await lines_of(connection, month, "user"), "user"
             except TooMany:
                 return await lines_of(connection, month, "key"), "key"
+
+    async def _hits(self, month: str) -> list[Hits] | None:
+        """None where there are more than a seal keeps: exports read them from the sums while those are kept."""
+        try:
+            return await MonthHits(self._database, month).all()
+        except TooMany as error:
+            log.warning("the month is closed without its hits", month=month, reason=str(error))
+            return None
 
 
 async def seals(connection: AsyncConnection) -> list[Seal]:
@@ -270,17 +286,22 @@ def _hold(connection: Connection, month: str, begun: _Begun) -> None:
 
 
 def _forget(connection: Connection, month: str, begun: _Begun) -> int:
-    """Delete some lines of a try that broke off; answers how many. All at once take longer than a statement may."""
+    """Delete some lines and hits of a try that broke off; answers how many. A statement may not take as long as all."""
     _hold(connection, month, begun)
     some = select(MonthLine.number).where(MonthLine.month == month).order_by(MonthLine.number).limit(CHUNK)
     mine = MonthLine.month == month, MonthLine.number.in_(some.scalar_subquery())
-    return connection.execute(delete(MonthLine).where(*mine)).rowcount
+    return connection.execute(delete(MonthLine).where(*mine)).rowcount + forget(connection, month)
 
 
 def _write(connection: Connection, month: str, begun: _Begun, lines: Sequence[Line], place: int) -> None:
     _hold(connection, month, begun)
     rows = [{"month": month, "number": place * CHUNK + i, **structs.asdict(line)} for i, line in enumerate(lines)]
     connection.execute(insert(MonthLine), rows)
+
+
+def _write_hits(connection: Connection, month: str, begun: _Begun, some: Sequence[Hits], place: int) -> None:
+    _hold(connection, month, begun)
+    write(connection, month, some, place)
 
 
 def _finish(connection: Connection, month: str, begun: _Begun, values: dict[str, Any], also: Also) -> None:

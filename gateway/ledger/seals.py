@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.db.models import MonthSeal
 from gateway.db.session import Database
 from gateway.ledger.closing import Seal, seals, stored_lines
+from gateway.ledger.hits import stored_digest
 from gateway.ledger.lines import START, Level, Line, Totals, digest, lines_of, totals
 from policies.money import usd
 
@@ -44,6 +45,9 @@ async def _check(connection: AsyncConnection, seal: Seal) -> list[str]:
     stored = await stored_lines(connection, seal.month)
     if await asyncio.to_thread(digest, seal.previous or START, seal.month, stored, facts) != seal.digest:
         return [f"{seal.month} was changed after it was closed: its digest does not follow from its lines"]
+    kept = facts.get("hits")
+    if kept is not None and await stored_digest(connection, seal.month) != kept:
+        return [f"{seal.month}: its hits were changed after it was closed"]
     sums = Totals(seal.entries, seal.amount_nano, seal.estimated_nano, seal.adjustments_nano)
     if await asyncio.to_thread(totals, stored) != sums:
         return [f"{seal.month}: its totals are not those of its lines"]

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol, cast, runtime_checkable
 
 from msgspec import Struct
 
@@ -17,6 +17,7 @@ from gateway.call import Body, Chunk, Given, Native, Operation
 from policies.money import Usage
 
 Billing = Literal["stops-on-close", "bills-anyway"]
+TokenPath = Literal["tokenize", "detokenize"]
 
 
 class Sending(Struct, frozen=True, kw_only=True):
@@ -92,6 +93,15 @@ class Provider(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class TellsTokens(Protocol):
+    """Providers whose servers may say themselves what tokens a text is made of."""
+
+    async def told_of_tokens(self, path: TokenPath, body: Body) -> Body | None:
+        """What the server answers on that path; None where servers of this kind have none. Raises GatewayError."""
+        ...
 
 
 _GROUP = "nearhit.providers"

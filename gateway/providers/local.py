@@ -11,6 +11,8 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 
+from msgspec.structs import replace
+
 from cache.embedder import Encoder, EncoderDown
 from engine import api
 from engine.api import Delta, Engine
@@ -19,7 +21,15 @@ from gateway.call import Body, Chunk
 from gateway.embedding_answers import TokenIds, embed
 from gateway.engine_answers import Answer, fingerprint, whole
 from gateway.engine_requests import Sequence, cannot, ignored_fields, sequences
-from gateway.errors import EngineUnavailable, GatewayError, InvalidRequest, NotFound, Overloaded, UpstreamTimeout
+from gateway.errors import (
+    EngineEnded,
+    EngineUnavailable,
+    GatewayError,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    UpstreamTimeout,
+)
 from gateway.providers import Billing, Partial, Sending
 from gateway.stream import fold
 from gateway.suspicion import Suspicion
@@ -83,6 +93,8 @@ class LocalProvider:
         run = _Run(engine, found, sending, answer, self._tasks)
         self._remember(sending.id, run)
         async with self._suspicions[sending.model].around(sending) as presence:
+            if presence.alone:
+                run.suspect()
             try:
                 async with aclosing(run.deltas()) as deltas:
                     async for sequence, delta in deltas:
@@ -222,6 +234,10 @@ class _Run:
         self._room = asyncio.Semaphore(0)  # one for each sequence that has ended
         self.told = False
 
+    def suspect(self) -> None:
+        """A process may have ended because of it: no pool passes it on."""
+        self._found = [replace(one, request=replace(one.request, suspected=True)) for one in self._found]
+
     def deltas(self) -> AsyncGenerator[tuple[Sequence, Delta], None]:
         """Raises _Broken when any sequence fails. Closing it aborts all of them."""
         return self._one(self._found[0]) if len(self._found) == 1 else self._many()
@@ -320,6 +336,9 @@ def _before(name: str, error: Exception, form: str = "response_format") -> Gatew
         return Overloaded(f"{name} is at its limit: {error}", headers=(("retry-after", str(wait)),))
     if isinstance(error, _Late):
         return UpstreamTimeout(f"{name} made {error}")
+    if isinstance(error, api.EngineLost) and error.twice:
+        why = "The engine's process ended twice with this request in it; it is not asked a third time."
+        return EngineEnded(why, headers=(("x-should-retry", "false"),))
     return EngineUnavailable(f"{name} failed: {error}", headers=(("retry-after", str(_COMES_BACK)),))
 
 

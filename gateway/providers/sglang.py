@@ -12,4 +12,4 @@ __all__ = ["Config", "build"]
 
 _QUIRKS = Quirks(empties=True, broken=frozenset({"abort"}))
 _MANNER = Manner(quirks=_QUIRKS, isolation="cache_salt")
-build = Builder(Service(base="http://127.0.0.1:30000/v1", keyed=False, manner=_MANNER))
+build = Builder(Service(base="http://127.0.0.1:30000/v1", keyed=False, manner=_MANNER, tokenizes=True))

@@ -19,4 +19,6 @@ _QUIRKS = Quirks(
     broken=frozenset({"abort", "error"}),
 )
 _MANNER = Manner(quirks=_QUIRKS, isolation="cache_salt", counts_along="each")
-build = Builder(Service(base="http://127.0.0.1:8000/v1", keyed=False, manner=_MANNER, billing="stops-on-close"))
+build = Builder(
+    Service(base="http://127.0.0.1:8000/v1", keyed=False, manner=_MANNER, billing="stops-on-close", tokenizes=True)
+)

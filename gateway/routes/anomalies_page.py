@@ -1,97 +1,61 @@
-"""`/ui/anomalies`: days on which spending was out of line, and which keys, models and teams made the difference.
+"""`/ui/anomalies`: days on which spending was out of line, of all together, of a key and of a model.
 
-Knows: how many days are looked at. Does not know: what is out of line (`policies.anomalies`), SQL.
+Knows: the page and its sheets. Does not know: which days are looked at (`gateway.routes.anomalies_view`), what is out
+of line (`policies.anomalies`), SQL.
 """
-
-from statistics import median
 
 from litestar import Response, get
 from litestar.types import ControllerRouterHandler
-from msgspec import Struct
 
 from gateway.db.queries import Queries
-from gateway.db.rows import UsageRow
-from gateway.routes.spend_view import View, read_view, starts_of
+from gateway.routes.anomalies_view import DAYS, MOST_PARTS, Judged, anomalies
+from gateway.routes.spend_view import View, read_view
 from gateway.routes.usage import reach
 from gateway.routes.visitor import Visitor, VisitorDep, page_router, spreadsheet
 from gateway.web.sheet import Cell
-from policies.anomalies import LEAST, THRESHOLD, Flag, causes, flags
-from policies.money import NANO_PER_USD, dollars
+from policies.anomalies import LEAST, PART_LEAST, PART_TIMES, THRESHOLD
+from policies.money import dollars
 
-_DAYS = 90
-_FLOOR = NANO_PER_USD // 100  # a cent more or less is nothing to look at
-_CAUSES = ("key", "model", "team")
-_MOST_FLAGS = 30
-_USUAL_DAYS = 28
+_MOST_SHOWN = 50
 _SECONDS = 86_400.0
 
 
-class Found(Struct, frozen=True, kw_only=True):
-    """`causes`: (dimension, name, nano-USD more or less than usual)."""
-
-    label: str
-    flag: Flag
-    causes: list[tuple[str, str, int]]
-
-
-async def anomalies(queries: Queries, view: View, where: dict[str, str]) -> tuple[list[tuple[str, int]], list[Found]]:
-    """(label, nano-USD) of every day, and the days out of line, newest first. The last day still runs: what it has not
-    spent yet says nothing."""
-    starts = starts_of(view)
-    bounds = [*(at for _, at in starts), view.span()[1]]
-    amounts = [sum(row.cost_nano for row in groups) for groups in await queries.series(bounds, (), where)]
-    begun = next((day for day, amount in enumerate(amounts) if amount), len(amounts))  # before it nothing was usual
-    starts, bounds, amounts = starts[begun:], bounds[begun:], amounts[begun:]
-    found: list[Found] = []
-    told = [flag for flag in flags(amounts, _FLOOR) if flag.score > 0 or flag.day < len(amounts) - 1]
-    for flag in reversed(told[-_MOST_FLAGS:]):
-        since = max(0, flag.day - _USUAL_DAYS)
-        reasons: list[tuple[str, str, int]] = []
-        for dimension in _CAUSES:
-            history = await queries.series(bounds[since : flag.day + 2], [dimension], where)
-            moved = causes(_spent(history[-1], dimension), _usual(history[:-1], dimension), most=2)
-            reasons += [(dimension, name, change) for name, change in moved]
-        found.append(Found(label=starts[flag.day][0], flag=flag, causes=reasons))
-    return [(label, amount) for (label, _), amount in zip(starts, amounts, strict=True)], found
-
-
-def _spent(rows: list[UsageRow], dimension: str) -> dict[str, int]:
-    return {row.group[dimension]: row.cost_nano for row in rows}
-
-
-def _usual(history: list[list[UsageRow]], dimension: str) -> dict[str, int]:
-    """The median day of each group, days without it included."""
-    days = [_spent(rows, dimension) for rows in history]
-    names = {name for day in days for name in day}
-    return {name: round(median(day.get(name, 0) for day in days)) for name in names}
-
-
-async def _seen(visitor: Visitor) -> tuple[View, list[tuple[str, int]], list[Found]]:
+async def _seen(visitor: Visitor) -> tuple[View, Judged]:
     services = visitor.services
     await services.ledger.catch_up()
     now = services.now()
-    first = read_view({}, now - (_DAYS - 1) * _SECONDS).last
+    first = read_view({}, now - (DAYS - 1) * _SECONDS).last
     view = read_view({"from": first.isoformat()}, now)
-    return view, *await anomalies(Queries(services.database), view, reach(visitor.principal))
+    return view, await anomalies(Queries(services.database), view, reach(visitor.principal))
 
 
 @get("/anomalies", opt={"role": "viewer"})
 async def anomalies_page(visitor: VisitorDep) -> Response[bytes]:
-    """The last ninety days, those out of line, and what made the difference."""
-    view, days, found = await _seen(visitor)
-    flagged = {item.label: item.flag for item in found}
+    """The last ninety days, those out of line, what made the difference, and keys and models that were on their own."""
+    view, judged = await _seen(visitor)
     return visitor.page(
-        "anomalies.html", days=days, found=found, flagged=flagged, threshold=THRESHOLD, least=LEAST, view=view
+        "anomalies.html",
+        days=judged.days,
+        found=judged.found,
+        flagged={item.label: item.flag for item in judged.found},
+        parts=judged.parts[:_MOST_SHOWN],
+        more=max(0, len(judged.parts) - _MOST_SHOWN),
+        threshold=THRESHOLD,
+        least=LEAST,
+        most_parts=MOST_PARTS,
+        part_least=PART_LEAST,
+        part_times=PART_TIMES,
+        view=view,
     )
 
 
 @get("/anomalies.csv", opt={"role": "viewer"})
 async def anomalies_csv(visitor: VisitorDep) -> Response[bytes]:
     """Every day; what was expected and the score only of those out of line."""
-    view, days, found = await _seen(visitor)
-    flagged = {item.label: item.flag for item in found}
+    view, judged = await _seen(visitor)
+    flagged = {item.label: item.flag for item in judged.found}
     rows: list[list[Cell]] = []
-    for label, amount in days:
+    for label, amount in judged.days:
         flag = flagged.get(label)
         told: list[Cell] = [None, None] if flag is None else [dollars(flag.expected), flag.score]
         rows.append([label, dollars(amount), flag is not None, *told])
@@ -99,5 +63,17 @@ async def anomalies_csv(visitor: VisitorDep) -> Response[bytes]:
     return spreadsheet(columns, rows, f"anomalies-{view.first}-{view.last}")
 
 
+@get("/anomalies/parts.csv", opt={"role": "viewer"})
+async def anomalies_parts_csv(visitor: VisitorDep) -> Response[bytes]:
+    """Every day on which a key or a model was out of line, newest first: no sums, a request has both."""
+    view, judged = await _seen(visitor)
+    rows: list[list[Cell]] = [
+        [item.label, item.dimension, item.name, dollars(item.flag.amount), dollars(item.flag.expected), item.flag.score]
+        for item in judged.parts
+    ]
+    columns = ["day", "dimension", "name", "cost_usd", "expected_usd", "score"]
+    return spreadsheet(columns, rows, f"anomalies-parts-{view.first}-{view.last}")
+
+
 def route_handlers() -> list[ControllerRouterHandler]:
-    return [page_router("/ui", [anomalies_page, anomalies_csv])]
+    return [page_router("/ui", [anomalies_page, anomalies_csv, anomalies_parts_csv])]

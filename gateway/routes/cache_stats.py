@@ -17,6 +17,7 @@ from gateway.call import Principal
 from gateway.db.decisions import Decision, decisions, verdicts
 from gateway.db.queries import Queries
 from gateway.db.rows import UsageRow
+from gateway.db.usage import MOST_GROUPS
 from gateway.parts import aliases
 from gateway.routes import shapes
 from gateway.routes.usage import reach, since_of
@@ -29,6 +30,8 @@ from policies.tuning import wilson, within_reach
 Key = tuple[str, str, str]
 DAYS = 7.0
 _MOST_SHADOWED = 5_000
+_GROUP = ("team", "project", "model")
+_SUMMED = ("requests", "cost_nano", "saved_nano", "corrected_nano", "audit_nano", "embed_nano")
 _HITS = ("hits_exact", "hits_semantic", "hits_shared")
 _MARKS = {"hit-exact": "hits_exact", "hit-semantic": "hits_semantic", "shared": "hits_shared", "miss": None}
 
@@ -183,8 +186,8 @@ async def statistics(services: Services, principal: Principal, days: float = DAY
     since = since_of(services, days)
     names = Names(services.settings)
     people = await _people(services, names)
-    worth = await _worth(services, principal, since, names)
-    looked = await _looked(services, principal, since, names)
+    money, looked = await _summed(services, principal, since, names)
+    worth = await _worth(services, principal, since, names, money)
     known = [Group(*key) for key in {**worth, **looked, **people}]
     groups = await services.cache.stats(known) if services.cache is not None else []
     if services.cache is not None:
@@ -232,29 +235,38 @@ async def _people(services: Services, names: Names) -> dict[Key, list[bool]]:
     return found
 
 
-async def _looked(services: Services, principal: Principal, since: float, names: Names) -> dict[Key, Looked]:
-    """Of the requests' sums: those know every worker and host, and no restart."""
-    found: dict[Key, Looked] = defaultdict(Looked)
-    asked = ["team", "project", "model", "cache"]
-    queries, until = Queries(services.database), services.now() + 1
-    measures = ("requests", "cost_nano")  # the dearest groups come first
-    for row in await queries.usage(asked, since, until, reach(principal), latencies=False, measures=measures):
-        key = names.key(row.group["team"], row.group["project"], row.group["model"])
-        found[key].count(row.group["cache"], row.requests)
-    return found
+async def _summed(
+    services: Services, principal: Principal, since: float, names: Names
+) -> tuple[dict[Key, list[UsageRow]], dict[Key, Looked]]:
+    """Money and look-ups of the requests' sums: those know every worker and host, and no restart."""
+    queries, until, where = Queries(services.database), services.now() + 1, reach(principal)
+    money: dict[Key, list[UsageRow]] = defaultdict(list)
+    looked: dict[Key, Looked] = defaultdict(Looked)
+    rows = await queries.usage([*_GROUP, "cache"], since, until, where, latencies=False, measures=_SUMMED)
+    for row in rows:
+        key = names.key(*(row.group[name] for name in _GROUP))
+        looked[key].count(row.group["cache"], row.requests)
+        money[key].append(row)
+    if len(rows) >= MOST_GROUPS:  # the dearest come first: hits, which are all that saves, would be left out
+        money.clear()
+        for row in await queries.usage(_GROUP, since, until, where, latencies=False, measures=_SUMMED):
+            money[names.key(*(row.group[name] for name in _GROUP))].append(row)
+    return money, looked
 
 
-async def _worth(services: Services, principal: Principal, since: float, names: Names) -> dict[Key, Worth]:
-    queries, where, now = Queries(services.database), reach(principal), services.now()
+async def _worth(
+    services: Services, principal: Principal, since: float, names: Names, money: Mapping[Key, list[UsageRow]]
+) -> dict[Key, Worth]:
     found: dict[Key, Worth] = defaultdict(Worth)
     requests: dict[Key, int] = defaultdict(int)
-    for row in await queries.usage(["team", "project", "model"], since, now + 1, where, latencies=False):
-        key = names.key(row.group["team"], row.group["project"], row.group["model"])
-        found[key].add(_money(row))
-        requests[key] += row.requests
+    for key, rows in money.items():
+        for row in rows:
+            found[key].add(_money(row))
+            requests[key] += row.requests
     chosen = services.settings.cache
     budget = Budget(max_error_rate=chosen.max_error_rate, max_wrong_hit_rate=chosen.max_wrong_hit_rate)
-    log = await decisions(services.database, since, team=where.get("team"), reason="shadow", most=_MOST_SHADOWED)
+    team = reach(principal).get("team")
+    log = await decisions(services.database, since, team=team, reason="shadow", most=_MOST_SHADOWED)
     shadowed: dict[Key, list[Decision]] = defaultdict(list)
     for one in log.decisions:
         shadowed[names.key(one.team, one.project, one.model)].append(one)

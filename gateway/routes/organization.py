@@ -17,6 +17,7 @@ from gateway.batches.asking import BATCH_TAG
 from gateway.call import HEARD, PAINTED, Operation
 from gateway.db.queries import Queries
 from gateway.db.rows import UsageRow
+from gateway.db.searches import Searched, searches
 from gateway.db.usage import MOST_GROUPS
 from gateway.errors import InvalidRequest
 from gateway.routes.access import Caller, CallerDep, control_router
@@ -34,6 +35,9 @@ from gateway.routes.organization_shapes import (
     EmbeddingsBucket,
     EmbeddingsPage,
     EmbeddingsResult,
+    FileSearchesBucket,
+    FileSearchesPage,
+    FileSearchesResult,
     Grouped,
     ImagesBucket,
     ImagesPage,
@@ -51,6 +55,9 @@ from gateway.routes.organization_shapes import (
     TranscriptionsResult,
     VectorStoresBucket,
     VectorStoresPage,
+    WebSearchesBucket,
+    WebSearchesPage,
+    WebSearchesResult,
 )
 from gateway.routes.usage import reach
 from policies.money import dollars
@@ -61,6 +68,7 @@ _SPANS = {60: "minute", 3_600: "hour", 86_400: "day"}
 
 Result = TypeVar("Result", bound=Grouped)
 Answer = TypeVar("Answer")
+Row = TypeVar("Row", UsageRow, Searched)
 
 
 async def _rows(caller: Caller, wanted: Wanted, where: dict[str, str]) -> list[list[UsageRow]]:
@@ -85,13 +93,13 @@ async def _rows(caller: Caller, wanted: Wanted, where: dict[str, str]) -> list[l
     return list(found.values())
 
 
-def _counts(wanted: Wanted, row: UsageRow) -> bool:
+def _counts(wanted: Wanted, row: UsageRow | Searched) -> bool:
     """Whether a row passes every filter."""
     said = {**row.group, "project": f"{row.group.get('team')}/{row.group.get('project')}"}
     return all(said[name] in values for name, values in wanted.only.items())
 
 
-def _named(result: Result, wanted: Wanted, row: UsageRow) -> Result:
+def _named(result: Result, wanted: Wanted, row: UsageRow | Searched) -> Result:
     """Fill in the group's fields; one that was not asked for stays null, as OpenAI's do."""
     group = row.group
     if isinstance(result, CompletionsResult) and "batch" in wanted.groups:
@@ -100,7 +108,7 @@ def _named(result: Result, wanted: Wanted, row: UsageRow) -> Result:
         result.line_item = group["model_used"] or None
     elif isinstance(result, CostResult):
         result.quantity = result.quantity_unit = None
-    if isinstance(result, (CompletionsResult, CostResult)) and "api_source" in wanted.groups:
+    if isinstance(result, (CompletionsResult, CostResult, WebSearchesResult)) and "api_source" in wanted.groups:
         result.api_source = "unlabeled"  # OpenAI's word for whatever is not of its Agents API
     if "project_id" in wanted.groups:
         result.project_id = f"{group['team']}/{group['project']}"
@@ -113,11 +121,11 @@ def _named(result: Result, wanted: Wanted, row: UsageRow) -> Result:
     return result
 
 
-def _grouped(rows: list[UsageRow], wanted: Wanted) -> list[list[UsageRow]]:
+def _grouped(rows: list[Row], wanted: Wanted) -> list[list[Row]]:
     """Rows by what was asked for; what is only filtered by is put together."""
     names = {GROUPS[name] for name in wanted.groups if name in GROUPS}
     names |= {"team"} if "project" in names else set()
-    found: dict[tuple[str, ...], list[UsageRow]] = {}
+    found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(row.group[name] for name in sorted(names)), []).append(row)
     return list(found.values())
@@ -141,6 +149,32 @@ async def _page(
     for number in range(len(wanted.starts)):
         groups = _grouped([row for part in parts for row in part[number]], wanted)
         found.append([_named(made(members), wanted, members[0]) for members in groups])
+    return _told(kind, wanted, found)
+
+
+async def _searched(
+    caller: Caller,
+    kind: tuple[Callable[..., Answer], Callable[..., object]],
+    made: Callable[[list[Searched]], WebSearchesResult | FileSearchesResult],
+) -> Answer:
+    """A page of what services have looked for, of the ledger. `made`: what a group comes to; without any it is none."""
+    wanted = wanted_page(caller.request, caller.services.now(), costs=False)
+    if "batch" in wanted.groups or BATCH in wanted.only:
+        raise InvalidRequest("Searches are not told by batch.", param="batch")
+    await caller.services.ledger.flush()
+    buckets: list[list[Searched]] = [[] for _ in wanted.starts]
+    if wanted.starts:
+        first, end, team = wanted.starts[0], wanted.starts[-1] + wanted.seconds, reach(caller.principal).get("team")
+        rows = await searches(caller.services.database, first, end, seconds=wanted.seconds, team=team)
+        if len(rows) >= MOST_GROUPS:
+            raise InvalidRequest(f"This page has more than {MOST_GROUPS} groups; ask for fewer buckets.", param="limit")
+        for row in rows:
+            if _counts(wanted, row):
+                buckets[row.bucket].append(row)
+    found: list[list[Grouped]] = []
+    for bucket in buckets:
+        groups = [(made(members), members[0]) for members in _grouped(bucket, wanted)]
+        found.append([_named(result, wanted, first) for result, first in groups if result.num_requests])
     return _told(kind, wanted, found)
 
 
@@ -202,6 +236,15 @@ def _transcription(rows: list[UsageRow]) -> TranscriptionsResult:
     return TranscriptionsResult(seconds=_prompts(rows) if in_seconds else None, num_model_requests=_requests(rows))
 
 
+def _web(rows: list[Searched]) -> WebSearchesResult:
+    asked = sum(row.web_requests for row in rows)
+    return WebSearchesResult(num_requests=sum(row.web for row in rows), num_model_requests=asked)
+
+
+def _files(rows: list[Searched]) -> FileSearchesResult:
+    return FileSearchesResult(num_requests=sum(row.files for row in rows))
+
+
 def _prompts(rows: list[UsageRow]) -> int:
     return sum(row.prompt for row in rows)
 
@@ -255,6 +298,18 @@ async def transcriptions(caller: CallerDep) -> TranscriptionsPage:
     return await _page(caller, (TranscriptionsPage, TranscriptionsBucket), _transcription, HEARD)
 
 
+@get("/usage/web_search_calls", opt=_OPT, summary="Web searches in OpenAI's shape")
+async def web_searches(caller: CallerDep) -> WebSearchesPage:
+    """As OpenAI's `GET /v1/organization/usage/web_search_calls`: what services have counted, of the ledger."""
+    return await _searched(caller, (WebSearchesPage, WebSearchesBucket), _web)
+
+
+@get("/usage/file_search_calls", opt=_OPT, summary="File searches in OpenAI's shape")
+async def file_searches(caller: CallerDep) -> FileSearchesPage:
+    """As OpenAI's `GET /v1/organization/usage/file_search_calls`: what services have counted, of the ledger."""
+    return await _searched(caller, (FileSearchesPage, FileSearchesBucket), _files)
+
+
 @get("/usage/vector_stores", opt=_OPT, summary="Vector stores in OpenAI's shape")
 async def vector_stores(caller: CallerDep) -> VectorStoresPage:
     """As OpenAI's `GET /v1/organization/usage/vector_stores`; there are none here."""
@@ -274,5 +329,6 @@ async def decisions(caller: CallerDep) -> DecisionsPage:
 
 
 def route_handlers() -> list[ControllerRouterHandler]:
-    usage = [completions, embeddings, moderations, images, speeches, transcriptions, vector_stores, sessions, decisions]
+    usage = [completions, embeddings, moderations, images, speeches, transcriptions, web_searches, file_searches]
+    usage += [vector_stores, sessions, decisions]
     return [control_router("/v1/organization", [costs, *usage], tags=["Organization"])]

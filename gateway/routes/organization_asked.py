@@ -35,8 +35,9 @@ GROUPS = {
 _COST_GROUPS = ("project_id", "user_id", "line_item", "api_key_id", "api_source")
 _USAGE_GROUPS = (
     *("project_id", "user_id", "api_key_id", "model", "batch", "service_tier", "api_source", "size", "source"),
+    *("context_level", "vector_store_id"),
 )
-_UNKNOWN = ("sizes", "sources")  # filters by what is not kept
+_UNKNOWN = ("sizes", "sources", "context_levels", "vector_store_ids")  # filters by what is not kept
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -100,7 +101,7 @@ def _only(request: AnyRequest, *, costs: bool) -> dict[str, frozenset[str]]:
         found[BATCH] = frozenset([BATCH_TAG[1] if batch else ""])
     for name in _UNKNOWN:
         if _values(request, name):
-            raise InvalidRequest(f"`{name}` of images are not kept here.", param=name)
+            raise InvalidRequest(f"`{name}` is a filter by what is not kept here.", param=name)
     return found
 
 

@@ -107,6 +107,24 @@ class TranscriptionsResult(Grouped, kw_only=True):
     object: str = "organization.usage.audio_transcriptions.result"
 
 
+class WebSearchesResult(Grouped, kw_only=True):
+    """Searches of the web, and the requests that made any. How much each was to read is not kept."""
+
+    num_requests: int = 0
+    num_model_requests: int = 0
+    api_source: str | None = None
+    context_level: str | None = None
+    object: str = "organization.usage.web_searches.result"
+
+
+class FileSearchesResult(Grouped, kw_only=True):
+    """Searches of files at a service; in which of its stores is not kept."""
+
+    num_requests: int = 0
+    vector_store_id: str | None = None
+    object: str = "organization.usage.file_searches.result"
+
+
 class VectorStoresResult(Struct, kw_only=True):
     """There are none here, so no bucket ever has one."""
 
@@ -203,6 +221,22 @@ class TranscriptionsBucket(Bucket[TranscriptionsResult], kw_only=True):
 
 
 class TranscriptionsPage(Page[TranscriptionsBucket], kw_only=True):
+    """In order of time."""
+
+
+class WebSearchesBucket(Bucket[WebSearchesResult], kw_only=True):
+    """Of one stretch of time."""
+
+
+class WebSearchesPage(Page[WebSearchesBucket], kw_only=True):
+    """In order of time."""
+
+
+class FileSearchesBucket(Bucket[FileSearchesResult], kw_only=True):
+    """Of one stretch of time."""
+
+
+class FileSearchesPage(Page[FileSearchesBucket], kw_only=True):
     """In order of time."""
 
 

@@ -61,10 +61,13 @@ class Savings(Struct, frozen=True, kw_only=True):
     days: list[Day]
 
 
-async def savings(queries: Queries, view: View, where: dict[str, str]) -> Savings:
-    """From the requests' own rows: what each hit would have cost, as priced when it was served."""
+async def savings(queries: Queries, view: View, where: dict[str, str], since: float) -> Savings:
+    """From the requests' own rows: what each hit would have cost, as priced when it was served.
+
+    `since`: from when on sums are kept. Raises Pruned for a view that begins before.
+    """
     start, end = view.span()
-    await queries.require_kept(start)
+    await queries.require_kept(start, since)
     total = (await queries.usage((), start, end, where, latencies=False))[0]
     by_source = {
         row.group["source"]: row for row in await queries.usage(["source"], start, end, where, latencies=False)
@@ -116,26 +119,28 @@ def _saved(groups: list[UsageRow], source: str) -> int:
     return sum(row.saved_nano for row in groups if row.group["source"] == source)
 
 
-async def _seen(visitor: Visitor) -> tuple[View, Savings]:
+async def _seen(visitor: Visitor) -> tuple[View, Savings, float]:
+    """The view that was asked for, what it has, and from when on sums are kept."""
     await visitor.services.ledger.catch_up()
     asked = {str(name): str(value) for name, value in visitor.request.query_params.items()}
     asked = {name: asked[name] for name in ("from", "to", "zone") if name in asked}
     database = visitor.services.database
-    view = read_view(asked, visitor.services.now(), await kept_from(database))
-    return view, await savings(Queries(database), view, reach(visitor.principal))
+    since = await kept_from(database)
+    view = read_view(asked, visitor.services.now(), since)
+    return view, await savings(Queries(database), view, reach(visitor.principal), since), since
 
 
 @get("/savings", opt={"role": "viewer"})
 async def savings_page(visitor: VisitorDep) -> Response[bytes]:
     """Where savings came from, less what they cost, per day, with the measured share of wrong hits beside them."""
-    view, found = await _seen(visitor)
+    view, found, since = await _seen(visitor)
     told = await statistics(visitor.services, visitor.principal)
     return visitor.page(
         "savings.html",
         view=view,
         found=found,
         sources=[name for _, name, _ in _SOURCES],
-        presets=presets(view, visitor.services.now(), await kept_from(visitor.services.database)),
+        presets=presets(view, visitor.services.now(), since),
         wrong=told.total.wrong_hits,
         allowed=visitor.services.settings.cache.max_wrong_hit_rate,
     )
@@ -144,7 +149,7 @@ async def savings_page(visitor: VisitorDep) -> Response[bytes]:
 @get("/savings.csv", opt={"role": "viewer"})
 async def savings_csv(visitor: VisitorDep) -> Response[bytes]:
     """The days of this view."""
-    view, found = await _seen(visitor)
+    view, found, _ = await _seen(visitor)
     columns = ["day", *(f"{key}_usd" for key, _, _ in _SOURCES), "provider_cache_usd", "routing_usd"]
     rows: list[list[Cell]] = [[day.label, *map(dollars, day.saved)] for day in found.days]
     return spreadsheet(columns, rows, f"savings-{view.first}-{view.last}")

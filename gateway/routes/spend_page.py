@@ -25,17 +25,18 @@ from policies.money import dollars
 _SHOWN = 200
 
 
-async def _seen(visitor: Visitor) -> tuple[View, Spending]:
-    """The view that was asked for, within the reader's own team."""
+async def _seen(visitor: Visitor) -> tuple[View, Spending, float]:
+    """The view that was asked for, within the reader's own team, and from when on sums are kept."""
     services = visitor.services
     await services.ledger.catch_up()
     asked = {str(name): str(value) for name, value in visitor.request.query_params.items()}
-    view = read_view(asked, services.now(), await kept_from(services.database))
+    since = await kept_from(services.database)
+    view = read_view(asked, services.now(), since)
     mine = reach(visitor.principal)
     if "team" in mine and view.where.get("team", mine["team"]) != mine["team"]:
         raise InvalidRequest("Your key sees its own team's spending only.", param="team")
     try:
-        return view, await spending(Queries(services.database), view, {**view.where, **mine})
+        return view, await spending(Queries(services.database), view, {**view.where, **mine}, since), since
     except ValueError as error:  # of dimensions that are kept no more so far back
         raise InvalidRequest(str(error)) from error
 
@@ -71,7 +72,7 @@ def _requests_address(view: View, group: dict[str, str]) -> str:
 @get("/spend", opt={"role": "viewer"})
 async def spend(visitor: VisitorDep) -> Response[bytes]:
     """Spending by one or two dimensions, per day, beside the period before."""
-    view, found = await _seen(visitor)
+    view, found, since = await _seen(visitor)
     of_everybody = visitor.principal.team == ORG_WIDE  # the names of other teams' tags are theirs
     tags = await tag_names(visitor.services.database) if of_everybody else []
     return visitor.page(
@@ -80,7 +81,7 @@ async def spend(visitor: VisitorDep) -> Response[bytes]:
         found=found,
         lines=found.lines[:_SHOWN],
         more=max(0, len(found.lines) - _SHOWN),
-        presets=presets(view, visitor.services.now(), await kept_from(visitor.services.database)),
+        presets=presets(view, visitor.services.now(), since),
         dimensions=DIMENSIONS,
         tags=[f"tag:{name}" for name in tags],
         filters=[(name, value, view.without(name)) for name, value in view.where.items()],
@@ -92,7 +93,7 @@ async def spend(visitor: VisitorDep) -> Response[bytes]:
 @get("/spend.csv", opt={"role": "viewer"})
 async def spend_csv(visitor: VisitorDep) -> Response[bytes]:
     """All rows of exactly this view."""
-    view, found = await _seen(visitor)
+    view, found, _ = await _seen(visitor)
     columns = [*view.groups, "requests", "hits", "prompt_tokens", "completion_tokens", "cost_usd", "estimated_usd"]
     columns += ["saved_usd", "net_saved_usd", "cost_before_usd"]
     rows: list[list[Cell]] = [

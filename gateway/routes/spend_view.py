@@ -196,15 +196,18 @@ class Spending(Struct, frozen=True, kw_only=True):
     buckets: list[Bucket]
 
 
-async def spending(queries: Queries, view: View, where: Mapping[str, str]) -> Spending:
-    """`where` are the view's filters within what the reader may see. Raises ValueError for what is kept no more."""
+async def spending(queries: Queries, view: View, where: Mapping[str, str], since: float | None = None) -> Spending:
+    """`where` are the view's filters within what the reader may see. Raises ValueError for what is kept no more.
+
+    `since`: from when on sums are kept, where that is known.
+    """
     start, end = view.span()
-    await queries.require_kept(start)
+    await queries.require_kept(start, since)
     rows = await queries.usage(view.groups, start, end, where, latencies=False, measures=_SHOWN)
     total = _sum(rows)
     if len(rows) >= MOST_GROUPS:  # the others are not among the rows
         total = (await queries.usage((), start, end, where, latencies=False, measures=_SHOWN))[0]
-    known, before = await _before(queries, view, where)
+    known, before = await _before(queries, view, where, since)
     rows.sort(key=lambda row: (-row.cost_nano, -row.saved_nano, tuple(row.group.values())))
     charted, buckets = await _chart(queries, view, where, rows)
     return Spending(
@@ -217,12 +220,12 @@ async def spending(queries: Queries, view: View, where: Mapping[str, str]) -> Sp
 
 
 async def _before(
-    queries: Queries, view: View, where: Mapping[str, str]
+    queries: Queries, view: View, where: Mapping[str, str], since: float | None
 ) -> tuple[dict[tuple[str, ...], int], int | None]:
     """What each group, and all together, spent in the period before; None where that is not kept any more."""
     earlier = view.before.span()
     try:
-        await queries.require_kept(earlier[0])
+        await queries.require_kept(earlier[0], since)
         (known,), (whole,) = await queries.costs(earlier, view.groups, where), await queries.costs(earlier, (), where)
     except Pruned:
         return {}, None

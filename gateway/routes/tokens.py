@@ -1,6 +1,7 @@
-"""`POST /tokenize` and `/detokenize`: what a bundled model makes of a text or a chat, in vLLM's shape.
+"""`POST /tokenize` and `/detokenize`: what a model makes of a text or a chat, in vLLM's shape.
 
-Knows: vLLM's fields. Does not know: tokenizers. Nothing is sent, held or recorded, and nothing of it costs anything.
+Knows: vLLM's fields, and SGLang's word for a text. Does not know: tokenizers. A bundled engine is asked, or the server
+that the first place of the route is; nothing is held or recorded, and nothing of it costs anything.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from gateway.call import Body, Principal
 from gateway.catalog import Catalog, Target
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.ids import uuid7
-from gateway.providers import Provider, Sending
+from gateway.providers import Provider, Sending, TellsTokens, TokenPath
 from gateway.providers.local import LocalProvider
 from gateway.routes.asker import AnyRequest, asker
 from gateway.routes.desks import desk
@@ -75,7 +76,12 @@ class Desk:
         principal = await asker(self._keyring, request.scope)
         body = await self._body(request)
         asked = _read(body, Tokenize)
-        provider, target = self._bundled(asked.model, principal)
+        provider, target = self._place(asked.model, principal)
+        if (asked.prompt is None) == (asked.messages is None):
+            raise InvalidRequest("Either 'prompt' or 'messages' is needed.", param="prompt", code="invalid_value")
+        if not isinstance(provider, LocalProvider):
+            told = await _there(provider, target, "tokenize", body, Tokenize)
+            return {name: told.get(name) for name in ("count", "max_model_len", "tokens", "token_strs")}
         _refuse(asked)
         sending = _sending(asked, body, target)
         ids = await provider.tokens(sending, specials=asked.add_special_tokens)
@@ -85,24 +91,30 @@ class Desk:
 
     async def detokenize(self, request: AnyRequest) -> Body:
         principal = await asker(self._keyring, request.scope)
-        asked = _read(await self._body(request), Detokenize)
-        provider, target = self._bundled(asked.model, principal)
+        body = await self._body(request)
+        asked = _read(body, Detokenize)
+        provider, target = self._place(asked.model, principal)
+        if not isinstance(provider, LocalProvider):
+            told = await _there(provider, target, "detokenize", body, Detokenize)
+            return {"prompt": told["prompt"] if "prompt" in told else told.get("text")}
         try:
             return {"prompt": (await provider.spelled(target.model, asked.tokens)).text}
         except InvalidRequest as error:
             error.param = "tokens" if error.param == "prompt" else error.param
             raise
 
-    def _bundled(self, model: str, principal: Principal) -> tuple[LocalProvider, Target]:
-        """The engine that the first place of a route is. Raises NotFound, NotAllowed, InvalidRequest."""
+    def _place(self, model: str, principal: Principal) -> tuple[LocalProvider | TellsTokens, Target]:
+        """The first place of a route. Raises NotFound, NotAllowed, InvalidRequest."""
         target = self._catalog.resolve(model).targets[0]
         if principal.models is not None and model not in principal.models:
             raise NotAllowed(f"This key may not use the model `{model}`.", param="model")
         provider = self._providers[target.provider]
-        if not isinstance(provider, LocalProvider) or provider.window(target.model) is None:
-            message = "Only models that a bundled engine runs, once they are loaded, have tokens that are known here."
-            raise InvalidRequest(message, param="model", code="unsupported_value")
-        return provider, target
+        if isinstance(provider, LocalProvider):
+            if provider.window(target.model) is not None:
+                return provider, target
+        elif isinstance(provider, TellsTokens):
+            return provider, target
+        raise _unknown()
 
     async def _body(self, request: AnyRequest) -> Body:
         headers: Any = request.scope["headers"]
@@ -119,10 +131,27 @@ def _read(body: Body, shape: type[Shape]) -> Shape:
         raise wire.explain(str(error)) from None
 
 
+async def _there(
+    provider: TellsTokens, target: Target, path: TokenPath, body: Body, shape: type[Tokenize | Detokenize]
+) -> Body:
+    """What the server says, of the fields that are known here. Raises GatewayError."""
+    known = {name: body[name] for name in shape.__struct_fields__ if body.get(name) is not None}
+    told = await provider.told_of_tokens(path, {**known, "model": target.model})
+    if told is None:
+        raise _unknown()
+    return told
+
+
+def _unknown() -> InvalidRequest:
+    message = (
+        "Only models that a bundled engine runs, once they are loaded, and those of vLLM's and SGLang's servers have "
+        "tokens that are known here."
+    )
+    return InvalidRequest(message, param="model", code="unsupported_value")
+
+
 def _refuse(asked: Tokenize) -> None:
     """What would give other tokens than a request to this model reads."""
-    if (asked.prompt is None) == (asked.messages is None):
-        raise InvalidRequest("Either 'prompt' or 'messages' is needed.", param="prompt", code="invalid_value")
     for name, usual in (("add_generation_prompt", True), ("continue_final_message", False)):
         if getattr(asked, name) not in (None, usual):
             message = f"'{name}' can only be {str(usual).lower()} here: so a chat is read."

@@ -6,28 +6,35 @@ Knows: what such a kind has to say of itself to be one: a `Service`. Does not kn
 import time
 from collections.abc import Callable
 
+import msgspec
 from msgspec import Struct
 
-from gateway.providers import Billing, Sending
+from gateway.call import Body
+from gateway.providers import Billing, Sending, TokenPath
 from gateway.settings import ProviderSettings
 from gateway.tasks import Tasks
 from gateway.transport import Transport
 from gateway.transport.credential import Credential
 from gateway.upstream.base import Means
-from gateway.upstream.exchanges import config_of
+from gateway.upstream.exchanges import Asked, config_of
 from gateway.upstream.openai_http import PATHS, Manner, OpenAISpeaker, SpokenConfig
+
+_TOKENS_TIMEOUT = 10.0
+_encode = msgspec.json.Encoder().encode
 
 
 class Service(Struct, frozen=True, kw_only=True):
     """`base`: where it is, `/v1` included, unless the settings say otherwise. `keyed`: whether it wants a key.
 
-    `billing`: what a connection that is closed early costs, unless the settings say otherwise.
+    `billing`: what a connection that is closed early costs, unless the settings say otherwise. `tokenizes`: whether it
+    has `/tokenize` and `/detokenize` beside `/v1`.
     """
 
     base: str
     keyed: bool = True
     billing: Billing = "bills-anyway"
     manner: Manner = Manner()
+    tokenizes: bool = False
 
 
 class CompatibleProvider(OpenAISpeaker):
@@ -50,6 +57,7 @@ class CompatibleProvider(OpenAISpeaker):
         super().__init__(name, settings, config, credential, base, means, service.manner)
         if "billing" not in settings.model_fields_set:
             self.billing: Billing = service.billing
+        self._tokenizes = service.tokenizes
         self._urls = {operation: f"{base}/{path}" for operation, path in PATHS.items()}
 
     def _url(self, sending: Sending) -> str:
@@ -57,6 +65,13 @@ class CompatibleProvider(OpenAISpeaker):
 
     def _models_url(self) -> str:
         return f"{self._base}/models"
+
+    async def told_of_tokens(self, path: TokenPath, body: Body) -> Body | None:
+        """Obeys gateway.providers.TellsTokens."""
+        if not self._tokenizes:
+            return None
+        url = f"{self._base.removesuffix('/v1')}/{path}"
+        return await self._said(Asked(url, self._headers, _encode(body)), _TOKENS_TIMEOUT)
 
 
 class Builder:

@@ -1,6 +1,7 @@
 """A worker's schema is brought up to date by a process of its own, on both databases."""
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,16 @@ async def test_why_it_could_not_is_told(url: str) -> None:
     with pytest.raises(migrate.StaleSchema, match="9999"):
         await really_upgrade(database, apart=True)
     assert await migrate.current_of(database) == "9999"
+    await database.close()
+
+
+async def test_a_full_disk_is_told_apart(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker must know that another try makes no room, from the process that found none."""
+    said = "import sys; sys.stdin.read(); sys.stderr.write('there is no room'); sys.exit(2)"
+    monkeypatch.setattr(migrate, "module_command", lambda _: [sys.executable, "-c", said])
+    database = Database(url)
+    with pytest.raises(migrate.NoRoom, match="there is no room"):
+        await really_upgrade(database, apart=True)
     await database.close()
 
 

@@ -15,12 +15,14 @@ import msgspec
 import uvicorn
 
 from gateway.body import decode_object, read_body
+from gateway.db.migrate import NoRoom
 from gateway.errors import GatewayError
 from gateway.server import Worker
 from gateway.server_limits import Limits
 from gateway.server_protocol import ADMIN_SOCKET
 from gateway.server_socket import protocol
 from gateway.settings import Settings
+from gateway.start_trouble import StartTrouble
 
 MAX_BODY = 1 << 20
 decode = msgspec.json.Decoder().decode
@@ -78,13 +80,27 @@ async def _lifespan(receive: Any, send: Any) -> None:
     await send({"type": "lifespan.shutdown.complete"})
 
 
+class Full:
+    """An application that finds no room for its schema at the start."""
+
+    def __init__(self) -> None:
+        self.trouble = StartTrouble()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            with self.trouble.noted():
+                raise NoRoom("there is no room")
+        except NoRoom:
+            await self.trouble.told(send)({"type": "lifespan.startup.failed", "message": "a trace"})
+
+
 def create(settings: Settings, rereading: object = None) -> Any:
     """A factory as `gateway.server --app` takes it."""
     if settings.server.max_in_flight == 13:
         raise ValueError("server.max_in_flight: 13 brings bad luck")
     if settings.server.max_in_flight == 14:
         raise LookupError("a bug")
-    return app
+    return Full() if settings.server.max_in_flight == 15 else app
 
 
 class Server(NamedTuple):

@@ -152,9 +152,12 @@ async def test_a_client_that_leaves_does_not_hold_up_the_end(running: Running) -
     [
         ("NEARHIT_SERVER__PORT", "not a port", "server.port"),
         ("NEARHIT_SERVER__MAX_IN_FLIGHT", "13", "brings bad luck"),
+        ("NEARHIT_SERVER__MAX_IN_FLIGHT", "15", "cannot start: there is no room"),
     ],
 )
-async def test_a_wrong_setting_ends_the_worker_for_good(tmp_path: Path, name: str, value: str, message: str) -> None:
+async def test_what_another_try_cannot_mend_ends_the_worker_for_good(
+    tmp_path: Path, name: str, value: str, message: str
+) -> None:
     """Its own exit status tells the supervisor that another try is of no use."""
     with worker(tmp_path, **{name: value}) as (process, _):
         told, _ = await asyncio.to_thread(process.communicate, None, 60)

@@ -19,7 +19,7 @@ from gateway.web.why import sentence
 from tests.empty_database import empty_postgres
 from tests.flow.hash_encoder import hash_encoder
 from tests.flow.two_gateways import cache_of, gateways
-from tests.live import PROMPT, Live, live, settings
+from tests.live import PROMPT, Live, Told, live, settings
 from tests.waiting import until
 
 ADMIN = "sk-test-admin-key-of-some-length"
@@ -127,6 +127,10 @@ async def test_a_verdict_reaches_a_worker_that_did_not_answer(
         assert (await control(second, "POST", "/api/v1/cache/feedback", body=said))["evicted"]
 
 
+async def _have_kept(gateway: Live) -> bool:
+    return any(group.kept for group in await cache_of(gateway).stats())
+
+
 async def test_a_verdict_said_at_two_workers_at_once_is_learned_once(
     tmp_path: Path, redis_url: str, postgres_url: str
 ) -> None:
@@ -141,7 +145,11 @@ async def test_a_verdict_said_at_two_workers_at_once_is_learned_once(
         for gateway in (first, second):
             await until(lambda gateway=gateway: not cache_of(gateway).status())
         asked = ("how do i bake bread at home", "how do i bake good bread at home")
-        told = [await first.chat(key=first.key, messages=[{"role": "user", "content": text}]) for text in asked]
+        told: list[Told] = []
+        for text in asked:
+            told.append(await first.chat(key=first.key, messages=[{"role": "user", "content": text}]))
+            # An answer is kept after its end, on Redis by a round trip: who asks in other words before that misses.
+            await until(lambda: _have_kept(first))
         assert told[1].headers["x-nearhit-cache"] == "hit-semantic"
         await first.settled()
         said = {"request_id": told[1].headers["x-request-id"], "verdict": "wrong"}

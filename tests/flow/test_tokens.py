@@ -1,13 +1,16 @@
-"""`/tokenize` and `/detokenize`: vLLM's shape over a real socket, for models that run here and for nobody else's."""
+"""`/tokenize` and `/detokenize`: vLLM's shape over a real socket, for models that run here or where a server tells."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.api import GenerateRequest, Spelled
 from engine.sim import SimEngine
 from tests.live import Live, decode, live, settings
+from tests.unit.upstream.raw_upstream import Heard, raw_upstream
 
 HI = [{"role": "user", "content": "hi"}]
 CHAT: dict[str, Any] = {"model": "local/sim", "messages": HI}
@@ -68,3 +71,47 @@ async def test_what_cannot_be_told_is_refused_by_name(
         found, told = await asked(gateway, path, body)
         assert (found, told["error"]["param"]) == (status, param)
         assert (await asked(gateway, path, body, "sk-wrong"))[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "text"),
+    [("vllm", {}, "prompt"), ("sglang", {}, "text"), ("vllm", {"api_keys": ["one", "two"]}, "prompt")],
+)
+async def test_a_remote_servers_own_tokenizer_is_asked(
+    tmp_path: Path, kind: str, more: dict[str, Any], text: str
+) -> None:
+    """Prompts are cut for the model that reads them; that of a server in the fleet was refused though it would tell."""
+    heard: list[tuple[str, dict[str, Any]]] = []
+
+    async def answer(writer: asyncio.StreamWriter, said: Heard) -> None:
+        path = said.line.split()[1]
+        heard.append((path, decode(said.body)))
+        tokens = {"count": 2, "max_model_len": 4_096, "tokens": [7, 8], "own": 1}
+        raw = msgspec.json.encode(tokens if path == "/tokenize" else {text: "a b"})
+        writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {len(raw)}\r\n\r\n".encode() + raw)
+
+    async with raw_upstream(answer) as upstream:
+        server = {"kind": kind, "base_url": f"http://127.0.0.1:{upstream.port}/v1", **more}
+        async with live(settings(tmp_path, providers={"fleet": server, "up": {"kind": "scripted"}})) as gateway:
+            said = {"model": "fleet/big", "messages": HI, "add_generation_prompt": False, "unknown": 1}
+            told = {"count": 2, "max_model_len": 4_096, "tokens": [7, 8], "token_strs": None}
+            assert await asked(gateway, "/tokenize", said) == (200, told)
+            said = {"model": "fleet/big", "tokens": [7, 8]}
+            assert await asked(gateway, "/v1/detokenize", said) == (200, {"prompt": "a b"})
+            assert (await asked(gateway, "/tokenize", {"model": "fleet/big"}))[0] == 400
+            assert await gateway.entries() == []
+    sent = {"model": "big", "messages": HI, "add_generation_prompt": False}
+    assert heard == [("/tokenize", sent), ("/detokenize", {"model": "big", "tokens": [7, 8]})]
+
+
+async def test_a_remote_server_that_refuses_is_heard(tmp_path: Path) -> None:
+    """An older server, or one that has none, says so itself; what it says is no fault of the gateway's."""
+
+    async def answer(writer: asyncio.StreamWriter, said: Heard) -> None:
+        writer.write(b'HTTP/1.1 404 Not Found\r\ncontent-length: 22\r\n\r\n{"detail":"Not Found"}')
+
+    async with raw_upstream(answer) as upstream:
+        server = {"kind": "vllm", "base_url": f"http://127.0.0.1:{upstream.port}/v1"}
+        async with live(settings(tmp_path, providers={"fleet": server, "up": {"kind": "scripted"}})) as gateway:
+            status, told = await asked(gateway, "/tokenize", {"model": "fleet/big", "prompt": "a"})
+            assert (status, told["error"]["type"]) == (404, "invalid_request_error")

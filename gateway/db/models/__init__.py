@@ -19,7 +19,7 @@ from gateway.db.models.kept import (
     StoredPiece,
 )
 from gateway.db.models.limits import Boot, BudgetAlert, BudgetRow, BudgetVersion, BudgetWindow, Lease
-from gateway.db.models.months import ExportRun, LateEntry, MonthLine, MonthSeal, SharedCost
+from gateway.db.models.months import ExportRun, LateEntry, MonthHit, MonthLine, MonthSeal, SharedCost
 from gateway.db.models.pace import AlertDelivery, CacheAlert, CacheDelivery, RateBucket, RateRow
 from gateway.db.models.spent import Entry, EntryConflict, PriceOverride, PriceVersion
 from gateway.db.models.sums import UsageDay, UsageDays8, UsageDays64, UsageHour, UsageWho
@@ -48,6 +48,7 @@ __all__ = [
     "LateEntry",
     "Lease",
     "LoginSession",
+    "MonthHit",
     "MonthLine",
     "MonthSeal",
     "OnceAnswer",

@@ -55,6 +55,25 @@ class MonthLine(Base):
     entries: Mapped[int]
 
 
+class MonthHit(Base):
+    """Requests of a closed month that the cache answered on a day (whole days since the epoch), of one key and model.
+
+    `kind`: exact, semantic or shared.
+    """
+
+    __tablename__ = "month_hit"
+    month: Mapped[str] = mapped_column(primary_key=True)
+    day: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    team: Mapped[str]
+    project: Mapped[str]
+    key_id: Mapped[str]
+    model: Mapped[str]
+    kind: Mapped[str]
+    requests: Mapped[int]
+    avoided_nano: Mapped[int]
+
+
 class LateEntry(Base):
     """An entry of a month (`belongs`) that was closed when it was posted; it is booked in `month` instead."""
 

@@ -1,10 +1,12 @@
 """What was spent: entries that never change, contradictions, and the prices charges were made at."""
 
-from sqlalchemy import Index, true
+from sqlalchemy import Index, text, true
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import JSON
 
 from gateway.db.models.base import Base
+
+_HAS_CLASSES = text("classes IS NOT NULL")
 
 
 class Entry(Base):
@@ -19,8 +21,11 @@ class Entry(Base):
     """
 
     __tablename__ = "entry"
-    # sums of a month read this index alone
-    __table_args__ = (Index("ix_entry_admitted", "admitted", "source", "amount_nano"),)
+    # sums of a month read the first alone, reports of searches the second
+    __table_args__ = (
+        Index("ix_entry_admitted", "admitted", "source", "amount_nano"),
+        Index("ix_entry_classes", "admitted", sqlite_where=_HAS_CLASSES, postgresql_where=_HAS_CLASSES),
+    )
     id: Mapped[str] = mapped_column(primary_key=True)
     request_id: Mapped[str] = mapped_column(index=True)
     admitted: Mapped[float]

@@ -157,7 +157,13 @@ async def explained(database: Database, request_id: str, at: float, data: dict[s
 async def charged(database: Database, request_id: str, at: float, amount: int, **changes: Any) -> None:
     """A ledger line of the request's first attempt and the price version it names."""
     price: dict[str, Any] = {column.name: 0 for column in PriceVersion.__table__.columns}
-    price |= {"id": "p1", "provider": "local", "model": "demo", "input_pico": 150_000, "output_pico": 600_000}
+    price |= {
+        "id": changes.get("price", "p1"),
+        "provider": "local",
+        "model": "demo",
+        "input_pico": 150_000,
+        "output_pico": 600_000,
+    }
     price |= {"status": "exact", "first_used": at, "tiers": [], "terms": None}
     entry: dict[str, Any] = {
         "id": f"{request_id}.1",

@@ -10,7 +10,7 @@ from openai.types.admin.organization import usage_completions_response
 
 from gateway.routes import organization_shapes as shapes
 from tests.clock import FrozenClock
-from tests.unit.control.house import House, happened, hit_row, house, request_row
+from tests.unit.control.house import House, charged, happened, hit_row, house, request_row
 
 NOON = 1_790_000_000 // 86_400 * 86_400 + 43_200
 
@@ -169,6 +169,40 @@ async def test_a_transcription_counted_in_tokens_tells_no_seconds(home: House, c
     await happened(home.services.database, [request_row(clock, 6, operation="transcription")])
     (found,) = await results(home, "usage/audio_transcriptions")
     assert (found["seconds"], found["num_model_requests"]) == (None, 1)
+
+
+async def test_searches_are_counted_of_the_ledger(home: House, clock: FrozenClock) -> None:
+    """Tools that read OpenAI's bill ask for them too, and were told that there is no such report."""
+    database = home.services.database
+    kinds = (("s1", "[0,0,0,0,0,3,0,0]", "acme"), ("s2", "[0,0,0,0,0,1,2,0]", "beta"), ("s3", "[0,0,7,0,0]", "acme"))
+    for number, (name, classes, team) in enumerate(kinds):
+        await charged(database, name, clock.now() - 60, 500, classes=classes, team=team, price=f"p{number}", user="u1")
+    (web,) = await results(home, "usage/web_search_calls")
+    assert (web["num_requests"], web["num_model_requests"], web["model"], web["context_level"]) == (4, 2, None, None)
+    (files,) = await results(home, "usage/file_search_calls", "&group_by=project_id,user_id,vector_store_id")
+    assert (files["num_requests"], files["project_id"], files["user_id"]) == (2, "beta/web", "u1")
+    by = {
+        row["project_id"]: row
+        for row in await results(home, "usage/web_search_calls", "&group_by=project_id,api_source")
+    }
+    assert {name: (row["num_requests"], row["api_source"]) for name, row in by.items()} == {
+        "acme/web": (3, "unlabeled"),
+        "beta/web": (1, "unlabeled"),
+    }
+    assert await results(home, "usage/file_search_calls", "&project_ids=acme/web") == []
+    hours = await results(home, "usage/web_search_calls", "&bucket_width=1h&limit=24&models=demo")
+    assert [row["num_requests"] for row in hours] == [4]
+
+
+async def test_searches_of_other_teams_are_not_told(home: House, clock: FrozenClock) -> None:
+    """A finance key of one team reads its own team's."""
+    await charged(home.services.database, "s1", clock.now() - 60, 500, classes="[0,0,0,0,0,3,0,0]")
+    key = await home.key("finance", team="beta")
+    async with home.client(key) as client:
+        answer = await client.get(f"/v1/organization/usage/web_search_calls?start_time={NOON - 43_200}")
+        assert [bucket["results"] for bucket in answer.json()["data"]] == [[]]
+        refused = await client.get(f"/v1/organization/usage/web_search_calls?start_time={NOON - 43_200}&batch=true")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "batch")
 
 
 @pytest.mark.parametrize("kind", ["vector_stores", "code_interpreter_sessions", "decisions"])

@@ -125,6 +125,14 @@ def test_stop_reasons(answer: dict[str, Any], reason: str) -> None:
     assert whole["stop_reason"] == folded(streamed(answer, stops=("END",)))["stop_reason"] == reason
 
 
+def test_what_there_is_nothing_to_say_of_is_null() -> None:
+    """Anthropic's own answers have these fields always; a client that reads them strictly found them missing."""
+    answer = body({"content": "a"})
+    events = streamed(answer)
+    for told in (msgspec.json.decode(voice().whole(answer)), events[0]["message"], events[-2]["delta"]):
+        assert [told[name] for name in ("container", "stop_details", "stop_sequence")] == [None, None, None]
+
+
 def test_usage_counts_cached_input_apart() -> None:
     """Anthropic's input excludes what the prompt cache gave; adding both up must give the prompt."""
     usage = msgspec.json.decode(voice().whole(body({"content": "a"})))["usage"]

@@ -163,7 +163,7 @@ def test_a_whole_answer_and_one_told_again_hold_the_same_blocks(content: list[di
         again = b"".join([speaker.events(event) for event in unfold(body, "chat", include_usage=True)]) + speaker.end()
         found, events = read(again)
         assert found == content
-        assert events[-2]["delta"] == STOP
+        assert events[-2]["delta"] == {"stop_details": None, **STOP}
 
 
 def test_other_readers_see_no_more_than_chat_says() -> None:

@@ -103,6 +103,20 @@ def test_a_long_life_begins_the_back_off_anew() -> None:
     assert rig.child.failures == 1
 
 
+def test_ends_are_counted_however_long_after_a_start() -> None:
+    """A start that fails after half a minute each time was taken for a new one, and tried for ever."""
+    rig = Rig("worker")
+    for tries in range(1, 4):
+        rig.now += STEADY + 1
+        rig.die()
+        assert (rig.child.failures, rig.child.ends) == (1, tries)
+        rig.restart()
+    rig.child.replace()
+    rig.started[-1].status = 0
+    rig.child.tick()
+    assert rig.child.ends == 3
+
+
 def test_a_stopped_child_stays_stopped() -> None:
     """A drain must not race with a restart."""
     rig = Rig()

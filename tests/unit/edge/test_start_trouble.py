@@ -1,5 +1,6 @@
 """A start that fails: whoever reads the terminal is told why, in a sentence."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from gateway.app import create_app
-from gateway.db.migrate import StaleSchema
-from gateway.db.session import Database, words_of
+from gateway.db import migrate
+from gateway.db.migrate import NoRoom, StaleSchema
+from gateway.db.session import Database, is_full, words_of
 from gateway.start_trouble import StartTrouble
 from tests.live import settings
 
@@ -40,6 +42,41 @@ def test_what_the_database_says_is_told_without_what_the_library_adds() -> None:
     assert "sqlalche.me" in str(refused)
     assert words_of(refused) == "password authentication failed for user"
     assert words_of(TimeoutError()) == "TimeoutError"
+
+
+async def test_a_disk_that_is_full_while_the_schema_is_made_is_told_and_ends_the_tries(tmp_path: Path) -> None:
+    """The worker was started again and again, and each time the disk was as full."""
+    trouble = StartTrouble()
+    told: list[Any] = []
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    database = Database(f"sqlite:///{tmp_path / 'nearhit.db'}")
+    async with database.begin() as connection:  # the one that writes, so the schema meets the same limit
+        await connection.execute(text("PRAGMA max_page_count = 5"))
+    with pytest.raises(NoRoom), trouble.noted():
+        await migrate.upgrade_database(database)
+    await database.close()
+    assert trouble.hopeless
+    await trouble.told(send)({"type": "lifespan.startup.failed", "message": "a trace"})
+    assert told[0]["message"].startswith("nearhit: cannot start: there is no room for the schema of the database (/")
+    assert "nearhit.db): database or disk is full." in told[0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), True),
+        (OSError(errno.EACCES, "Permission denied"), False),
+        (TimeoutError(), False),
+    ],
+)
+def test_only_what_is_full_is_full(error: OSError, full: bool) -> None:
+    """A server that is slow or refuses may be better in a second; a full disk is not."""
+    assert is_full(error) is full
+    assert is_full(DBAPIError("SELECT 1", {}, error)) is full
 
 
 async def test_a_database_of_a_newer_version_is_told_in_a_sentence(tmp_path: Path) -> None:

@@ -97,9 +97,14 @@ async def test_what_may_have_ended_a_process_is_passed_on_once_and_in_turn() -> 
     """One prompt that ends a process ended every replica, one after another, and all that had moved along with it."""
     ends = [Watched(fail=EngineLost("ended")) for _ in range(3)]
     pool = await pool_of(*ends)
-    with pytest.raises(EngineLost):
+    with pytest.raises(EngineLost) as caught:
         await answer(pool, ask("poison"))
+    assert caught.value.twice
     assert sum(len(getattr(one, "asked", [])) for one in ends) == 2
+    with pytest.raises(EngineLost) as caught:
+        await answer(pool, msgspec.structs.replace(ask("poison"), suspected=True))
+    assert not caught.value.twice
+    assert sum(len(getattr(one, "asked", [])) for one in ends) == 3
     ended, well = Watched(fail=EngineLost("ended")), Watched(ttft_ms=50)
     pool = await pool_of(ended, well)
     moved = [asyncio.ensure_future(answer(pool, ask(f"moved {at}"))) for at in range(3)]  # noqa: TID251  (a test's own)

@@ -12,6 +12,7 @@ from gateway.db.models import ApiKey, Entry, PriceVersion, Team
 from gateway.db.session import Database
 from gateway.ledger.posts import classes_text
 from policies.money import Price, Usage, cost_nano
+from tests.clock import FrozenClock
 from tests.empty_database import fresh_postgres
 
 # A contract's, with the id the price book gives it, and half of it for batches.
@@ -97,6 +98,14 @@ async def named(database: Database) -> None:
         await connection.execute(insert(Team), [{"id": "acme", "name": "Acme Corp", "created": 0.0}])
         row = {column.name: None for column in ApiKey.__table__.columns} | key | {"role": "app", "created": 0.0}
         await connection.execute(insert(ApiKey), [row])
+
+
+async def hits(database: Database) -> None:
+    """Three hits on 20 October, written as the gateway writes them."""
+    from tests.unit.control.house import happened, hit_row  # brings every route, which only this needs
+
+    noon = FrozenClock(at(2026, 10, 20, 12))
+    await happened(database, [hit_row(noon, number) for number in range(3)])
 
 
 @asynccontextmanager

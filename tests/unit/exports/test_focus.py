@@ -13,17 +13,21 @@ import msgspec
 import pyarrow.parquet as parquet
 import pytest
 from msgspec import structs
-from sqlalchemy import text
+from sqlalchemy import insert, text
 
+from gateway.db.models import MonthSeal
+from gateway.db.queries import Pruned, Queries
 from gateway.db.session import Database
 from gateway.exports.columns import Version, columns, kind
 from gateway.exports.focus import Listed
 from gateway.exports.focus_file import Wanted, write_focus
+from gateway.ledger import sums
+from gateway.ledger.closing import Months
+from gateway.ledger.retention import Kept, Retention
 from gateway.prices import PriceBook
 from gateway.settings import Settings
 from policies.money import Usage
-from tests.clock import FrozenClock
-from tests.unit.exports.books import AGREED, AGREED_BATCH, at, entry, named, post
+from tests.unit.exports.books import AGREED, AGREED_BATCH, at, entry, hits, named, post
 
 SPECIFICATION = Path(__file__).parents[2] / "data" / "focus_columns.csv"
 COSTS = ("BilledCost", "EffectiveCost", "ContractedCost", "ListCost")
@@ -38,6 +42,12 @@ def specification(version: Version) -> dict[str, dict[str, str]]:
 
 def listed(database: Database) -> Listed:
     return PriceBook(database, settings=Settings(), now=lambda: at(2026, 11, 1)).listed
+
+
+async def file_of(database: Database, **wanted: Any) -> bytes:
+    file = io.BytesIO()
+    await write_focus(database, listed(database), structs.replace(Wanted(month="2026-10"), **wanted), file)
+    return file.getvalue()
 
 
 async def rows_of(database: Database, **wanted: Any) -> list[dict[str, str]]:
@@ -169,6 +179,35 @@ async def test_hits_cost_nothing_and_say_what_they_avoided(database: Database) -
     assert row["ChargePeriodStart"] == "2026-10-20T00:00:00Z"
 
 
+async def test_a_closed_months_file_is_the_same_whatever_is_pruned_and_taken_back_later(database: Database) -> None:
+    """Finance imports a month once more years later; rows that are gone then would be savings that never were."""
+    await hits(database)
+    await named(database)
+    await post(database, [entry(n, at(2026, 10, 5 + n), Usage(prompt=100, completion=9)) for n in range(3)])
+    await sums.make_days(database, at(2026, 11, 2))
+    opened = [await file_of(database, team=team) for team in (None, "acme", "beta")]
+    await Months(database, now=lambda: at(2026, 11, 3)).close("2026-10", "ann")
+    assert [await file_of(database, team=team) for team in (None, "acme", "beta")] == opened
+    assert b"Semantic Cache" in opened[1]
+    assert b"Semantic Cache" not in opened[2]
+    await Retention(database, Kept(requests=30, hours=30, days=30), now=lambda: at(2027, 3, 1)).prune()
+    with pytest.raises(Pruned):
+        await Queries(database).require_kept(at(2026, 10, 1))
+    assert [await file_of(database, team=team) for team in (None, "acme", "beta")] == opened
+
+
+async def test_a_month_that_was_closed_without_its_hits_is_told_from_the_sums(database: Database) -> None:
+    """As the version before closes, also beside this one: no hits among the facts says nothing about hits."""
+    await hits(database)
+    await post(database, [entry(1, at(2026, 10, 5), Usage(prompt=100, completion=9))])
+    opened = await file_of(database)
+    async with database.begin() as connection:
+        row: dict[str, Any] = {column.name: 0 for column in MonthSeal.__table__.columns}
+        row |= {"month": "2026-10", "actor": "ann", "reason": None, "facts": {"by": "user"}, "digest": "d"}
+        await connection.execute(insert(MonthSeal), [row | {"previous": "0"}])
+    assert await file_of(database) == opened
+
+
 async def test_unit_prices_stand_in_rows_of_their_own(database: Database) -> None:
     """Long prompts cost more per token; one row for both would have no unit price."""
     usages = (Usage(prompt=200_000, completion=10), Usage(prompt=200_001, completion=10))
@@ -221,11 +260,3 @@ async def test_parquet_holds_the_same_rows(database: Database, tmp_path: Path) -
     for ours, theirs in zip(lines, table.to_pylist(), strict=True):
         assert Decimal(ours["BilledCost"]) == theirs["BilledCost"]
         assert (ours["SkuId"] or None) == theirs["SkuId"]
-
-
-async def hits(database: Database) -> None:
-    """Three hits on 20 October, written as the gateway writes them."""
-    from tests.unit.control.house import happened, hit_row  # brings every route, which only this needs
-
-    noon = FrozenClock(at(2026, 10, 20, 12))
-    await happened(database, [hit_row(noon, number) for number in range(3)])

@@ -23,7 +23,7 @@ from gateway.tasks import Tasks
 from policies.money import Usage
 from policies.months import following, month_of, span
 from tests.clock import FrozenClock
-from tests.unit.exports.books import at, entry, fresh, post
+from tests.unit.exports.books import at, entry, fresh, hits, post
 from tests.unit.ledger.rig import Rig, call, plan, settled
 
 USAGE = Usage(prompt=1_001, cached=100, completion=333)
@@ -277,12 +277,15 @@ async def test_a_large_close_that_broke_off_is_finished_by_the_next(database: Da
             "VALUES ('2026-10', :number, 'own', '2026-10', 't', 'p', 'k', '', 'v', 'm', 'x', 1, 1, 0, 1)"
         )
         await connection.execute(text(line), [{"number": number} for number in range(2_400)])
+        hit = "INSERT INTO month_hit VALUES ('2026-10', 20000, :number, 't', 'p', 'k', 'm', 'exact', 1, 1)"
+        await connection.execute(text(hit), [{"number": number} for number in range(1_200)])
         if database.dialect == "postgresql":  # each as slow as the guard of a sealed month is on a busy machine
             slow = "BEGIN PERFORM pg_sleep(0.001); RETURN OLD; END"
             await connection.execute(text(f"CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS '{slow}'"))
             await connection.execute(
                 text("CREATE TRIGGER slow BEFORE DELETE ON month_line FOR EACH ROW EXECUTE FUNCTION slow()")
             )
+    await hits(database)
     seal = await months(database).close("2026-10", "ann")
     assert (seal.actor, seal.entries) == ("ann", 1)
     assert await problems(database) == []
@@ -291,6 +294,9 @@ async def test_a_large_close_that_broke_off_is_finished_by_the_next(database: Da
 CHANGES = [
     "UPDATE month_line SET amount_nano = amount_nano + 1",
     "DELETE FROM month_line WHERE number = 0",
+    "UPDATE month_hit SET requests = requests + 1",
+    "DELETE FROM month_hit",
+    "INSERT INTO month_hit SELECT month, day, number + 9, team, project, key_id, model, kind, 1, 1 FROM month_hit",
     (
         "INSERT INTO month_line SELECT month, number + 9, kind, belongs, team, project, key_id, '', provider, model, "
         "meter, 1, 1, 1, 1 FROM month_line"
@@ -304,6 +310,7 @@ CHANGES = [
 async def test_the_database_refuses_to_change_a_closed_month(database: Database, change: str) -> None:
     """Not even somebody at the database's own prompt changes a sealed month without taking the guard away first."""
     await post(database, [entry(1, OCTOBER, USAGE)])
+    await hits(database)
     await months(database).close("2026-10", "ann")
     with pytest.raises((DBAPIError, IntegrityError), match="sealed months never change"):
         async with database.begin() as connection:
@@ -314,6 +321,8 @@ TAMPERING = [
     ("UPDATE month_line SET amount_nano = amount_nano + 1 WHERE number = 0", "digest does not follow"),
     ("UPDATE month_line SET model = 'other'", "digest does not follow"),
     ("DELETE FROM month_line WHERE number = 1", "digest does not follow"),
+    ("UPDATE month_hit SET avoided_nano = avoided_nano + 1", "its hits were changed"),
+    ("DELETE FROM month_hit", "its hits were changed"),
     ("UPDATE month_seal SET amount_nano = amount_nano + 1", "totals are not those of its lines"),
     ("UPDATE month_seal SET facts = '{}'", "digest does not follow"),
     ("UPDATE month_seal SET previous = 'abc'", "not chained"),
@@ -326,9 +335,11 @@ async def test_tampering_is_found(tmp_path: Path, change: str, told: str) -> Non
     """Verifying must find a change that was made past the guard, in every part of a sealed month."""
     async with fresh(tmp_path, None) as database:
         await post(database, [entry(1, OCTOBER, USAGE)])
+        await hits(database)
         await months(database).close("2026-10", "ann")
+        guards = ("seal_is_never_changed", "sealed_line_changed", "sealed_line_deleted")
         async with database.begin() as connection:
-            for name in ("seal_is_never_changed", "sealed_line_changed", "sealed_line_deleted"):
+            for name in (*guards, "sealed_hit_changed", "sealed_hit_deleted"):
                 await connection.execute(text(f"DROP TRIGGER {name}"))
             await connection.execute(text(change))
         found = await problems(database)

@@ -13,10 +13,12 @@ import pytest
 from cache.embedder import Encoded, EncoderDown, HashEncoder
 from engine import api
 from engine.api import Delta, EngineUsage, GenerateRequest, ModelInfo, TokenLogprob
+from engine.pool import EnginePool
 from engine.sim import SimEngine
 from gateway.call import Body, Chunk, Operation
 from gateway.engine_requests import ignored_fields, sequences
 from gateway.errors import (
+    EngineEnded,
     EngineUnavailable,
     InvalidRequest,
     NotFound,
@@ -665,6 +667,22 @@ async def test_a_prompt_that_ends_the_engine_twice_is_not_asked_again() -> None:
     assert engine.ends == 2
     with pytest.raises(PromptQuarantined):
         await run(provider, msgspec.structs.replace(said("poison", "other"), stream=True))
+
+
+async def test_a_prompt_that_ends_processes_of_a_pool_ends_three_of_them_at_most() -> None:
+    """Passed on as a suspect as well it ended four before it was shut out, and its client tried again at once."""
+    engines = [Fragile() for _ in range(4)]
+    provider = await local(EnginePool(engines))
+    with pytest.raises(EngineEnded) as caught:
+        await run(provider, said("poison", "bad"))
+    assert (caught.value.http_status, caught.value.code) == (500, "engine_ended")
+    assert ("x-should-retry", "false") in caught.value.headers
+    assert isinstance(await run(provider, said("a question", "well")), list)
+    with pytest.raises(EngineUnavailable):
+        await run(provider, said("poison", "again"))
+    with pytest.raises(PromptQuarantined):
+        await run(provider, said("poison", "once more"))
+    assert sum(engine.ends for engine in engines) == 3
 
 
 async def test_a_suspect_that_is_found_guilty_is_not_let_in_by_those_who_wait_with_it() -> None:
