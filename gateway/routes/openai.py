@@ -17,7 +17,7 @@ from msgspec import Struct
 from cache.types import Query
 from gateway import cache_field
 from gateway.auth import Keyring
-from gateway.body import decode_object, read_body
+from gateway.body import arrived_body, decode_object, read_body
 from gateway.call import PASSED, Body, Call, Directives, Operation, Principal
 from gateway.connection import Connection
 from gateway.dialects import Asked, Dialect, Voice
@@ -51,7 +51,7 @@ _REFUSED = (
     "access-control-expose-headers: x-request-id\r\nx-request-id: "
 )
 _LONGEST_LIST = 2_000  # characters of names of ignored fields; proxies refuse long headers
-_AT_ONCE = _STILL = nullcontext()
+_STILL = nullcontext()
 _LONGEST = 600.0  # seconds a call may take in all where the client names no shorter time
 
 
@@ -174,13 +174,14 @@ class Endpoint:
         answer = await self._edge.pipeline.complete(call, connection)
         if call.voice is not None:
             answer.journey.told["dialect"] = self._dialect.name
-        with closing(answer.reading):
-            try:
-                await self._send(answer, send, connection)
-            except asyncio.CancelledError:
-                if not connection.gone:
-                    answer.reading.broke(Stopping())
-                raise
+        try:
+            await self._send(answer, send, connection)
+        except asyncio.CancelledError:
+            if not connection.gone:
+                answer.reading.broke(Stopping())
+            raise
+        finally:
+            answer.reading.close()
         if call.repeat is None and self._dialect.repeats:
             self._remember(answer, connection.raw)
 
@@ -200,16 +201,13 @@ class Endpoint:
         edge, received = self._edge, self._edge.monotonic()
         principal = await self._principal(scope)
         headers: Any = scope["headers"]
-        whole = connection.body()
-        with edge.gate.aside() if whole is None else _AT_ONCE:
-            raw = await read_body(
-                receive,
-                headers,
-                limit=edge.server.max_body,
-                timeout=edge.server.body_timeout,
-                monotonic=edge.monotonic,
-                arrived=whole,
-            )
+        limit, whole = edge.server.max_body, connection.body()
+        if whole is not None:
+            raw = await arrived_body(whole, headers, limit=limit)
+        else:
+            with edge.gate.aside():
+                wait = edge.server.body_timeout
+                raw = await read_body(receive, headers, limit=limit, timeout=wait, monotonic=edge.monotonic)
         directed = directives(headers)
         deployed = cast("dict[str, str | None]", scope).get(DEPLOYMENT)
         known = directed is NONE and self._dialect.repeats
