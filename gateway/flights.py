@@ -147,9 +147,15 @@ class Flight:
         # These refer back to the flight: without them its memory is given back at once, not at some collection.
         self.abandoned = None
         self.land = _nothing
-        with ExitStack() as stack:  # one that fails is told of when all have run: others hold a row, a lease, a wait
-            for act in reversed(acts):
-                stack.callback(act)
+        left = iter(acts)
+        try:
+            for act in left:
+                act()
+        except BaseException:  # told of when all have run: others hold a row, a lease, a wait
+            with ExitStack() as stack:
+                for act in reversed([*left]):
+                    stack.callback(act)
+            raise
 
     # -- the readers' side -------------------------------------------------------------------------------------
 

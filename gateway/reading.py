@@ -52,9 +52,11 @@ class Reading:
             if self._call.voice is not None:
                 return self._call.voice.whole({**self._identity, **_decode(self._flight.kept)})
             return b"%b,%b" % (_encode(self._identity)[:-1], self._flight.kept[1:])  # a kept body names neither
-        while await self._arrived():
-            pass
         chunks = self._flight.chunks
+        if self._flight.done and self._flight.error is None:  # as an answer in one piece is once it has begun
+            self._position, self._outcome.complete = len(chunks), True
+        while not self._outcome.complete:
+            await self._arrived()
         body = fold([chunk.data for chunk in chunks]) if self._flight.streamed else chunks[0].data
         told: Body = {**self._identity, **body, **self._identity, **self._why_short(body)}
         return _encode(told) if self._call.voice is None else self._call.voice.whole(told)
