@@ -93,9 +93,14 @@ def bound(call: Call, default_output: int, model: str = "", window: Callable[[],
         injected = default_output
     searches = 0 if call.operation == "completion" else _searches(call, model)
     if isinstance(asked, int):
-        longest = max([asked, *(min(_whole(row.get("max_tokens"), 0), MOST_TOKENS) for row in _fallbacks(call))])
+        longest = asked if call.native is None else _longest(asked, call)
         return Bound(input=read, output=longest * choices, searches=searches, field=field)
     return Bound(input=read, output=injected * choices, searches=searches, field=field, injected=injected)
+
+
+def _longest(asked: int, call: Call) -> int:
+    """Of one choice, by whichever of the models that Anthropic is to ask."""
+    return max([asked, *(min(_whole(row.get("max_tokens"), 0), MOST_TOKENS) for row in _fallbacks(call))])
 
 
 def _of_passed(call: Call) -> Bound:

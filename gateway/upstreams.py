@@ -58,6 +58,7 @@ class Upstreams:
         self.providers.clear()  # the same dict, so that everyone who holds it sees the new ones
         self.providers.update(fresh)
         self.settings = settings
+        self._kinds = {name: found.kind for name, found in settings.providers.items()}
         self._fleets = [provider for provider in providers.values() if isinstance(provider, Replicated)]
         self._generation += 1
         before = self._gates
@@ -97,8 +98,7 @@ class Upstreams:
 
     def kind(self, name: str) -> str:
         """`local` for bundled engines."""
-        found = self.settings.providers.get(name)
-        return found.kind if found else "local"
+        return self._kinds.get(name, "local")
 
     def window(self, target: Target) -> int | None:
         """How many tokens the model reads at most; None where the bundled table does not know it."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.call import Call, Chunk, Directives, Outcome, Principal
+from gateway.call import Body, Call, Chunk, Directives, Outcome, Principal
 from gateway.flights import Flight, Step
 from gateway.keeping import kept_from
 from gateway.reading import Reading
@@ -52,7 +52,7 @@ def test_a_stop_for_want_of_a_better_word_is_no_end(reason: str | None, kept: bo
 async def test_the_first_to_ask_reads_the_same_bytes_whether_its_answer_is_kept_or_not() -> None:
     """What is kept is spelled once, for the entry and for whoever asked: neither may see the other's names."""
     choice = {"index": 0, "message": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop"}
-    told = {"id": "theirs", "object": "chat.completion", "created": 1, "model": "theirs", "choices": [choice]}
+    told: Body = {"id": "theirs", "object": "chat.completion", "created": 1, "model": "theirs", "choices": [choice]}
     read: list[bytes] = []
     for spelled in (False, True):
         flight = Flight(None, streamed=False)
