@@ -62,7 +62,8 @@ class Front:
         """
         if era not in {None, self.era} or entry.id in self._gone:
             return False
-        self.drop(entry.exact)
+        if entry.exact in self._entries:
+            self.drop(entry.exact)
         size = _size(entry)
         if size > self._max_bytes:
             return False
@@ -71,7 +72,7 @@ class Front:
         self._bytes += size
         while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
             self.drop(next(iter(self._entries)))
-        return self.has(entry.id)
+        return entry.id in self._exact_of
 
     def drop(self, exact: bytes) -> None:
         entry = self._entries.pop(exact, None)

@@ -157,6 +157,7 @@ class _Digests:
         self.rows = rows
         self.version = version
         self._askers: dict[object, Any] = {}
+        self._exacts: dict[bytes, Any] = {}
         self._plans: dict[tuple[bool, tuple[str, ...]], list[Row]] = {}
 
     def scope(self, secret: bytes, seen: _Seen) -> bytes:
@@ -165,7 +166,8 @@ class _Digests:
         begun = self._askers.get(asker)
         if begun is None:
             told = {row.name: row.read(seen) for row in self.rows if row.reads == "asker"}
-            begun = _bounded(self._askers)[asker] = _begin(secret, b"scope", _canonical.encode(told))
+            begun = _bounded(self._askers)[asker] = _begin(secret, b"scope")
+            begun.update(_framed(_canonical.encode(told)))
         shape = bool(seen.before), tuple(seen.body)
         plan = self._plans.get(shape)
         if plan is None:
@@ -173,6 +175,17 @@ class _Digests:
         told = {row.name: value for row in plan if (value := row.read(seen)) is not None}
         digest = begun.copy()
         digest.update(_framed(_canonical.encode(told)))
+        return digest.digest()
+
+    def exact(self, secret: bytes, scope: bytes, texts: list[str]) -> bytes:
+        """The digest of the very texts asked within a scope. Raises UnicodeEncodeError for a lone surrogate."""
+        begun = self._exacts.get(secret)
+        if begun is None:
+            begun = _bounded(self._exacts)[secret] = _begin(secret, b"exact")
+        digest = begun.copy()
+        digest.update(_framed(scope))
+        for text in texts:
+            digest.update(_framed(text.encode()))
         return digest.digest()
 
     def _plan(self, before: bool, fields: tuple[str, ...]) -> list[Row]:
@@ -231,16 +244,14 @@ def scope_query(  # noqa: PLR0913 - a request, who asks, and what the operator s
     try:
         turn, before = _take_apart(body, operation)
         seen = _Seen(body, operation, identity, model, encoder, turn, before)
-        scope = _current().scope(secret, seen)
-        digest = _begin(secret, b"exact", scope)
-        for text in turn.texts:
-            digest.update(_framed(text.encode()))
-        exact = digest.digest()
+        digests = _current()
+        scope = digests.scope(secret, seen)
+        exact = digests.exact(secret, scope, turn.texts)
     except (UnicodeEncodeError, TypeError, RecursionError):
         # Lone surrogates, or values that did not come from JSON: not ours to repair.
         return Uncacheable("malformed")
     text = turn.texts[0] if len(turn.texts) == 1 else "\n".join(turn.texts)
-    aging = is_time_sensitive(text) or _is_looked_up(body) or _began_with_now(before)
+    aging = is_time_sensitive(text) or _is_looked_up(body) or (bool(before) and _began_with_now(before))
     return Query(
         scope=scope,
         exact=exact,
@@ -274,9 +285,11 @@ def _said(content: object) -> str:
 
 def _is_looked_up(body: Json) -> bool:
     """Whether the service may search for the answer, by OpenAI's option or by tools that it runs itself."""
+    if body.get("web_search_options") is not None:
+        return True
     native = body.get("native")
-    own = cast("Json", native) if isinstance(native, dict) else {}
-    return body.get("web_search_options") is not None or bool(own.get("tools") or own.get("mcp_servers"))
+    own = cast("Json", native) if isinstance(native, dict) else None
+    return own is not None and bool(own.get("tools") or own.get("mcp_servers"))
 
 
 def _is_known(identity: Identity) -> bool:
@@ -372,10 +385,10 @@ def _spelled(value: object) -> str:
     return _canonical.encode(value).decode()
 
 
-def _begin(secret: bytes, purpose: bytes, field: bytes) -> Any:
-    """Keyed BLAKE2b over a purpose and a first field; more can follow."""
+def _begin(secret: bytes, purpose: bytes) -> Any:
+    """Keyed BLAKE2b over a purpose; the fields follow."""
     key = secret if len(secret) <= hashlib.blake2b.MAX_KEY_SIZE else hashlib.sha256(secret).digest()
-    return hashlib.blake2b(_framed(purpose) + _framed(field), key=key, digest_size=32)
+    return hashlib.blake2b(_framed(purpose), key=key, digest_size=32)
 
 
 def _framed(field: bytes) -> bytes:

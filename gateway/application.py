@@ -47,6 +47,11 @@ class App(Litestar):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """ASGI."""
         path: str = scope.get("path", "")  # a lifespan has none
+        method = scope.get("method")
+        endpoint = self.data_plane.get(path) if method == "POST" else None
+        if endpoint is not None:
+            await endpoint(scope, receive, send)
+            return
         if path.startswith(_ELSEWHERE):
             scope[DEPLOYMENT] = deployment_of(path)
             path = scope["path"] = as_openais(path)
@@ -56,7 +61,6 @@ class App(Litestar):
         if scope["type"] == "lifespan":
             await super().__call__(scope, receive, self.trouble.told(send))
             return
-        method = scope.get("method")
         endpoint = self.data_plane.get(path) if method == "POST" else None
         if endpoint is None:
             if method == "HEAD":

@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 from msgspec.structs import replace
 
-from cache.scope import Identity, scope_query
+from cache.scope import Identity, Level, scope_query
 from cache.types import Miss, Query, Uncacheable
 from gateway.auth import ORG_WIDE
 from gateway.call import PASSED, CacheMark, Call
@@ -25,14 +25,18 @@ class Asking:
     """`secret` keys the digests, so nobody outside can compute or recognise a scope."""
 
     def __init__(self, settings: CacheSettings, secret: bytes) -> None:
-        self._settings = settings
+        # Read once: a setting is slow to read, and every request asks.
+        self._off = settings.mode == "off"
+        self._by_meaning = settings.mode in {"semantic", "shadow"}  # in shadow it is decided, and nothing is served
+        self._scope: Level = settings.scope
+        self._max_temperature, self._encoder = settings.max_temperature, settings.encoder
         self._secret = secret
         self._identities: dict[tuple[str, str, str, str, bool], Identity] = {}
 
     def query(self, call: Call, route: Route) -> Query | Uncacheable:
         """The request as the cache sees it, from the client's own, unpatched body."""
         operation = call.operation
-        if self._settings.mode == "off" or call.directives.tier == "off" or operation in PASSED:
+        if self._off or call.directives.tier == "off" or operation in PASSED:
             return Uncacheable("off")
         # What only some upstreams are told of changes their answers all the same.
         body = call.body if call.native is None or not call.native.apart else {**call.body, "native": call.native.apart}
@@ -42,8 +46,8 @@ class Asking:
             identity=self._identity(call),
             secret=self._secret,
             model=route.told,
-            max_temperature=self._settings.max_temperature,
-            encoder=self._settings.encoder,
+            max_temperature=self._max_temperature,
+            encoder=self._encoder,
         )
         if isinstance(found, Query) and call.principal.team == ORG_WIDE:
             # What is shown, counted and purged by team: no team may be called what those without one are.
@@ -58,7 +62,7 @@ class Asking:
         if found is None:
             if len(self._identities) >= _MOST_IDENTITIES:
                 self._identities.clear()
-            scope = "user" if directives.per_user else self._settings.scope
+            scope = "user" if directives.per_user else self._scope
             found = self._identities[asker] = Identity(
                 # A team may be called "admin" too.
                 org="default" if principal.team or scope == "org" else _NO_TEAM,
@@ -72,8 +76,7 @@ class Asking:
 
     def tier(self, call: Call) -> Tier:
         """The widest tier that may answer: the operator's mode, narrowed by the client."""
-        wide = self._settings.mode in {"semantic", "shadow"}  # in shadow it is decided, and nothing is served
-        return "semantic" if wide and call.directives.tier == "semantic" else "exact"
+        return "semantic" if self._by_meaning and call.directives.tier == "semantic" else "exact"
 
     def may_read(self, call: Call) -> bool:
         return call.directives.read

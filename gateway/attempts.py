@@ -113,7 +113,8 @@ class Attempts:
         report.deployment.sent(trial.prompt, self._monotonic())
         gate = self._upstreams.gate(target.provider)
         try:
-            await (self._wait_for(gate, call, target) if gate.locked() else gate.acquire())
+            if not gate.enter():
+                await self._wait_for(gate, call, target)
             try:
                 return await self._send(trial, plan, limits, landing, _Way(provider, gate, report))
             except BaseException:

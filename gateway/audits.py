@@ -115,6 +115,7 @@ class Audits:
         kept = kept_from(journey.call, flight)
         if kept is None or not isinstance(journey.query, Query):
             return
+        flight.spelled = kept.answer
         call, vector = journey.call, journey.miss.vector if journey.miss else None
         if not self._cache.keep_soon(journey.query, kept, vector=vector, ttl=call.directives.ttl):
             keep = self._cache.keep(journey.query, kept, vector=vector, ttl=call.directives.ttl)

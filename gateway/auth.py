@@ -79,7 +79,7 @@ def presented(headers: Headers) -> bytes:
         if name == b"authorization":
             if value[:7].lower() == b"bearer " and (token := value[7:].strip()):
                 return token
-        elif name == b"x-api-key" or name == b"api-key":
+        elif name in (b"x-api-key", b"api-key"):
             other = other or value.strip()
     if not other:
         raise Unauthorized("No API key was presented. Send it as `Authorization: Bearer sk-nh-…`.")

@@ -41,20 +41,23 @@ async def read_body(
     limit: int,
     timeout: float,
     monotonic: Callable[[], float],
-    arrived: bytes | None = None,
 ) -> bytes:
     """The whole body, decompressed, at most `limit` bytes long (both before and after decompression).
 
-    `arrived`: where the server has it whole already. `timeout` seconds bound the upload; a body that keeps arriving at
-    64 KiB/s or faster gets the time it needs.
+    `timeout` seconds bound the upload; a body that keeps arriving at 64 KiB/s or faster gets the time it needs.
     Raises UnsupportedMedia (not JSON, unknown content-encoding), TooLarge, RequestTimeout, InvalidRequest.
     """
     encoding = _check_headers(headers, limit)
-    raw = await _receive_all(receive, limit, timeout, monotonic) if arrived is None else _bounded(arrived, limit)
-    if encoding is None:
-        return raw
-    # Inflating 16 MiB takes tens of milliseconds: too long for the event loop.
-    return await asyncio.to_thread(_inflate, raw, encoding, limit)
+    raw = await _receive_all(receive, limit, timeout, monotonic)
+    return raw if encoding is None else await _inflated(raw, encoding, limit)
+
+
+async def arrived_body(raw: bytes, headers: Headers, *, limit: int) -> bytes:
+    """The same of a body that the server has whole already. Raises UnsupportedMedia, TooLarge, InvalidRequest."""
+    encoding = _check_headers(headers, limit)
+    if len(raw) > limit:
+        raise _too_large(limit)
+    return raw if encoding is None else await _inflated(raw, encoding, limit)
 
 
 def decode_object(raw: bytes) -> dict[str, object]:
@@ -141,14 +144,13 @@ async def _receive_all(receive: Receive, limit: int, timeout: float, monotonic: 
         raise RequestTimeout(f"The request body did not arrive within {timeout:g} s.") from None
 
 
-def _bounded(body: bytes, limit: int) -> bytes:
-    if len(body) > limit:
-        raise _too_large(limit)
-    return body
-
-
 def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"The request body is larger than the {limit:,} bytes this server accepts (server.max_body).")
+
+
+async def _inflated(raw: bytes, encoding: bytes, limit: int) -> bytes:
+    """Inflating 16 MiB takes tens of milliseconds: too long for the event loop."""
+    return await asyncio.to_thread(_inflate, raw, encoding, limit)
 
 
 def _inflate(raw: bytes, encoding: bytes, limit: int) -> bytes:

@@ -36,7 +36,7 @@ class Target(Struct, frozen=True):
 class Route(Struct, frozen=True):
     """`targets` as written; `chosen` says in which order they are tried and what else is done. `free`: costs nothing.
 
-    `told`: the targets in one string.
+    `told`: the targets in one string; `names`: each in one.
     """
 
     name: str
@@ -44,12 +44,14 @@ class Route(Struct, frozen=True):
     chosen: ModelSettings = _PLAIN
     free: bool = False
     told: str = ""
+    names: tuple[str, ...] = ()
 
 
 def _route(name: str, targets: tuple[Target, ...], chosen: ModelSettings | None = None) -> Route:
     if chosen is None:
         chosen = ModelSettings(route=[RouteEntry(to=str(target)) for target in targets])
-    return Route(name, targets, chosen, chosen.free, ",".join(map(str, targets)))
+    names = tuple(map(str, targets))
+    return Route(name, targets, chosen, chosen.free, ",".join(names), names)
 
 
 class Catalog:

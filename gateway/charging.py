@@ -53,7 +53,8 @@ class Charging(Struct, frozen=True):
         elif _waits_for_nobody(call):
             kind = self.upstreams.kind(target.provider)
             tier, told = self.prices.background_tier(target.provider, kind, target.model, call.at)
-        return (tier_in(tier, call.region) if self._speaks_messages(target) else tier), told
+        region = call.region  # named by hardly anybody
+        return (tier if region is None or not self._speaks_messages(target) else tier_in(tier, region)), told
 
     def _speaks_messages(self, target: Target) -> bool:
         """Elsewhere nobody heeds Anthropic's words: a client could choose its price with them."""
@@ -64,13 +65,16 @@ class Charging(Struct, frozen=True):
 
         Raises NotPriced where one of those has no price.
         """
-        others = [self.priced(call, route, other) for other in self.in_its_place(call, target)]
-        return max(worst(limits, each) for each in (price, *others))
+        most = worst(limits, price)
+        for other in self.in_its_place(call, target):
+            most = max(most, worst(limits, self.priced(call, route, other)))
+        return most
 
     def in_its_place(self, call: Call, target: Target) -> list[Target]:
         """The models that the service is to ask where the one that is asked for declines."""
-        named = substitutes(call) if self._speaks_messages(target) else []
-        return [Target(target.provider, model) for model in named]
+        if call.native is None or not self._speaks_messages(target):
+            return []
+        return [Target(target.provider, model) for model in substitutes(call)]
 
     def admit(self, call: Call, route: Route) -> None:
         """Raises NotAllowed where its key is not for the model it asks for, or not for one that may answer instead."""
@@ -112,7 +116,7 @@ class Charging(Struct, frozen=True):
 
         A provider may choose others than were asked for. `until_now`: where this one says nothing.
         """
-        if plan.price.status == "free" or not data.keys() & _TELLING:
+        if plan.price.status == "free" or _TELLING.isdisjoint(data):
             return until_now
         target = Target(plan.provider, plan.model)
         asked, _ = self.tier(call, target)

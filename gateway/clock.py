@@ -4,10 +4,9 @@ Python's monotonic clock stands still on Linux while the host is suspended; a le
 """
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 _CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux has the former; elsewhere sleep counts
-
-
-def steady() -> float:
-    """Seconds that never go back and go on while the host sleeps."""
-    return time.clock_gettime(_CLOCK)
+# Seconds that never go back and go on while the host sleeps. A request asks nine times, so no function of ours.
+steady: Callable[[], float] = partial(time.clock_gettime, _CLOCK)

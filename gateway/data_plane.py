@@ -6,6 +6,7 @@ Knows: constructors. Does not know: what any part does, the control plane.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -65,7 +66,7 @@ def data_plane_of(worker: "Worker", pipeline: Pipeline) -> Plane:
         server=settings.server,
         repeats=Repeats(),
         idempotency=once,
-        ignored=lambda answer: _ignored(worker.upstreams.providers, answer),
+        ignored=partial(_ignored, worker.upstreams.providers),
         refused=worker.telemetry.refused,
         now=worker.ledger.instant,  # a request's hour, day and month, and the price in force
         wall=time.time,

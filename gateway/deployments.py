@@ -76,6 +76,7 @@ class Deployment:
         self._speed = (UNKNOWN,) * 4
         self._measured = 0.0
         self._unread = False  # something was measured since
+        self._shut = False  # as routes were told last
         self.places: list[Place] = []
 
     def attach(self, place: Place) -> None:
@@ -190,16 +191,16 @@ class Deployment:
 
     def _tell_changed(self) -> None:
         """Bring every route's view up to date after a request: of a place that is well only how busy it is changes."""
-        ill = self.circuit.open_until or self.patient_until
+        if self.circuit.open_until or self.patient_until or self._shut:
+            self._tell()
+            return
         for place in self.places:
-            if ill or place.shut_until or place.probing:
-                self._tell()
-                return
             place.in_flight, place.queued_tokens = self.in_flight, self.queued_tokens
 
     def _tell(self) -> None:
         """Bring every route's view of it up to date."""
         circuit, load = self.circuit, self.load
+        self._shut = bool(circuit.open_until or self.patient_until or circuit.probe_since)
         patient = self.patient_until > circuit.open_until
         for place in self.places:
             place.shut_until = self.patient_until if patient else circuit.open_until

@@ -6,10 +6,11 @@ attempt is (`gateway.attempts`), which failovers would be in vain (`gateway.fail
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from http import HTTPStatus
 from itertools import chain
+from typing import Any
 
 from msgspec import Struct
 
@@ -195,11 +196,15 @@ class Dispatcher:
         landing.paused += self._monotonic() - began
         return True
 
-    async def _try(self, trial: Trial, following: Target | None, landing: Landing) -> Live:
+    def _try(self, trial: Trial, following: Target | None, landing: Landing) -> Coroutine[Any, Any, Live]:
         """One attempt, or two of which the quicker counts."""
         wait = self._hedge_after(trial)
         if wait is None or following is None or not self._is_well(following):
-            return await self._one(trial, landing)
+            return self._one(trial, landing)
+        return self._hedged(trial, following, landing, wait)
+
+    async def _hedged(self, trial: Trial, following: Target, landing: Landing, wait: float) -> Live:
+        """A second attempt elsewhere where the first says nothing for so many seconds."""
         first = self._tasks.spawn(self._one(trial, landing), f"attempt {trial.call.id}")
         try:
             done, _ = await asyncio.wait([first], timeout=wait)

@@ -93,9 +93,14 @@ def bound(call: Call, default_output: int, model: str = "", window: Callable[[],
         injected = default_output
     searches = 0 if call.operation == "completion" else _searches(call, model)
     if isinstance(asked, int):
-        longest = max([asked, *(min(_whole(row.get("max_tokens"), 0), MOST_TOKENS) for row in _fallbacks(call))])
+        longest = asked if call.native is None else _longest(asked, call)
         return Bound(input=read, output=longest * choices, searches=searches, field=field)
     return Bound(input=read, output=injected * choices, searches=searches, field=field, injected=injected)
+
+
+def _longest(asked: int, call: Call) -> int:
+    """Of one choice, by whichever of the models that Anthropic is to ask."""
+    return max([asked, *(min(_whole(row.get("max_tokens"), 0), MOST_TOKENS) for row in _fallbacks(call))])
 
 
 def _of_passed(call: Call) -> Bound:
@@ -181,9 +186,10 @@ def _around(messages: list[object], model: str) -> int | None:
 
 def _about_tools(call: Call) -> int | None:
     """Tokens a service adds for tools and formats; None: a tool that runs there (a search) reads what it finds."""
-    added = _ABOUT_TOOLS if any(call.body.get(name) for name in ("tools", "functions", "response_format")) else 0
+    given = call.body.get("tools")
+    added = _ABOUT_TOOLS if given or call.body.get("functions") or call.body.get("response_format") else 0
     if call.native is None:
-        return None if any(tool.get("type") == _BROWSING for tool in _dicts(call.body.get("tools"))) else added
+        return None if given and any(tool.get("type") == _BROWSING for tool in _dicts(given)) else added
     if (call.need is not None and call.need.unbounded) or call.native.apart.get("context_management"):
         return None
     tools = [_dict(tool) for tool in cast("list[object]", call.native.apart.get("tools") or ())]
@@ -203,8 +209,9 @@ def _runs_at_client(tool: Body) -> bool:
 def _searches(call: Call, model: str) -> int:
     """How many searches a request allows a service. OpenAI's limit is of all calls, Anthropic's of a tool's."""
     if call.native is None:
-        kinds = [str(tool.get("type")) for tool in _dicts(call.body.get("tools"))]
-        asked = call.body.get("web_search_options") is not None or any(map(_is_search, kinds))
+        given = call.body.get("tools")
+        asked = given and any(_is_search(str(tool.get("type"))) for tool in _dicts(given))
+        asked = asked or call.body.get("web_search_options") is not None
         return _MOST_SEARCHES if asked or ALWAYS_SEARCHING.search(model) or _RESEARCHING.search(model) else 0
     native = call.native
     theirs = native.dialect == "responses"  # whose items may bring tools as well

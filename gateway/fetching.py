@@ -63,7 +63,8 @@ class Fetching:
         journey.flight = flight
         journey.outcome.source = "upstream" if leads else "shared"
         if leads:
-            journey.outcome.cache = self._parts.asking.mark(call, journey.query, journey.miss)
+            if journey.outcome.cache == "shared":  # before, with one that was refused
+                journey.outcome.cache = self._parts.asking.mark(call, journey.query, journey.miss)
             self._parts.pumps.start(flight, call, journey.route)
             self._parts.herds.lead(journey, flight)
             flight.at_end(lambda: self._consider(journey, flight))

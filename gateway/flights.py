@@ -93,6 +93,8 @@ class Landing(Struct, kw_only=True):
 class Flight:
     """One answer. `streamed`: it arrives as events, else as one whole body; `kept`: it is a kept one, as JSON.
 
+    `spelled`: a fresh answer as it is kept, as JSON without what names its call.
+
     `keeping`: writes it down, once it has ended; None where nothing is kept, or that is done.
     `abandoned` is called when the last reader has left an unfinished flight; `land` closes it to newcomers.
     """
@@ -102,6 +104,7 @@ class Flight:
         self.streamed = streamed
         self.chunks: list[Chunk] = []
         self.kept: bytes | None = None
+        self.spelled: bytes | None = None
         self.landing = Landing()
         self.error: GatewayError | None = None
         self.done = False
@@ -147,9 +150,15 @@ class Flight:
         # These refer back to the flight: without them its memory is given back at once, not at some collection.
         self.abandoned = None
         self.land = _nothing
-        with ExitStack() as stack:  # one that fails is told of when all have run: others hold a row, a lease, a wait
-            for act in reversed(acts):
-                stack.callback(act)
+        left = iter(acts)
+        try:
+            for act in left:
+                act()
+        except BaseException:  # told of when all have run: others hold a row, a lease, a wait
+            with ExitStack() as stack:
+                for act in reversed([*left]):
+                    stack.callback(act)
+            raise
 
     # -- the readers' side -------------------------------------------------------------------------------------
 

@@ -114,12 +114,12 @@ def _server_timing(journey: Journey, now: float) -> str:
     told = f"auth;dur={(admitted - received) * 1e3:.1f}, "
     if timings.looked_up:
         told += f"cache;dur={looked(timings) * 1e3:.1f}, "
+    own = now - received
     if timings.waited is not None:
+        own -= waited(timings)
         told += f"wait;dur={waited(timings) * 1e3:.1f}, "
-    upstream = paused = 0.0
-    if journey.hit is None and journey.flight is not None and journey.flight.landing.steps:
-        steps = [step for step in journey.flight.landing.steps if step.sent_at]
-        paused = journey.flight.landing.paused
-        upstream = away((step.sent_at, step.ended_at or step.first_chunk_at or now) for step in steps)
+    if journey.hit is None and journey.flight is not None and (steps := journey.flight.landing.steps):
+        upstream = away([(step.sent_at, step.ended_at or step.first_chunk_at or now) for step in steps if step.sent_at])
+        own -= upstream + journey.flight.landing.paused
         told += f"upstream;dur={upstream * 1e3:.1f}, "
-    return f"{told}overhead;dur={max(0.0, now - received - upstream - paused - waited(timings)) * 1e3:.1f}"
+    return f"{told}overhead;dur={max(0.0, own) * 1e3:.1f}"

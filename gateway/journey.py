@@ -169,7 +169,7 @@ def _note(journey: Journey, landing: Landing) -> None:
             journey.timings.dispatched = landing.steps[0].held_at
             last = landing.answered or landing.steps[-1]
             outcome.answer_ms = (last.ended_at - last.sent_at) * 1e3 if last.sent_at else 0.0
-            outcome.upstream_ms = away((step.sent_at, step.ended_at) for step in landing.steps if step.sent_at) * 1e3
+            outcome.upstream_ms = away([(step.sent_at, step.ended_at) for step in landing.steps if step.sent_at]) * 1e3
 
 
 def _discount(landing: Landing) -> int:
@@ -202,7 +202,8 @@ def explanation(journey: Journey) -> dict[str, object]:
 
     Only what there is to say: it is made, written and kept for every request.
     """
-    told: dict[str, object] = {"route": [str(target) for target in journey.route.targets], **_looked(journey)}
+    told: dict[str, object] = {"route": journey.route.names}
+    _looked(journey, told)
     told["marks"] = _marks(journey)
     if journey.flight is not None:
         landing, started = journey.flight.landing, journey.timings.received
@@ -211,15 +212,18 @@ def explanation(journey: Journey) -> dict[str, object]:
             told["max_tokens"] = {"limited_by": "budget", "budget": landing.short, "max_tokens": landing.capped}
         for say in landing.told:
             told |= say()
-    return told | journey.told
+    if journey.told:
+        told |= journey.told
+    return told
 
 
-def _looked(journey: Journey) -> dict[str, object]:
+def _looked(journey: Journey, told: dict[str, object]) -> None:
     """What the cache made of it."""
     query, hit = journey.query, journey.hit
     if isinstance(query, Uncacheable):
-        return {"reason": query.reason}
-    told: dict[str, object] = {"scope": query.scope.hex()[:_SCOPE_SHOWN]}
+        told["reason"] = query.reason
+        return
+    told["scope"] = query.scope.hex()[:_SCOPE_SHOWN]
     if query.semantic_bar is not None:
         told["semantic_bar"] = query.semantic_bar
     if hit is not None:
@@ -232,7 +236,6 @@ def _looked(journey: Journey) -> dict[str, object]:
             told["looked"] = [_candidate(one) for one in found.looked]
         if found.sight is not None:
             told["headroom"] = found.sight.headroom
-    return told
 
 
 def _tried(step: Step, started: float) -> dict[str, object]:

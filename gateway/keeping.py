@@ -111,7 +111,7 @@ def _whole(body: Body) -> bool:
     choices = body.get("choices")
     if not isinstance(choices, list) or not choices:
         return False
-    return all(_ended_well(choice) for choice in cast("list[object]", choices))
+    return all(map(_ended_well, cast("list[object]", choices)))
 
 
 # By which services say, in words of their own, that an answer is all there; others (`pause_turn`,
@@ -124,9 +124,8 @@ def _ended_well(choice: object) -> bool:
     if not isinstance(choice, dict):
         return False
     found = cast("Body", choice)
-    message = found.get("message")
-    native = str(found.get("native_finish_reason") or "").lower()
-    if found.get("finish_reason") != "stop" or native not in _ENDS:
+    message, native = found.get("message"), found.get("native_finish_reason")
+    if found.get("finish_reason") != "stop" or (native and str(native).lower() not in _ENDS):
         return False
     if message is None:
         return isinstance(found.get("text"), str)

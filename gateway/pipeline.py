@@ -133,7 +133,8 @@ class Pipeline:
     async def _fetch_or_degrade(self, journey: Journey, watch: Callable[[], None]) -> Answer:
         """A fresh answer, by a cheaper model where the budget wants that instead of a refusal."""
         for _ in range(_TRIES):
-            if await self._parts.elsewhere.wait(journey, watch) and (kept := await self._find(journey)) is not None:
+            waited = journey.turn is not None and await self._parts.elsewhere.wait(journey, watch)
+            if waited and (kept := await self._find(journey)) is not None:
                 return kept
             try:
                 return await self._fetching.fetch(journey, watch)

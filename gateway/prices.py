@@ -161,6 +161,8 @@ class PriceBook:
 
         Not where the bundled table tells the two apart: what it has a row of its own for is not what the alias buys.
         """
+        if not self._overrides:
+            return None
         if (mine := self._in_force(provider, model, at)) is not None:
             return mine
         alias = price_table.undated(model)

@@ -7,7 +7,6 @@ billing when the connection closes is closed. Does not know: HTTP, the cache's r
 
 import asyncio
 from collections.abc import Callable
-from contextlib import aclosing
 
 from gateway import errors
 from gateway.attempts import Live
@@ -95,27 +94,29 @@ class Pumps:
         """Hand on every chunk. Returns what to tell the readers where the answer broke off."""
         landing = flight.landing
         landing.ended = "cut"
-        async with aclosing(live.rest) as rest:
+        try:
             self._note(flight, live, live.first)
-            try:
-                async for chunk in rest:
-                    self._note(flight, live, chunk)
-                    if len(flight.chunks) > _LARGEST_ANSWER:
-                        return errors.UpstreamFailed("The answer grew beyond every bound and was cut off.")
-                    if flight.full:
-                        await flight.room()
-            except Partial as broken:
-                flight.landing.consumed = broken.usage
-                return errors.UpstreamFailed(f"The answer broke off: {broken}", code="upstream_disconnected")
-            except errors.GatewayError as problem:
-                return problem
+            async for chunk in live.rest:
+                self._note(flight, live, chunk)
+                if len(flight.chunks) > _LARGEST_ANSWER:
+                    return errors.UpstreamFailed("The answer grew beyond every bound and was cut off.")
+                if flight.full:
+                    await flight.room()
+        except Partial as broken:
+            flight.landing.consumed = broken.usage
+            return errors.UpstreamFailed(f"The answer broke off: {broken}", code="upstream_disconnected")
+        except errors.GatewayError as problem:
+            return problem
+        finally:
+            await live.rest.aclose()
         landing.ended = "complete"
         return None
 
     def _note(self, flight: Flight, live: Live, chunk: Chunk) -> None:
         if chunk.usage is not None:
             flight.landing.usage = chunk.usage
-            self._dispatcher.told(live, chunk)
+            if chunk is not live.first:  # of which it was read as it came
+                self._dispatcher.told(live, chunk)
             flight.landing.price = live.price
         if chunk.so_far is not None:
             flight.landing.so_far = chunk.so_far
@@ -138,9 +139,9 @@ class Pumps:
             landing.usage = told or self._received(flight, call, live)
             self._dispatcher.settle(live, told, landing.ended, landing.usage, _provider_id(flight))
         # Exact tokens at an assumed price (an engine nobody has measured) are still an estimate in dollars.
-        exact = all(step.exact for step in landing.steps if step.cost_nano)
+        exact = False not in [step.exact for step in landing.steps if step.cost_nano]
         landing.cost_status = "exact" if exact else "estimated"
-        landing.cost_nano = sum(step.cost_nano for step in landing.steps)
+        landing.cost_nano = sum([step.cost_nano for step in landing.steps])
 
     @staticmethod
     def _unanswered(landing: Landing) -> None:

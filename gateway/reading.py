@@ -36,9 +36,8 @@ class Reading:
             call.include_usage and _dict(call.body.get("stream_options")).get("continuous_usage_stats") is True
         )
         self._identity: Body = {"model": call.model}
-        if call.operation in _PREFIX:
-            name = _PREFIX[call.operation] + call.id.replace("-", "")
-            self._identity = {"id": name, "created": int(call.at), "model": call.model}
+        if (prefix := _PREFIX.get(call.operation)) is not None:
+            self._identity = {"id": prefix + call.id.replace("-", ""), "created": int(call.at), "model": call.model}
 
     def position(self) -> int:
         """How many chunks this reader has taken."""
@@ -51,13 +50,21 @@ class Reading:
             self._outcome.complete = True
             if self._call.voice is not None:
                 return self._call.voice.whole({**self._identity, **_decode(self._flight.kept)})
-            return b"%b,%b" % (_encode(self._identity)[:-1], self._flight.kept[1:])  # a kept body names neither
-        while await self._arrived():
-            pass
+            return self._named(self._flight.kept)
         chunks = self._flight.chunks
+        if self._flight.done and self._flight.error is None:  # as an answer in one piece is once it has begun
+            self._position, self._outcome.complete = len(chunks), True
+        while not self._outcome.complete:
+            await self._arrived()
+        if self._flight.spelled is not None and self._call.voice is None and self._call.operation in _PREFIX:
+            return self._named(self._flight.spelled)
         body = fold([chunk.data for chunk in chunks]) if self._flight.streamed else chunks[0].data
         told: Body = {**self._identity, **body, **self._identity, **self._why_short(body)}
         return _encode(told) if self._call.voice is None else self._call.voice.whole(told)
+
+    def _named(self, kept: bytes) -> bytes:
+        """What is kept, as JSON, names neither its call nor its model."""
+        return b"%b,%b" % (_encode(self._identity)[:-1], kept[1:])
 
     async def events(self) -> bytes:
         """The events that have come since the last time, as they go to the client; empty at the end.

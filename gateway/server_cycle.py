@@ -26,6 +26,7 @@ _MEANING = {
 }
 _MOST_NAMES = 1_024
 _names: dict[bytes, tuple[bytes, int]] = {}  # as the application writes it -> as it is sent, what it means here
+_standing: tuple[list[tuple[bytes, bytes]], bytes] = ([], b"")
 _FORBIDDEN = bytes(code for code in range(32) if code != 9) + b"\x7f"  # in a value: they would end the header
 _NO_BODY = frozenset((204, 304))
 
@@ -94,8 +95,7 @@ class Cycle(RequestResponseCycle):
             return False
         if self.disconnected:
             return True
-        told = lines.encode()
-        standing = b"".join([b"%b: %b\r\n" % pair for pair in self.default_headers])
+        told, standing = lines.encode(), lines_of(self.default_headers)
         self.response_started = True
         self.transport.write(
             b"%b%b%bcontent-length: %d\r\n\r\n%b" % (STATUS_LINE[200], standing, told, len(payload), payload)
@@ -234,6 +234,14 @@ class Cycle(RequestResponseCycle):
             else:
                 self.transport.close()
         self.on_response()
+
+
+def lines_of(standing: list[tuple[bytes, bytes]]) -> bytes:
+    """The server's own headers as lines; uvicorn makes the list anew once a second, for the date."""
+    global _standing  # noqa: PLW0603 - the last one
+    if _standing[0] is not standing:
+        _standing = standing, b"".join([b"%b: %b\r\n" % pair for pair in standing])
+    return _standing[1]
 
 
 def _learn(given: bytes) -> tuple[bytes, int]:

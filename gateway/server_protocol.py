@@ -16,7 +16,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import GatewayError, InvalidRequest, Overloaded, RequestTimeout
-from gateway.server_cycle import Cycle, HeadersTooLarge, TurnedAway, UriTooLong, fault_of, told
+from gateway.server_cycle import Cycle, HeadersTooLarge, TurnedAway, UriTooLong, fault_of, lines_of, told
 from gateway.server_limits import Limits, Waiting
 from gateway.server_offers import has_body, reading_on
 
@@ -210,7 +210,7 @@ class Protocol(HttpToolsProtocol):
             cast("dict[str, object]", scope)[LET_IN] = True
             return False
         status, rest = answer
-        standing = b"".join([b"%b: %b\r\n" % pair for pair in self.server_state.default_headers])
+        standing = lines_of(self.server_state.default_headers)
         self.transport.write(b"%b%b%b" % (STATUS_LINE[status], standing, rest))
         self.cycle = self._running = cast("RequestResponseCycle", _ANSWERED)
         return True

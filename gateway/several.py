@@ -227,7 +227,8 @@ def _single(route: Route, target: Target) -> Route:
     entries = [entry for entry in route.chosen.route if entry.to == str(target)]
     changed = {"route": entries, "strategy": "ordered", "canary": None, "hedge": None, "sticky": "none"}
     name = f"{route.name} > {target}"
-    return Route(name, (target,), route.chosen.model_copy(update=changed), route.free, str(target))
+    told = str(target)
+    return Route(name, (target,), route.chosen.model_copy(update=changed), route.free, told, (told,))
 
 
 async def _all_in(asked: list["asyncio.Task[Whole]"]) -> None:

@@ -3,7 +3,7 @@
 Knows: the marks and how steps nest; names are those of the functions they time. Does not know: spans, pages, clocks.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -53,8 +53,10 @@ def waited(timings: Timings) -> float:
     return 0.0 if timings.waited is None else timings.waited[1] - timings.waited[0]
 
 
-def away(spans: Iterable[tuple[float, float]]) -> float:
+def away(spans: list[tuple[float, float]]) -> float:
     """Seconds in which at least one attempt was out, from when to when each; those beside each other count once."""
+    if len(spans) == 1:  # as nearly always
+        return max(0.0, spans[0][1] - spans[0][0])
     seconds = until = 0.0
     for sent, ended in sorted(spans):
         seconds += max(0.0, ended - max(sent, until))

@@ -29,6 +29,17 @@ class Replicated(Protocol):
     def replica(self, name: str) -> Provider | None: ...
 
 
+class Room(asyncio.Semaphore):
+    """How many requests an upstream may have at once. Whoever finds a place need not await it."""
+
+    def enter(self) -> bool:
+        """Take a place where one is free and nobody waits for it; it has to be given back by `release`."""
+        if self._value <= 0 or self._waiters:
+            return False
+        self._value -= 1
+        return True
+
+
 class Upstreams:
     """`prices_read`: a number that changes when prices do."""
 
@@ -38,7 +49,7 @@ class Upstreams:
         self.prices_read = prices_read
         self.providers: dict[str, Provider] = {}
         self._generation = 0
-        self._gates: dict[str, tuple[int, asyncio.Semaphore]] = {}
+        self._gates: dict[str, tuple[int, Room]] = {}
         self.put(providers, settings)
 
     def put(self, providers: Mapping[str, Provider], settings: Settings) -> None:
@@ -47,6 +58,7 @@ class Upstreams:
         self.providers.clear()  # the same dict, so that everyone who holds it sees the new ones
         self.providers.update(fresh)
         self.settings = settings
+        self._kinds = {name: found.kind for name, found in settings.providers.items()}
         self._fleets = [provider for provider in providers.values() if isinstance(provider, Replicated)]
         self._generation += 1
         before = self._gates
@@ -54,12 +66,13 @@ class Upstreams:
         for name in providers:
             width = self._most(name)
             held = before.get(name)
-            self._gates[name] = held if held is not None and held[0] == width else (width, asyncio.Semaphore(width))
+            self._gates[name] = held if held is not None and held[0] == width else (width, Room(width))
 
     @property
     def generation(self) -> int:
         """Another number whenever a route may lead elsewhere."""
-        return (self._generation << 32) + sum(fleet.generation for fleet in self._fleets)
+        servers = sum(fleet.generation for fleet in self._fleets) if self._fleets else 0
+        return (self._generation << 32) + servers
 
     @property
     def beyond_engines(self) -> bool:
@@ -80,13 +93,12 @@ class Upstreams:
             return [Target(target.provider, target.model, name) for name in provider.replicas()] or [target]
         return [target]
 
-    def gate(self, name: str) -> asyncio.Semaphore:
+    def gate(self, name: str) -> Room:
         return self._gates[name][1]
 
     def kind(self, name: str) -> str:
         """`local` for bundled engines."""
-        found = self.settings.providers.get(name)
-        return found.kind if found else "local"
+        return self._kinds.get(name, "local")
 
     def window(self, target: Target) -> int | None:
         """How many tokens the model reads at most; None where the bundled table does not know it."""

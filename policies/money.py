@@ -281,8 +281,8 @@ def _is_sound(usage: Usage) -> bool:
 
 def usd(nano: int) -> str:
     """Exact decimal string of an amount: `1_500_000` -> `"0.0015"`; never a float, never an exponent."""
-    if nano == 0:
-        return "0"
+    if 0 <= nano < NANO_PER_USD:  # nearly always
+        return f"0.{nano:09d}".rstrip("0") if nano else "0"
     sign, nano = ("-", -nano) if nano < 0 else ("", nano)
     whole, rest = divmod(nano, NANO_PER_USD)
     digits = f"{rest:09d}".rstrip("0")

@@ -63,10 +63,12 @@ class SqliteStore:
         await self._run(_nothing)
 
     async def get(self, exact: bytes) -> Entry | None:
-        return (await self.get_many([exact]))[0]
+        # A digest never stored costs no hop to the thread; most look-ups of a miss end here.
+        if short(exact) not in self._file.known:
+            return None
+        return await self._run(lambda: self._file.read(exact))
 
     async def get_many(self, exacts: Sequence[bytes]) -> list[Entry | None]:
-        # A digest never stored costs no hop to the thread; most look-ups of a miss end here.
         if not any(short(exact) in self._file.known for exact in exacts):
             return [None] * len(exacts)
         return await self._run(lambda: [self._file.read(exact) for exact in exacts])

@@ -108,8 +108,9 @@ class Pool:
 
     @property
     def headroom(self) -> int:
-        """What a request of this process could still get."""
-        return max(0, self.left + self.free + self.releasing)
+        """What a request of this process could still get: what is left and free, and what is on its way back."""
+        mine = self.granted - self.consumed - self.unshipped - self.outstanding
+        return max(0, mine + self.limit - self.spent - self.held)
 
     @property
     def used(self) -> float:

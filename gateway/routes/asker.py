@@ -37,7 +37,8 @@ async def identified(keyring: Keyring, scope: Any) -> Principal:
 
 async def asker(keyring: Keyring, scope: Any) -> Principal:
     """Whose request this is. Raises Unauthorized, NotAllowed."""
-    principal = await identified(keyring, scope)
+    client = scope.get("client")
+    principal = await keyring.identify(scope["headers"], client[0] if client else "")
     if principal.role in READERS:
         raise NotAllowed(
             f"A key with the role {principal.role!r} reads reports; use an application's key to ask models.",

@@ -5,7 +5,7 @@ dialect of the path. Does not know: the dialects (`gateway.dialects`), what happ
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import closing, nullcontext, suppress
 from typing import Any, NamedTuple, cast
 
@@ -17,7 +17,7 @@ from msgspec import Struct
 from cache.types import Query
 from gateway import cache_field
 from gateway.auth import Keyring
-from gateway.body import decode_object, read_body
+from gateway.body import arrived_body, decode_object, read_body
 from gateway.call import PASSED, Body, Call, Directives, Operation, Principal
 from gateway.connection import Connection
 from gateway.dialects import Asked, Dialect, Voice
@@ -51,7 +51,7 @@ _REFUSED = (
     "access-control-expose-headers: x-request-id\r\nx-request-id: "
 )
 _LONGEST_LIST = 2_000  # characters of names of ignored fields; proxies refuse long headers
-_AT_ONCE = _STILL = nullcontext()
+_STILL = nullcontext()
 _LONGEST = 600.0  # seconds a call may take in all where the client names no shorter time
 
 
@@ -137,20 +137,25 @@ class Endpoint:
         rest = f"{_REFUSED}{request_id}\r\n{lines}content-length: {len(payload)}\r\n\r\n"
         return status, rest.encode("latin-1") + payload
 
-    async def _fulfil(self, call: Call, send: Send, connection: Connection) -> None:
+    def _fulfil(self, call: Call, send: Send, connection: Connection) -> Coroutine[Any, Any, None]:
         if call.directives.dry_run:
-            payload = _encode(await self._edge.pipeline.rehearse(call))
-            await send_whole(send, payload, [*always(call.id), JSON])
-        elif call.directives.idempotency_key is not None:
-            connection.watch()
-            patience = call.deadline - self._edge.monotonic()
-            what = (self._dialect.name, decode_object(connection.raw) if connection.raw else call.body)
-            wanted = asked(call.principal.key_id, call.directives.idempotency_key, what, call.id, patience)
-            again = await self._edge.idempotency.answer(wanted, lambda recording: self._record(call, recording), send)
-            if again is not None:
-                self._edge.pipeline.repeated(call, again)
-        else:
-            await self._answer(call, send, connection)
+            return self._rehearse(call, send)
+        if (key := call.directives.idempotency_key) is not None:
+            return self._answer_once(key, call, send, connection)
+        return self._answer(call, send, connection)
+
+    async def _rehearse(self, call: Call, send: Send) -> None:
+        payload = _encode(await self._edge.pipeline.rehearse(call))
+        await send_whole(send, payload, [*always(call.id), JSON])
+
+    async def _answer_once(self, key: str, call: Call, send: Send, connection: Connection) -> None:
+        connection.watch()
+        patience = call.deadline - self._edge.monotonic()
+        what = (self._dialect.name, decode_object(connection.raw) if connection.raw else call.body)
+        wanted = asked(call.principal.key_id, key, what, call.id, patience)
+        again = await self._edge.idempotency.answer(wanted, lambda recording: self._record(call, recording), send)
+        if again is not None:
+            self._edge.pipeline.repeated(call, again)
 
     async def _record(self, call: Call, recording: Recording) -> bool:
         """Answer for whoever asks under its key, gone or not; whether this may have cost something."""
@@ -174,13 +179,14 @@ class Endpoint:
         answer = await self._edge.pipeline.complete(call, connection)
         if call.voice is not None:
             answer.journey.told["dialect"] = self._dialect.name
-        with closing(answer.reading):
-            try:
-                await self._send(answer, send, connection)
-            except asyncio.CancelledError:
-                if not connection.gone:
-                    answer.reading.broke(Stopping())
-                raise
+        try:
+            await self._send(answer, send, connection)
+        except asyncio.CancelledError:
+            if not connection.gone:
+                answer.reading.broke(Stopping())
+            raise
+        finally:
+            answer.reading.close()
         if call.repeat is None and self._dialect.repeats:
             self._remember(answer, connection.raw)
 
@@ -200,16 +206,13 @@ class Endpoint:
         edge, received = self._edge, self._edge.monotonic()
         principal = await self._principal(scope)
         headers: Any = scope["headers"]
-        whole = connection.body()
-        with edge.gate.aside() if whole is None else _AT_ONCE:
-            raw = await read_body(
-                receive,
-                headers,
-                limit=edge.server.max_body,
-                timeout=edge.server.body_timeout,
-                monotonic=edge.monotonic,
-                arrived=whole,
-            )
+        limit, whole = edge.server.max_body, connection.body()
+        if whole is not None:
+            raw = await arrived_body(whole, headers, limit=limit)
+        else:
+            with edge.gate.aside():
+                wait = edge.server.body_timeout
+                raw = await read_body(receive, headers, limit=limit, timeout=wait, monotonic=edge.monotonic)
         directed = directives(headers)
         deployed = cast("dict[str, str | None]", scope).get(DEPLOYMENT)
         known = directed is NONE and self._dialect.repeats
@@ -225,11 +228,11 @@ class Endpoint:
             body = {**body, "model": deployed}
         return await self._made(request_id, principal, scope, Read(body, directed, received, len(raw)))
 
-    async def _principal(self, scope: HTTPScope) -> Principal:
+    def _principal(self, scope: HTTPScope) -> Coroutine[Any, Any, Principal]:
         """Who asks. Raises MethodNotAllowed, Unauthorized, NotAllowed."""
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{scope['method']} is not served here; use POST.", headers=(("allow", "POST"),))
-        return await asker(self._edge.keyring, scope)
+        return asker(self._edge.keyring, scope)
 
     async def _made(self, request_id: str, principal: Principal, scope: HTTPScope, read: Read) -> Call:  # noqa: ARG002 - other dialects look at its headers
         """The call of what was read."""

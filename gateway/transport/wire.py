@@ -7,6 +7,7 @@ from or go back to (`gateway.transport.direct`), what the bytes mean.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import cast
 
 import httptools
@@ -18,7 +19,7 @@ LARGEST_HEAD = 64 << 10
 _BUFFERED_HIGH = 256 << 10
 _BUFFERED_LOW = 64 << 10
 _BODILESS = (204, 304)
-_OF_THE_BODY = frozenset((b"content-length", b"transfer-encoding", b"content-encoding"))
+_name_of = itemgetter(0)
 
 
 class Exchange:
@@ -175,7 +176,7 @@ class Connection(asyncio.Protocol):
         self._interim = False
         self._measured = False
         self._reusable = False
-        self._head_size = 0
+        self._head_fed = self._head_size = self._counted = 0
 
     def begin(self, request: bytes) -> Exchange:
         """Send a request; the exchange must be closed before the next one."""
@@ -228,16 +229,21 @@ class Connection(asyncio.Protocol):
         self._lost(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._exchange is None or self._exchange.ended or self._parser is None:
+        exchange = self._exchange
+        if exchange is None or exchange.ended or self._parser is None:
             # Bytes nobody asked for: whatever they are, this connection is out of step.
             self._reusable = False
             self.abort()
             return
+        if not self._in_body:
+            self._head_fed += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._exchange.fail(BrokenOff(f"no HTTP we understand: {type(error).__name__}"))
+            exchange.fail(BrokenOff(f"no HTTP we understand: {type(error).__name__}"))
             self.abort()
+        if not self._in_body and self._head_fed > LARGEST_HEAD:  # one header without an end, too
+            self._too_long(exchange)
 
     def on_message_begin(self) -> None:
         if self._exchange is not None and self._exchange.ended:
@@ -248,18 +254,19 @@ class Connection(asyncio.Protocol):
         if exchange is None or exchange.ended or self._in_body:
             # Trailers, or a second response nobody asked for.
             return
-        self._head_size += len(name) + len(value)
-        if self._head_size > LARGEST_HEAD:
-            exchange.fail(BrokenOff(f"headers longer than {LARGEST_HEAD} bytes"))
-            self.abort()
-            return
         exchange.raw.append((name, value))
-        lowered = name.lower()
-        if lowered in _OF_THE_BODY:
-            if lowered != b"content-encoding":
-                self._measured = True
-            elif value.lower() != b"identity":
-                exchange.fail(BrokenOff("a content coding that was not asked for"))
+        if self._head_fed > LARGEST_HEAD and self._is_too_long(exchange.raw):
+            self._too_long(exchange)
+
+    def _too_long(self, exchange: Exchange) -> None:
+        exchange.fail(BrokenOff(f"headers longer than {LARGEST_HEAD} bytes"))
+        self.abort()
+
+    def _is_too_long(self, raw: list[tuple[bytes, bytes]]) -> bool:
+        """Counted only where so much has come that they may be: with a large body's beginning, mostly."""
+        self._head_size += sum([len(name) + len(value) for name, value in raw[self._counted :]])
+        self._counted = len(raw)
+        return self._head_size > LARGEST_HEAD
 
     def on_headers_complete(self) -> None:
         exchange, parser = self._exchange, self._parser
@@ -268,11 +275,14 @@ class Connection(asyncio.Protocol):
         status = parser.get_status_code()
         self._interim = 100 <= status < 200
         if self._interim:
-            self._measured = False
             exchange.raw.clear()  # those of an interim response are not the answer's
+            self._counted = 0
             return
+        names = set(map(bytes.lower, map(_name_of, exchange.raw)))
+        if b"content-encoding" in names and not _is_plain(exchange.raw):
+            exchange.fail(BrokenOff("a content coding that was not asked for"))
         self._in_body = True
-        self._measured = self._measured or status in _BODILESS
+        self._measured = b"content-length" in names or b"transfer-encoding" in names or status in _BODILESS
         exchange.status = status
         exchange.wake()
 
@@ -297,3 +307,8 @@ class Connection(asyncio.Protocol):
             exchange.fail(BrokenOff("the connection ended inside the body"))
         else:
             exchange.fail(BrokenOff("the connection ended before an answer"))
+
+
+def _is_plain(raw: list[tuple[bytes, bytes]]) -> bool:
+    """Whether the body is coded as it was asked for, which is not at all."""
+    return all(value.lower() == b"identity" for name, value in raw if name.lower() == b"content-encoding")

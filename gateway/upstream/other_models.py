@@ -19,6 +19,7 @@ _NAMING = frozenset(
     )
 )
 _WITHIN = ("extra_body", "additionalModelRequestFields", "providerOptions", "provider_options")
+_LOOKED_AT = _NAMING | {"plugins", "tools", "route", *_WITHIN}
 
 
 def refuse(body: Body, but: str = "") -> None:
@@ -26,6 +27,8 @@ def refuse(body: Body, but: str = "") -> None:
 
     `but`: the one that has been looked at elsewhere.
     """
+    if _LOOKED_AT.isdisjoint(body):  # as nearly every request is
+        return
     found = next((path for path in _named(body) if path != but), "")
     if found:
         raise InvalidRequest(

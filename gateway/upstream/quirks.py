@@ -142,9 +142,10 @@ class Quirks(Struct, frozen=True, kw_only=True):
 
     def _refused(self, body: Body) -> str:
         """The first field that it cannot honour; empty where there is none."""
-        refused = [field for field in body.keys() & self.refused if body[field] not in (None, False, {})]
-        if refused:
-            return min(refused)
+        if not self.refused.isdisjoint(body):
+            refused = [field for field in body.keys() & self.refused if body[field] not in (None, False, {})]
+            if refused:
+                return min(refused)
         if self.one_choice and body.get("n") not in (None, 1):
             return "n"
         return "prompt" if self.one_prompt and prompts_of(body) else ""

@@ -369,3 +369,10 @@ def test_any_extra_field_changes_the_scope(value: object, name: str) -> None:
     found = ask(changed(**{name: value}))
     if isinstance(found, Query):
         assert found.scope != query().scope
+
+
+def test_an_upgraded_worker_finds_what_an_older_one_kept() -> None:
+    """Digests name what is stored: how they are put together may change, their bytes only with `VERSION`."""
+    found = query()
+    assert found.scope.hex() == "72dd07a510495c3630396327b1c4bdf0c99dba2395941c515fe7ef96e698abc5"
+    assert found.exact.hex() == "ec453d13adf33cd6213736831c4ed46f25478099bd3643b96be58ece9222e7be"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from gateway.server_cycle import Cycle
+from gateway.server_cycle import Cycle, lines_of
 from tests.unit.edge.edge_wire import Wire
 
 
@@ -149,3 +149,10 @@ async def test_a_head_that_fails_is_followed_by_a_whole_500() -> None:
     assert head.startswith(b"HTTP/1.1 500 ")
     assert b"content-length: %d" % len(payload) in head
     assert b"server_error" in payload
+
+
+def test_the_servers_own_headers_are_those_of_now() -> None:
+    """Their lines are kept between requests: a list that was made anew has another date."""
+    first = [(b"date", b"one"), (b"server", b"nearhit")]
+    assert lines_of(first) == lines_of(first) == b"date: one\r\nserver: nearhit\r\n"
+    assert lines_of([(b"date", b"two")]) == b"date: two\r\n"

@@ -90,6 +90,37 @@ async def test_a_cut_or_garbled_response_is_never_whole(raw: bytes, transport: T
             await fetch(transport, up.url)
 
 
+LONG = [f"x-{n}: {'y' * 1_000}" for n in range(60)]
+
+
+async def test_a_long_head_that_comes_with_a_large_body_is_no_attack(transport: Transport) -> None:
+    """Heads are counted only once so much has come that they may be too long: a body that came along is no part."""
+    body = b"z" * 200_000
+    async with raw_upstream(fixed(response("200 OK", body, *LONG[:5]))) as up:
+        assert await fetch(transport, up.url) == (200, body)
+
+
+async def test_a_head_beyond_its_bound_is_given_up_however_it_comes() -> None:
+    """An upstream that never ends its head would fill the memory: many headers at once, or one without an end."""
+    for raw in (response("200 OK", b"", *LONG, *LONG), b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000):
+        transport = DirectTransport()
+        async with raw_upstream(fixed(raw)) as up:
+            with pytest.raises(BrokenOff, match="headers longer"):
+                await fetch(transport, up.url)
+        await transport.close()
+
+
+async def test_a_content_coding_that_nobody_asked_for_is_no_answer() -> None:
+    """Its bytes would be handed on, read for usage and kept as if they were JSON."""
+    transport = DirectTransport()
+    async with raw_upstream(fixed(response("200 OK", b"\x1f\x8b", "Content-Encoding: gzip"))) as up:
+        with pytest.raises(BrokenOff):
+            await fetch(transport, up.url)
+    async with raw_upstream(fixed(response("200 OK", b"plain", "Content-Encoding: identity"))) as up:
+        assert await fetch(transport, up.url) == (200, b"plain")
+    await transport.close()
+
+
 async def test_what_was_sent_arrives_as_it_is(transport: Transport) -> None:
     """Method, path, query, headers and a body of several megabytes."""
     async with raw_upstream(fixed(response("200 OK", b""))) as up:
