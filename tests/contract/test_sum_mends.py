@@ -15,7 +15,7 @@ from gateway.db.tag_names import tag_names
 from gateway.ledger import sum_anew, sum_proof, sum_upgrade, sums
 from gateway.ledger.retention import Kept, Retention
 from gateway.ledger.sum_rows import keep, turn
-from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, begins_with, made, same, setting, write
+from tests.contract.test_sum_blocks import BEGAN, END, TO_THE_LAST_DAY, TRAFFIC, begins_with, made, same, setting, write
 from tests.empty_database import Prepared
 from tests.unit.ledger import version_before
 
@@ -41,6 +41,7 @@ async def _fill(database: Database) -> None:
 
 WITHOUT_LATE = Prepared(_fill)
 without_late = begins_with(WITHOUT_LATE)
+last_day_left = begins_with(TO_THE_LAST_DAY)
 
 
 async def counted_by_an_older_process(database: Database, late: list[Any]) -> None:
@@ -81,35 +82,34 @@ async def test_a_day_is_found_again_whenever_the_process_that_mends_it_is_killed
 
 
 async def test_a_day_that_was_pruned_meanwhile_does_not_count_as_known(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    last_day_left: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Midnight passes at another gateway while this one adds up the oldest day: its hours' costs are not written."""
-    await write(database, TRAFFIC)
-    await sums.make_days(database, END)
-    await database.transact(version_before.leave)
-    while await sum_upgrade._gather(database) is not None:
+    await sums.make_days(last_day_left, END)
+    await last_day_left.transact(version_before.leave)
+    while await sum_upgrade._gather(last_day_left) is not None:
         pass
-    await pruned_to(database, 12)
+    await pruned_to(last_day_left, 12)
     floor = END // DAY - 12
     really = sum_anew.added_up
 
     async def and_prune(among: Database, span: range, pause: float) -> Any:
         found = await really(among, span, pause)
         if span.start // 24 == floor:
-            await pruned_to(database, 11)
+            await pruned_to(last_day_left, 11)
         return found
 
     monkeypatch.setattr(sum_anew, "added_up", and_prune)
     bounds = [floor * DAY + 9 * HOUR + i * DAY for i in range(-1, 3)]
-    before = await Queries(database).costs(bounds, ("team",))
-    await sum_upgrade.take_along(database)
-    assert await setting(database, ROWS_FROM) == (floor + 1) * DAY
-    assert await setting(database, COSTS_FROM) == floor + 1
-    assert await Queries(database).costs(bounds, ("team",)) == before
+    before = await Queries(last_day_left).costs(bounds, ("team",))
+    await sum_upgrade.take_along(last_day_left)
+    assert await setting(last_day_left, ROWS_FROM) == (floor + 1) * DAY
+    assert await setting(last_day_left, COSTS_FROM) == floor + 1
+    assert await Queries(last_day_left).costs(bounds, ("team",)) == before
     with pytest.raises(sum_anew.Pruned):
-        await sum_anew.made_anew(database, floor)
-    await database.transact(sum_upgrade._costed, floor)
-    assert await setting(database, COSTS_FROM) == floor + 1
+        await sum_anew.made_anew(last_day_left, floor)
+    await last_day_left.transact(sum_upgrade._costed, floor)
+    assert await setting(last_day_left, COSTS_FROM) == floor + 1
 
 
 async def pruned_to(database: Database, days: int) -> None:
