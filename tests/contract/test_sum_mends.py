@@ -24,6 +24,7 @@ pytestmark = pytest.mark.reduced
 LAST = END // DAY - 1
 DAY_OF_A_BLOCK = BEGAN // DAY // 8 * 8 + 9
 LATE = [row for row in TRAFFIC if row[1] // DAY == DAY_OF_A_BLOCK]
+LAST_TWO = [row for row in TRAFFIC if LAST * DAY <= row[1] < LAST * DAY + 20 * HOUR][-2:]
 
 
 @pytest.fixture
@@ -39,8 +40,17 @@ async def _fill(database: Database) -> None:
     await made(database, END)
 
 
+async def _fill_upgraded(database: Database) -> None:
+    """Upgraded when the last day begins, twenty hours of which are made; two requests are still to come."""
+    await write(database, [row for row in TRAFFIC if row not in LAST_TWO])
+    await sums.make_days(database, LAST * DAY)
+    await database.transact(version_before.leave)
+    await sums.make_days(database, LAST * DAY + 20 * HOUR)
+
+
 WITHOUT_LATE = Prepared(_fill)
 without_late = begins_with(WITHOUT_LATE)
+upgraded = begins_with(Prepared(_fill_upgraded))
 last_day_left = begins_with(TO_THE_LAST_DAY)
 
 
@@ -218,20 +228,15 @@ async def test_all_names_of_tags_are_found_where_there_are_many(database: Databa
 
 @pytest.mark.parametrize("step", ["mend", "gather"])
 async def test_a_day_made_after_an_upgrade_is_mended_though_older_ones_are_not_gathered_yet(
-    database: Database, step: str
+    upgraded: Database, step: str
 ) -> None:
     """Owners gathered of what an older process added to would agree, and hide that users and hours' costs do not."""
-    late = [row for row in TRAFFIC if LAST * DAY <= row[1] < LAST * DAY + 20 * HOUR]
-    await write(database, [row for row in TRAFFIC if row not in late[-2:]])
-    await sums.make_days(database, LAST * DAY)
-    await database.transact(version_before.leave)
-    await sums.make_days(database, LAST * DAY + 20 * HOUR)
-    await counted_by_an_older_process(database, late[-1:])  # of a day that grows: only to its hours
-    await sums.make_days(database, END)
-    await counted_by_an_older_process(database, late[-2:-1])
-    while step == "gather" and await sum_upgrade._gather(database) is not None:
+    await counted_by_an_older_process(upgraded, LAST_TWO[-1:])  # of a day that grows: only to its hours
+    await sums.make_days(upgraded, END)
+    await counted_by_an_older_process(upgraded, LAST_TWO[-2:-1])
+    while step == "gather" and await sum_upgrade._gather(upgraded) is not None:
         pass
-    assert await sum_proof.differences(database) != []
-    assert await sum_upgrade.mend(database) == 1
-    assert await sum_proof.differences(database) == []
-    await same(database, TRAFFIC, [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {})])
+    assert await sum_proof.differences(upgraded) != []
+    assert await sum_upgrade.mend(upgraded) == 1
+    assert await sum_proof.differences(upgraded) == []
+    await same(upgraded, TRAFFIC, [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {})])

@@ -16,12 +16,22 @@ from gateway.ledger.request_rows import Made, RequestRows
 from gateway.ledger.retention import Kept, Retention
 from gateway.ledger.sum_rows import Changed, be_patient, lock, turn
 from tests.contract.test_sum_blocks import BEGAN, END, TO_THE_LAST_DAY, TRAFFIC, begins_with, made, same, setting, write
+from tests.empty_database import Prepared
 from tests.unit.ledger import version_before
 
 pytestmark = pytest.mark.reduced
 
 LAST = END // DAY - 1
 CLOSED = [row for row in TRAFFIC if row[1] < LAST * DAY]
+LATE = [row for row in TRAFFIC if LAST * DAY <= row[1] < LAST * DAY + 20 * 3_600][-1:]
+
+
+async def _fill_without_late(database: Database) -> None:
+    await write(database, [row for row in TRAFFIC if row not in LATE])
+    await sums.make_days(database, LAST * DAY + 20 * 3_600)
+
+
+without_late = begins_with(Prepared(_fill_without_late))
 last_day_left = begins_with(TO_THE_LAST_DAY)
 
 
@@ -176,15 +186,11 @@ async def test_a_day_that_the_version_before_makes_at_the_same_moment_is_made_on
 
 @pytest.mark.parametrize("mending", ["mend", "rebuild"])
 async def test_mending_a_day_that_the_version_before_makes_at_that_moment_waits_for_no_circle(
-    database: Database, mending: str
+    without_late: Database, mending: str
 ) -> None:
     """It forgets the day and then asks for the hours: who holds the hours and asks for the day would wait for ever."""
-    today = [row for row in TRAFFIC if row[1] >= LAST * DAY]
-    late = [row for row in today if row[1] < LAST * DAY + 20 * 3_600][-1:]
-    await write(database, [row for row in TRAFFIC if row not in late])
-    await sums.make_days(database, LAST * DAY + 20 * 3_600)
-    before = version_before.Before(database.dialect)
-    await database.transact(before.add, late)
+    before = version_before.Before(without_late.dialect)
+    await without_late.transact(before.add, LATE)
     making, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def slowly(connection: Connection) -> None:
@@ -195,16 +201,16 @@ async def test_mending_a_day_that_the_version_before_makes_at_that_moment_waits_
             connection.execute(text("SELECT pg_sleep(0.3)"))
         lock(connection)
 
-    older = asyncio.create_task(database.transact(slowly))  # noqa: TID251 - a test's own
+    older = asyncio.create_task(without_late.transact(slowly))  # noqa: TID251 - a test's own
     await making.wait()
     if mending == "mend":
-        await sum_upgrade.mend(database)
+        await sum_upgrade.mend(without_late)
     else:
-        await database.transact(sums.rebuild_day, LAST)
+        await without_late.transact(sums.rebuild_day, LAST)
     await older
-    await made(database, END + 3_600)
-    assert await sum_upgrade.mend(database) == 0
-    assert await sum_proof.differences(database) == []
+    await made(without_late, END + 3_600)
+    assert await sum_upgrade.mend(without_late) == 0
+    assert await sum_proof.differences(without_late) == []
 
 
 @pytest.mark.parametrize("begun", [0, 9])
