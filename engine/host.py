@@ -1,7 +1,7 @@
 """Engine processes for a program of one's own: started, kept alive, ended with the block that asked for them.
 
-Knows: command lines, processes, back-off. Does not know: models, frames. `nearhit serve` does not use this: it has a
-supervisor of its own.
+Knows: command lines, processes, back-off, whether there is such a model. Does not know: its files, frames. `nearhit
+serve` does not use this: it has a supervisor of its own.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from pathlib import Path
 from engine import options as flags
 from engine.api import Engine, EngineFailed
 from engine.client import EngineClient
+from engine.locate import ModelNotFound, locate
 from engine.options import Options
 from engine.peer import serves
 from engine.pool import EnginePool
@@ -76,7 +77,7 @@ async def open_engine(
     """A ready engine in `replicas` processes of its own, which are kept alive and end with the block.
 
     `model`: `demo`, `tiny-random:qwen3` or a model folder. `arguments`: further flags of `python -m engine.process`.
-    Raises EngineFailed when the model cannot be loaded (why is on stderr), TimeoutError when that takes half an hour.
+    Raises EngineFailed when there is no such model or it cannot be loaded, TimeoutError when that takes half an hour.
     """
     line = [*flags.arguments(options or Options()), *arguments]
     with tempfile.TemporaryDirectory(prefix="engine-") as folder:
@@ -91,6 +92,10 @@ async def serving(model: str, sockets: Sequence[Path], line: Sequence[str]) -> A
 
     Raises EngineFailed as well when another process serves at one of them: its clients would be cut off.
     """
+    try:
+        locate(model)
+    except ModelNotFound as error:  # a process would say the same, once it has loaded torch
+        raise EngineFailed(str(error)) from error
     if taken := next((path for path in sockets if serves(path)), None):
         raise EngineFailed(f"{taken}: another process serves there.")
     keepers = [Keeper(command(model, socket, *line)) for socket in sockets]

@@ -98,8 +98,14 @@ def begins_with(prepared: Prepared) -> Any:
     return copied
 
 
+async def _fill_to_the_last_day(database: Database) -> None:
+    await write(database, TRAFFIC)
+    await sums.make_days(database, END - DAY)
+
+
 # Seventy days take seconds to add up, whoever asks for them afterwards.
 full, third = begins_with(Prepared(_fill_all)), begins_with(Prepared(_fill_third))
+TO_THE_LAST_DAY = Prepared(_fill_to_the_last_day)  # all is written; the last day is not added up
 
 
 async def same(database: Database, those: list[Row], asked: list[Question] = ASKED) -> None:

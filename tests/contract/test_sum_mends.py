@@ -15,7 +15,7 @@ from gateway.db.tag_names import tag_names
 from gateway.ledger import sum_anew, sum_proof, sum_upgrade, sums
 from gateway.ledger.retention import Kept, Retention
 from gateway.ledger.sum_rows import keep, turn
-from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, begins_with, made, same, setting, write
+from tests.contract.test_sum_blocks import BEGAN, END, TO_THE_LAST_DAY, TRAFFIC, begins_with, made, same, setting, write
 from tests.empty_database import Prepared
 from tests.unit.ledger import version_before
 
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.reduced
 LAST = END // DAY - 1
 DAY_OF_A_BLOCK = BEGAN // DAY // 8 * 8 + 9
 LATE = [row for row in TRAFFIC if row[1] // DAY == DAY_OF_A_BLOCK]
+LAST_TWO = [row for row in TRAFFIC if LAST * DAY <= row[1] < LAST * DAY + 20 * HOUR][-2:]
 
 
 @pytest.fixture
@@ -39,8 +40,18 @@ async def _fill(database: Database) -> None:
     await made(database, END)
 
 
+async def _fill_upgraded(database: Database) -> None:
+    """Upgraded when the last day begins, twenty hours of which are made; two requests are still to come."""
+    await write(database, [row for row in TRAFFIC if row not in LAST_TWO])
+    await sums.make_days(database, LAST * DAY)
+    await database.transact(version_before.leave)
+    await sums.make_days(database, LAST * DAY + 20 * HOUR)
+
+
 WITHOUT_LATE = Prepared(_fill)
 without_late = begins_with(WITHOUT_LATE)
+upgraded = begins_with(Prepared(_fill_upgraded))
+last_day_left = begins_with(TO_THE_LAST_DAY)
 
 
 async def counted_by_an_older_process(database: Database, late: list[Any]) -> None:
@@ -81,35 +92,34 @@ async def test_a_day_is_found_again_whenever_the_process_that_mends_it_is_killed
 
 
 async def test_a_day_that_was_pruned_meanwhile_does_not_count_as_known(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    last_day_left: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Midnight passes at another gateway while this one adds up the oldest day: its hours' costs are not written."""
-    await write(database, TRAFFIC)
-    await sums.make_days(database, END)
-    await database.transact(version_before.leave)
-    while await sum_upgrade._gather(database) is not None:
+    await sums.make_days(last_day_left, END)
+    await last_day_left.transact(version_before.leave)
+    while await sum_upgrade._gather(last_day_left) is not None:
         pass
-    await pruned_to(database, 12)
+    await pruned_to(last_day_left, 12)
     floor = END // DAY - 12
     really = sum_anew.added_up
 
     async def and_prune(among: Database, span: range, pause: float) -> Any:
         found = await really(among, span, pause)
         if span.start // 24 == floor:
-            await pruned_to(database, 11)
+            await pruned_to(last_day_left, 11)
         return found
 
     monkeypatch.setattr(sum_anew, "added_up", and_prune)
     bounds = [floor * DAY + 9 * HOUR + i * DAY for i in range(-1, 3)]
-    before = await Queries(database).costs(bounds, ("team",))
-    await sum_upgrade.take_along(database)
-    assert await setting(database, ROWS_FROM) == (floor + 1) * DAY
-    assert await setting(database, COSTS_FROM) == floor + 1
-    assert await Queries(database).costs(bounds, ("team",)) == before
+    before = await Queries(last_day_left).costs(bounds, ("team",))
+    await sum_upgrade.take_along(last_day_left)
+    assert await setting(last_day_left, ROWS_FROM) == (floor + 1) * DAY
+    assert await setting(last_day_left, COSTS_FROM) == floor + 1
+    assert await Queries(last_day_left).costs(bounds, ("team",)) == before
     with pytest.raises(sum_anew.Pruned):
-        await sum_anew.made_anew(database, floor)
-    await database.transact(sum_upgrade._costed, floor)
-    assert await setting(database, COSTS_FROM) == floor + 1
+        await sum_anew.made_anew(last_day_left, floor)
+    await last_day_left.transact(sum_upgrade._costed, floor)
+    assert await setting(last_day_left, COSTS_FROM) == floor + 1
 
 
 async def pruned_to(database: Database, days: int) -> None:
@@ -218,20 +228,15 @@ async def test_all_names_of_tags_are_found_where_there_are_many(database: Databa
 
 @pytest.mark.parametrize("step", ["mend", "gather"])
 async def test_a_day_made_after_an_upgrade_is_mended_though_older_ones_are_not_gathered_yet(
-    database: Database, step: str
+    upgraded: Database, step: str
 ) -> None:
     """Owners gathered of what an older process added to would agree, and hide that users and hours' costs do not."""
-    late = [row for row in TRAFFIC if LAST * DAY <= row[1] < LAST * DAY + 20 * HOUR]
-    await write(database, [row for row in TRAFFIC if row not in late[-2:]])
-    await sums.make_days(database, LAST * DAY)
-    await database.transact(version_before.leave)
-    await sums.make_days(database, LAST * DAY + 20 * HOUR)
-    await counted_by_an_older_process(database, late[-1:])  # of a day that grows: only to its hours
-    await sums.make_days(database, END)
-    await counted_by_an_older_process(database, late[-2:-1])
-    while step == "gather" and await sum_upgrade._gather(database) is not None:
+    await counted_by_an_older_process(upgraded, LAST_TWO[-1:])  # of a day that grows: only to its hours
+    await sums.make_days(upgraded, END)
+    await counted_by_an_older_process(upgraded, LAST_TWO[-2:-1])
+    while step == "gather" and await sum_upgrade._gather(upgraded) is not None:
         pass
-    assert await sum_proof.differences(database) != []
-    assert await sum_upgrade.mend(database) == 1
-    assert await sum_proof.differences(database) == []
-    await same(database, TRAFFIC, [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {})])
+    assert await sum_proof.differences(upgraded) != []
+    assert await sum_upgrade.mend(upgraded) == 1
+    assert await sum_proof.differences(upgraded) == []
+    await same(upgraded, TRAFFIC, [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {})])

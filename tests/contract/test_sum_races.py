@@ -15,13 +15,24 @@ from gateway.ledger import request_rows, sum_blocks, sum_proof, sum_upgrade, sum
 from gateway.ledger.request_rows import Made, RequestRows
 from gateway.ledger.retention import Kept, Retention
 from gateway.ledger.sum_rows import Changed, be_patient, lock, turn
-from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, made, same, setting, write
+from tests.contract.test_sum_blocks import BEGAN, END, TO_THE_LAST_DAY, TRAFFIC, begins_with, made, same, setting, write
+from tests.empty_database import Prepared
 from tests.unit.ledger import version_before
 
 pytestmark = pytest.mark.reduced
 
 LAST = END // DAY - 1
 CLOSED = [row for row in TRAFFIC if row[1] < LAST * DAY]
+LATE = [row for row in TRAFFIC if LAST * DAY <= row[1] < LAST * DAY + 20 * 3_600][-1:]
+
+
+async def _fill_without_late(database: Database) -> None:
+    await write(database, [row for row in TRAFFIC if row not in LATE])
+    await sums.make_days(database, LAST * DAY + 20 * 3_600)
+
+
+without_late = begins_with(Prepared(_fill_without_late))
+last_day_left = begins_with(TO_THE_LAST_DAY)
 
 
 @pytest.fixture
@@ -33,11 +44,9 @@ async def database(url: str) -> AsyncGenerator[Database, None]:
 
 
 async def test_no_hour_is_left_out_when_another_process_makes_less_of_a_day(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    last_day_left: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process whose clock is behind makes some hours of the day that this one is adding up to its end."""
-    await write(database, TRAFFIC)
-    await sums.make_days(database, LAST * DAY)
     really, turns = sums.added_up, []
 
     async def slowly(among: Database, span: range) -> Any:
@@ -47,11 +56,11 @@ async def test_no_hour_is_left_out_when_another_process_makes_less_of_a_day(
         return await really(among, span)
 
     monkeypatch.setattr(sums, "added_up", slowly)
-    await sums.make_days(database, END + 2 * 3_600)
+    await sums.make_days(last_day_left, END + 2 * 3_600)
     assert turns == [range(LAST * 24, LAST * 24 + 24)]
-    assert await setting(database, DAYS_TO) == END // DAY
-    assert await sum_proof.differences(database) == []
-    await same(database, TRAFFIC, [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {}), ((), BEGAN, END, {})])
+    assert await setting(last_day_left, DAYS_TO) == END // DAY
+    assert await sum_proof.differences(last_day_left) == []
+    await same(last_day_left, TRAFFIC, [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {}), ((), BEGAN, END, {})])
 
 
 async def test_a_day_that_an_older_process_added_to_is_right_once_it_is_over(
@@ -71,21 +80,20 @@ async def test_a_day_that_an_older_process_added_to_is_right_once_it_is_over(
     assert await sum_proof.differences(database) == []
 
 
-async def test_a_day_that_an_older_process_made_is_made_anew(database: Database) -> None:
+async def test_a_day_that_an_older_process_made_is_made_anew(last_day_left: Database) -> None:
     """It replaces all sums of the day, knows of no owner and says nothing of labels."""
-    await write(database, TRAFFIC)
-    await sums.make_days(database, LAST * DAY + 20 * 3_600)
-    labels = await setting(database, LABELS_TO)
-    await sums.make_days(database, END)
-    async with database.begin() as connection:
+    await sums.make_days(last_day_left, LAST * DAY + 20 * 3_600)
+    labels = await setting(last_day_left, LABELS_TO)
+    await sums.make_days(last_day_left, END)
+    async with last_day_left.begin() as connection:
         unknown = text("DELETE FROM usage_day WHERE starts = :day AND (facet = 'owner' OR facet LIKE 'any:%')")
         await connection.execute(unknown, {"day": LAST})
         back = text("UPDATE setting SET value = :value WHERE name = 'labels_to'")
         await connection.execute(back, {"value": str(labels)})
-    await made(database, END + 3_600)
-    assert await setting(database, LABELS_TO) == END // 3_600 + 1
-    assert await sum_proof.differences(database) == []
-    await same(database, TRAFFIC, [(("team",), BEGAN, END, {})])
+    await made(last_day_left, END + 3_600)
+    assert await setting(last_day_left, LABELS_TO) == END // 3_600 + 1
+    assert await sum_proof.differences(last_day_left) == []
+    await same(last_day_left, TRAFFIC, [(("team",), BEGAN, END, {})])
 
 
 async def test_a_block_is_not_made_of_days_that_are_being_mended(
@@ -152,11 +160,10 @@ async def test_days_before_the_first_one_are_right_when_something_comes_late_for
 
 @pytest.mark.parametrize("begun", [20, 0])
 async def test_a_day_that_the_version_before_makes_at_the_same_moment_is_made_once(
-    database: Database, begun: int
+    last_day_left: Database, begun: int
 ) -> None:
     """It asks for `DAYS_TO` alone: who waited for that looks again at what is made before it writes a sum twice."""
-    await write(database, TRAFFIC)
-    await sums.make_days(database, LAST * DAY + begun * 3_600)
+    await sums.make_days(last_day_left, LAST * DAY + begun * 3_600)
     making, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def slowly(connection: Connection) -> None:
@@ -166,28 +173,24 @@ async def test_a_day_that_the_version_before_makes_at_the_same_moment_is_made_on
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_sleep(0.5)"))
 
-    older = asyncio.create_task(database.transact(slowly))  # noqa: TID251 - a test's own
+    older = asyncio.create_task(last_day_left.transact(slowly))  # noqa: TID251 - a test's own
     await making.wait()
-    await sums.make_days(database, END + 60)
+    await sums.make_days(last_day_left, END + 60)
     await older
-    await sums.make_days(database, END + 60)  # the next turn, should it have been made between two looks
-    assert await setting(database, DAYS_TO) == LAST + 1
-    assert await setting(database, LABELS_TO) == END // 3_600
-    assert await sum_proof.differences(database) == []
-    await same(database, TRAFFIC, [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {}), ((), BEGAN, END, {})])
+    await sums.make_days(last_day_left, END + 60)  # the next turn, should it have been made between two looks
+    assert await setting(last_day_left, DAYS_TO) == LAST + 1
+    assert await setting(last_day_left, LABELS_TO) == END // 3_600
+    assert await sum_proof.differences(last_day_left) == []
+    await same(last_day_left, TRAFFIC, [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {}), ((), BEGAN, END, {})])
 
 
 @pytest.mark.parametrize("mending", ["mend", "rebuild"])
 async def test_mending_a_day_that_the_version_before_makes_at_that_moment_waits_for_no_circle(
-    database: Database, mending: str
+    without_late: Database, mending: str
 ) -> None:
     """It forgets the day and then asks for the hours: who holds the hours and asks for the day would wait for ever."""
-    today = [row for row in TRAFFIC if row[1] >= LAST * DAY]
-    late = [row for row in today if row[1] < LAST * DAY + 20 * 3_600][-1:]
-    await write(database, [row for row in TRAFFIC if row not in late])
-    await sums.make_days(database, LAST * DAY + 20 * 3_600)
-    before = version_before.Before(database.dialect)
-    await database.transact(before.add, late)
+    before = version_before.Before(without_late.dialect)
+    await without_late.transact(before.add, LATE)
     making, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def slowly(connection: Connection) -> None:
@@ -198,30 +201,29 @@ async def test_mending_a_day_that_the_version_before_makes_at_that_moment_waits_
             connection.execute(text("SELECT pg_sleep(0.3)"))
         lock(connection)
 
-    older = asyncio.create_task(database.transact(slowly))  # noqa: TID251 - a test's own
+    older = asyncio.create_task(without_late.transact(slowly))  # noqa: TID251 - a test's own
     await making.wait()
     if mending == "mend":
-        await sum_upgrade.mend(database)
+        await sum_upgrade.mend(without_late)
     else:
-        await database.transact(sums.rebuild_day, LAST)
+        await without_late.transact(sums.rebuild_day, LAST)
     await older
-    await made(database, END + 3_600)
-    assert await sum_upgrade.mend(database) == 0
-    assert await sum_proof.differences(database) == []
+    await made(without_late, END + 3_600)
+    assert await sum_upgrade.mend(without_late) == 0
+    assert await sum_proof.differences(without_late) == []
 
 
 @pytest.mark.parametrize("begun", [0, 9])
 async def test_what_joins_a_day_is_named_before_anybody_waits_for_it(
-    database: Database, monkeypatch: pytest.MonkeyPatch, begun: int
+    last_day_left: Database, monkeypatch: pytest.MonkeyPatch, begun: int
 ) -> None:
     """Names are a third of the work, and whoever counts the same new one for the day before would wait in a circle."""
-    await write(database, TRAFFIC)
-    await sums.make_days(database, LAST * DAY + begun * 3_600)
+    await sums.make_days(last_day_left, LAST * DAY + begun * 3_600)
     first = (LAST * 24 + begun) * 3_600.0
     model = COLUMNS.index("model")
     new = [row for row in TRAFFIC if first <= row[1] < LAST * DAY + 20 * 3_600][:1]
     named = [(f"named-{i}", first + 5.0, *row[2:model], "new", *row[model + 1 :]) for i, row in enumerate(new)]
-    await write(database, named)
+    await write(last_day_left, named)
     late = [(f"late-{i}", first - 5.0, *row[2:]) for i, row in enumerate(named)]
     really, adding, loop = sums._put_labels, asyncio.Event(), asyncio.get_running_loop()
 
@@ -247,9 +249,9 @@ async def test_what_joins_a_day_is_named_before_anybody_waits_for_it(
     for where, name, value in ((sums, "_put_labels", slowly), (sums, "lock", and_tell)):
         monkeypatch.setattr(where, name, value)
     monkeypatch.setattr(RequestRows, "_made", unless_locked)
-    making = asyncio.create_task(sums.make_days(database, first + 3_600))  # noqa: TID251 - a test's own
+    making = asyncio.create_task(sums.make_days(last_day_left, first + 3_600))  # noqa: TID251 - a test's own
     await adding.wait()
-    await database.transact(RequestRows(database.dialect).add, late)
+    await last_day_left.transact(RequestRows(last_day_left.dialect).add, late)
     await making
     assert locked
-    assert await sum_proof.differences(database) == []
+    assert await sum_proof.differences(last_day_left) == []

@@ -363,9 +363,6 @@ async def test_processes_of_ones_own_are_kept_alive(tmp_path: Path) -> None:
         source = tmp_path / "in.jsonl"
         source.write_text("".join(line(str(at), temperature=0) for at in range(8)))
         assert (await run(engine, source, tmp_path / "out.jsonl")).completion_tokens == 32
-    with pytest.raises(EngineFailed):
-        async with open_engine("/nowhere"):
-            pass
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from io import StringIO
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import __main__ as by_hand
+from engine import host
 from engine.api import EngineFailed, EngineStats, EngineUsage, GenerateRequest, SamplingParams
 from engine.bench.alone import run
 from engine.frames import (
@@ -32,6 +34,7 @@ from engine.frames import (
     read_for_client,
     read_for_engine,
 )
+from engine.host import open_engine
 from engine.link import Collector
 from engine.preparing import takes_long
 from engine.recent import RecentUsage
@@ -182,22 +185,30 @@ def test_bench_measures_what_it_names() -> None:
 
 
 def test_command_line() -> None:
-    """By hand: one JSON line from bench, text from generate and chat, a plain sentence for a wrong name."""
-
-    def cli(*arguments: str, typed: str = "") -> subprocess.CompletedProcess[bytes]:
-        command = [sys.executable, "-m", "engine", *arguments]
-        return subprocess.run(command, capture_output=True, check=False, input=typed.encode(), timeout=60)
-
-    bench = cli("bench", "tiny-random:qwen3", "--prompt-tokens", "8", "--output-tokens", "3")
-    assert msgspec.json.decode(bench.stdout)["model"] == "tiny-random:qwen3"
-    generated = cli("generate", "tiny-random:qwen3", "Hello", "--max-tokens", "4")
+    """By hand: text from generate, in a process as the shell starts it."""
+    command = [sys.executable, "-m", "engine", "generate", "tiny-random:qwen3", "Hello", "--max-tokens", "4"]
+    generated = subprocess.run(command, capture_output=True, check=False, timeout=60)
     assert generated.returncode == 0
     assert b"[length: 5 + 4 tokens" in generated.stderr
-    chat = cli("chat", "tiny-random:qwen3", "--max-tokens", "2", typed="Hi\nBye\n")
-    assert chat.stderr.count(b"tokens, ") == 2
-    wrong = cli("generate", "no-such-model", "x")
-    assert wrong.returncode == 1
-    assert b"config.json is missing" in wrong.stderr
+
+
+def test_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One JSON line from bench, text from chat, a plain sentence for a wrong name."""
+    assert by_hand.main(["bench", "tiny-random:qwen3", "--prompt-tokens", "8", "--output-tokens", "3"]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out)["model"] == "tiny-random:qwen3"
+    monkeypatch.setattr(sys, "stdin", StringIO("Hi\nBye\n"))
+    assert by_hand.main(["chat", "tiny-random:qwen3", "--max-tokens", "2"]) == 0
+    assert capsys.readouterr().err.count("tokens, ") == 2
+    assert by_hand.main(["generate", "no-such-model", "x"]) == 1
+    assert "config.json is missing" in capsys.readouterr().err
+
+
+async def test_a_model_that_is_not_there_takes_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever mistyped its name waited for torch to be loaded before it was told."""
+    monkeypatch.setattr(host, "command", lambda *_: pytest.fail("a process is started"))
+    with pytest.raises(EngineFailed, match=r"/nowhere/config\.json is missing"):
+        async with open_engine("/nowhere"):
+            pass
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from gateway.ledger.inserts import Repeated
 from gateway.ledger.request_rows import RequestRows, rows_from
 from gateway.ledger.retention import Kept, Retention
 from tests import empty_database
+from tests.proofs import examples
 from tests.unit.ledger import version_before
 from tests.unit.ledger.sum_world import REQUEST, START, Told, counted, numbers, row, told
 
@@ -174,7 +175,7 @@ class World:
             assert {group: cost for group, cost in costs.items() if cost} == spent
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     drawn=st.lists(REQUEST, min_size=1, max_size=60),
     steps=st.lists(STEP, min_size=1, max_size=8),
