@@ -118,6 +118,7 @@ _VALUES: dict[str, float] = {
     "xix": 19.0,
 }
 _VALUES.update((word, float(value)) for value, word in enumerate(_SMALL.split(" ")))
+_FEW = bag(_SMALL)
 _VALUES.update((word, 20.0 + 10.0 * tens) for tens, word in enumerate(_TENS.split(" ")))
 _VALUES.update((word.removesuffix("y") + "ies", 20.0 + 10.0 * tens) for tens, word in enumerate(_TENS.split(" ")))
 _ORDINALS: dict[str, float] = {word: float(i + 1) for i, word in enumerate(_SMALL_ORDINALS.split(" "))}
@@ -266,7 +267,7 @@ def _is_anybody(sequence: Sequence[Word], i: int) -> bool:
 def _is_time(sequence: Sequence[Word], i: int) -> bool:
     """ "Five second", "longer than a second": sixty of them are a minute."""
     before = sequence[i - 1].text if i else ""
-    return before[:1].isdigit() or before in _SMALL.split(" ") or (before == "a" and i + 1 == len(sequence))
+    return before[:1].isdigit() or before in _FEW or (before == "a" and i + 1 == len(sequence))
 
 
 def _digits(sequence: Sequence[Word], i: int) -> tuple[float | None, int]:

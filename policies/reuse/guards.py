@@ -244,8 +244,7 @@ def _amounts(facts: Facts) -> set[str]:
 
 def order(a: Facts, b: Facts) -> bool:
     """From A to B against from B to A; who bites whom; mail from her and mail to her."""
-    found = swapped(a, b) or turned_about(a, b) or placed_elsewhere(a, b)
-    found = found or asked_of_other(a, b)
+    found = swapped(a, b) or turned_about(a, b) or placed_elsewhere(a, b) or asked_of_other(a, b)
     return found or asks_for_other(a, b) or changed_sides(a, b) or parts_exchanged(a, b)
 
 

@@ -1,6 +1,7 @@
 """A start that fails: whoever reads the terminal is told why, in a sentence."""
 
 import errno
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,26 @@ from gateway.start_trouble import StartTrouble
 from tests.live import settings
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:1", "nowhere.invalid"])
-async def test_a_database_that_is_away_is_told_in_a_sentence(tmp_path: Path, host: str) -> None:
-    """It took 445 lines of trace to say that PostgreSQL had not been started, and then not whose name was unknown."""
-    told: list[dict[str, str]] = []
-
-    async def receive() -> Any:
-        return {"type": "lifespan.startup"}
+def heard(told: list[Any]) -> Callable[[Any], Awaitable[None]]:
+    """A server's `send` that only listens."""
 
     async def send(message: Any) -> None:
         told.append(message)
 
+    return send
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "nowhere.invalid"])
+async def test_a_database_that_is_away_is_told_in_a_sentence(tmp_path: Path, host: str) -> None:
+    """It took 445 lines of trace to say that PostgreSQL had not been started, and then not whose name was unknown."""
+    told: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "lifespan.startup"}
+
     app = create_app(settings(tmp_path, database=f"postgresql://nearhit@{host}/nearhit"))
     with pytest.raises(ExceptionGroup):
-        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
+        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, heard(told))
     [failed] = told
     assert failed["type"] == "lifespan.startup.failed"
     assert failed["message"].startswith("nearhit: cannot start: the database does not answer: ")
@@ -48,10 +55,6 @@ async def test_a_disk_that_is_full_while_the_schema_is_made_is_told_and_ends_the
     """The worker was started again and again, and each time the disk was as full."""
     trouble = StartTrouble()
     told: list[Any] = []
-
-    async def send(message: Any) -> None:
-        told.append(message)
-
     database = Database(f"sqlite:///{tmp_path / 'nearhit.db'}")
     async with database.begin() as connection:  # the one that writes, so the schema meets the same limit
         await connection.execute(text("PRAGMA max_page_count = 5"))
@@ -59,7 +62,7 @@ async def test_a_disk_that_is_full_while_the_schema_is_made_is_told_and_ends_the
         await migrate.upgrade_database(database)
     await database.close()
     assert trouble.hopeless
-    await trouble.told(send)({"type": "lifespan.startup.failed", "message": "a trace"})
+    await trouble.told(heard(told))({"type": "lifespan.startup.failed", "message": "a trace"})
     assert told[0]["message"].startswith("nearhit: cannot start: there is no room for the schema of the database (/")
     assert "nearhit.db): database or disk is full." in told[0]["message"]
 
@@ -83,10 +86,6 @@ async def test_a_database_of_a_newer_version_is_told_in_a_sentence(tmp_path: Pat
     """Whoever goes back to the version before reads what is wrong, not that a revision cannot be located."""
     trouble = StartTrouble()
     told: list[Any] = []
-
-    async def send(message: Any) -> None:
-        told.append(message)
-
     database = Database(f"sqlite:///{tmp_path / 'nearhit.db'}")
     await database.start()
     async with database.begin() as connection:
@@ -94,7 +93,7 @@ async def test_a_database_of_a_newer_version_is_told_in_a_sentence(tmp_path: Pat
     with pytest.raises(StaleSchema), trouble.noted():
         await database.start()
     await database.close()
-    await trouble.told(send)({"type": "lifespan.startup.failed", "message": "a trace\n" * 100})
+    await trouble.told(heard(told))({"type": "lifespan.startup.failed", "message": "a trace\n" * 100})
     [failed] = told
     assert failed["message"].startswith("nearhit: cannot start: the database is at revision 9999, this version needs ")
     assert "\n" not in failed["message"]
