@@ -1,4 +1,5 @@
-"""What people are told: a budget that has reached a threshold, a cache whose hits are wrong too often or no longer.
+"""What people are told: a budget that has reached a threshold, a cache whose hits are wrong too often or no longer, a
+day that was dearer than expected.
 
 Knows: the words and figures of each. Does not know: whom they go to, HTTP, SMTP.
 """
@@ -131,6 +132,96 @@ class HitsWrong(Struct, frozen=True, kw_only=True):
             return f"Cache of {where}: wrong hits are within {allowed} again", seen
         done = "The boundary is tightened by itself; `nearhit cache stats` and /ui/cache tell more.\n"
         return f"Cache of {where}: {rate} of its hits are wrong, {allowed} are allowed", seen + done
+
+
+class Moved(Struct, frozen=True, kw_only=True):
+    """A group that cost so much more (or less) than usual. `kind`: key, model or team; `name` may be empty."""
+
+    kind: str
+    name: str
+    nano: int
+
+
+class PartOutOfLine(Struct, frozen=True, kw_only=True):
+    """A key or model that was dearer on its own than was to be expected of it."""
+
+    kind: str
+    name: str
+    spent_nano: int
+    expected_nano: int
+
+
+class SpendingOutOfLine(Struct, frozen=True, kw_only=True):
+    """A day (of UTC) that was dearer than expected: as a whole, or else (`expected_nano` None) in the `parts` named.
+
+    `more`: how many parts are not among them. Kept as JSON until everybody has been told.
+    """
+
+    id: str
+    created: float
+    day: str
+    spent_nano: int
+    expected_nano: int | None
+    moved: list[Moved]
+    parts: list[PartOutOfLine]
+    more: int
+
+    def kind(self) -> str:
+        return "spending.anomaly"
+
+    def data(self) -> dict[str, object]:
+        return {
+            "day": self.day,
+            "spent_usd": usd(self.spent_nano),
+            "expected_usd": None if self.expected_nano is None else usd(self.expected_nano),
+            "causes": [
+                {"dimension": one.kind, "name": one.name, "difference_usd": usd(one.nano)} for one in self.moved
+            ],
+            "parts": [
+                {
+                    "dimension": part.kind,
+                    "name": part.name,
+                    "spent_usd": usd(part.spent_nano),
+                    "expected_usd": usd(part.expected_nano),
+                }
+                for part in self.parts
+            ],
+            "more_parts": self.more,
+        }
+
+    def letter(self) -> tuple[str, str]:
+        spent = f"{usd(self.spent_nano)} USD"
+        lines: list[str] = []
+        if self.expected_nano is not None:
+            lines.append(f"On {self.day} (UTC) {spent} were spent; {usd(self.expected_nano)} USD were to be expected.")
+            lines += [
+                f"- {_part(one.kind, one.name)}: {_signed(one.nano)} USD against its usual day" for one in self.moved
+            ]
+        if self.parts:
+            lines.append(f"Dearer on {self.day} than was to be expected of them:")
+            lines += [
+                f"- {_part(part.kind, part.name)}: {usd(part.spent_nano)} USD, {usd(part.expected_nano)} expected"
+                for part in self.parts
+            ]
+        if self.more:
+            lines.append(f"{self.more} more are on the page.")
+        lines.append("/ui/anomalies shows the days, and how they are judged.\n")
+        about = (
+            f"{spent} spent" if self.expected_nano is not None else f"{_names(len(self.parts) + self.more)} out of line"
+        )
+        return f"Spending on {self.day}: {about}", "\n".join(lines)
+
+
+def _part(kind: str, name: str) -> str:
+    return f"{kind} {_line(name) or '(none)'}"
+
+
+def _signed(nano: int) -> str:
+    return f"{'+' if nano > 0 else ''}{usd(nano)}"
+
+
+def _names(count: int) -> str:
+    return "one key or model" if count == 1 else f"{count} keys and models"
 
 
 def _line(name: str) -> str:

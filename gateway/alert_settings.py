@@ -83,7 +83,8 @@ class EmailSettings(_Section):
 
 
 class AlertSettings(_Section):
-    """Who is told when a budget reaches one of its `alerts`, and when a cache's hits are wrong too often or no longer.
+    """Who is told when a budget reaches one of its `alerts`, when a cache's hits are wrong too often or no longer, and
+    of days that were dearer than expected.
 
     None of it: alerts are shown, and not sent.
     """

@@ -4,22 +4,25 @@ Knows: the queue in the database, who takes which alert, when to try again and w
 what an alert says, HTTP, SMTP.
 
 A budget's rows are made by the transaction that posts the spending (`gateway.ledger.alerting`), so no crossing is lost
-in a crash and none is noticed twice; a cache's by `gateway.cache_alerts`. A worker takes a row by counting its attempt
-up: of several only one succeeds. One that dies after sending and before noting it sends once more; receivers tell that
-by the id. One that cannot note it, since the database has gone meanwhile, notes it as soon as it can. The queue is as
-long as budgets have thresholds and caches have groups, for a day at most: then an alert is given up, and shown as such.
+in a crash and none is noticed twice; a cache's by `gateway.cache_alerts`, a dear day's by `gateway.anomaly_alerts`. A
+worker takes a row by counting its attempt up: of several only one succeeds. One that dies after sending and before
+noting it sends once more; receivers tell that by the id. One that cannot note it, as the database has gone meanwhile,
+notes it as soon as it can. The queue is as long as budgets have thresholds, caches have groups and days are dear, for a
+day at most: then an alert is given up, and shown as such.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import structlog
+from msgspec.structs import replace
 from sqlalchemy import select, update
 
 from gateway.alert_channels import LONGEST, Channel, NotSent
-from gateway.alert_notices import BudgetReached, HitsWrong, Notice
-from gateway.db.models import AlertDelivery, CacheDelivery
+from gateway.alert_notices import BudgetReached, HitsWrong, Notice, SpendingOutOfLine
+from gateway.db.models import AlertDelivery, CacheDelivery, SpendingDelivery
 from gateway.db.session import UNREACHABLE, Database
 from gateway.ledger.shipper import set_within
 from gateway.outage import Outage
@@ -32,7 +35,7 @@ _TAKEN_SECONDS = LONGEST + 30.0  # an attempt, and noting what became of it
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 3_600.0
 _GIVE_UP_SECONDS = 86_400.0
 _LONGEST_ERROR = 200
-_Queue = type[AlertDelivery] | type[CacheDelivery]
+_Queue = type[AlertDelivery] | type[CacheDelivery] | type[SpendingDelivery]
 
 
 class Courier:
@@ -86,8 +89,9 @@ class Courier:
     async def _turn_of(self, channel: str) -> int:
         for queue, of, name in [key for key in self._unnoted if key[1] == channel]:
             await self._note(queue, of, name, self._unnoted[queue, of, name])
-        budgets = await self._send(channel, AlertDelivery, _reached)
-        return budgets + await self._send(channel, CacheDelivery, _wrong)
+        sent = await self._send(channel, AlertDelivery, _reached)
+        sent += await self._send(channel, CacheDelivery, _wrong)
+        return sent + await self._send(channel, SpendingDelivery, _dear)
 
     async def _send(self, channel: str, queue: _Queue, notice_of: Callable[[Any], Notice]) -> int:
         wanted = (
@@ -170,3 +174,7 @@ def _wrong(row: Any) -> HitsWrong:
         allowed=row.allowed,
         created=row.created,
     )
+
+
+def _dear(row: Any) -> SpendingOutOfLine:
+    return replace(msgspec.json.decode(row.told, type=SpendingOutOfLine), id=row.id)

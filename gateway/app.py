@@ -21,6 +21,7 @@ from gateway import logs
 from gateway.agreement import agree
 from gateway.alert_channels import channels
 from gateway.alerts import Courier
+from gateway.anomaly_alerts import AnomalyAlerts
 from gateway.answering import answering
 from gateway.application import App
 from gateway.asking import Asking
@@ -108,6 +109,7 @@ class Worker(Struct, kw_only=True):
     rates: Rates
     courier: Courier
     cache_alerts: CacheAlerts
+    anomaly_alerts: AnomalyAlerts
     exports: Scheduler
     prices: PriceBook
     keyring: Keyring
@@ -148,6 +150,7 @@ class Worker(Struct, kw_only=True):
         self.ledger.follow(self.rates.tend)
         self.background.spawn(self.courier.run(), "alerts")
         self.background.spawn(self.cache_alerts.run(), "cache alerts")
+        self.background.spawn(self.anomaly_alerts.run(), "alerts of dear days")
         self.background.spawn(self.exports.run(), "exports")
         if self.database.dialect == "postgresql":  # SQLite has one worker, which hears of every change itself
             self.background.spawn(self.key_watch.run(), "keys")
@@ -187,6 +190,7 @@ class Worker(Struct, kw_only=True):
             watch.cancel()
         self.courier.stop()
         self.cache_alerts.stop()
+        self.anomaly_alerts.stop()
         self.exports.stop()
         self.key_watch.stop()
         # Clients were waited for already: beyond that time the supervisor would kill what has not closed its books.
@@ -254,6 +258,7 @@ def build(settings: Settings) -> Worker:
         ledger=ledger,
         courier=Courier(database, channels(settings.alerts, time.time), now=ledger.instant, random=random.random),
         cache_alerts=cache_alerts,
+        anomaly_alerts=AnomalyAlerts(database, settings.alerts.channels, now=ledger.instant),
         exports=Scheduler(database, settings.exports, statement_file, listed=prices.listed, now=ledger.instant),
         rates=_rates(database, ledger, catalog, background),
         prices=prices,

@@ -20,7 +20,7 @@ from gateway.db.models.kept import (
 )
 from gateway.db.models.limits import Boot, BudgetAlert, BudgetRow, BudgetVersion, BudgetWindow, Lease
 from gateway.db.models.months import ExportRun, LateEntry, MonthHit, MonthLine, MonthSeal, SharedCost
-from gateway.db.models.pace import AlertDelivery, CacheAlert, CacheDelivery, RateBucket, RateRow
+from gateway.db.models.pace import AlertDelivery, CacheAlert, CacheDelivery, RateBucket, RateRow, SpendingDelivery
 from gateway.db.models.spent import Entry, EntryConflict, PriceOverride, PriceVersion
 from gateway.db.models.sums import UsageDay, UsageDays8, UsageDays64, UsageHour, UsageWho
 from gateway.db.models.who import ApiKey, Audit, LoginSession, Project, Setting, Team
@@ -62,6 +62,7 @@ __all__ = [
     "SavingCorrection",
     "Setting",
     "SharedCost",
+    "SpendingDelivery",
     "StoredFile",
     "StoredPiece",
     "Team",

@@ -80,3 +80,10 @@ class CacheDelivery(Delivery, Base):
     low: Mapped[float]
     high: Mapped[float]
     allowed: Mapped[float]
+
+
+class SpendingDelivery(Delivery, Base):
+    """A dear day for one channel. `id` is `spending|day|channel`, so it exists once whoever judges; `told`: JSON."""
+
+    __tablename__ = "spending_delivery"
+    told: Mapped[str]
