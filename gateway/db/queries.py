@@ -63,6 +63,7 @@ _MOST_ROWS = 1_001  # a page of a thousand, and the row that says there are more
 _SHORT = 2 * 86_400
 _PATIENCE = 30.0
 _REACH = (DAYS_TO, LABELS_TO, BLOCKS_TO, HOURS_FROM, ROWS_FROM, BLOCKS_FROM, COSTS_FROM)
+_SETTINGS = select(Setting.name, Setting.value).where(Setting.name.in_((*_REACH, MISSING)))
 _NOTHING = dict.fromkeys(MEASURES, 0)
 _strings = msgspec.json.Decoder(list[str]).decode
 
@@ -181,14 +182,14 @@ class Queries:
         return totals
 
     async def _added_up(self, asked: Asked) -> Sequence[Row[Any]]:
-        """To put the statement together takes 10 to 60 ms, in which no request is to wait: SQLite does all of it in the
-        thread of its connection; PostgreSQL's driver belongs to the event loop, which compiles it.
+        """To put a statement together takes 10 to 60 ms, in which no request is to wait: SQLite does all of it in the
+        thread of its connection; PostgreSQL's driver belongs to the event loop, which compiles it. Once per shape.
         """
         if self._database.dialect == "sqlite":
             return await self._database.examine(_PATIENCE, _read, asked)
         async with self._database.read(patience=_PATIENCE) as connection:
             placed = await connection.run_sync(_placed, asked)
-            return (await connection.execute(await asyncio.to_thread(statement, "postgresql", placed))).all()
+            return (await connection.execute(*await asyncio.to_thread(statement, "postgresql", placed))).all()
 
     async def overview(self, start: float, end: float, team: str | None = None) -> Overview:
         """One period at a glance, of everyone or of one team."""
@@ -273,13 +274,12 @@ def _buckets(bounds: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def _read(connection: Connection, asked: Asked) -> Sequence[Row[Any]]:
-    return connection.execute(statement("sqlite", _placed(connection, asked))).all()
+    return connection.execute(*statement("sqlite", _placed(connection, asked))).all()
 
 
 def _placed(connection: Connection, asked: Asked) -> Asked:
     """With how far the sums reach. Raises Pruned when what the answer rests on is not there any more."""
-    wanted = select(Setting.name, Setting.value).where(Setting.name.in_((*_REACH, MISSING)))
-    reach = reach_of({row[0]: row[1] for row in connection.execute(wanted)})
+    reach = reach_of({row[0]: row[1] for row in connection.execute(_SETTINGS)})
     asked, rows, hours = replace(asked, reach=reach), reach.rows_from, reach.hours_from
     found = cut(asked, facet_of(asked))
     if any(part.start < rows for part in found.rows):

@@ -15,7 +15,18 @@ from gateway.db.tag_names import tag_names
 from gateway.ledger import sum_anew, sum_proof, sum_upgrade, sums
 from gateway.ledger.retention import Kept, Retention
 from gateway.ledger.sum_rows import keep, turn
-from tests.contract.test_sum_blocks import BEGAN, END, TO_THE_LAST_DAY, TRAFFIC, begins_with, made, same, setting, write
+from tests.contract.test_sum_blocks import (
+    BEGAN,
+    END,
+    FROM,
+    TO_THE_LAST_DAY,
+    TRAFFIC,
+    begins_with,
+    made,
+    same,
+    setting,
+    write,
+)
 from tests.empty_database import Prepared
 from tests.unit.ledger import version_before
 
@@ -161,7 +172,7 @@ async def test_a_day_that_grows_is_mended_without_holding_anybody_back(
     assert await sum_proof.differences(database) == []
     await made(database, END)
     assert await sum_proof.differences(database) == []
-    await same(database, TRAFFIC, [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {})])
+    await same(database, TRAFFIC, [(("team",), FROM, END, {}), (("user",), FROM, END, {})])
 
 
 async def test_a_day_that_grows_and_is_busy_waits_for_the_next_turn(
@@ -239,4 +250,4 @@ async def test_a_day_made_after_an_upgrade_is_mended_though_older_ones_are_not_g
     assert await sum_proof.differences(upgraded) != []
     assert await sum_upgrade.mend(upgraded) == 1
     assert await sum_proof.differences(upgraded) == []
-    await same(upgraded, TRAFFIC, [(("team",), BEGAN, END, {}), (("user",), BEGAN, END, {})])
+    await same(upgraded, TRAFFIC, [(("team",), FROM, END, {}), (("user",), FROM, END, {})])

@@ -13,7 +13,7 @@ from gateway.db.session import Database
 from gateway.db.sums import BLOCKS_TO, COSTS_FROM, DAY, HOUR, ROWS_FROM
 from gateway.ledger import retention, sum_anew, sum_blocks, sum_proof, sum_upgrade, sums
 from gateway.ledger.retention import Kept, Retention
-from tests.contract.test_sum_blocks import BEGAN, END, TRAFFIC, begins_with, same, setting, write
+from tests.contract.test_sum_blocks import END, FROM, TRAFFIC, begins_with, same, setting, write
 from tests.contract.test_sum_mends import DAY_OF_A_BLOCK, LATE, WITHOUT_LATE, counted_by_an_older_process
 from tests.unit.ledger import version_before
 
@@ -31,8 +31,8 @@ async def database(url: str) -> AsyncGenerator[Database, None]:
 without_late = begins_with(WITHOUT_LATE)
 
 
-async def pruned_to(database: Database, days: int) -> None:
-    await Retention(database, Kept(requests=days, hours=60, days=100), now=lambda: float(END)).prune()
+async def pruned_to(database: Database, days: int, hours: int = 60) -> None:
+    await Retention(database, Kept(requests=days, hours=hours, days=100), now=lambda: float(END)).prune()
 
 
 async def test_days_of_an_older_process_whose_rows_are_gone_keep_their_owners(database: Database) -> None:
@@ -67,14 +67,15 @@ async def test_what_an_older_process_counted_late_in_a_day_pruned_since_has_an_o
 
     async def and_prune(among: Database, span: range, pause: float) -> Any:
         found = await really(among, span, pause)
-        await pruned_to(without_late, END // DAY - DAY_OF_A_BLOCK - 1)
+        age = END // DAY - DAY_OF_A_BLOCK
+        await pruned_to(without_late, age - 1, hours=age - 8)
         return found
 
     monkeypatch.setattr(sum_anew, "added_up", and_prune)
     assert await sum_upgrade.mend(without_late) == 1
     assert await setting(without_late, ROWS_FROM) == (DAY_OF_A_BLOCK + 1) * DAY
     assert await setting(without_late, COSTS_FROM) == DAY_OF_A_BLOCK + 1
-    await same(without_late, TRAFFIC, [(("team",), BEGAN, END, {}), (("model", "key"), DAY_OF_A_BLOCK * DAY, END, {})])
+    await same(without_late, TRAFFIC, [(("team",), FROM, END, {}), (("model", "key"), DAY_OF_A_BLOCK * DAY, END, {})])
 
 
 async def test_a_report_does_not_see_a_day_grow_between_two_statements(
@@ -95,7 +96,7 @@ async def test_a_report_does_not_see_a_day_grow_between_two_statements(
         return placed
 
     monkeypatch.setattr(queries, "_placed", and_grow)
-    await same(database, TRAFFIC, [(("user",), BEGAN, END - 2 * HOUR, {})])
+    await same(database, TRAFFIC, [(("user",), FROM, END - 2 * HOUR, {})])
     await other.close()
 
 

@@ -119,6 +119,34 @@ async def test_a_wrong_sum_is_found_and_mended(database: Database) -> None:
     assert await sum_proof.differences(database) == []
 
 
+async def test_questions_of_one_shape_share_a_statement_and_no_value(database: Database) -> None:
+    """To put it together takes longer than to answer it; a value left in it would be the next question's."""
+    await write(database, TRAFFIC)
+    await sums.make_days(database, SHAPE.end)
+    first = BEGAN + 0.4 * DAY
+    asked: list[Any] = [
+        (("user",), start, SHAPE.end - 17.5, {"team": team, "status": status})
+        for start, team, status in (
+            (first, "search", "200"),
+            (first, "search", "502"),
+            (first, "support", "200"),
+            (first + 3_600, "nobody", "none"),
+        )
+    ]
+    put_together = usage._stated.cache_info().misses
+    await same(database, *asked)
+    assert usage._stated.cache_info().misses <= put_together + 1
+    bounds = [BEGAN + i * DAY for i in range(SHAPE.days + 1)]
+    for by in ("team", "tag:customer"):
+        costs = await Queries(database).costs(bounds, (by,))
+        later = await Queries(database).costs([at + DAY for at in bounds], (by,))
+        assert [_spent(one) for one in later[:-1]] == [_spent(one) for one in costs[1:]]
+        some = sorted({name for one in costs for (name,) in one if name})[:2]
+        for among in some:
+            (one,) = {name for found in await Queries(database).costs(bounds, (by,), among=[among]) for name in found}
+            assert one == (among,)
+
+
 async def test_a_series_of_nothing_is_empty(database: Database) -> None:
     """However many buckets it has; only a total of all is told though nothing happened."""
     for days in (1, 2):
