@@ -9,6 +9,7 @@ arrays, so that it answers which rows were new, and takes its locks in the order
 """
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -38,7 +39,7 @@ class Inserts:
         self, dialect: Dialect, model: type[Base], adding: Sequence[str] = (), uniting: Sequence[str] = ()
     ) -> None:
         self._dialect: Dialect = dialect
-        joined = [*((name, "+") for name in adding), *((name, "|") for name in uniting)]
+        joined = (*((name, "+") for name in adding), *((name, "|") for name in uniting))
         self._text = _statement(dialect, model, joined)
         self._texts = _statement(dialect, model, joined, rows=TOGETHER)
         self._key = next(iter(table(model).primary_key)).name
@@ -79,7 +80,8 @@ def _columns(rows: Sequence[Row]) -> tuple[list[Any], ...]:
     return tuple(map(list, zip(*rows, strict=True)))
 
 
-def _statement(dialect: Dialect, model: type[Base], joined: Sequence[tuple[str, str]], rows: int = 1) -> str:
+@cache
+def _statement(dialect: Dialect, model: type[Base], joined: tuple[tuple[str, str], ...], rows: int = 1) -> str:
     name, columns = table(model).name, table(model).columns
     names = ", ".join(f'"{column.name}"' for column in columns)
     keys = ", ".join(column.name for column in table(model).primary_key)
