@@ -308,10 +308,13 @@ class Settings(BaseSettings):
 
         An empty variable is one that is not set, as where a compose file says `${NEARHIT_HOME:-}`.
         """
+        of_file = InitSettingsSource(settings_cls, _FileValues.current)
         if isinstance(env_settings, EnvSettingsSource):
-            seen = _FileValues.seen or os.environ
-            env_settings.env_vars = {name.lower(): value for name, value in seen.items() if value}
-        return init_settings, env_settings, InitSettingsSource(settings_cls, _FileValues.current)
+            seen = {name.lower(): value for name, value in (_FileValues.seen or os.environ).items() if value}
+            env_settings.env_vars = {name: value for name, value in seen.items() if name.startswith("nearhit_")}
+            if not env_settings.env_vars:  # each setting would be looked for, and none found
+                return init_settings, of_file
+        return init_settings, env_settings, of_file
 
 
 class _FileValues:

@@ -130,8 +130,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
 
 def pytest_collection_finish() -> None:
     """What was imported stays: looking through it at every collection would take a third of the run."""
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # with what is garbage by now: to find it would take longer than a process has use for its room
     gc.enable()
 
 

@@ -130,6 +130,7 @@ async def live(chosen: Settings, rereading: Rereading | None = None) -> AsyncGen
                 app,
                 http=protocol(Limits(), app.doors, app.sockets),
                 ws=Socket,
+                log_config=None,  # as the product: how a process logs is not for each of its gateways to set
                 log_level="error",
                 lifespan="on",
                 access_log=False,

@@ -5,6 +5,7 @@ else's package will do: one that is installed with an entry point of the group `
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import iter_modules
@@ -109,7 +110,12 @@ _GROUP = "nearhit.providers"
 
 def known() -> list[str]:
     """Those that ship."""
-    return sorted(module.name for module in iter_modules(__path__))
+    return list(_in_folders(tuple(__path__)))
+
+
+@cache
+def _in_folders(folders: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(module.name for module in iter_modules(folders)))
 
 
 def load(kind: str) -> ModuleType:

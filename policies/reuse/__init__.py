@@ -6,6 +6,7 @@ stores, clocks or chance: the same question and neighbours always get the same v
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
@@ -208,7 +209,12 @@ _PARTS = frozenset(
 
 def known() -> list[str]:
     """Policies have a module of their own with a class `Policy`."""
-    return sorted(module.name for module in iter_modules(__path__) if module.name not in _PARTS)
+    return list(_in_folders(tuple(__path__)))
+
+
+@cache
+def _in_folders(folders: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(module.name for module in iter_modules(folders) if module.name not in _PARTS))
 
 
 def load(name: str) -> ModuleType:

@@ -129,7 +129,12 @@ class Ranking(Struct, frozen=True, kw_only=True):
 
 
 def known() -> list[str]:
-    return sorted(module.name for module in iter_modules(strategies.__path__))
+    return list(_in_folders(tuple(strategies.__path__)))
+
+
+@cache
+def _in_folders(folders: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(module.name for module in iter_modules(folders)))
 
 
 @cache

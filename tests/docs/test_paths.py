@@ -1,6 +1,10 @@
 """Documentation names files that exist, and nothing in the repository names the machine it was written on."""
 
+import os
 import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,17 +42,31 @@ def exists(path: str) -> bool:
     if "[" in pattern:  # `gateway/{app,pipeline}.py`: one per name
         before, names, after = re.split(r"[\[\]]", pattern, maxsplit=2)
         return all(exists(before + name + after) for name in names.split(","))
-    return any(ROOT.glob(pattern)) if "/" in pattern else any(found(pattern))
+    if "/" in pattern:
+        return any(ROOT.glob(pattern))
+    return pattern in file_names() or any(fnmatchcase(name, pattern) for name in file_names())
 
 
-def ours(path: Path) -> bool:
+def written_by_hand(folder: str) -> bool:
     """Not a cache, an environment or a build: of the hidden folders only `.ci` is written by hand."""
-    folders = path.relative_to(ROOT).parts[:-1]
-    return not any(folder in NOT_OURS or (folder.startswith(".") and folder != ".ci") for folder in folders)
+    return folder not in NOT_OURS and (not folder.startswith(".") or folder == ".ci")
 
 
-def found(name: str) -> list[Path]:
-    return [path for path in ROOT.rglob(name) if ours(path)]
+def _below(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if written_by_hand(name)]  # an environment has more than all the rest
+        yield from (Path(place, name) for name in files if name != ".git")  # a worktree's: where the others are
+
+
+@cache
+def ours() -> list[Path]:
+    """Every file of the repository's own."""
+    return list(_below(ROOT))
+
+
+@cache
+def file_names() -> set[str]:
+    return {path.name for path in ours()}
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
@@ -70,9 +88,9 @@ def test_nobodys_machine_is_named() -> None:
     """A path of one machine in a committed file works nowhere else."""
     here = Path(__file__)
     named: list[str] = []
-    for path in ROOT.rglob("*"):
+    for path in ours():
         inside = path.relative_to(ROOT)
-        if not ours(path) or not path.is_file() or path.suffix not in TEXTS or path == here:
+        if path.suffix not in TEXTS or path == here:
             continue
         try:
             text = path.read_text("utf-8")
