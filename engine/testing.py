@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import msgspec
@@ -69,7 +70,7 @@ async def start_process(model: str, socket: Path, *options: str) -> asyncio.subp
 class Forked:
     """An engine process with what matters of `asyncio.subprocess.Process` and `subprocess.Popen`."""
 
-    def __init__(self, process: multiprocessing.process.BaseProcess) -> None:
+    def __init__(self, process: BaseProcess) -> None:
         self._process = process
         assert process.pid is not None
         self.pid = process.pid
