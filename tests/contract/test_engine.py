@@ -1,7 +1,6 @@
 """What every engine promises, asked of the simulated one and of the torch engine in its own process."""
 
 import asyncio
-import subprocess
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -19,7 +18,7 @@ from engine.api import (
 )
 from engine.client import EngineClient
 from engine.sim import SimEngine
-from engine.testing import process_command, until, until_ready
+from engine.testing import fork_process, until, until_ready
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 10
 KINDS = ("sim", "qwen3", "llama")
@@ -30,11 +29,11 @@ def sockets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path
     """One process per family for all tests of this file: they also prove that clients may come and go."""
     folder = tmp_path_factory.mktemp("engines")
     found = {family: folder / f"{family}.sock" for family in ("qwen3", "llama")}
-    started = [subprocess.Popen(process_command(f"tiny-random:{family}", path)) for family, path in found.items()]
+    started = [fork_process(f"tiny-random:{family}", path) for family, path in found.items()]
     yield found
     for process in started:
         process.terminate()
-    assert [process.wait(60) for process in started] == [0, 0]
+    assert [process.ended() for process in started] == [0, 0]
 
 
 @pytest.fixture(params=KINDS)

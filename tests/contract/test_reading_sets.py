@@ -1,6 +1,6 @@
 """What a scope without labels serves, measured on texts that nobody learned from: encoder, reader, guards and prior
-together, as they ship. An ordinary run reads every third group and pair, with a third of the near misses and nine
-tenths of the share served: of fewer pairs both are less certain."""
+together, as they ship. An ordinary run reads every sixth or twelfth group and every third pair, with as many fewer near
+misses and nine tenths of the share served: of fewer pairs both are less certain."""
 
 from pathlib import Path
 
@@ -40,8 +40,14 @@ def groups(file: str, every: int) -> list[Pair]:
     return found
 
 
-def counted(pairs: list[Pair], folder: Path) -> Counted:
-    embedder, readings = Embedder(folder), Readings(None)
+@pytest.fixture(scope="module")
+def readings() -> Readings:
+    """One reader for all: it says of a pair what it said before."""
+    return Readings(None)
+
+
+def counted(pairs: list[Pair], folder: Path, readings: Readings) -> Counted:
+    embedder = Embedder(folder)
     policy = learned.Policy(prior=priors.shipped(embedder.digest))
     first, second = embedder.embed([pair.a for pair in pairs]), embedder.embed([pair.b for pair in pairs])
     total = Counted()
@@ -59,26 +65,27 @@ def counted(pairs: list[Pair], folder: Path) -> Counted:
 
 
 @pytest.mark.timeout(240)
-def test_groups_that_nobody_learned_from_are_told_apart(tmp_path: Path) -> None:
+def test_groups_that_nobody_learned_from_are_told_apart(tmp_path: Path, readings: Readings) -> None:
     """The promise of a scope's first requests: one near miss in two hundred at most, and half of the paraphrases.
 
     2 of 260 and 224 of 363 with the reader of 27 November (1 and 210 the day before); 5 and 162 before texts were read
     together.
     """
-    found = counted(groups("unseen_groups.jsonl", EVERY), tmp_path)
-    assert found.misses > 250 // EVERY
+    every = EVERY if wanted() else 2 * EVERY
+    found = counted(groups("unseen_groups.jsonl", every), tmp_path, readings)
+    assert found.misses > 230 // every
     assert found.wrong <= 2
     assert found.right >= SURE * 0.5 * found.same
 
 
 @pytest.mark.timeout(240)
-def test_ten_kinds_of_near_misses_by_a_strict_author_are_mostly_refused(tmp_path: Path) -> None:
+def test_ten_kinds_of_near_misses_by_a_strict_author_are_mostly_refused(tmp_path: Path, readings: Readings) -> None:
     """Harder than what was chosen by: the promise is not kept here yet, and must not become worse.
 
     18 of 2,038 near misses and 647 of 1,730 paraphrases when it was written.
     """
-    every = EVERY if wanted() else 2 * EVERY
-    found = counted(groups("ten_kinds_groups.jsonl", every), tmp_path)
+    every = EVERY if wanted() else 4 * EVERY
+    found = counted(groups("ten_kinds_groups.jsonl", every), tmp_path, readings)
     assert found.misses > 1_800 // every
     assert found.wrong <= max(2, 20 // every)
     assert found.right >= SURE * 0.36 * found.same
@@ -98,9 +105,11 @@ def test_ten_kinds_of_near_misses_by_a_strict_author_are_mostly_refused(tmp_path
         pytest.param("role_swaps.tsv", 150, 2, 0.26, id="who does what to whom"),
     ],
 )
-def test_near_misses_of_testers_are_refused(pairs: str, least: int, most: int, share: float, tmp_path: Path) -> None:
+def test_near_misses_of_testers_are_refused(
+    pairs: str, least: int, most: int, share: float, tmp_path: Path, readings: Readings
+) -> None:
     """People who tried to be served what is wrong, and what is right in words of their own."""
-    found = counted(read_pairs(DATA / pairs)[::EVERY], tmp_path)
+    found = counted(read_pairs(DATA / pairs)[::EVERY], tmp_path, readings)
     assert found.misses > least // EVERY
     assert found.wrong <= most
     assert found.right >= SURE * share * found.same

@@ -18,8 +18,9 @@ from engine.batch_file import Progress, run
 from engine.locate import locate
 from engine.models import loader
 from engine.openai_body import Whole, Wrong, answer, request
+from engine.process import CANNOT_LOAD
 from engine.sim import SimEngine
-from engine.testing import until, write_checkpoint
+from engine.testing import fork_process, until, write_checkpoint
 
 DOCS = Path(__file__).parents[3] / "docs" / "engine.md"
 
@@ -75,7 +76,10 @@ async def test_what_would_be_so_anyway_may_be_said(tmp_path: Path) -> None:
 
 
 async def test_forms_tools_and_scores_are_honoured(tmp_path: Path) -> None:
-    """What a batch is mostly asked for: records of a schema, calls, probabilities. They were refused by name."""
+    """What a batch is mostly asked for: records of a schema, calls, probabilities. They were refused by name.
+
+    By two processes: `open_engine` promises an engine, and whoever asks must not see that there are several.
+    """
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
     tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
     wanted: dict[str, dict[str, Any]] = {
@@ -88,8 +92,13 @@ async def test_forms_tools_and_scores_are_honoured(tmp_path: Path) -> None:
     }
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(line(id, max_tokens=200, **changes) for id, changes in wanted.items()))
-    async with open_engine("tiny-random:qwen3", Options(threads=1, memory=2**20)) as engine:
+    more, further = tmp_path / "more.jsonl", tmp_path / "further.jsonl"
+    more.write_text("".join(line(str(at), temperature=0) for at in range(8)))
+    async with open_engine("tiny-random:qwen3", Options(threads=1, memory=2**20), replicas=2) as engine:
+        request = GenerateRequest(id="a", text="Hello", sampling=SamplingParams(max_tokens=4, temperature=0))
+        assert [delta async for delta in engine.generate(request)][-1].usage is not None
         await run(engine, source, target)
+        assert (await run(engine, more, further)).completion_tokens == 32
     answers = records(target)
     assert [id for id, one in answers.items() if one["error"]] == ["bad"], answers
     said = {id: one["response"]["body"]["choices"][0] for id, one in answers.items() if id != "bad"}
@@ -354,21 +363,9 @@ def test_a_bench_of_single_tokens_has_no_gaps_to_tell(capsys: pytest.CaptureFixt
     assert found["prefill_tokens_per_s"] > 0
 
 
-async def test_processes_of_ones_own_are_kept_alive(tmp_path: Path) -> None:
-    """`open_engine` promises an engine, not a process: one that dies is started again, and its neighbour serves."""
-    async with open_engine("tiny-random:qwen3", Options(threads=1, memory=2**20), replicas=2) as engine:
-        request = GenerateRequest(id="a", text="Hello", sampling=SamplingParams(max_tokens=4, temperature=0))
-        first = [delta async for delta in engine.generate(request)]
-        assert first[-1].usage is not None
-        source = tmp_path / "in.jsonl"
-        source.write_text("".join(line(str(at), temperature=0) for at in range(8)))
-        assert (await run(engine, source, tmp_path / "out.jsonl")).completion_tokens == 32
-
-
 @pytest.mark.parametrize(
     ("name", "contents"),
     [
-        ("chat_template.jinja", b"{% if"),
         ("chat_template.jinja", b"\xff\xfe"),
         ("generation_config.json", b'{"temperature": "hot"}'),
     ],
@@ -377,6 +374,18 @@ async def test_a_text_file_that_cannot_be_read_is_told_at_once(name: str, conten
     """Only who talks to a process uses it: the process came up, and its client waited half an hour for the text."""
     folder = write_checkpoint(tmp_path / "model")
     (folder / name).write_bytes(contents)
+    process = fork_process(str(folder), tmp_path / "e.sock")
+    made = client.EngineClient(str(folder), tmp_path / "e.sock")
+    await made.start()
+    assert await asyncio.wait_for(process.wait(), 60) == CANNOT_LOAD
+    assert "temp" in made.stats().loading
+    await made.stop()
+
+
+async def test_a_process_that_cannot_load_is_told_by_its_status(tmp_path: Path) -> None:
+    """A program of one's own must hear why its engine does not come, instead of waiting for it."""
+    folder = write_checkpoint(tmp_path / "model")
+    (folder / "chat_template.jinja").write_bytes(b"{% if")
     with pytest.raises(EngineFailed, match=r"78: .*temp"):
         async with asyncio.timeout(60), open_engine(str(folder), Options(threads=1)):
             pass

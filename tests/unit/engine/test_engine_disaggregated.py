@@ -18,7 +18,7 @@ from engine.handover import Held, hashes, take
 from engine.models.decoder import Decoder
 from engine.runner import EagerRunner
 from engine.scheduler import Limits
-from engine.testing import start_process, until, until_ready
+from engine.testing import fork_process, until, until_ready
 
 MODEL = "tiny-random:qwen3"
 PROMPT = [5 + at * 7 % 90 for at in range(300)]
@@ -125,7 +125,7 @@ def test_a_cache_in_fp8_is_handed_over_too(
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncGenerator[DisaggregatedEngine, None]:
     paths = [tmp_path / "p.sock", tmp_path / "d.sock"]
-    processes = [await start_process(MODEL, path, "--max-sequences", "4") for path in paths]
+    processes = [fork_process(MODEL, path, "--max-sequences", "4") for path in paths]
     clients = [EngineClient(MODEL, path) for path in paths]
     made = DisaggregatedEngine(clients[0], clients[1])
     await made.start()
@@ -141,7 +141,7 @@ async def engine(tmp_path: Path) -> AsyncGenerator[DisaggregatedEngine, None]:
 async def test_long_prompts_are_answered_while_the_prefill_process_is_away(tmp_path: Path) -> None:
     """It only steadies gaps: an answer may come less smoothly without it, and must not fail for it."""
     paths = [tmp_path / "p.sock", tmp_path / "d.sock"]
-    reader, writer = [await start_process(MODEL, path) for path in paths]
+    reader, writer = [fork_process(MODEL, path) for path in paths]
     prefill, decode = (EngineClient(MODEL, path) for path in paths)
     engine = DisaggregatedEngine(prefill, decode)
     await engine.start()
@@ -164,7 +164,7 @@ async def test_long_prompts_are_answered_while_the_prefill_process_is_away(tmp_p
     assert last[-1].usage is not None
     assert last[-1].usage.prompt == 300
 
-    reader = await start_process(MODEL, paths[0])
+    reader = fork_process(MODEL, paths[0])
     await until_ready(prefill)
     reader.send_signal(signal.SIGSTOP)
     lost: list[BaseException] = []

@@ -14,7 +14,7 @@ from engine.grammar import MAX_REFERENCES, Vocabulary, check_schema, from_lark, 
 from engine.models.decoder import Decoder
 from engine.scheduler import Limits
 from engine.speculation import NGram, Speculation
-from engine.testing import start_process, until_ready
+from engine.testing import fork_process, until_ready
 from engine.tokenizer import END_OF_TURN, TextTokenizer, byte_tokenizer
 from engine.toolforms import Form, form_of, grammar
 
@@ -198,7 +198,7 @@ def test_a_form_that_no_answer_can_have_is_refused(form: Constraint, vocabulary:
 
 async def test_a_form_that_cannot_go_on_is_the_requests_own_fault(tmp_path: Path) -> None:
     """Found out after the first token only: told as the engine's failure it was tried again, and counted against it."""
-    process = await start_process("tiny-random:qwen3", tmp_path / "e.sock")
+    process = fork_process("tiny-random:qwen3", tmp_path / "e.sock")
     client = EngineClient("tiny-random:qwen3", tmp_path / "e.sock")
     await client.start()
     await until_ready(client)

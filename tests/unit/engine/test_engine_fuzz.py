@@ -22,7 +22,7 @@ from engine.sequence import Sequence
 from tests.proofs import keep
 from tests.unit.engine.traffic import play
 
-ORDINARY = 24  # every fault below is found by the first three
+ORDINARY = 12  # every fault below is found by the first three
 FULL = 4_060
 GROUPS = 2  # so that a failure names a part, and two workers can share
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import subprocess
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -16,7 +15,7 @@ from engine.core import EngineCore
 from engine.models.decoder import Decoder
 from engine.scheduler import Limits
 from engine.speculation import DraftModel, Speculation
-from engine.testing import process_command, until, until_ready
+from engine.testing import fork_process, until, until_ready
 from gateway.call import Body
 from gateway.providers import Sending
 from gateway.providers.local import LocalProvider, build
@@ -74,10 +73,10 @@ def test_ten_thousand_requests_leave_nothing_behind(decoder: Decoder, clock: Any
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The socket of an engine that runs one request at a time, so that a second one waits."""
     path = tmp_path_factory.mktemp("engine") / "engine.sock"
-    process = subprocess.Popen(process_command("tiny-random:qwen3", path, "--max-sequences", "1"))
+    process = fork_process("tiny-random:qwen3", path, "--max-sequences", "1")
     yield path
     process.terminate()
-    assert process.wait(60) == 0
+    assert process.ended() == 0
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from engine.meter import Meter, Objective
 from engine.options import Options
 from engine.process import Server, listen
 from engine.resident import Resident
-from engine.testing import start_process, until, until_ready
+from engine.testing import fork_process, until, until_ready
 
 MODEL = "tiny-random:qwen3"
 
@@ -66,7 +66,7 @@ def test_who_asks_a_sleeper_and_leaves_takes_nobody_along(tmp_path: Path, submit
 async def test_an_abort_that_comes_after_the_process_went_ends_nobody_elses_answer(tmp_path: Path) -> None:
     """Numbers of requests begin anew with each process: a late abort of the last one's ended a stranger's answer."""
     path = tmp_path / "e.sock"
-    process = await start_process(MODEL, path)
+    process = fork_process(MODEL, path)
     client = EngineClient(MODEL, path)
     await client.start()
     await until_ready(client)
@@ -75,7 +75,7 @@ async def test_an_abort_that_comes_after_the_process_went_ends_nobody_elses_answ
     process.kill()
     await process.wait()
     await until(lambda: not client.stats().ready, "a client that noticed")
-    process = await start_process(MODEL, path)
+    process = fork_process(MODEL, path)
     await until_ready(client)
     async with aclosing(client.generate(ask("other", 300))) as other:
         found = [await anext(other)]
@@ -91,14 +91,14 @@ async def test_an_abort_that_comes_after_the_process_went_ends_nobody_elses_answ
 async def test_who_ends_takes_only_its_own_socket_away(tmp_path: Path) -> None:
     """A second engine at the same socket cut the first one's clients off, and was unreachable once that ended."""
     path = tmp_path / "e.sock"
-    first = await start_process(MODEL, path)
+    first = fork_process(MODEL, path)
     client = EngineClient(MODEL, path)
     await client.start()
     await until_ready(client)
     with pytest.raises(EngineFailed, match="another process serves there"):
         async with serving(MODEL, [path], []):
             pass
-    second = await start_process(MODEL, path)  # started by hand, past that question
+    second = fork_process(MODEL, path)  # started by hand, past that question
     first.terminate()
     assert await first.wait() == 0
     await until(lambda: client.stats().restarts == 1, "the second process")
@@ -194,7 +194,7 @@ async def test_a_deadline_in_the_queue_of_the_first_process_is_told_as_one() -> 
 async def test_a_process_that_hangs_with_blocks_to_hand_over_is_noticed(tmp_path: Path) -> None:
     """Where nothing but a hand-over was owed nobody looked at the heartbeat, and the request waited for ever."""
     path = tmp_path / "engine.sock"
-    process = await start_process(MODEL, path)
+    process = fork_process(MODEL, path)
     client = EngineClient(MODEL, path, stall_s=0.3)
     await client.start()
     await until_ready(client)
@@ -207,7 +207,7 @@ async def test_a_process_that_hangs_with_blocks_to_hand_over_is_noticed(tmp_path
         with pytest.raises(EngineFailed, match="turned no step"):
             await client.take(prompt.token_ids, "", held)
     assert await process.wait() == -signal.SIGKILL
-    second = await start_process(MODEL, path)
+    second = fork_process(MODEL, path)
     await until_ready(client)
     fresh = [delta async for delta in client.generate(prompt)]
     assert fresh[-1].finish_reason == "length"

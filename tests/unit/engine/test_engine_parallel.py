@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 from engine.api import EngineFailed
+from engine.client import EngineClient
 from engine.core import EngineCore
 from engine.frames import Submit
 from engine.launch import launch
@@ -24,6 +24,7 @@ from engine.parallel import CannotDivide, Leader, Rank, Sharded, _Summed
 from engine.quant.factory import QuantFactory
 from engine.quant.linears import Quantized
 from engine.resident import Resident
+from engine.testing import fork_process, until, until_ready
 
 MODEL = "tiny-random:qwen3"
 PROMPTS = [[5 + at * step % 90 for at in range(70)] for step in (3, 7, 11)]
@@ -75,31 +76,26 @@ def test_a_model_of_two_processes_sleeps_whole_and_notices_a_loss(submit: Callab
     torch.distributed.destroy_process_group()
 
 
-_LEADS = f"""
-import time
-from engine.launch import launch
-from engine.options import Options
-options = Options(threads=1, memory=2**20, sequences=4, tensor_parallel=2)
-core = launch({MODEL!r}, options, monotonic=time.monotonic)
-print(core.decoder._followers[0].pid, flush=True)
-time.sleep(600)
-"""
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only there a parent's end is told")
-def test_a_rank_that_hangs_ends_with_the_first() -> None:
+async def test_a_rank_that_hangs_ends_with_the_first(tmp_path: Path) -> None:
     """Stopped, or in a sum that never ends, it heard of no closed connection and kept its share of the memory, which
     the engine that was started again had to do without.
     """
-    with subprocess.Popen([sys.executable, "-c", _LEADS], stdout=subprocess.PIPE) as first:
-        assert first.stdout is not None
-        follower = int(first.stdout.readline())
-        os.kill(follower, signal.SIGSTOP)
-        first.kill()
-    end = time.monotonic() + 60
-    while _state(follower) not in ("", "Z"):  # who adopted it may not have looked yet
-        assert time.monotonic() < end, "it is still there"
-        time.sleep(0.01)
+    first = fork_process(MODEL, tmp_path / "e.sock", "--tensor-parallel", "2", "--memory-mib", "1")
+    client = EngineClient(MODEL, tmp_path / "e.sock")
+    await client.start()
+    await until_ready(client)
+    follower = _child_of(first.pid)
+    os.kill(follower, signal.SIGSTOP)
+    first.kill()
+    await until(lambda: _state(follower) in ("", "Z"), "its end")  # who adopted it may not have looked yet
+    await client.stop()
+
+
+def _child_of(pid: int) -> int:
+    """The only one."""
+    [child] = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return child
 
 
 def _state(pid: int) -> str:

@@ -22,7 +22,7 @@ from engine.api import Delta, EngineFailed, EngineUsage, GenerateRequest, Invali
 from engine.client import EngineClient
 from engine.frames import Counted, Failed, FrameBuffer, Hello, Step, Submit, pack, read_for_client
 from engine.process import listen, tell_why
-from engine.testing import process_command, start_process, until, until_ready
+from engine.testing import fork_process, process_command, until, until_ready
 
 MODEL = "tiny-random:qwen3"
 
@@ -30,10 +30,10 @@ MODEL = "tiny-random:qwen3"
 @contextmanager
 def process(path: Path, *options: str) -> Generator[Path]:
     """Ends well, whatever was asked of it meanwhile."""
-    started = subprocess.Popen(process_command(MODEL, path, *options))
+    started = fork_process(MODEL, path, *options)
     yield path
     started.terminate()
-    assert started.wait(60) == 0
+    assert started.ended() == 0
 
 
 @asynccontextmanager
@@ -123,7 +123,7 @@ async def test_a_process_that_does_not_listen_yet_is_no_error(tmp_path: Path, le
 async def test_sigkill_mid_stream_then_reconnect(tmp_path: Path) -> None:
     """A dying process must fail its requests at once, not hang them, and the next process must be used unasked."""
     path = tmp_path / "engine.sock"
-    first = await start_process(MODEL, path)
+    first = fork_process(MODEL, path)
     client = EngineClient(MODEL, path)
     await client.start()
     await until_ready(client)
@@ -136,7 +136,7 @@ async def test_sigkill_mid_stream_then_reconnect(tmp_path: Path) -> None:
     await until(lambda: not client.stats().ready, "a client that noticed")
     with pytest.raises(EngineFailed):
         await everything(client, ask("between"))
-    second = await start_process(MODEL, path)
+    second = fork_process(MODEL, path)
     await until_ready(client)
     assert client.stats().restarts == 1
     assert (await everything(client, ask("again")))[-1].finish_reason == "length"
@@ -149,7 +149,7 @@ async def test_sigkill_mid_stream_then_reconnect(tmp_path: Path) -> None:
 async def test_sigterm_ends_requests_with_their_usage(tmp_path: Path) -> None:
     """An orderly end must not lose what running requests have cost."""
     path = tmp_path / "engine.sock"
-    process = await start_process(MODEL, path)
+    process = fork_process(MODEL, path)
     client = EngineClient(MODEL, path)
     await client.start()
     await until_ready(client)

@@ -22,7 +22,7 @@ from engine.meter import Meter, Objective
 from engine.options import Options
 from engine.process import Server, listen
 from engine.resident import Resident
-from engine.testing import start_process, until, until_ready, write_checkpoint
+from engine.testing import fork_process, until, until_ready, write_checkpoint
 
 MODEL = "tiny-random:qwen3"
 INFO = ModelInfo(
@@ -88,7 +88,7 @@ def test_merging_keeps_every_token_and_the_end() -> None:
 async def test_a_hung_process_is_killed_and_its_requests_fail(tmp_path: Path) -> None:
     """A process that exists but turns no step is the worst kind of dead: nobody restarts it."""
     path = tmp_path / "e.sock"
-    process = await start_process(MODEL, path)
+    process = fork_process(MODEL, path)
     client = EngineClient(MODEL, path, stall_s=0.2)
     await client.start()
     await until_ready(client)
@@ -107,7 +107,7 @@ async def test_a_hung_process_is_killed_and_its_requests_fail(tmp_path: Path) ->
 async def test_sleeps_when_idle_and_wakes_with_the_same_answer(tmp_path: Path) -> None:
     """Memory of a model nobody uses is worth something to others; the one who wakes it must not notice but the time."""
     path = tmp_path / "e.sock"
-    process = await start_process(MODEL, path, "--sleep-after", "0.7", "--sleep-level", "2")
+    process = fork_process(MODEL, path, "--sleep-after", "0.7", "--sleep-level", "2")
     client = EngineClient(MODEL, path, stall_s=0.05)
     await client.start()
     await until_ready(client)
@@ -219,7 +219,7 @@ def test_meter_counts_gaps_ends_and_the_objective() -> None:
 async def test_a_pause_of_the_reader_is_not_taken_for_a_hung_engine(tmp_path: Path) -> None:
     """A worker that was itself held up finds old heartbeats: it must read before it shoots."""
     path = tmp_path / "e.sock"
-    process = await start_process(MODEL, path)
+    process = fork_process(MODEL, path)
     client = EngineClient(MODEL, path, stall_s=0.5)
     await client.start()
     await until_ready(client)

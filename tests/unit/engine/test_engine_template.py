@@ -10,6 +10,7 @@ from engine.api import InvalidRequest, Tools
 from engine.locate import ModelNotFound, locate
 from engine.template import CHATML, ChatTemplate, Message, load_template, plain
 from engine.testing import write_checkpoint
+from tests.proofs import wanted
 
 
 def growing(first: str, next: str, turns: int = 60) -> str:
@@ -146,8 +147,15 @@ def test_no_way_out_of_the_sandbox(source: str) -> None:
         "{{ [1] | batch(999999999, 0) | list }}",
     ],
 )
-def test_time_and_size_are_bounded(source: str) -> None:
-    """A template must not be able to hold the event loop or the memory."""
+@pytest.mark.reduced
+def test_time_and_size_are_bounded(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template must not be able to hold the event loop or the memory.
+
+    In an ordinary run with a tenth of what is allowed: whatever stops it at all stops it sooner then.
+    """
+    if not wanted():
+        for bound in ("MAX_TURNS", "MAX_MADE"):
+            monkeypatch.setattr(sandbox, bound, getattr(sandbox, bound) // 10)
     with pytest.raises(InvalidRequest):
         render(source, [{"role": "user", "content": "x" * 1000}])
 

@@ -1,15 +1,20 @@
 """The shipped demo checkpoint: it is ordinary and small, its card is true, and it answers and refuses as it says."""
 
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 from msgspec import json
 
+from engine.demo.batches import Encoder
 from engine.demo.card import WEIGHTS, Card, data_counts, data_digest, sha256
 from engine.demo.corpus import load_material
-from engine.demo.evaluate import DEVELOPMENT, TEST, evaluate, expected_answers, read_test
+from engine.demo.evaluate import DEVELOPMENT, TEST, evaluate, expected_answers, read_test, suites
 from engine.demo.facts import FOLDER, REFUSAL, load_tails
+from engine.demo.scoring import verdicts
+from engine.demo.train import answers_of, load
+from tests.proofs import wanted
 
 CARD = json.decode((FOLDER / "card.json").read_bytes(), type=Card)
 WANTED = {"unseen_frames": 0.97, "free_wordings": 0.85, "refusals": 0.95}
@@ -102,14 +107,26 @@ def test_the_card_meets_what_was_wanted(name: str):
     assert CARD.scores[name].share >= WANTED[name]
 
 
+@pytest.mark.reduced
 def test_the_card_tells_the_measured_scores():
-    """The card's numbers come from these weights: measuring again agrees within a point (CPUs round)."""
-    measured = evaluate(FOLDER, only=("free_wordings", "refusals"))
-    assert len(measured) == 2
-    for name in measured:
-        score = CARD.scores[name]
-        assert measured[name].asked == score.asked
-        assert abs(measured[name].share - score.share) <= 0.01, name
+    """The card's numbers come from these weights: measuring again agrees within a point (CPUs round).
+
+    An ordinary run asks every third question, whose share is off by two points more.
+    """
+    names = ("free_wordings", "refusals")
+    if wanted():
+        measured = evaluate(FOLDER, only=names)
+        asked = {name: score.asked for name, score in measured.items()}
+        shares = {name: score.share for name, score in measured.items()}
+    else:
+        model, tokenizer = load(FOLDER)
+        encoder = Encoder(tokenizer, answers_of(load_material()))
+        questions = {name: found for name, found in suites().items() if name in names}
+        asked = {name: len(found) for name, found in questions.items()}
+        shares = {name: fmean(verdicts(model, encoder, found[2::3])) for name, found in questions.items()}
+    assert asked == {name: CARD.scores[name].asked for name in names}
+    for name, share in shares.items():
+        assert abs(share - CARD.scores[name].share) <= (0.01 if wanted() else 0.03), name
 
 
 @pytest.mark.parametrize(

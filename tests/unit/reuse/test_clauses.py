@@ -9,6 +9,7 @@ from cache.training.reading import Group
 from policies.reuse.clauses import clauses, parts_exchanged
 from policies.reuse.facts import analyse
 from policies.reuse.guards import order
+from tests.proofs import wanted
 
 GROUPS = Path(__file__).parents[3] / "cache" / "training" / "data" / "groups" / "roles.jsonl"
 
@@ -79,16 +80,21 @@ def test_a_clause_names_who_is_asked_for() -> None:
     assert clause.patients == {"?"}
 
 
+@pytest.mark.reduced
 def test_of_four_writers_role_swaps_many_are_refused_and_few_paraphrases() -> None:
     """440 groups about who does what to whom: 16.6 % of near misses were stopped when this was written, 13.6 % before
-    clauses were read, and 3.2 % of paraphrases instead of 4.9; what is left is for the reader."""
+    clauses were read, and 3.2 % of paraphrases instead of 4.9; what is left is for the reader.
+
+    An ordinary run reads every fourth group.
+    """
+    every = 1 if wanted() else 4
     stopped = misses = lost = same = 0
-    for line in GROUPS.read_bytes().splitlines():
+    for line in GROUPS.read_bytes().splitlines()[::every]:
         alike, unlike = msgspec.json.decode(line, type=Group).pairs()
         lost += sum(order(analyse(a), analyse(b)) for a, b in alike)
         stopped += sum(order(analyse(a), analyse(b)) for a, b in unlike)
         same, misses = same + len(alike), misses + len(unlike)
-    assert misses > 10_000
-    assert same > 4_000
+    assert misses > 10_000 // every
+    assert same > 4_000 // every
     assert stopped >= 0.16 * misses
     assert lost <= 0.035 * same
