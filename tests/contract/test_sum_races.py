@@ -266,3 +266,27 @@ async def test_what_joins_a_day_is_named_before_anybody_waits_for_it(
     await making
     assert locked
     assert await sum_proof.differences(last_day_left) == []
+
+
+@pytest.mark.parametrize("begun", [0, 9])
+async def test_hours_are_added_up_again_when_something_is_counted_in_them_meanwhile(
+    last_day_left: Database, monkeypatch: pytest.MonkeyPatch, begun: int
+) -> None:
+    """What a worker counts after the rows were read would be in the hours and never in their owners' sums."""
+    await sums.make_days(last_day_left, LAST * DAY + begun * 3_600)
+    first = (LAST * 24 + begun) * 3_600.0
+    late = [("late", first + 5.0, *row[2:]) for row in TRAFFIC if row[1] >= first][:1]
+    really, read = sums.added_up, 0
+
+    async def and_then_late(database: Database, span: range) -> Any:
+        nonlocal read, late
+        found, read = await really(database, span), read + 1
+        if late:
+            await database.transact(RequestRows(database.dialect).add, late)
+            late = []
+        return found
+
+    monkeypatch.setattr(sums, "added_up", and_then_late)
+    await sums.make_days(last_day_left, first + 3_600)
+    assert read == 2
+    assert await sum_proof.differences(last_day_left) == []
