@@ -9,7 +9,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policies.money import Price
-from policies.routing import IMAGES, TOOLS, Asked, Place, brought_forward, home_of, known, rank, strategy
+from policies.routing import (
+    CREDENTIAL_REFUSED,
+    IMAGES,
+    TOOLS,
+    Asked,
+    Place,
+    brought_forward,
+    home_of,
+    known,
+    rank,
+    strategy,
+)
 from policies.routing.affinity import Load
 from policies.routing.affinity import cost as affine
 from policies.routing.agreement import majority, mean_logprob, said
@@ -184,6 +195,17 @@ def test_the_mean_is_over_the_tokens_that_tell_it() -> None:
     assert mean_logprob(body) == -0.75
     assert mean_logprob({"choices": [{"logprobs": None}]}) is None
     assert mean_logprob({}) is None
+
+
+def test_where_nobody_can_answer_those_that_somebody_has_to_mend_are_asked() -> None:
+    """Their refusal says what is to be done; a place in both lists would be asked and told as shut."""
+    refused = Place(name="p/m", number=0, shut_until=20.0, shut=CREDENTIAL_REFUSED)
+    asked = Asked(prompt=10, output=1, now=10.0)
+    alone = rank(strategy("ordered"), asked, [refused, *SHUT[1:]])
+    assert (alone.order, [place for place, _ in alone.left_out]) == ([refused], SHUT[1:])
+    well = Place(name="r/m", number=2)
+    beside = rank(strategy("ordered"), asked, [refused, *SHUT[1:], well])
+    assert (beside.order, [place for place, _ in beside.left_out]) == ([well], [refused, *SHUT[1:]])
 
 
 def test_ordered_keeps_the_order_and_cheapest_sorts() -> None:
