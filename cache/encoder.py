@@ -15,8 +15,9 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -66,11 +67,8 @@ class _SentenceTransformers:
     """Any sentence-transformers folder; takes seconds to import, so only when needed."""
 
     def __init__(self, folder: Path, precision: torch.dtype) -> None:
-        from sentence_transformers import SentenceTransformer
-
-        self._model = SentenceTransformer(
-            str(folder), device="cpu", local_files_only=True, model_kwargs={"dtype": precision}
-        ).eval()
+        of: Any = import_module("sentence_transformers").SentenceTransformer
+        self._model = of(str(folder), device="cpu", local_files_only=True, model_kwargs={"dtype": precision}).eval()
         self._tokenizer = self._model.tokenizer.backend_tokenizer
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

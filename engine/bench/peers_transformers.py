@@ -5,6 +5,7 @@ Knows: transformers. Does not know: workloads, measuring.
 
 import asyncio
 import logging
+from importlib import import_module
 from typing import Any
 
 from engine.bench.peers import Setting
@@ -38,8 +39,8 @@ def load(setting: Setting, attention: str = "sdpa") -> Any:
     """The model in float32 with `setting.threads` torch threads. Raises ImportError for other weights."""
     setting.plain()
     import torch
-    import transformers
 
+    transformers: Any = import_module("transformers")
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.set_num_threads(setting.threads)
     made = transformers.AutoModelForCausalLM.from_pretrained(
@@ -50,8 +51,7 @@ def load(setting: Setting, attention: str = "sdpa") -> Any:
 
 def settings(outputs: int) -> Any:
     """Greedy, exactly `outputs` tokens."""
-    import transformers
-
+    transformers: Any = import_module("transformers")
     return transformers.GenerationConfig(
         max_new_tokens=outputs, min_new_tokens=outputs, do_sample=False, eos_token_id=-1, pad_token_id=PAD
     )

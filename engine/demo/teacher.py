@@ -6,6 +6,7 @@ Knows: the encoder's folder inside its wheel, and its word list. Does not know: 
 import hashlib
 import re
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -26,9 +27,9 @@ class Teacher:
         folder = _folder()
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.enable_padding()
-        from transformers import BertModel  # takes seconds, and who only wants the word list does not need it
-
-        self._encoder: Any = BertModel.from_pretrained(folder, dtype=torch.bfloat16, local_files_only=True).eval()
+        # It takes seconds, and who only wants the word list does not need it.
+        of: Any = import_module("transformers").BertModel
+        self._encoder: Any = of.from_pretrained(folder, dtype=torch.bfloat16, local_files_only=True).eval()
 
     @torch.inference_mode()
     def vectors(self, texts: Sequence[str]) -> torch.Tensor:

@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import islice
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from msgspec import Struct, json
@@ -29,8 +30,10 @@ from engine.demo.scoring import verdicts
 from engine.demo.teacher import english_words
 from engine.demo.vocabulary import END, PAD, TEMPLATE, letter_sharing, token_id, train_tokenizer
 
-if TYPE_CHECKING:  # takes seconds, and who reads a recipe or the facts needs no model
-    from transformers import Qwen3Config
+
+def _transformers() -> Any:
+    """It takes seconds, and who reads a recipe or the facts needs no model; a type checker reads it for a minute."""
+    return import_module("transformers")
 
 
 class Stage(Struct, frozen=True):
@@ -87,10 +90,8 @@ class Network(torch.nn.Module):
     vectors: torch.Tensor
 
     def __init__(self, recipe: Recipe, tokenizer: Tokenizer, start: Path | None, told: Lessons) -> None:
-        from transformers import Qwen3ForCausalLM
-
         super().__init__()
-        self.model: Any = load(start)[0] if start else Qwen3ForCausalLM(_config(recipe, tokenizer))
+        self.model: Any = load(start)[0] if start else _transformers().Qwen3ForCausalLM(_config(recipe, tokenizer))
         self.model.set_attn_implementation("eager")  # short rows on one core: a quarter less CPU than sdpa
         self.shared = torch.nn.Parameter(torch.randn(recipe.buckets, recipe.hidden) * (0.0 if start else 0.02))
         self.register_buffer("letters", letter_sharing(tokenizer, recipe.buckets))
@@ -268,8 +269,6 @@ def answers_of(material: Material) -> list[str]:
 
 def save(model: Any, tokenizer: Tokenizer, folder: Path, context: int) -> None:
     """Writes what Hugging Face programs expect: bf16 weights, tokenizer, chat template, generation defaults."""
-    from transformers import GenerationConfig
-
     folder.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -283,21 +282,18 @@ def save(model: Any, tokenizer: Tokenizer, folder: Path, context: int) -> None:
     }
     (folder / "tokenizer_config.json").write_bytes(json.format(json.encode(told), indent=2) + b"\n")
     end, filler = token_id(tokenizer, END), token_id(tokenizer, PAD)
-    GenerationConfig(eos_token_id=end, pad_token_id=filler, do_sample=False, max_new_tokens=128).save_pretrained(folder)
+    generation = {"eos_token_id": end, "pad_token_id": filler, "do_sample": False, "max_new_tokens": 128}
+    _transformers().GenerationConfig(**generation).save_pretrained(folder)
 
 
 def load(folder: Path) -> tuple[Any, Tokenizer]:
     """The checkpoint back, in float32 and eval mode."""
-    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
-
-    model = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return model.eval(), PreTrainedTokenizerFast.from_pretrained(folder).backend_tokenizer
+    model = _transformers().Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model.eval(), _transformers().PreTrainedTokenizerFast.from_pretrained(folder).backend_tokenizer
 
 
-def _config(recipe: Recipe, tokenizer: Tokenizer) -> "Qwen3Config":
-    from transformers import Qwen3Config
-
-    return Qwen3Config(
+def _config(recipe: Recipe, tokenizer: Tokenizer) -> Any:
+    return _transformers().Qwen3Config(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=recipe.hidden,
         intermediate_size=recipe.feed_forward,

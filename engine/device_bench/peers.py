@@ -7,6 +7,7 @@ know: our engine. A peer that does not run is reported as such; it is never repl
 import statistics
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,7 @@ MINI_SGLANG = Path(".peers/mini-sglang/python")
 
 
 def _model(scale: Scale, model: str) -> Any:
-    import transformers
-
+    transformers: Any = import_module("transformers")
     config = transformers.AutoConfig.for_model(**scale.config(model))
     with torch.device(scale.device):
         made = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
@@ -78,8 +78,7 @@ def _rate(made: Any, ids: torch.Tensor, count: int, options: dict[str, Any]) -> 
 
 def transformers_batching(scale: Scale, rows: Rows, model: str) -> None:
     """Continuous batching on a quarter of the nano mix (all of it would take minutes)."""
-    import transformers
-
+    transformers: Any = import_module("transformers")
     ceilings, made = measured(scale.device), _model(scale, model)
     prompts, _ = nano_sizes(scale)
     share = scale.count(64, 4)

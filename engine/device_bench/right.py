@@ -4,6 +4,7 @@ Knows: references. Does not know: speed.
 """
 
 import random
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -73,8 +74,7 @@ class _AllRows(Work):
 
 def against_transformers(scale: Scale, rows: Rows, model: str) -> None:
     """The same random weights in both, bfloat16, and transformers once more in float32 as the judge of both."""
-    import transformers
-
+    transformers: Any = import_module("transformers")
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(**scale.config(model))
     with torch.device(scale.device):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from importlib import import_module
 from itertools import count
 from typing import Any
 
@@ -35,11 +36,9 @@ class _Continuous:
 
 @asynccontextmanager
 async def start(setting: Setting) -> AsyncGenerator[_Continuous, None]:
-    from transformers import ContinuousBatchingConfig
-
     workload = setting.workload
     tokens = sum(map(len, workload.prompts)) + sum(workload.outputs) + len(workload.first)
-    batching = ContinuousBatchingConfig(
+    batching = import_module("transformers").ContinuousBatchingConfig(
         page_size=_PAGE,
         num_blocks=tokens // _PAGE + 4 * len(workload.prompts) + 64,
         max_batch_tokens=_STEP_TOKENS,

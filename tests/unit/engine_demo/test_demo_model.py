@@ -1,5 +1,6 @@
 """The shipped demo checkpoint: it is ordinary and small, its card is true, and it answers and refuses as it says."""
 
+from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -31,20 +32,21 @@ TRICKY_TEXTS = [
 ]
 
 
+def _transformers() -> Any:
+    """It takes seconds to import, and a type checker the third part of its time to read."""
+    return import_module("transformers")
+
+
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     """The tokenizer as any Hugging Face program loads it."""
-    from transformers import AutoTokenizer  # it takes seconds to import
-
-    return AutoTokenizer.from_pretrained(FOLDER)
+    return _transformers().AutoTokenizer.from_pretrained(FOLDER)
 
 
 @pytest.fixture(scope="module")
 def model() -> Any:
     """The weights as any Hugging Face program loads them, in float32."""
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(FOLDER, dtype="float32").eval()
+    return _transformers().AutoModelForCausalLM.from_pretrained(FOLDER, dtype="float32").eval()
 
 
 def reply(model: Any, tokenizer: Any, question: str, *before: dict[str, str]) -> str:
