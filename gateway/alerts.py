@@ -13,6 +13,7 @@ day at most: then an alert is given up, and shown as such.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,9 +24,10 @@ from sqlalchemy import select, update
 from gateway.alert_channels import LONGEST, Channel, NotSent
 from gateway.alert_notices import BudgetReached, HitsWrong, Notice, SpendingOutOfLine
 from gateway.db.models import AlertDelivery, CacheDelivery, SpendingDelivery
-from gateway.db.session import UNREACHABLE, Database
+from gateway.db.session import Database
 from gateway.ledger.shipper import set_within
 from gateway.outage import Outage
+from gateway.turns import take_turns
 
 log = structlog.get_logger("nearhit.alerts")
 
@@ -68,12 +70,7 @@ class Courier:
 
     async def _serve(self, channel: str) -> None:
         away = Outage(log, "alerts wait for the database", "alerts go on")
-        while not await set_within(self._stopping, _TURN_SECONDS):
-            try:
-                await self._turn_of(channel)
-                away.over()
-            except UNREACHABLE as error:
-                away.goes_on(error, channel=channel)
+        await take_turns(partial(self._turn_of, channel), self._stopping, _TURN_SECONDS, away, channel=channel)
 
     def stop(self) -> None:
         self._stopping.set()

@@ -17,12 +17,12 @@ import structlog
 from gateway.alert_notices import Moved, PartOutOfLine, SpendingOutOfLine
 from gateway.db.models import SpendingDelivery
 from gateway.db.queries import Queries
-from gateway.db.session import UNREACHABLE, Database
+from gateway.db.session import Database
 from gateway.ledger.balances import insert_once
-from gateway.ledger.shipper import set_within
 from gateway.outage import Outage
 from gateway.routes.anomalies_view import DAYS, Found, FoundPart, Judged, anomalies
 from gateway.routes.spend_view import read_view
+from gateway.turns import take_turns
 
 log = structlog.get_logger("nearhit.alerts")
 
@@ -46,12 +46,8 @@ class AnomalyAlerts:
     async def run(self) -> None:
         """Until `stop`."""
         away = Outage(log, "alerts of dear days wait for the database", "alerts of dear days go on")
-        while self._channels and not await set_within(self._stopping, _TURN_SECONDS):
-            try:
-                await self.turn()
-                away.over()
-            except UNREACHABLE as error:
-                away.goes_on(error)
+        if self._channels:
+            await take_turns(self.turn, self._stopping, _TURN_SECONDS, away)
 
     def stop(self) -> None:
         self._stopping.set()

@@ -17,10 +17,10 @@ from sqlalchemy import insert, select, update
 from cache.types import Group
 from cache.verify import Alert
 from gateway.db.models import CacheAlert, CacheDelivery
-from gateway.db.session import UNREACHABLE, Database
+from gateway.db.session import Database
 from gateway.ledger.balances import insert_once
-from gateway.ledger.shipper import set_within
 from gateway.outage import Outage
+from gateway.turns import take_turns
 
 log = structlog.get_logger("nearhit.alerts")
 
@@ -55,12 +55,8 @@ class CacheAlerts:
     async def run(self) -> None:
         """Until `stop`."""
         away = Outage(log, "alerts of the cache wait for the database", "alerts of the cache go on")
-        while self._channels and not await set_within(self._stopping, _TURN_SECONDS):
-            try:
-                await self.turn()
-                away.over()
-            except UNREACHABLE as error:
-                away.goes_on(error)
+        if self._channels:
+            await take_turns(self.turn, self._stopping, _TURN_SECONDS, away)
 
     def stop(self) -> None:
         self._stopping.set()

@@ -26,9 +26,9 @@ from gateway.exports.focus_file import Wanted, write_focus
 from gateway.exports.plain import COLUMNS, entries_between, entries_of_month
 from gateway.exports.sinks import sink
 from gateway.ledger.balances import insert_once
-from gateway.ledger.shipper import set_within
 from gateway.ledger.statement import statement
 from gateway.outage import Outage
+from gateway.turns import take_turns
 from policies.periods import day_span, month_around, next_due
 
 if TYPE_CHECKING:  # settings bring pydantic, which nothing here needs at run time
@@ -79,12 +79,8 @@ class Scheduler:
     async def run(self) -> None:
         """Until `stop`; never stopped in the middle of a file."""
         away = Outage(log, "exports wait for the database", "exports go on")
-        while self._jobs and not await set_within(self._stopping, _TURN_SECONDS):
-            try:
-                await self.turn()
-                away.over()
-            except UNREACHABLE as error:
-                away.goes_on(error)
+        if self._jobs:
+            await take_turns(self.turn, self._stopping, _TURN_SECONDS, away)
 
     def stop(self) -> None:
         self._stopping.set()
