@@ -16,13 +16,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import msgspec
 import structlog
-from msgspec.structs import replace
 from sqlalchemy import select, update
 
 from gateway.alert_channels import LONGEST, Channel, NotSent
-from gateway.alert_notices import BudgetReached, HitsWrong, Notice, SpendingOutOfLine
+from gateway.alert_notices import Notice
+from gateway.alert_rows import dear, reached, wrong
 from gateway.db.models import AlertDelivery, CacheDelivery, SpendingDelivery
 from gateway.db.session import Database
 from gateway.ledger.shipper import set_within
@@ -86,9 +85,9 @@ class Courier:
     async def _turn_of(self, channel: str) -> int:
         for queue, of, name in [key for key in self._unnoted if key[1] == channel]:
             await self._note(queue, of, name, self._unnoted[queue, of, name])
-        sent = await self._send(channel, AlertDelivery, _reached)
-        sent += await self._send(channel, CacheDelivery, _wrong)
-        return sent + await self._send(channel, SpendingDelivery, _dear)
+        sent = await self._send(channel, AlertDelivery, reached)
+        sent += await self._send(channel, CacheDelivery, wrong)
+        return sent + await self._send(channel, SpendingDelivery, dear)
 
     async def _send(self, channel: str, queue: _Queue, notice_of: Callable[[Any], Notice]) -> int:
         wanted = (
@@ -144,34 +143,3 @@ class Courier:
         async with self._database.begin() as connection:
             await connection.execute(update(queue).where(queue.id == name).values(values))
         del self._unnoted[queue, channel, name]
-
-
-def _reached(row: Any) -> BudgetReached:
-    return BudgetReached(
-        id=row.id,
-        window_id=row.window_id,
-        threshold=row.threshold,
-        limit_nano=row.limit_nano,
-        spent_nano=row.spent_nano,
-        mode=row.mode,
-        created=row.created,
-    )
-
-
-def _wrong(row: Any) -> HitsWrong:
-    return HitsWrong(
-        id=row.id,
-        team=row.team,
-        project=row.project,
-        model=row.model,
-        over=row.over,
-        rate=row.rate,
-        low=row.low,
-        high=row.high,
-        allowed=row.allowed,
-        created=row.created,
-    )
-
-
-def _dear(row: Any) -> SpendingOutOfLine:
-    return replace(msgspec.json.decode(row.told, type=SpendingOutOfLine), id=row.id)

@@ -1,8 +1,9 @@
-"""`/api/v1/alerts`: which thresholds were reached, and whether anybody has been told.
+"""`/api/v1/alerts`: which thresholds were reached, what else was to be told, and whether anybody has been.
 
 Knows: JSON out, who may see which. Does not know: how an alert is sent (`gateway.alerts`).
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from litestar import get
@@ -10,8 +11,11 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 from sqlalchemy import select
 
+from gateway.alert_notices import Notice
+from gateway.alert_rows import dear, wrong
+from gateway.auth import ORG_WIDE
 from gateway.call import Principal
-from gateway.db.models import AlertDelivery, BudgetAlert
+from gateway.db.models import AlertDelivery, BudgetAlert, CacheDelivery, SpendingDelivery
 from gateway.routes import shapes
 from gateway.routes.access import CallerDep, control_router
 from gateway.routes.budgets import reachable
@@ -23,19 +27,21 @@ _MOST = 200
 _MOST_PAGES = 50  # of so many, looked through for those of one team
 
 
-class DeliveryView(Struct, kw_only=True):
-    """One channel. `state`: delivered, waiting (tried `attempts` times, again at `next`), given-up.
-
-    `limit_usd`: the limit that was reached; one that was raised since may have been reached again.
-    """
+class SentView(Struct, kw_only=True):
+    """One channel. `state`: delivered, waiting (tried `attempts` times, again at `next`), given-up."""
 
     channel: str
-    limit_usd: str
     state: str
     attempts: int
     delivered: str | None
     next: str | None
     error: str | None
+
+
+class DeliveryView(SentView, kw_only=True):
+    """`limit_usd`: the limit that was reached; one that was raised since may have been reached again."""
+
+    limit_usd: str
 
 
 class AlertView(Struct, kw_only=True):
@@ -50,10 +56,23 @@ class AlertView(Struct, kw_only=True):
     deliveries: list[DeliveryView]
 
 
+class NoticeView(Struct, kw_only=True):
+    """Of a cache whose hits are wrong too often or no longer, or of a dear day.
+
+    `type` and `data`: as the webhook has them. There are none where no channel was configured at that time.
+    """
+
+    at: str | None
+    type: str
+    data: dict[str, Any]
+    deliveries: list[SentView]
+
+
 class AlertList(Struct):
-    """Newest first, at most 200."""
+    """Newest first, at most 200 of each: budgets in `data`, what else was told in `notices`."""
 
     data: list[AlertView]
+    notices: list[NoticeView]
 
 
 async def reached(services: Services, principal: Principal) -> list[AlertView]:
@@ -101,21 +120,55 @@ async def _within_reach(services: Services, principal: Principal) -> list[Any]:
 
 @get("/", opt={"role": "viewer"}, summary="List alerts")
 async def list_alerts(caller: CallerDep) -> AlertList:
-    """The thresholds that budgets have reached lately, with their deliveries."""
-    return AlertList(await reached(caller.services, caller.principal))
+    """The thresholds that budgets have reached lately, what the cache and dear days gave to tell, and who was told."""
+    reached_lately = await reached(caller.services, caller.principal)
+    return AlertList(reached_lately, await noticed(caller.services, caller.principal))
+
+
+async def noticed(services: Services, principal: Principal) -> list[NoticeView]:
+    """What was told of the caller's caches, and of everybody's spending to who may see that; newest first."""
+    caches = select(CacheDelivery).order_by(CacheDelivery.created.desc(), CacheDelivery.id)
+    days = select(SpendingDelivery).order_by(SpendingDelivery.created.desc(), SpendingDelivery.id)
+    everything = principal.team == ORG_WIDE
+    if not everything:
+        caches = caches.where(CacheDelivery.team == principal.team)
+    async with services.database.read() as connection:
+        told: list[tuple[Any, Callable[[Any], Notice]]] = [
+            (row, wrong) for row in (await connection.execute(caches.limit(_MOST))).all()
+        ]
+        if everything:
+            told += [(row, dear) for row in (await connection.execute(days.limit(_MOST))).all()]
+    return _together(told)
+
+
+def _together(told: Sequence[tuple[Any, Callable[[Any], Notice]]]) -> list[NoticeView]:
+    """One of each notice, with all channels it went to: they have its id in theirs (`id|channel`)."""
+    found: dict[str, NoticeView] = {}
+    for row, notice_of in told:
+        name = row.id.rpartition("|")[0]
+        if name not in found:
+            notice = notice_of(row)
+            found[name] = NoticeView(
+                at=shapes.moment(notice.created), type=notice.kind(), data=notice.data(), deliveries=[]
+            )
+        found[name].deliveries.append(SentView(**_sent(row)))
+    newest = sorted(found.values(), key=lambda view: view.at or "", reverse=True)
+    return newest[:_MOST]
 
 
 def _delivery(row: Any) -> DeliveryView:
-    state = "delivered" if row.delivered is not None else "given-up" if row.due is None else "waiting"
-    return DeliveryView(
-        channel=row.channel,
-        limit_usd=usd(row.limit_nano),
-        state=state,
-        attempts=row.attempts,
-        delivered=shapes.moment(row.delivered),
-        next=shapes.moment(row.due),
-        error=row.error,
-    )
+    return DeliveryView(limit_usd=usd(row.limit_nano), **_sent(row))
+
+
+def _sent(row: Any) -> dict[str, Any]:
+    return {
+        "channel": row.channel,
+        "state": "delivered" if row.delivered is not None else "given-up" if row.due is None else "waiting",
+        "attempts": row.attempts,
+        "delivered": shapes.moment(row.delivered),
+        "next": shapes.moment(row.due),
+        "error": row.error,
+    }
 
 
 def route_handlers() -> list[ControllerRouterHandler]:
