@@ -107,10 +107,13 @@ class Bert:
         """`(len(rows), dimension)` float32, normalised. Rows hold at most `window` ids."""
         return normalize(mean(*self.hidden(rows)), dim=1).numpy()
 
-    def hidden(self, rows: Sequence[list[int]], first: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
+    def hidden(
+        self, rows: Sequence[list[int]], first: Sequence[int] | None = None, added: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The last layer's states `(len(rows), width, dimension)`, and which of them are of a token and no padding.
 
         `first`: how many ids of each row are its first text's; what follows is a second text, of token type 1.
+        `added`: what else each token carries, of the states' shape.
         """
         width = max(len(row) for row in rows)
         ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
@@ -120,7 +123,7 @@ class Bert:
         if first is not None:
             second = torch.arange(width)[None, :] >= torch.tensor(first)[:, None]
             x = x + second[:, :, None].to(x.dtype) * (self._types[1] - self._types[0])
-        x = self._normed(x, self._norm)
+        x = self._normed(x if added is None else x + added.to(x.dtype), self._norm)
         for layer in self._layers:
             x = self._normed(x + self._attend(x, layer, mask), layer.norm_attention)
             x = self._normed(x + linear(gelu(linear(x, *layer.up)), *layer.down), layer.norm)

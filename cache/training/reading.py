@@ -3,7 +3,8 @@
 Learns from groups of the project's own writing (`data/groups/*.jsonl`): a wording, three or four others for which the
 same answer is right, four near misses; and from pairs of its own (`--pairs`: a, b, label, tag by tabs). What is learned
 are low-rank changes of every layer, its biases and norms, and a small head, by cross-entropy. One to two hours on two
-cores. The same seed gives the same file but for what threads round otherwise.
+cores. The same seed gives the same file but for what threads round otherwise. What ships is the mean of two readers
+(`cache.training.reading_mean`).
 Knows the data and the recipe. Does not know what a reading is used for.
 """
 
@@ -51,7 +52,8 @@ class Group(Struct, frozen=True):
 class Pass(Struct, frozen=True, kw_only=True):
     """Once through the recipe: `files` of groups (empty: all), so many `alike` and `unlike` pairs of each per epoch,
     near ones oftener where `chosen`; `left`: of those that rules leave to the reader (`cache.training.reading_left`).
-    `smooth`: how far labels are taken from certain."""
+    `smooth`: how far labels are taken from certain; `weighed`: how much more a near miss counts, the more it is taken
+    for the same. A file named twice is gone through twice."""
 
     files: tuple[str, ...] = ()
     epochs: int
@@ -61,6 +63,7 @@ class Pass(Struct, frozen=True, kw_only=True):
     chosen: bool = False
     left: bool = False
     smooth: float = 0.0
+    weighed: float = 0.0
     drop: float = 0.1
     decay: float = 0.01
 
@@ -72,6 +75,9 @@ _SECOND = (*_FIRST, "w3", "w4", "w8", "w9", "w10", "w12")
 _THIRD = (*_SECOND, "w11", "w13", "w14", "w15")
 _FOURTH = (*_THIRD, "w19", "w20", "w21", "w22", "w23", "w24")
 _FIFTH = (*_FOURTH, "roles")
+_SIXTH = (*_FIFTH, "w26", "w27", "w28", "w29", "w30")
+_EXCHANGED = ("w34", "w35", "w36", "w37")
+_SEVENTH = (*_SIXTH, "roles", "roles", *_EXCHANGED, *_EXCHANGED)
 # Each goes on from the one before, when more had been written.
 RECIPE = (
     Pass(files=_FIRST, epochs=3, rate=1e-3, alike=5, unlike=7),
@@ -79,17 +85,21 @@ RECIPE = (
     Pass(files=_THIRD, epochs=1, rate=6e-4, alike=5, unlike=8, chosen=True, smooth=0.02),
     Pass(files=_FOURTH, epochs=2, rate=7e-4, alike=4, unlike=5, chosen=True, smooth=0.02),
     Pass(files=_FIFTH, epochs=4, rate=4e-4, alike=10, unlike=10, left=True, smooth=0.02),
+    Pass(files=_SIXTH, epochs=3, rate=5e-4, alike=5, unlike=9, left=True),
+    Pass(files=_SEVENTH, epochs=2, rate=5e-4, alike=5, unlike=9, left=True, weighed=1.0),
 )
 RANK = 16
 
 
 def groups(names: Sequence[str] = ()) -> list[Group]:
-    """Those of the named files; without names all."""
+    """Those of the named files, as often as each is named; without names all."""
     folder = files("cache.training") / "data" / "groups"
     found: list[Group] = []
     for file in sorted(folder.iterdir(), key=lambda item: item.name):
-        if file.name.endswith(".jsonl") and (not names or file.name.removesuffix(".jsonl") in names):
-            found += [msgspec.json.decode(line, type=Group) for line in file.read_bytes().splitlines() if line.strip()]
+        times = names.count(file.name.removesuffix(".jsonl")) if names else 1
+        if file.name.endswith(".jsonl") and times:
+            lines = file.read_bytes().splitlines()
+            found += [msgspec.json.decode(line, type=Group) for line in lines if line.strip()] * times
     return found
 
 
@@ -163,6 +173,15 @@ def samples(plan: Pass, pairs: Sequence[Labelled], embedder: Embedder, seed: int
     return Remaining([*whole, *([pair] for pair in pairs)], embedder, seed)
 
 
+def weight(said: torch.Tensor, same: torch.Tensor, weighed: float) -> torch.Tensor:
+    """What each pair counts in the loss: 1, near misses `weighed` / 2 less to as much more, by what is said of them.
+
+    They are few among the pairs, and those that are taken for the same are what a cache gets wrong.
+    """
+    missed = 1.0 + weighed * (torch.sigmoid(said) - 0.5)
+    return torch.where(same > 0.5, torch.ones_like(said), missed)
+
+
 def teach(reader: Reader, sampler: Samples, batches: Batches, plan: Pass) -> None:
     """One pass of the recipe; tells how it goes on standard error."""
     steps = plan.epochs * len(list(batches.of(sampler.epoch(plan.alike, plan.unlike))))
@@ -176,7 +195,8 @@ def teach(reader: Reader, sampler: Samples, batches: Batches, plan: Pass) -> Non
     for _ in range(plan.epochs):
         for rows, same in batches.of(sampler.epoch(plan.alike, plan.unlike)):
             said = reader(rows, plan.drop)  # in float32: a core without bfloat16 of its own takes eight times as long
-            loss = binary_cross_entropy_with_logits(said, same * (1.0 - 2.0 * plan.smooth) + plan.smooth)
+            wanted = same * (1.0 - 2.0 * plan.smooth) + plan.smooth
+            loss = binary_cross_entropy_with_logits(said, wanted, weight=weight(said.detach(), same, plan.weighed))
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(learned, _CLIP)

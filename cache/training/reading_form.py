@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu, layer_norm, linear, scaled_dot_product_attention
 
-from cache.bert import mean
+from cache.reader import carried, differing, pooled
 
 DIMENSION, HEADS, LAYERS, HIDDEN = 384, 12, 6, 32
 _EPS = 1e-12
@@ -87,9 +87,12 @@ class Reader(nn.Module):
         self.register_buffer("words", held["embeddings.word_embeddings.weight"])
         self.register_buffer("places", held["embeddings.position_embeddings.weight"])
         self.types = nn.Parameter(held["embeddings.token_type_embeddings.weight"].clone())
+        self.marks = nn.Parameter(torch.zeros(4, DIMENSION))
         self.norm = Norm(held["embeddings.LayerNorm.weight"], held["embeddings.LayerNorm.bias"])
         self.layers = nn.ModuleList([Layer(held, f"encoder.layer.{i}.", rank) for i in range(LAYERS)])
         self.hidden, self.judged = nn.Linear(3 * DIMENSION, HIDDEN), nn.Linear(HIDDEN, 1)
+        self.marked = nn.Linear(4 * DIMENSION, HIDDEN, bias=False)
+        nn.init.zeros_(self.marked.weight)
 
     def forward(self, rows: Sequence[tuple[list[int], list[int]]], drop: float = 0.0) -> Tensor:
         """Log odds of each row: ids, and which of the two texts (0, 1) each belongs to."""
@@ -97,13 +100,15 @@ class Reader(nn.Module):
         ids = torch.tensor([ids + [0] * (width - len(ids)) for ids, _ in rows])
         kinds = torch.tensor([kinds + [0] * (width - len(kinds)) for _, kinds in rows])
         seen = torch.arange(width)[None, :] < torch.tensor([len(ids) for ids, _ in rows])[:, None]
-        x = self.norm(self.get_buffer("words")[ids] + self.get_buffer("places")[:width] + self.types[kinds])
+        first = [len(held) - sum(held) for _, held in rows]
+        marked = differing([ids for ids, _ in rows], first)
+        x = self.get_buffer("words")[ids] + self.get_buffer("places")[:width] + self.types[kinds]
+        x = self.norm(x + carried(self.marks, kinds == 0, marked))
         for layer in self.layers:
             x = layer(x, seen, drop)
-        one, other = (mean(x, seen & (kinds == kind)) for kind in (0, 1))
         with torch.autocast("cpu", enabled=False):
-            found = torch.cat([x[:, 0].float(), (one - other).abs(), one * other], dim=1)
-            return self.judged(torch.tanh(self.hidden(found))).squeeze(1)
+            whole, apart = pooled(x.float(), seen, kinds == 0, marked)
+            return self.judged(torch.tanh(self.hidden(whole) + self.marked(apart))).squeeze(1)
 
 
 def artefact(reader: Reader) -> dict[str, Tensor]:
@@ -124,6 +129,7 @@ def artefact(reader: Reader) -> dict[str, Tensor]:
             held |= {f"{prefix}{name}.{side}": getattr(getattr(layer, part), side) for side in ("weight", "bias")}
     head = {"hidden": reader.hidden, "out": reader.judged}
     held |= {f"head.{name}.{side}": getattr(part, side) for name, part in head.items() for side in ("weight", "bias")}
+    held |= {"marks.weight": reader.marks, "head.marked.weight": reader.marked.weight}
     return {name: tensor.detach().to(torch.float16).contiguous() for name, tensor in held.items()}
 
 
@@ -131,6 +137,9 @@ def restore(reader: Reader, held: Mapping[str, Tensor]) -> None:
     """Go on where an `artefact` of a reader of the same rank ended, but for what half precision lost."""
     with torch.no_grad():
         reader.types.copy_(held["embeddings.token_type_embeddings.weight"])
+        if "marks.weight" in held:  # readers before 28 November 2026 have none: it is learned from nothing
+            reader.marks.copy_(held["marks.weight"])
+            reader.marked.weight.copy_(held["head.marked.weight"])
         for name in ("weight", "bias"):
             getattr(reader.norm, name).copy_(held[f"embeddings.LayerNorm.{name}"])
         for i, layer in enumerate(reader.layers):

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from policies.reuse.english import bag
 from policies.reuse.facts import Facts
-from policies.reuse.roles import MUTUAL, passive
+from policies.reuse.roles import MUTUAL, is_participle, passive
 
 _SUPPORT = bag("do does did")
 _AUXILIARIES = _SUPPORT | bag("can could should would will may might must is are am was were has have had")
+_BE, _FOR = bag("is are was were"), bag("for to")
 _ASKING = bag("who whom which what")
 _QUESTIONS = _ASKING | bag("when where why how")
 _PRONOUNS = {
@@ -69,8 +70,29 @@ def other_owner(a: Facts, b: Facts) -> bool:
 
 
 def asks_for_other(a: Facts, b: Facts) -> bool:
-    """Who or which does it, against to whom or to which: "who taught him", "whom did he teach"."""
-    return _asks(a, b) or _asks(b, a)
+    """Who or which does it, against to whom or to which: "who taught him", "whom did he teach", "who was taught"."""
+    return _asks(a, b) or _asks(b, a) or _has_done(a, b) or _has_done(b, a)
+
+
+def _has_done(a: Facts, b: Facts) -> bool:
+    """Whether `a` asks who does what is done to the one, or for the one, that `b` asks for."""
+    at = next((i for i, word in enumerate(a.words) if word in _ASKING), None)
+    if at is None or passive(a):
+        return False
+    return not _done_to_asked(b).isdisjoint(_verbs_of_asked(a, at))
+
+
+def _done_to_asked(facts: Facts) -> frozenset[str]:
+    """ "Who is painted in it", "written for whom", but "who was it that wrote it" asks for the writer."""
+    words = facts.words
+    at = next((i for i, word in enumerate(words) if word in _ASKING), len(words))
+    if words[at : at + 1] in {("who",), ("whom",)} and at and words[at - 1] in _FOR:
+        return facts.content_set
+    beside = words[at + 1 : at + 3]
+    # "Who's viewed it" may have viewed it.
+    if len(beside) < 2 or "by" in words or "'s" in facts.text.replace("\u2019", "'"):
+        return frozenset()
+    return frozenset((facts.stems[at + 2],)) if beside[0] in _BE and is_participle(beside[1]) else frozenset()
 
 
 def _asks(a: Facts, b: Facts) -> bool:

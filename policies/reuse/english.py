@@ -131,7 +131,7 @@ _VOWEL = re.compile(r"[aeiouy]")
 # "caring" is of "care": had it been of "car", the r would be doubled.
 _LOST_E = re.compile(r"[^aeiou][aeiouy][^aeiouwxy]")
 # They lose their e to no other word: "plane" is not "plan".
-_KEEP_E = bag("plane paste stripe scare stare spare severe premiere morale humane twine")
+_KEEP_E = bag("quite plane paste stripe scare stare spare severe premiere morale humane twine")
 
 
 class Word(NamedTuple):

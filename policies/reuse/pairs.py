@@ -70,9 +70,9 @@ WIDTH = len(NAMES)
 _READ = NAMES.index("read")
 # What a reader's log odds must be to count: below the first it forbids, from the second on it explains what no rule
 # explains. Chosen on pairs it had not learned from (`docs/decisions.md`).
-FORBIDS, EXPLAINS = 3.2, 3.65
+FORBIDS, EXPLAINS = 3.5, 4.2
 # Log odds beyond which a reader is as good as certain, and from where on it is rather sure.
-_SURE, _RATHER = 4.0, 2.5
+_SURE, _RATHER = 4.4, 2.8
 
 
 class Candidate(Struct, frozen=True, kw_only=True):

@@ -12,10 +12,10 @@ from safetensors.torch import load, load_file, save
 from cache import encoder, priors, weights, wire
 from cache.embedder import EncoderDown, HashEncoder, Read
 from cache.encoder import Model
-from cache.reader import Reader, changed
+from cache.reader import MOVED, ONLY_HERE, Reader, carried, changed, differing, pooled
 from cache.semantic import SemanticCache
 from cache.store.memory import MemoryStore
-from cache.training import reading, reading_form
+from cache.training import reading, reading_form, reading_mean
 from cache.types import CacheConfig, Embedding, Entry, Hit, Kept, Miss
 from cache.weights import PINNED
 from gateway.keeping import with_before
@@ -102,6 +102,8 @@ def test_what_is_taught_is_what_is_read() -> None:
             assert isinstance(layer, reading_form.Layer)
             layer.up.up.normal_(std=0.02)
         taught.types.normal_(std=0.02)
+        taught.marks.normal_(std=0.02)
+        taught.marked.weight.normal_(std=0.02)
     rows = [row for found, _ in reading.Batches(FOLDER).of([(pair, True) for pair in PAIRS[:2]]) for row in found]
     with torch.inference_mode():
         said = sorted(taught.eval()(rows).tolist())
@@ -117,6 +119,71 @@ def test_teaching_goes_on_from_what_ships() -> None:
     again = reading_form.artefact(reader)
     assert again.keys() == shipped.keys()
     assert all(torch.allclose(again[name].float(), shipped[name].float(), rtol=1e-3, atol=1e-6) for name in shipped)
+
+
+def test_what_only_one_text_has_and_what_moved_is_marked() -> None:
+    """What decides between near texts is what differs; start, ends and padding are of no text."""
+    start, end, cat, dog, eats, now = 101, 102, 1, 2, 3, 4
+    rows = [[start, cat, eats, dog, end, dog, eats, cat, now, end], [start, cat, end, cat, end]]
+    marked = differing(rows, [5, 3]).tolist()
+    assert marked[0] == [0, 0, MOVED, MOVED, 0, MOVED, MOVED, 0, ONLY_HERE, 0]
+    assert marked[1] == [0] * 10
+
+
+def test_marks_tell_the_two_texts_apart() -> None:
+    """A word that the question has more is another thing than one that only the kept text has."""
+    marks = torch.arange(1.0, 5.0)[:, None]
+    first = torch.tensor([[True, True, False, False, False]])
+    marked = torch.tensor([[ONLY_HERE, MOVED, ONLY_HERE, MOVED, 0]])
+    assert carried(marks, first, marked).flatten().tolist() == [1.0, 3.0, 2.0, 4.0, 0.0]
+
+
+def test_without_a_difference_nothing_is_pooled() -> None:
+    """A mean over no words would be no number, and would spread over the whole answer."""
+    x = torch.randn(1, 4, 3)
+    seen, first = torch.ones(1, 4, dtype=torch.bool), torch.tensor([[True, True, False, False]])
+    whole, apart = pooled(x, seen, first, torch.zeros(1, 4, dtype=torch.long))
+    assert torch.equal(apart, torch.zeros(1, 12))
+    assert torch.isfinite(whole).all()
+    _, apart = pooled(x, seen, first, torch.tensor([[0, ONLY_HERE, ONLY_HERE, 0]]))
+    assert torch.allclose(apart[0, :3], x[0, 1] + x[0, 2])
+    assert torch.allclose(apart[0, 3:6], (x[0, 1] - x[0, 2]).abs())
+    assert torch.equal(apart[0, 6:], torch.zeros(6))
+
+
+def test_near_misses_that_are_taken_for_the_same_count_more() -> None:
+    """They are few, and what a cache gets wrong; paraphrases count as before."""
+    said, same = torch.tensor([4.0, -4.0, 4.0]), torch.tensor([0.0, 0.0, 1.0])
+    taken, refused, alike = reading.weight(said, same, 1.0).tolist()
+    assert alike == 1.0
+    assert 1.4 < taken < 1.5
+    assert 0.5 < refused < 0.6
+    assert reading.weight(said, same, 0.0).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_mean_of_readers_is_in_between_and_takes_what_an_older_one_lacks_for_zero() -> None:
+    """What ships is one; readers of another shape or without a share must not be mixed silently."""
+    older = {"a.weight": torch.ones(2, 2, dtype=torch.float16)}
+    newer = {"a.weight": torch.zeros(2, 2, dtype=torch.float16), "marks.weight": torch.ones(1, dtype=torch.float16)}
+    made = reading_mean.mean([(older, 1.0), (newer, 3.0)])
+    assert made["a.weight"].tolist() == [[0.25, 0.25], [0.25, 0.25]]
+    assert made["marks.weight"].tolist() == [0.75]
+    with pytest.raises(ValueError, match=r"a\.weight"):
+        reading_mean.mean([(older, 1.0), ({"a.weight": torch.ones(3)}, 1.0)])
+    with pytest.raises(ValueError, match="shares"):
+        reading_mean.mean([(older, 0.0)])
+
+
+def test_the_command_that_mixes_writes_an_artefact_or_says_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever makes the next reader uses this."""
+    held = Path(priors.__file__).parent / priors.READER
+    assert reading_mean.main([str(tmp_path / "made"), f"{held}=1", f"{held}=2"]) == 0
+    made, shipped = load_file(tmp_path / "made"), load(priors.reader_artefact())
+    assert all(torch.allclose(made[name].float(), shipped[name].float(), rtol=1e-3) for name in shipped)
+    assert reading_mean.main([str(tmp_path / "made"), f"{tmp_path / 'none'}=1"]) == 1
+    assert "none" in capsys.readouterr().err
 
 
 def test_a_few_steps_teach_something() -> None:
@@ -143,6 +210,7 @@ def test_groups_are_whole_and_give_both_kinds_of_pairs() -> None:
     held = reading.groups()
     assert len(held) > 2_000
     assert all(len(group.same) in range(3, 7) and len(group.other) in range(4, 8) for group in held)
+    assert len(reading.groups(("w1", "w1"))) == 2 * len(reading.groups(("w1",)))
     first = reading.groups(["w1"])[0]
     alike, unlike = first.pairs()
     assert (len(alike), len(unlike)) == (6, 16)

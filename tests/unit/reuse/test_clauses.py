@@ -82,8 +82,8 @@ def test_a_clause_names_who_is_asked_for() -> None:
 
 @pytest.mark.reduced
 def test_of_four_writers_role_swaps_many_are_refused_and_few_paraphrases() -> None:
-    """440 groups about who does what to whom: 16.6 % of near misses were stopped when this was written, 13.6 % before
-    clauses were read, and 3.2 % of paraphrases instead of 4.9; what is left is for the reader.
+    """440 groups about who does what to whom: 17.8 % of near misses were stopped when this was written, 13.6 % before
+    clauses were read, and 3.4 % of paraphrases instead of 4.9; what is left is for the reader.
 
     An ordinary run reads every fourth group.
     """
@@ -96,5 +96,5 @@ def test_of_four_writers_role_swaps_many_are_refused_and_few_paraphrases() -> No
         same, misses = same + len(alike), misses + len(unlike)
     assert misses > 10_000 // every
     assert same > 4_000 // every
-    assert stopped >= 0.16 * misses
-    assert lost <= 0.035 * same
+    assert stopped >= 0.17 * misses
+    assert lost <= 0.037 * same
