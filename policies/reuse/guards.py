@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from policies.reuse.agents import asks_for_other, other_agent, other_owner
-from policies.reuse.bonds import crossed, governed_by_other, owned_by_other
+from policies.reuse.bonds import crossed, governed_by_other, named_oftener, owned_by_other
 from policies.reuse.clauses import parts_exchanged
 from policies.reuse.days import other_days
 from policies.reuse.english import Number, bag, stem
@@ -247,7 +247,7 @@ def order(a: Facts, b: Facts) -> bool:
     """From A to B against from B to A; who bites whom; mail from her and mail to her."""
     found = swapped(a, b) or turned_about(a, b) or placed_elsewhere(a, b) or asked_of_other(a, b)
     found = found or asks_for_other(a, b) or changed_sides(a, b) or parts_exchanged(a, b)
-    return found or crossed(a, b) or governed_by_other(a, b) or owned_by_other(a, b)
+    return found or named_oftener(a, b) or crossed(a, b) or governed_by_other(a, b) or owned_by_other(a, b)
 
 
 def substitution(a: Facts, b: Facts) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.reuse.bonds import crossed, governed_by_other, owned_by_other
+from policies.reuse.bonds import crossed, governed_by_other, named_oftener, owned_by_other
 from policies.reuse.facts import analyse
 from policies.reuse.guards import forbids
 
@@ -37,8 +37,36 @@ def test_pairs_that_moved_as_a_whole_are_the_same_question(kept: str, asked: str
     """English moves phrases about; each of these would be a hit lost."""
     one, other = analyse(kept), analyse(asked)
     assert not crossed(one, other)
+    assert not named_oftener(one, other)
     assert not governed_by_other(one, other)
     assert not owned_by_other(one, other)
+
+
+@pytest.mark.parametrize(
+    ("kept", "asked"),
+    [
+        (
+            "The nurse told the patient that she is late. Is the nurse late?",
+            "The nurse told the patient that she is late. Is the patient late?",
+        ),
+        ("add oat milk and tea, then remove the milk", "add oat milk and tea, then remove the tea"),
+        (
+            "My boss wants slides, my colleague a sheet. Write to my boss.",
+            "My boss wants slides, my colleague a sheet. Mail my colleague.",
+        ),
+    ],
+)
+def test_who_is_named_once_more_is_whom_it_is_about(kept: str, asked: str) -> None:
+    """What is said of both is the same; the encoder has them at .98, and the reader saw no difference."""
+    assert named_oftener(analyse(kept), analyse(asked))
+    assert named_oftener(analyse(asked), analyse(kept))
+
+
+def test_a_word_more_of_one_alone_says_nothing() -> None:
+    """Wordings repeat a word now and then; only where another one is named less it is another question."""
+    once, twice = analyse("reset my password"), analyse("my password: how do I reset the password")
+    assert not named_oftener(once, twice)
+    assert not named_oftener(analyse("two cats and one dog"), analyse("2 cats, 1 dog"))
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_a_clause_names_who_is_asked_for() -> None:
 
 @pytest.mark.reduced
 def test_of_four_writers_role_swaps_many_are_refused_and_few_paraphrases() -> None:
-    """440 groups about who does what to whom: 17.8 % of near misses were stopped when this was written, 13.6 % before
+    """440 groups about who does what to whom: 18.0 % of near misses were stopped when this was written, 13.6 % before
     clauses were read, and 3.4 % of paraphrases instead of 4.9; what is left is for the reader.
 
     An ordinary run reads every fourth group.
@@ -97,4 +97,4 @@ def test_of_four_writers_role_swaps_many_are_refused_and_few_paraphrases() -> No
     assert misses > 10_000 // every
     assert same > 4_000 // every
     assert stopped >= 0.17 * misses
-    assert lost <= 0.037 * same
+    assert lost <= 0.039 * same
