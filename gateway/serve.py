@@ -24,14 +24,13 @@ from msgspec import Struct
 
 from gateway import serve_banner, serve_home
 from gateway.log_lines import LOG_FORM, spoken
-from gateway.serve_child import Child, Plan, how_it_ended, module_command, spawn
+from gateway.serve_child import CONFIGURATION_ERROR, Child, Plan, how_it_ended, module_command, spawn
 from gateway.serve_engines import engine_plans
 from gateway.serve_hearing import Hearing
 from gateway.serve_home import CannotServe, forget_gauges, fresh_folder, listen, lock, prepare, take_first_key
 from gateway.serve_rolling import Rolling
 from gateway.settings import Settings, environment, load
 
-CONFIGURATION_ERROR = 78  # what a worker answers when starting it again cannot help
 FIRST_TRIES = 3  # of a worker that has never answered anything
 AFTER_DRAIN = 15.0  # seconds a worker gets beyond its own drain before it is killed
 OTHERS = 5.0  # seconds engines and encoder get to end

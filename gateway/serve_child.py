@@ -21,6 +21,7 @@ from gateway import log_lines
 FIRST_DELAY = 0.2  # seconds before the first restart, doubling
 LONGEST_DELAY = 10.0
 LONGEST_WORKER_DELAY = 2.0  # a worker carries traffic and may hold open journals: never long without one
+CONFIGURATION_ERROR = 78  # EX_CONFIG of sysexits.h: starting it again with the same files will not help
 STEADY = 30.0  # seconds alive after which the back-off begins anew
 _PR_SET_PDEATHSIG = 1
 
@@ -105,7 +106,9 @@ class Child:
         self.ends += 1
         self.failures = 1 if now - self._began >= STEADY else self.failures + 1
         longest = LONGEST_WORKER_DELAY if self.plan.kind == "worker" else LONGEST_DELAY
-        self.due = now + min(longest, FIRST_DELAY * 2 ** min(self.failures - 1, 16))
+        # An engine loads torch each time: five tries at broken weights in ten seconds held up those that can be loaded.
+        useless = status == CONFIGURATION_ERROR and self.plan.kind != "worker"
+        self.due = now + (longest if useless else min(longest, FIRST_DELAY * 2 ** min(self.failures - 1, 16)))
         return status
 
     def stop(self, sig: int = signal.SIGTERM) -> None:

@@ -1,16 +1,19 @@
 """`nearhit serve` and `nearhit scripted` as processes of their own, on spare ports, ended by the pid we started."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 import httpx
+import pytest
 
+from gateway.cli import main
 from tests import empty_database
 from tests.services import spare_port
 
@@ -77,7 +80,7 @@ class Process:
         return [int(pid) for pid in subprocess.check_output(["pgrep", "-f", command]).split()]
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Another `nearhit` command against the same home."""
+        """A `nearhit` command against the same home."""
         return nearhit(self.home, *arguments)
 
 
@@ -90,7 +93,24 @@ def _children(pid: int) -> list[int]:
 
 
 def nearhit(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A `nearhit` command against a home, and what it said."""
+    """A `nearhit` command against a home, and what it said, in this process: a start takes longer than a command."""
+    said, complained = io.StringIO(), io.StringIO()
+    status: object = 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(complained):
+        for name in [name for name in os.environ if name.startswith("NEARHIT_")]:
+            patch.delenv(name)
+        patch.setenv("NEARHIT_HOME", str(home))
+        patch.chdir(home)
+        try:
+            main(list(arguments))
+        except SystemExit as ended:
+            status = ended.code or 0
+    assert isinstance(status, int), status
+    return subprocess.CompletedProcess(arguments, status, said.getvalue(), complained.getvalue())
+
+
+def nearhit_apart(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same in a process of its own, as an operator has it."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("NEARHIT_")}
     return subprocess.run(
         [str(NEARHIT), *arguments],

@@ -15,7 +15,7 @@ import msgspec
 import openai
 import pytest
 
-from tests.e2e.process import NEARHIT, PATIENCE, Process, new_key, scripted, serving, serving_lightly
+from tests.e2e.process import NEARHIT, PATIENCE, Process, nearhit_apart, new_key, scripted, serving, serving_lightly
 from tests.services import spare_port
 
 ADMIN = {"authorization": "Bearer sk-e2e-admin-key-long-enough"}
@@ -133,7 +133,7 @@ def test_usage_on_the_command_line_agrees_with_the_api(served: Served) -> None:
     served.ask("Will this be counted?")
     time.sleep(1.0)
     api = httpx.get(f"{served.process.url}/api/v1/usage?group_by=team", headers=ADMIN, timeout=10).json()
-    shown = served.process.run("usage", "--json")
+    shown = nearhit_apart(served.process.home, "usage", "--json")
     assert shown.returncode == 0, shown.stderr
     assert api["data"], api
     assert "acme" in shown.stdout

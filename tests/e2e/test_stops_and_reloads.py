@@ -96,24 +96,24 @@ async def test_a_turn_on_a_websocket_that_outlasts_the_drain_is_told_once(tmp_pa
     assert "Traceback" not in process.log.read_text()
 
 
-@pytest.mark.parametrize("now", [None, "", " \n"])
-async def test_a_file_that_is_gone_or_empty_takes_nothing_away(tmp_path: Path, now: str | None) -> None:
+async def test_a_file_that_is_gone_or_empty_takes_nothing_away(tmp_path: Path) -> None:
     """Read at the moment somebody replaces it, it took every upstream, model and budget out of a running gateway."""
     async with _slow(tmp_path) as process, httpx.AsyncClient(base_url=process.url, timeout=60) as client:
         file = tmp_path / "nearhit.yaml"
         written = file.read_text()
-        if now is None:
-            file.unlink()
-        else:
-            file.write_text(now)
-        told = await client.post("/api/v1/config/reload", headers=ADMIN)
-        assert (told.status_code, told.json()["error"]["code"]) == (400, "invalid_configuration")
-        assert "nearhit.yaml" in told.json()["error"]["message"]
-        models = (await client.get("/v1/models", headers=ADMIN)).json()["data"]
-        assert "m" in [model["id"] for model in models]
-        process.process.send_signal(signal.SIGHUP)  # the same by signal, which nobody answers
-        file.write_text(written + "# the same\n")
-        assert (await client.post("/api/v1/config/reload", headers=ADMIN)).json()["changed"] == []
+        for now in (None, "", " \n"):
+            if now is None:
+                file.unlink()
+            else:
+                file.write_text(now)
+            told = await client.post("/api/v1/config/reload", headers=ADMIN)
+            assert (told.status_code, told.json()["error"]["code"]) == (400, "invalid_configuration"), now
+            assert "nearhit.yaml" in told.json()["error"]["message"]
+            models = (await client.get("/v1/models", headers=ADMIN)).json()["data"]
+            assert "m" in [model["id"] for model in models], now
+            process.process.send_signal(signal.SIGHUP)  # the same by signal, which nobody answers
+            file.write_text(written + "# the same\n")
+            assert (await client.post("/api/v1/config/reload", headers=ADMIN)).json()["changed"] == [], now
 
 
 async def test_a_gateway_under_nohup_reads_its_file_again_too(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import stat
 import subprocess
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,24 +23,37 @@ class Running(NamedTuple):
     admin: Path
 
 
-@pytest.fixture(params=["uvicorn", "granian"])
+SERVERS = ["uvicorn", "granian"]
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def lasting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One for all tests that leave it running, for the start is most of what they take."""
+    home = tmp_path_factory.mktemp("lasting")
+    with worker(home, NEARHIT_SERVER__SERVER=request.param) as (process, port):
+        assert asyncio.run(ask_patiently(port, post(), process)).status == 200
+        yield Running(process, port, home / "admin.sock")
+
+
+@pytest.fixture(params=SERVERS)
 async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Running, None]:
+    """One of the test's own, to be ended by it."""
     with worker(tmp_path, NEARHIT_SERVER__SERVER=request.param) as (process, port):
         assert (await ask_patiently(port, post(), process)).status == 200
         yield Running(process, port, tmp_path / "admin.sock")
 
 
-async def test_both_servers_answer_the_same(running: Running) -> None:
+async def test_both_servers_answer_the_same(lasting: Running) -> None:
     """granian is a choice, so it is held to the same answers."""
-    assert decode((await ask(running.port, post())).body)["body"] == {"a": 1}
-    assert (await ask(running.port, post(b"nonsense"))).status == 400
-    assert (await ask(running.port, post(b"{}", "content-encoding: br"))).status == 415
-    assert (await ask(running.port, post(b"x" * ((1 << 20) + 1)))).status == 413
-    streamed = await ask(running.port, b"GET /stream HTTP/1.1\r\nhost: t\r\n\r\n")
+    assert decode((await ask(lasting.port, post())).body)["body"] == {"a": 1}
+    assert (await ask(lasting.port, post(b"nonsense"))).status == 400
+    assert (await ask(lasting.port, post(b"{}", "content-encoding: br"))).status == 415
+    assert (await ask(lasting.port, post(b"x" * ((1 << 20) + 1)))).status == 413
+    streamed = await ask(lasting.port, b"GET /stream HTTP/1.1\r\nhost: t\r\n\r\n")
     assert streamed.body.endswith(b"data: [DONE]\n\n")
-    old = await ask(running.port, b"GET /stream HTTP/1.0\r\nhost: t\r\n\r\n")
+    old = await ask(lasting.port, b"GET /stream HTTP/1.0\r\nhost: t\r\n\r\n")
     assert "transfer-encoding" not in old.headers
-    async with connected(running.port) as client:
+    async with connected(lasting.port) as client:
         for _ in range(3):
             await client.send(post())
             assert (await client.answer()).status == 200
@@ -53,9 +66,9 @@ HEADS = [
 
 
 @pytest.mark.parametrize(("head", "status", "code"), HEADS)
-async def test_both_servers_refuse_heads_that_are_none(running: Running, head: bytes, status: int, code: str) -> None:
+async def test_both_servers_refuse_heads_that_are_none(lasting: Running, head: bytes, status: int, code: str) -> None:
     """Two hosts are two requests to whoever stands in front; granian answered both, and took heads of 400 KB."""
-    async with connected(running.port) as client:
+    async with connected(lasting.port) as client:
         await client.send(b"GET /health/ready HTTP/1.1\r\n" + head + b"\r\n")
         answer = await client.answer()
         assert (answer.status, answer.code) == (status, code)
@@ -63,15 +76,15 @@ async def test_both_servers_refuse_heads_that_are_none(running: Running, head: b
         assert await client.closed() == b""
 
 
-async def test_the_control_planes_socket_is_the_owners_alone(running: Running) -> None:
+async def test_the_control_planes_socket_is_the_owners_alone(lasting: Running) -> None:
     """Whoever can open it is an administrator; over TCP nobody is."""
-    assert stat.S_IMODE(running.admin.stat().st_mode) == 0o600
-    reader, writer = await asyncio.open_unix_connection(str(running.admin))
+    assert stat.S_IMODE(lasting.admin.stat().st_mode) == 0o600
+    reader, writer = await asyncio.open_unix_connection(str(lasting.admin))
     client = Client(reader, writer)
     await client.send(post())
     assert decode((await client.answer()).body)["unix"] is True
     writer.close()
-    assert decode((await ask(running.port, post())).body)["unix"] is False
+    assert decode((await ask(lasting.port, post())).body)["unix"] is False
 
 
 async def test_sigterm_finishes_what_was_begun(running: Running) -> None:
@@ -87,7 +100,7 @@ async def test_sigterm_finishes_what_was_begun(running: Running) -> None:
     assert not running.admin.exists()
 
 
-@pytest.mark.parametrize("server", ["uvicorn", "granian"])
+@pytest.mark.parametrize("server", SERVERS)
 async def test_what_outlasts_the_drain_is_cut_without_an_end_mark(tmp_path: Path, server: str) -> None:
     """Half an answer must never look like a whole one, and the process must end."""
     with worker(tmp_path, NEARHIT_SERVER__DRAIN_TIMEOUT="1", NEARHIT_SERVER__SERVER=server) as (process, port):
@@ -104,7 +117,7 @@ async def test_what_outlasts_the_drain_is_cut_without_an_end_mark(tmp_path: Path
         assert "Traceback" not in told
 
 
-@pytest.mark.parametrize("server", ["uvicorn", "granian"])
+@pytest.mark.parametrize("server", SERVERS)
 async def test_who_outlasts_the_drain_without_an_answer_is_told_to_ask_again(tmp_path: Path, server: str) -> None:
     """A 503 is asked again elsewhere; with granian it was the 502 of whatever the end of the process broke off."""
     with worker(tmp_path, NEARHIT_SERVER__DRAIN_TIMEOUT="1", NEARHIT_SERVER__SERVER=server) as (process, port):

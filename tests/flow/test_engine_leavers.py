@@ -4,7 +4,6 @@ Through HTTP and the gateway's books, with a real engine process that runs one r
 """
 
 import asyncio
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import msgspec
 import pytest
 
 from engine.client import EngineClient
-from engine.testing import process_command, until_ready
+from engine.testing import fork_process, until_ready
 from tests.live import Live, live, settings
 from tests.waiting import until
 
@@ -23,10 +22,10 @@ LONG = 600  # tokens; hundreds of steps, so that who leaves leaves before the en
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("engine") / "engine.sock"
-    process = subprocess.Popen(process_command(MODEL, path, "--max-sequences", "1"))
+    process = fork_process(MODEL, path, "--max-sequences", "1")
     yield path
     process.terminate()
-    assert process.wait(60) == 0
+    assert process.ended() == 0
 
 
 async def asks(

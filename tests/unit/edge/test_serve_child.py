@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from gateway.serve_child import (
+    CONFIGURATION_ERROR,
     LONGEST_DELAY,
     LONGEST_WORKER_DELAY,
     STEADY,
@@ -71,6 +72,12 @@ def test_the_delay_doubles_up_to_its_bound() -> None:
         rig.restart()
     assert delays == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, LONGEST_DELAY, LONGEST_DELAY, LONGEST_DELAY])
     assert len(rig.started) == 10
+
+
+def test_what_its_files_keep_from_starting_is_left_alone_for_long() -> None:
+    """Each try of an engine loads torch: at a wrong folder that slowed the start of all others down."""
+    assert Rig("engine").die(CONFIGURATION_ERROR) == pytest.approx(LONGEST_DELAY)
+    assert Rig("worker").die(CONFIGURATION_ERROR) == pytest.approx(0.2)
 
 
 def test_a_worker_is_never_long_away() -> None:
