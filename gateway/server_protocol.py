@@ -173,10 +173,14 @@ class Protocol(HttpToolsProtocol):
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"] = raw_path
         scope["query_string"] = parsed.query or b""
-        if self._is_taken(version):
+        self._begin(version, self._parser.should_keep_alive())
+
+    def _begin(self, version: str, keeps: bool) -> None:
+        """The head is read. `keeps`: the client would ask again on this connection."""
+        if self._is_taken(version, keeps):
             return
         self.cycle = Cycle(
-            scope=scope,
+            scope=self.scope,
             transport=self.transport,
             flow=self.flow,
             logger=self.logger,
@@ -185,7 +189,7 @@ class Protocol(HttpToolsProtocol):
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
             expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and not self._draining and self._parser.should_keep_alive(),
+            keep_alive=keeps and version != "1.0" and not self._draining,
             on_response=self.on_response_complete,
         )
         if self._running is None or self._running.response_complete:
@@ -194,16 +198,16 @@ class Protocol(HttpToolsProtocol):
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self._app))
 
-    def _is_taken(self, version: str) -> bool:
+    def _is_taken(self, version: str, keeps: bool) -> bool:
         """Whether there is nothing left to do that takes the application."""
-        return self.scope["path"] in self.doors and self._is_turned_away(version)
+        return keeps and self.scope["path"] in self.doors and self._is_turned_away(version)
 
     def _is_turned_away(self, version: str) -> bool:
         """Whether it was answered at the door, as only plain requests are, one by one, on a connection that stays."""
         scope = self.scope
         simple = version == "1.1" and scope["method"] == "POST" and not self.expect_100_continue
         busy = self._draining or not (self._running is None or self._running.response_complete)
-        if not simple or busy or self.flow.write_paused or not self._parser.should_keep_alive():
+        if not simple or busy or self.flow.write_paused:
             return False
         answer = self.doors[scope["path"]](self.headers)
         if answer is None:

@@ -11,6 +11,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from gateway.server_limits import Limits, Waiting
 from gateway.server_protocol import Door, Protocol
+from gateway.server_recalling import Recalling
 
 # Beyond ASGI, from the server to the application: end with the turn that is being answered, then close.
 DRAIN: Any = {"type": "nearhit.drain"}
@@ -32,17 +33,17 @@ class Socket(WebSocketsSansIOProtocol):
             super().shutdown()
 
 
-class Upgrading(Protocol):
+class Upgrading(Recalling):
     """HTTP/1 that becomes a WebSocket on `sockets`, the paths that speak it; elsewhere nobody is taken at that word."""
 
     sockets: frozenset[str] = frozenset()
     _upgrades = False
 
-    def _is_taken(self, version: str) -> bool:
+    def _is_taken(self, version: str, keeps: bool) -> bool:
         wanted = self.scope["path"] in self.sockets and self.scope["method"] == "GET" and self._should_upgrade()
         idle = self._running is None or self._running.response_complete
         self._upgrades = wanted and idle and version == "1.1" and not self._unix
-        return self._upgrades or super()._is_taken(version)
+        return self._upgrades or super()._is_taken(version, keeps)
 
     def on_message_complete(self) -> None:
         if self._upgrades:
