@@ -6,7 +6,6 @@ plainly.
 """
 
 import re
-from collections import Counter
 from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
@@ -36,7 +35,7 @@ _JOINED, _PAUSE = 1.0, 1.5
 _PAUSES = re.compile(r"[,;:.?!]")
 # As far as "opponent that is quick"; by so much nearer to the one than to the other.
 _NEAR, _MARGIN = 3.5, 0.6
-_MOST = 24
+_PAIR, _MOST = 2, 24
 
 _GOVERNING = bag("on from into over inside under about above below against behind")
 _BEFORE_NOUN = bag("the a an my your his her our their its this that these those some any each every both all")
@@ -46,10 +45,11 @@ _DIFFERS = bag("differ differs different distinguish distinguishes differentiate
 
 
 class _Places(NamedTuple):
-    """Where the topic words stand that a text has once, and how many topic words are before each."""
+    """Where the topic words stand that a text has once, how many stand before each, and how often it has any."""
 
     at: dict[str, float]
     rank: dict[str, int]
+    times: dict[str, int]
 
 
 def crossed(a: Facts, b: Facts) -> bool:
@@ -58,10 +58,10 @@ def crossed(a: Facts, b: Facts) -> bool:
     Pairs that moved as a whole stay what they were: "a belt and trousers, brown and black" says nothing here, "for
     black trousers and a brown belt" the same as "with a brown belt and black trousers".
     """
-    if passive(a) != passive(b):
-        return False
     one, other = _places(a.text), _places(b.text)
     shared = [word for word in one.at if word in other.at][:_MOST]
+    if len(shared) < 2 * _PAIR or passive(a) != passive(b):
+        return False
     nearest_a, nearest_b = (_company(places, shared) for places in (one, other))
     for x, y in combinations(shared, 2):
         if _neighbours(one, other, x, y):
@@ -130,7 +130,8 @@ def _places(text: str) -> _Places:
             found.setdefault(topic, []).append(at)
             ranks.setdefault(topic, rank)
             rank += 1
-    return _Places({word: places[0] for word, places in found.items() if len(places) == 1}, ranks)
+    at_once = {word: places[0] for word, places in found.items() if len(places) == 1}
+    return _Places(at_once, ranks, {word: len(places) for word, places in found.items()})
 
 
 def named_oftener(a: Facts, b: Facts) -> bool:
@@ -138,14 +139,9 @@ def named_oftener(a: Facts, b: Facts) -> bool:
 
     "The nurse told the patient … is the nurse late" and "… is the patient late"; all words are the same but one more.
     """
-    one, other = _counts(a.text), _counts(b.text)
+    one, other = _places(a.text).times, _places(b.text).times
     oftener = [one[word] - other[word] for word in one.keys() & other.keys()]
     return bool(oftener) and min(oftener) < 0 < max(oftener)
-
-
-@lru_cache(maxsize=4_096)
-def _counts(text: str) -> Counter[str]:
-    return Counter(topic for word in words(text) if (topic := _topic(word.text)))
 
 
 def _topic(word: str) -> str:
@@ -156,9 +152,12 @@ def _topic(word: str) -> str:
 
 def governed_by_other(a: Facts, b: Facts) -> bool:
     """After the same preposition another thing, and each thing in both texts: "apps for X on Y", "for Y on X"."""
-    if passive(a) != passive(b) or not (_DIFFERS | MUTUAL).isdisjoint((*a.words, *a.stems, *b.words, *b.stems)):
+    both = _GOVERNING.intersection(a.words, b.words)
+    if not both or passive(a) != passive(b):
         return False
-    for word in _GOVERNING.intersection(a.words, b.words):
+    if not (_DIFFERS | MUTUAL).isdisjoint((*a.words, *a.stems, *b.words, *b.stems)):
+        return False
+    for word in both:
         one, other = _after(a, word), _after(b, word)
         if one & b.content_set and other & a.content_set and not one & other:
             return True
@@ -181,7 +180,8 @@ def _after(facts: Facts, word: str) -> frozenset[str]:
 
 def owned_by_other(a: Facts, b: Facts) -> bool:
     """ "The cover of the book" is "the book's cover", and not the book of the cover."""
-    one, other = _owned(a), _owned(b)
+    one = _owned(a)
+    other = _owned(b) if one else one
     return any((y, x) in other and (y, x) not in one and (x, y) not in other for x, y in one)
 
 

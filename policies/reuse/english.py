@@ -7,6 +7,7 @@ more different than they are, which costs a hit and never an answer.
 import re
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -159,13 +160,18 @@ def plainly(text: str) -> str:
 
 def words(text: str) -> list[Word]:
     """The words of `text` in order, contractions expanded, possessive 's dropped."""
+    return list(_words(text))
+
+
+@lru_cache(maxsize=512)
+def _words(text: str) -> tuple[Word, ...]:
     found: list[Word] = []
     shouted = text.isupper()
     for match in _WORD.finditer(text):
         # "US" in a text that does not shout is a country.
         parts = ["usa"] if match[0] == "US" and not shouted else _expand(_plain(match[0].lower()))
         found += [Word(part, match[0] if i == 0 else "", match.start()) for i, part in enumerate(parts)]
-    return found
+    return tuple(found)
 
 
 def _plain(word: str) -> str:

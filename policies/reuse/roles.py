@@ -6,6 +6,7 @@ words must be the same in both texts, which free word order rarely leaves so. Be
 
 import re
 from collections import Counter
+from functools import lru_cache
 
 from policies.reuse.english import bag, stem
 from policies.reuse.facts import Facts
@@ -186,7 +187,11 @@ def _between(facts: Facts, x: str, y: str) -> tuple[str, ...] | None:
 
 def passive(facts: Facts) -> bool:
     """ "was bitten by", "was handed to Ann by": an auxiliary, a participle, `by`."""
-    words = facts.words
+    return "by" in facts.words and _is_passive(facts.words)
+
+
+@lru_cache(maxsize=4_096)
+def _is_passive(words: tuple[str, ...]) -> bool:
     for i, word in enumerate(words):
         if word == "by":
             for k in range(i - 1, max(-1, i - 1 - _BEFORE_BY), -1):
