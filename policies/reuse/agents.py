@@ -12,7 +12,7 @@ from policies.reuse.roles import MUTUAL, is_participle, passive
 
 _SUPPORT = bag("do does did")
 _AUXILIARIES = _SUPPORT | bag("can could should would will may might must is are am was were has have had")
-_BE, _FOR = bag("is are was were"), bag("for to")
+_BE, _FOR, _PERSON = bag("is are was were"), bag("for to"), bag("who whom")
 _ASKING = bag("who whom which what")
 _QUESTIONS = _ASKING | bag("when where why how")
 _PRONOUNS = {
@@ -86,7 +86,7 @@ def _done_to_asked(facts: Facts) -> frozenset[str]:
     """ "Who is painted in it", "written for whom", but "who was it that wrote it" asks for the writer."""
     words = facts.words
     at = next((i for i, word in enumerate(words) if word in _ASKING), len(words))
-    if words[at : at + 1] in {("who",), ("whom",)} and at and words[at - 1] in _FOR:
+    if at and words[at - 1] in _FOR and not _PERSON.isdisjoint(words[at : at + 1]):
         return facts.content_set
     beside = words[at + 1 : at + 3]
     # "Who's viewed it" may have viewed it.
