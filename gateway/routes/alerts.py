@@ -25,6 +25,7 @@ from policies.money import usd
 
 _MOST = 200
 _MOST_PAGES = 50  # of so many, looked through for those of one team
+_MOST_ROWS = 1_000  # a notice has one for each channel
 
 
 class SentView(Struct, kw_only=True):
@@ -134,18 +135,31 @@ async def noticed(services: Services, principal: Principal) -> list[NoticeView]:
         caches = caches.where(CacheDelivery.team == principal.team)
     async with services.database.read() as connection:
         told: list[tuple[Any, Callable[[Any], Notice]]] = [
-            (row, wrong) for row in (await connection.execute(caches.limit(_MOST))).all()
+            (row, wrong) for row in _whole((await connection.execute(caches.limit(_MOST_ROWS))).all())
         ]
         if everything:
-            told += [(row, dear) for row in (await connection.execute(days.limit(_MOST))).all()]
+            told += [(row, dear) for row in _whole((await connection.execute(days.limit(_MOST_ROWS))).all())]
     return _together(told)
 
 
+def _whole(rows: Sequence[Any]) -> Sequence[Any]:
+    """Without the rows of a notice some of whose rows may lie beyond the bound."""
+    if len(rows) < _MOST_ROWS:
+        return rows
+    last = _notice(rows[-1])
+    return [row for row in rows if _notice(row) != last]
+
+
+def _notice(row: Any) -> str:
+    """The id of a delivery is its notice's and its channel's (`id|channel`)."""
+    return row.id.rpartition("|")[0]
+
+
 def _together(told: Sequence[tuple[Any, Callable[[Any], Notice]]]) -> list[NoticeView]:
-    """One of each notice, with all channels it went to: they have its id in theirs (`id|channel`)."""
+    """One of each notice, with all channels it went to."""
     found: dict[str, NoticeView] = {}
     for row, notice_of in told:
-        name = row.id.rpartition("|")[0]
+        name = _notice(row)
         if name not in found:
             notice = notice_of(row)
             found[name] = NoticeView(

@@ -77,3 +77,18 @@ async def test_a_team_sees_its_own_caches_and_nobody_elses_spending(home: House)
     async with home.client(await home.key("viewer", team="zeta")) as other:
         said = (await other.get("/api/v1/alerts")).json()["notices"]
     assert [(one["type"], one["data"]["team"]) for one in said] == [("cache.wrong_hits", "zeta")]
+
+
+async def test_the_oldest_notice_is_listed_with_all_its_channels_or_not_at_all(home: House) -> None:
+    """With six channels a bound of rows fell into the middle of one: it looked as if half of them were never told."""
+    rows = [
+        cache_row("acme", f"hook{channel}", id=f"cache|acme|{number}|begun|hook{channel}", created=AT + number)
+        for number in range(190)
+        for channel in range(6)
+    ]
+    async with home.services.database.begin() as connection:
+        await connection.execute(insert(CacheDelivery), rows)
+    async with home.client() as admin:
+        said = (await admin.get("/api/v1/alerts")).json()["notices"]
+    assert len(said) == 166  # of a thousand rows
+    assert {len(one["deliveries"]) for one in said} == {6}

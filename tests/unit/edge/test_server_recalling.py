@@ -12,7 +12,7 @@ from uvicorn.server import ServerState
 
 from gateway.server_heads import known_of
 from gateway.server_limits import Limits
-from gateway.server_protocol import Protocol
+from gateway.server_protocol import LET_IN, Protocol
 from gateway.server_recalling import Recalling
 from gateway.server_socket import protocol
 from tests.proofs import examples
@@ -131,6 +131,25 @@ async def test_what_only_looks_alike_is_read(like: bytes) -> None:
     """Each after the head that it resembles and before it: two readers of one connection must never disagree."""
     for pieces in ([HELLO, like, OTHER], [like, HELLO, OTHER], [like, like, HELLO]):
         assert await answers(recalling(), pieces, 6) == await answers(Reading, pieces, 6)
+
+
+async def test_who_was_let_in_once_is_asked_again() -> None:
+    """A place at the gate is of one request: the next, whose door nobody asks while its client reads too slowly, has
+    to be counted where it is answered."""
+    written: list[bytes] = []
+    for kind in (recalling(), Reading):
+        connection, wire = speaking(kind)
+        for paused in (False, True):
+            if paused:
+                connection.flow.pause_writing()
+            connection.data_received(HELLO)
+            connection.flow.resume_writing()
+            for _ in range(6):
+                await asyncio.sleep(0)
+        connection.connection_lost(None)
+        written.append(_ID.sub(b"", wire.written))
+    assert written[0] == written[1]
+    assert [LET_IN.encode() in answer for answer in written[0].split(b"HTTP/1.1 200")[1:]] == [True, False]
 
 
 async def test_a_head_is_read_once() -> None:
