@@ -127,6 +127,8 @@ _SUFFIX = {"k": 1e3, "m": 1e6, "mn": 1e6, "bn": 1e9, "st": 1.0, "nd": 1.0, "rd":
 # Floats tell whole numbers of so many digits apart; the greatest prime below 2^53.
 _EXACT_DIGITS, _PRIME = 15, 9_007_199_254_740_881
 _BE = bag("is are was were has have had")
+_ARTICLES = bag("a an the another")
+_DEGREES, _SCALES_OF_HEAT = bag("degree degrees"), bag("celsius fahrenheit kelvin centigrade c f")
 _ASKS = _BE | bag("do does did can could will would shall should may might must")
 _VOWEL = re.compile(r"[aeiouy]")
 # "caring" is of "care": had it been of "car", the r would be doubled.
@@ -244,6 +246,8 @@ def numbers(sequence: Sequence[Word]) -> list[Number]:
             i += 1
             continue
         after = sequence[i + used].text if i + used < len(sequence) else ""
+        if after in _DEGREES and i + used + 1 < len(sequence) and sequence[i + used + 1].text in _SCALES_OF_HEAT:
+            after = sequence[i + used + 1].text
         before = sequence[i - 1].text if i else ""
         found.append(Number(value, " ".join(word.text for word in sequence[i : i + used]), after, before))
         i += used
@@ -264,10 +268,12 @@ def _number_at(sequence: Sequence[Word], i: int) -> tuple[float | None, int]:
 
 
 def _is_anybody(sequence: Sequence[Word], i: int) -> bool:
-    """ "how does one", "one should": a pronoun."""
+    """ "how does one", "one should", "a lunar one", "renting or buying one": a pronoun."""
     before = sequence[i - 1].text if i else ""
     after = sequence[i + 1].text if i + 1 < len(sequence) else ""
-    return (before in _ASKS and bool(after)) or after in _ASKS - _BE
+    if not after:
+        return before.endswith("ing") or (i > 1 and sequence[i - 2].text in _ARTICLES)
+    return before in _ASKS or after in _ASKS - _BE
 
 
 def _is_time(sequence: Sequence[Word], i: int) -> bool:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from policies.reuse.english import Number, Word, bag, numbers, plainly, stem, words
 from policies.reuse.idioms import plainer
 from policies.reuse.lexicon import KIND_OF, KINDS, OPPOSITES, STOP, SYNONYMS
-from policies.reuse.signs import Marks, marks
+from policies.reuse.signs import Marks, marks, operators, symbols
 
 # Words that turn a statement round, and words that only speak of failure, which "did not work" may paraphrase.
 _NEGATORS = bag(
@@ -35,6 +35,8 @@ _NOT_DONE = re.compile(
     r"|(?:keep|keeps|kept|keeping)(?: \w+){1,3} from \w+ing)\b",
     re.IGNORECASE,
 )
+# "prevent it from sticking", in other words: it turns round as much, but need not.
+_HALTED = re.compile(r"\bstop(?:s|ped|ping)? (?!at\b|in\b|by\b|on\b|for\b|near\b)(?:\w+ ){1,5}?\w+ing\b")
 # "stop repeating" turns round, "stop the alarm" is a command of its own.
 _STOPPERS = bag("stop stops stopping quit quits quitting")
 _SILENT_NEGATION = re.compile(
@@ -63,12 +65,10 @@ _CODE = re.compile(
     r"|\b[a-zA-Z]+-?\d+\w*\b|[A-Za-z]\+\+|\b[CFc]#|(?<!\S)[&*@#~^][A-Za-z_]\w*(?![\w*])|[\\%][A-Za-z]\b"
 )
 # Punctuation that changes nothing; every other sign (emoji, arrows, currencies) is part of what is asked.
-_PLAIN = frozenset(".,;:!?'\"()[]-\u2013\u2014\u2026\u2018\u2019\u201c\u201d`_/\\*&@#\u00bf\u00a1~\u200d\ufe0f")
 # "16th", "5k" and "7pm" are quantities, which other spellings may equal.
 _QUANTITY = re.compile(
     r"\d[\d.,:]*(?:st|nd|rd|th|k|m|mn|bn|x|am|pm|s|kg|km|cm|mm|lb|lbs|mb|gb|tb|ml|h|hrs?|mins?)", re.IGNORECASE
 )
-_OPERATORS = re.compile(r"(?<=[\w)\s])(\*\*|<=|>=|==|!=|[-+*/^<>=\u00d7\u00f7])(?=\s*[\w(-])")
 _PERSONS = {
     "he": "he",
     "him": "he",
@@ -206,19 +206,14 @@ def analyse(text: str) -> Facts:
         numbers=tuple(counted),
         dates=_dates(plain, stems, in_numbers),
         negations=_negations(text, plain),
-        failures=frozenset(s for s, w in zip(stems, plain, strict=True) if w in _FAILURES),
+        failures=_failures(plain, stems),
         names=_names(text, found),
         quoted=frozenset("".join(match.groups("")).strip().casefold() for match in _QUOTED.finditer(text)),
         codes=frozenset(
             match[0].rstrip(".,;:!?)").casefold() for match in _CODE.finditer(text) if not _QUANTITY.fullmatch(match[0])
         ),
-        operators=tuple(_OPERATORS.findall(text)) if any(word[0].isdigit() for word in plain) or "=" in text else (),
-        symbols=tuple(
-            sorted(
-                [letter for letter in text if not (letter.isalnum() or letter.isspace() or letter in _PLAIN)]
-                + ["%" for word in plain if word == "percent"]
-            )
-        ),
+        operators=operators(text, plain),
+        symbols=symbols(text, plain),
         marks=marks(text),
         persons=tuple(_PERSONS[word] for word in plain if word in _PERSONS),
         cases=_cases(plain),
@@ -242,6 +237,12 @@ def _negations(text: str, plain: tuple[str, ...]) -> int:
     stops = sum(word in _STOPPERS and after.endswith("ing") for word, after in pairwise(plain))
     undone = len(_NOT_DONE.findall(" ".join(plain)))
     return max(0, stops + undone + sum(word in _NEGATORS for word in plain) - len(_SILENT_NEGATION.findall(text)))
+
+
+def _failures(plain: tuple[str, ...], stems: tuple[str, ...]) -> frozenset[str]:
+    """Words that say "not" without saying it."""
+    halted = {"stop"} if _HALTED.search(" ".join(plain)) else set[str]()
+    return frozenset(s for s, w in zip(stems, plain, strict=True) if w in _FAILURES) | halted
 
 
 def _denied(plain: tuple[str, ...]) -> frozenset[str]:

@@ -43,7 +43,7 @@ from policies.reuse.relations import (
 )
 from policies.reuse.roles import swapped
 from policies.reuse.roots import related
-from policies.reuse.signs import other_case, other_signs, other_sums
+from policies.reuse.signs import other_case, other_signs, other_sums, other_symbols, unquoted
 from policies.reuse.unexplained import differs
 
 Guard = Callable[[Facts, Facts], bool]
@@ -96,6 +96,7 @@ _QUANTIFIERS = {
 }
 _PHRASES = {("one", "of"): "one", ("every", "other"): "alternate"}
 # Units that are members of no kind: "five times" is not "five minutes".
+_IS = frozenset(("is", "are", "was", "were"))
 _UNITS = frozenset(stem(word) for word in ("am", "pm", "%", "percent", "time"))
 _INJECTION = (
     "ignore previous",
@@ -153,11 +154,12 @@ def date(a: Facts, b: Facts) -> bool:
 def negation(a: Facts, b: Facts) -> bool:
     """One says what the other denies.
 
-    Speaking of failure may be the other's "not" ("did not go through", "was declined"). Where the topic words are the
-    same, two turnings are told from one.
+    Speaking of failure may be the other's "not" ("did not go through", "was declined"), unless both speak of it. Where
+    the topic words are the same, two turnings are told from one.
     """
     if bool(a.negations) != bool(b.negations):
-        return not (b.failures if a.negations else a.failures)
+        denying, other = (a, b) if a.negations else (b, a)
+        return other.failures <= denying.stem_set
     if a.denied and b.denied and not a.denied & b.denied and a.denied <= set(b.words) and b.denied <= set(a.words):
         return True
     return a.negations % 2 != b.negations % 2 and a.content_set == b.content_set
@@ -193,14 +195,11 @@ def quote(a: Facts, b: Facts) -> bool:
 
     An encoder knows few emoji: it reads all others as one unknown token, so their texts have the same vector.
     """
-    if a.operators != b.operators or a.symbols != b.symbols:
+    if a.operators != b.operators or other_symbols(a.symbols, a.words, b.symbols, b.words):
         return True
     if other_signs(a.marks, b.marks) or other_case(a.marks, b.marks):
         return True
-    lower_a, lower_b = a.text.casefold(), b.text.casefold()
-    return any(item not in lower_b for item in a.quoted | a.codes) or any(
-        item not in lower_a for item in b.quoted | b.codes
-    )
+    return unquoted(a.quoted | a.codes, b.text) or unquoted(b.quoted | b.codes, a.text)
 
 
 def person(a: Facts, b: Facts) -> bool:
@@ -346,7 +345,7 @@ def _carried(found: tuple[Number, ...]) -> dict[float, frozenset[str]]:
     """What stands after each quantity, when it is of a kind that excludes others (units, currencies, spans, am/pm)."""
     carried: dict[float, frozenset[str]] = {}
     for item in found:
-        unit = stem(item.follows)
+        unit = "" if item.follows in _IS else stem(item.follows)  # whose stem is that of "8 am"
         known = unit in _UNITS or bool(KIND_OF.get(unit))
         carried[item.value] = carried.get(item.value, frozenset()) | (frozenset((unit,)) if known else frozenset())
     return carried

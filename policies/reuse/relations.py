@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from policies.reuse.english import Number, bag, stem
 from policies.reuse.facts import Facts
+from policies.reuse.lexicon import KINDS
 from policies.reuse.roles import passive
 
 # What a connective can mean; two that share no meaning say different things.
@@ -33,6 +34,7 @@ _SEQUENCE = bag("then before after until because than instead so while unless al
 _BEFORE = bag("before prior preceding until till")
 _BEFORE_STEMS = frozenset(stem(word) for word in _BEFORE)
 _ONE_SIDED = bag("if unless because")
+_MONTHS = frozenset(stem(word) for word in KINDS["month"]) | {stem("may")}
 _COUNTED_ONCE = bag("a an per every each in daily weekly monthly yearly again more")
 # "by 20 percent" and "to 20 percent", "until 1714" and "since 1714"
 _AIMS = {"by": "by", "to": "to", "until": "to", "till": "to", "from": "from", "since": "from", "after": "from"}
@@ -67,7 +69,9 @@ def numbered(a: Facts, b: Facts) -> bool:
     """Whether `a` counts what `b` only numbers or divides: "ten batches", "batches of ten", "room 3"."""
     for item in a.numbers:
         counted = _what(a, item)
-        for other in b.numbers if counted and item.text not in _ORDINAL_WORDS else ():
+        if counted in _MONTHS or item.text in _ORDINAL_WORDS:
+            continue  # "14 May" and "May 14"
+        for other in b.numbers if counted else ():
             if other.value == item.value and stem(other.follows) != counted:
                 at = b.words.index(other.text.split()[0])
                 if counted in b.stems[max(0, at - 2) : at]:

@@ -1,11 +1,14 @@
-"""What must match to the letter although an encoder hardly sees it: signs that stand alone, sums, letter case.
+"""What must match to the letter although an encoder hardly sees it: signs, operators, sums, letter case, quotations.
 
-Knows one text's characters. Does not know words or meanings: what is only typography is left out, and being wrong costs
-a hit only.
+Knows one text's characters, and which words say the same as a sign. Does not know meanings: what is only typography is
+left out, and being wrong costs a hit only.
 """
 
 import re
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
+
+from policies.reuse.english import bag
 
 _QUOTES = "\"'`\u201c\u201d\u2018\u2019\u00ab\u00bb"
 _STOPS = ".,;:!?"
@@ -18,6 +21,18 @@ _NOTHING = re.compile(r"[\s,]+")
 _UNIT = r"(?:[KMGTPE]i?[bB]|kB|m[WAV]|M[WV])"
 _CASED = re.compile(rf"(?<![\w-])-[A-Za-z]\b|\\[A-Za-z]\b|(?:\b|(?<=\d)){_UNIT}(?:ps|/s)?\b")
 _LETTER = re.compile(r"(?<![\w'\u2019-])[A-Za-z](?![\w'\u2019])")
+_OPERATORS = re.compile(r"(?<=[\w)\s])(\*\*|<=|>=|==|!=|[-+*/^<>=\u00d7\u00f7])(?=\s*[\w(-])")
+_WORD_BEFORE, _WORD_AFTER = re.compile(r"[^\W\d_]{2}\s*$"), re.compile(r"\s*[^\W\d_]{2}")
+_LETTER_AFTER = re.compile(r"\s*[^\W\d_]")
+# The sign of degrees says nothing that the number beside it does not.
+_PLAIN = frozenset(".,;:!?'\"()[]-\u2013\u2014\u2026\u2018\u2019\u201c\u201d`_/\\*&@#\u00bf\u00a1~\u200d\ufe0f\u00b0")
+_SPELLED = {
+    "$": bag("dollar dollars usd buck bucks"),
+    "\u20ac": bag("euro euros eur"),
+    "\u00a3": bag("pound pounds gbp quid"),
+    "\u00a5": bag("yen yuan"),
+    "%": bag("percent percentage"),
+}
 
 
 class Marks(NamedTuple):
@@ -32,6 +47,39 @@ class Marks(NamedTuple):
 def marks(text: str) -> Marks:
     """Everything of `text` that must match to the letter."""
     return Marks(_alone(text), _sums(text), () if text.isupper() else _cased(text))
+
+
+def operators(text: str, plain: Sequence[str]) -> tuple[str, ...]:
+    """In order, where there is something to reckon with: digits, or an equation. `plain`: the text's words.
+
+    A hyphen in a word is none ("a 3-day trip", "hand-knitted"), nor a dash beside one, nor the stroke of "km/h".
+    """
+    if "=" not in text and not any(word[0].isdigit() for word in plain):
+        return ()
+    return tuple(found[1] for found in _OPERATORS.finditer(text) if not _joins_words(text, found))
+
+
+def symbols(text: str, plain: Sequence[str]) -> tuple[str, ...]:
+    """What is neither letter nor digit nor typography, sorted; "percent" is its sign."""
+    found = [letter for letter in text if not (letter.isalnum() or letter.isspace() or letter in _PLAIN)]
+    return tuple(sorted([*found, *("%" for word in plain if word == "percent")]))
+
+
+def other_symbols(one: Sequence[str], words: Collection[str], other: Sequence[str], others: Collection[str]) -> bool:
+    """Signs of which one text has another number; of what words say as well, only whether the other says it at all:
+    "$1000" and "1000 dollars", "in percent" and "what percentage"."""
+    if [sign for sign in one if sign not in _SPELLED] != [sign for sign in other if sign not in _SPELLED]:
+        return True
+    here, there = _SPELLED.keys() & one, _SPELLED.keys() & other
+    return any(_SPELLED[sign].isdisjoint(others) for sign in here - there) or any(
+        _SPELLED[sign].isdisjoint(words) for sign in there - here
+    )
+
+
+def unquoted(items: Collection[str], text: str) -> bool:
+    """Whether one of the quoted `items` (casefolded) does not stand in `text`; a stop at its end is typography."""
+    folded = text.casefold()
+    return any(item.rstrip(_STOPS) not in folded for item in items)
 
 
 def other_signs(a: Marks, b: Marks) -> bool:
@@ -51,6 +99,13 @@ def other_case(a: Marks, b: Marks) -> bool:
         return False
     folded_a, folded_b = ([item.casefold() for item in held.cased] for held in (a, b))
     return sorted(folded_a) == sorted(folded_b)
+
+
+def _joins_words(text: str, found: re.Match[str]) -> bool:
+    before, after = text[max(0, found.start() - 12) : found.start()], text[found.end() : found.end() + 12]
+    if found[1] == "-":
+        return bool(_WORD_BEFORE.search(before) or _WORD_AFTER.match(after))
+    return found[1] == "/" and bool(_WORD_BEFORE.search(before) and _LETTER_AFTER.match(after))
 
 
 def _alone(text: str) -> tuple[str, ...]:
