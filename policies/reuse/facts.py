@@ -38,7 +38,7 @@ _NOT_DONE = re.compile(
 # "prevent it from sticking", in other words: it turns round as much, but need not.
 _HALTED = re.compile(r"\bstop(?:s|ped|ping)? (?!at\b|in\b|by\b|on\b|for\b|near\b)(?:\w+ ){1,5}?\w+ing\b")
 # "stop repeating" turns round, "stop the alarm" is a command of its own.
-_STOPPERS = bag("stop stops stopping quit quits quitting")
+_STOPPERS = bag("stop stops stopped stopping quit quits quitting")
 _SILENT_NEGATION = re.compile(
     r"\b(?:or not|not only|if not|why not|why don'?t (?:you|we)|no\.? ?\d|no matter|no problem"
     r"|(?:do|does|did|can|could)(?:n'?t| not)(?: really| quite)? (?:know|understand|figure|see why|get why)"
