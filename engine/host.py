@@ -33,6 +33,11 @@ def command(model: str, socket: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "engine.process", "--model", model, "--socket", str(socket), *arguments]
 
 
+async def started(line: Sequence[str]) -> asyncio.subprocess.Process:
+    """A process of this command line."""
+    return await asyncio.create_subprocess_exec(*line)
+
+
 class Keeper:
     """Runs one command again whenever it ends, later each time. `failed`: it ended before it was ever asked to."""
 
@@ -48,7 +53,7 @@ class Keeper:
         try:
             while True:
                 began = loop.time()
-                self._process = await asyncio.create_subprocess_exec(*self._line)
+                self._process = await started(self._line)
                 status = await self._process.wait()
                 self.first_status = status if self.first_status is None else self.first_status
                 delay = _BACKOFF[0] if loop.time() - began >= _STEADY else min(delay * 2, _BACKOFF[1])

@@ -8,7 +8,7 @@ import asyncio
 import multiprocessing
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -105,9 +105,17 @@ def fork_process(model: str, socket: Path, *options: str) -> Forked:
 
     For who asks what a process does, not how one starts: its parent is that server. It ends with this program.
     """
+    return fork_command(process_command(model, socket, *options))
+
+
+def fork_command(line: Sequence[str]) -> Forked:
+    """The same for a command line of `engine.host`; `--parent` goes, as that is the server."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["engine.process", "engine.testing"])
-    argv = process_command(model, socket, *options)[3:]
+    argv = list(line[3:])  # without `python -m engine.process`
+    if "--parent" in argv:
+        at = argv.index("--parent")
+        del argv[at : at + 2]
     process = context.Process(target=_run, args=(argv,), daemon=True)
     process.start()
     return Forked(process)

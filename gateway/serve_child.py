@@ -5,6 +5,7 @@ Does not know what the children are for, nor the clock: time comes in as a calla
 """
 
 import ctypes
+import gc
 import os
 import runpy
 import signal
@@ -173,4 +174,6 @@ if __name__ == "__main__":
     sys.argv = sys.argv[2:]
     if sys.argv[0] != "gateway.server":  # a worker has more to say, and sets that up itself
         log_lines.child(os.environ.get(log_lines.LOG_FORM))  # noqa: TID251 - reading the settings would load half of the gateway
+    else:
+        gc.disable()  # until it serves: looking through what it imports, which stays, is a seventh of a start
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -209,6 +209,7 @@ def tune() -> None:
     """Set up the interpreter for serving, once everything is imported."""
     sys.setswitchinterval(_TURN)
     gc.set_threshold(*_COLLECT_AFTER)
+    gc.enable()  # whoever started this process may have left that until now
     gc.collect()
     gc.freeze()  # what was imported stays: looking through it at every full collection costs milliseconds
 

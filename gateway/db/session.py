@@ -28,6 +28,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, Pool, StaticPool
 
+from gateway.db import one_hop
 from gateway.db.compiled import SHARED
 from gateway.db.silence import Watched
 
@@ -224,7 +225,7 @@ class Database:
         path = quote(str(Path(self.url.database or "").resolve()))
         engine = _sqlite(self.url.set(database=f"file:{path}", query={"mode": "ro", "uri": "true"}), _READERS)
         event.listen(engine.sync_engine, "connect", _reader_pragmas)
-        event.listen(engine.sync_engine, "begin", _begin)
+        event.listen(engine.sync_engine, "begin", _begin_later)
         return engine
 
 
@@ -241,9 +242,8 @@ async def _in_its_thread(
 ) -> T:
     """SQLite: all of `work` as one transaction, in the thread that its connection belongs to."""
     pooled = await connection.get_raw_connection()
-    driver: Any = pooled.driver_connection
-    # aiosqlite has no public way to run several statements in its thread at once
-    return await driver._execute(_whole, driver._conn, pooled.info, begin, work)
+    adapted: Any = pooled.dbapi_connection
+    return await adapted.visit(_whole, pooled.info, begin, work)
 
 
 def _whole(
@@ -290,7 +290,7 @@ def _postgres(url: URL) -> AsyncEngine:
 
 
 def _sqlite(url: URL, connections: int, patience: float = _POOL_TIMEOUT) -> AsyncEngine:
-    return create_async_engine(
+    engine = create_async_engine(
         url,
         poolclass=AsyncAdaptedQueuePool,
         pool_size=connections,
@@ -302,6 +302,8 @@ def _sqlite(url: URL, connections: int, patience: float = _POOL_TIMEOUT) -> Asyn
         json_deserializer=_decode_json,
         execution_options=SHARED,
     )
+    event.listen(engine.sync_engine, "do_connect", one_hop.connect)
+    return engine
 
 
 def _dumps(value: object) -> str:
@@ -314,8 +316,7 @@ def _writer_pragmas(connection: Any, _record: object) -> None:
     Pages in memory stay at SQLite's own 2 MB: rows go to the end of their tables, so more would only be held.
     """
     connection.isolation_level = None
-    _run(
-        connection,
+    connection.run(
         "PRAGMA journal_mode=WAL",
         "PRAGMA synchronous=FULL",
         "PRAGMA busy_timeout=5000",
@@ -326,18 +327,16 @@ def _writer_pragmas(connection: Any, _record: object) -> None:
 
 def _reader_pragmas(connection: Any, _record: object) -> None:
     connection.isolation_level = None
-    _run(connection, "PRAGMA busy_timeout=2000", "PRAGMA query_only=ON")
-
-
-def _run(connection: Any, *statements: str) -> None:
-    cursor = connection.cursor()
-    for statement in statements:
-        cursor.execute(statement)
-    cursor.close()
+    connection.run("PRAGMA busy_timeout=2000", "PRAGMA query_only=ON")
 
 
 def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN")
+
+
+def _begin_later(connection: Connection) -> None:
+    adapted: Any = connection.connection.dbapi_connection
+    adapted.begin_later()
 
 
 def _begin_immediate(connection: Connection) -> None:

@@ -16,7 +16,15 @@ from engine.models.decoder import Decoder
 from engine.scheduler import Work
 from engine.sequence import Sequence
 
-transformers = pytest.importorskip("transformers")
+
+class _Transformers:
+    """The library, imported by who first uses it: every process that collects these tests would take a second to."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(pytest.importorskip("transformers"), name)
+
+
+transformers: Any = _Transformers()
 
 torch.set_num_threads(1)  # threads of a model this small only wait for each other
 

@@ -1,10 +1,12 @@
 """A child that dies is started again, later and later; one that was stopped is not."""
 
+import gc
 import signal
 import sys
 
 import pytest
 
+from gateway import server
 from gateway.serve_child import (
     CONFIGURATION_ERROR,
     LONGEST_DELAY,
@@ -178,3 +180,16 @@ def test_a_module_is_run_by_the_launcher_that_ends_with_us() -> None:
     command = module_command("cache.encoder", "--socket", "x")
     assert command[:3] == [sys.executable, "-m", "gateway.serve_child"]
     assert command[4:] == ["cache.encoder", "--socket", "x"]
+
+
+def test_a_worker_looks_for_garbage_as_soon_as_it_serves() -> None:
+    """Its launcher turns that off for the start, and without an end to it cycles would stay until memory is full."""
+    before, thresholds, turn = gc.isenabled(), gc.get_threshold(), sys.getswitchinterval()
+    gc.disable()
+    try:
+        server.tune()
+        assert gc.isenabled()
+    finally:
+        gc.set_threshold(*thresholds)
+        sys.setswitchinterval(turn)
+        (gc.enable if before else gc.disable)()

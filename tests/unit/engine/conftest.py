@@ -1,12 +1,13 @@
 """Small cores that are stepped by hand, and what they should answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
 import pytest
 import torch
 
+from engine import host
 from engine.api import SamplingParams
 from engine.attention import KVCache, pack
 from engine.blocks import blocks_for
@@ -17,6 +18,7 @@ from engine.models import loader
 from engine.models.decoder import Decoder
 from engine.scheduler import Limits, Work
 from engine.sequence import Sequence
+from engine.testing import Forked, fork_command
 
 torch.set_num_threads(1)  # threads of a model this small only wait for each other
 
@@ -32,6 +34,16 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `open_engine` starts is forked from a process that has torch loaded: for who asks what an engine does."""
+
+    async def started(line: Iterable[str]) -> Forked:
+        return fork_command(list(line))
+
+    monkeypatch.setattr(host, "started", started)
 
 
 @pytest.fixture(scope="session")

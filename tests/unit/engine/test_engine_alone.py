@@ -75,6 +75,7 @@ async def test_what_would_be_so_anyway_may_be_said(tmp_path: Path) -> None:
     assert refused == {"two": "n is not supported here.", "streamed": "stream is not supported here."}
 
 
+@pytest.mark.usefixtures("forked")
 async def test_forms_tools_and_scores_are_honoured(tmp_path: Path) -> None:
     """What a batch is mostly asked for: records of a schema, calls, probabilities. They were refused by name.
 
@@ -382,6 +383,7 @@ async def test_a_text_file_that_cannot_be_read_is_told_at_once(name: str, conten
     await made.stop()
 
 
+@pytest.mark.usefixtures("forked")
 async def test_a_process_that_cannot_load_is_told_by_its_status(tmp_path: Path) -> None:
     """A program of one's own must hear why its engine does not come, instead of waiting for it."""
     folder = write_checkpoint(tmp_path / "model")

@@ -192,6 +192,7 @@ def test_command_line() -> None:
     assert b"[length: 5 + 4 tokens" in generated.stderr
 
 
+@pytest.mark.usefixtures("forked")
 def test_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """One JSON line from bench, text from chat, a plain sentence for a wrong name."""
     assert by_hand.main(["bench", "tiny-random:qwen3", "--prompt-tokens", "8", "--output-tokens", "3"]) == 0
