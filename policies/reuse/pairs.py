@@ -70,9 +70,9 @@ WIDTH = len(NAMES)
 _READ = NAMES.index("read")
 # What a reader's log odds must be to count: below the first it forbids, from the second on it explains what no rule
 # explains. Chosen on pairs it had not learned from (`docs/decisions.md`).
-FORBIDS, EXPLAINS = 3.5, 4.2
+FORBIDS, EXPLAINS = 3.7, 4.3
 # Log odds beyond which a reader is as good as certain, and from where on it is rather sure.
-_SURE, _RATHER = 4.4, 2.8
+_SURE, _RATHER = 4.6, 3.0
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
