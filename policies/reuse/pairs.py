@@ -72,7 +72,7 @@ _READ = NAMES.index("read")
 # explains. Chosen on pairs it had not learned from (`docs/decisions.md`).
 FORBIDS, EXPLAINS = 3.7, 4.3
 # Log odds beyond which a reader is as good as certain, and from where on it is rather sure.
-_SURE, _RATHER = 4.6, 3.0
+_SURE, _RATHER = 4.5, 2.9
 
 
 class Candidate(Struct, frozen=True, kw_only=True):

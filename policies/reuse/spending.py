@@ -58,7 +58,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     audit_span: float = 12_000.0
     catch_up: float = 1_000.0
     slack: float = 0.25
-    reserve: float = 0.25
+    reserve: float = 0.35
     hit_reserve: float = 0.3
     few: float = 200.0
     trust: float = 0.8
