@@ -64,7 +64,6 @@ _CODE = re.compile(
     r"|\b\w+_\w+\b|\b[a-z]+[A-Z]\w*\b|\b\w+\((?:[^(),\n]*,[^()\n]*)?\)|\b\w+(?:\.\w{2,})+\b|(?<!\w)--?[a-zA-Z][\w-]*|\b[^\W\d]*\d[^\Wa-zA-Z]*[a-zA-Z]\w*\b"
     r"|\b[a-zA-Z]+-?\d+\w*\b|[A-Za-z]\+\+|\b[CFc]#|(?<!\S)[&*@#~^][A-Za-z_]\w*(?![\w*])|[\\%][A-Za-z]\b"
 )
-# Punctuation that changes nothing; every other sign (emoji, arrows, currencies) is part of what is asked.
 # "16th", "5k" and "7pm" are quantities, which other spellings may equal.
 _QUANTITY = re.compile(
     r"\d[\d.,:]*(?:st|nd|rd|th|k|m|mn|bn|x|am|pm|s|kg|km|cm|mm|lb|lbs|mb|gb|tb|ml|h|hrs?|mins?)", re.IGNORECASE

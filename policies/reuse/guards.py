@@ -95,8 +95,9 @@ _QUANTIFIERS = {
     **dict.fromkeys(("no", "none", "nobody"), "none"),
 }
 _PHRASES = {("one", "of"): "one", ("every", "other"): "alternate"}
-# Units that are members of no kind: "five times" is not "five minutes".
+_SHARES = frozenset(("percent", "percentage"))
 _IS = frozenset(("is", "are", "was", "were"))
+# Units that are members of no kind: "five times" is not "five minutes".
 _UNITS = frozenset(stem(word) for word in ("am", "pm", "%", "percent", "time"))
 _INJECTION = (
     "ignore previous",
@@ -195,11 +196,16 @@ def quote(a: Facts, b: Facts) -> bool:
 
     An encoder knows few emoji: it reads all others as one unknown token, so their texts have the same vector.
     """
-    if a.operators != b.operators or other_symbols(a.symbols, a.words, b.symbols, b.words):
+    if a.operators != b.operators or other_symbols(a.symbols, _measured(a), b.symbols, _measured(b)):
         return True
     if other_signs(a.marks, b.marks) or other_case(a.marks, b.marks):
         return True
     return unquoted(a.quoted | a.codes, b.text) or unquoted(b.quoted | b.codes, a.text)
+
+
+def _measured(facts: Facts) -> frozenset[str]:
+    """The words that say of what an amount is, and those that ask for a share."""
+    return frozenset(number.follows for number in facts.numbers) | _SHARES.intersection(facts.words)
 
 
 def person(a: Facts, b: Facts) -> bool:

@@ -24,7 +24,8 @@ _LETTER = re.compile(r"(?<![\w'\u2019-])[A-Za-z](?![\w'\u2019])")
 _OPERATORS = re.compile(r"(?<=[\w)\s])(\*\*|<=|>=|==|!=|[-+*/^<>=\u00d7\u00f7])(?=\s*[\w(-])")
 _WORD_BEFORE, _WORD_AFTER = re.compile(r"[^\W\d_]{2}\s*$"), re.compile(r"\s*[^\W\d_]{2}")
 _LETTER_AFTER = re.compile(r"\s*[^\W\d_]")
-# The sign of degrees says nothing that the number beside it does not.
+# Punctuation that changes nothing; every other sign (emoji, arrows, currencies) is part of what is asked. That of
+# degrees says nothing that the number beside it does not.
 _PLAIN = frozenset(".,;:!?'\"()[]-\u2013\u2014\u2026\u2018\u2019\u201c\u201d`_/\\*&@#\u00bf\u00a1~\u200d\ufe0f\u00b0")
 _SPELLED = {
     "$": bag("dollar dollars usd buck bucks"),
@@ -65,21 +66,24 @@ def symbols(text: str, plain: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted([*found, *("%" for word in plain if word == "percent")]))
 
 
-def other_symbols(one: Sequence[str], words: Collection[str], other: Sequence[str], others: Collection[str]) -> bool:
-    """Signs of which one text has another number; of what words say as well, only whether the other says it at all:
-    "$1000" and "1000 dollars", "in percent" and "what percentage"."""
+def other_symbols(one: Sequence[str], units: Collection[str], other: Sequence[str], others: Collection[str]) -> bool:
+    """Signs of which one text has another number; of those that words say as well, only whether it stands there at all.
+
+    `units`, `others`: the words behind each text's amounts. "$1000" is "1000 dollars"; "$100 in euros" is not "€100 in
+    dollars".
+    """
     if [sign for sign in one if sign not in _SPELLED] != [sign for sign in other if sign not in _SPELLED]:
         return True
     here, there = _SPELLED.keys() & one, _SPELLED.keys() & other
     return any(_SPELLED[sign].isdisjoint(others) for sign in here - there) or any(
-        _SPELLED[sign].isdisjoint(words) for sign in there - here
+        _SPELLED[sign].isdisjoint(units) for sign in there - here
     )
 
 
 def unquoted(items: Collection[str], text: str) -> bool:
     """Whether one of the quoted `items` (casefolded) does not stand in `text`; a stop at its end is typography."""
     folded = text.casefold()
-    return any(item.rstrip(_STOPS) not in folded for item in items)
+    return any((item.rstrip(_STOPS) or item) not in folded for item in items)
 
 
 def other_signs(a: Marks, b: Marks) -> bool:

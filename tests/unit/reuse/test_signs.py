@@ -25,9 +25,12 @@ _SPOKEN = [
     ("quote", "Which tent costs less than $300?", "Which tent costs less than 300?", True),
     ("quote", "What percent of 40 is 10?", "What percentage of 40 is 10?", False),
     ("quote", "Roast it at 200\u00b0 for an hour", "Roast it at 200 degrees for an hour", False),
+    ("quote", "How much is $90 in euros?", "How much is \u20ac90 in dollars?", True),
+    ("quote", "How much is $90 in euros?", "How much is 90 dollars in euros?", False),
     # A stop at the end of a quotation is the sentence's.
     ("quote", 'Translate "We are late." into Dutch', 'Translate "We are late" into Dutch', False),
     ("quote", 'Translate "We are late." into Dutch', 'Translate "We were late." into Dutch', True),
+    ("quote", "What does '?' mean in Rust?", "What does '!' mean in Rust?", True),
     # "One" stands for a thing that was named.
     ("number", "How does a brown bear differ from a polar one?", "How do brown and polar bears differ?", False),
     ("number", "Is hiring a van for 2 days cheaper than buying one?", "Is it cheaper to hire a van for 2 days?", False),
