@@ -107,8 +107,11 @@ def other_case(a: Marks, b: Marks) -> bool:
 
 def _joins_words(text: str, found: re.Match[str]) -> bool:
     before, after = text[max(0, found.start() - 12) : found.start()], text[found.end() : found.end() + 12]
+    loose = before[-1:].isspace()
+    if found[1] == "-" and loose and not after[:1].isspace():
+        return False  # a number below nothing
     if found[1] == "-":
-        return bool(_WORD_BEFORE.search(before) or _WORD_AFTER.match(after))
+        return bool(_WORD_AFTER.match(after) or (not loose and _WORD_BEFORE.search(before)))
     return found[1] == "/" and bool(_WORD_BEFORE.search(before) and _LETTER_AFTER.match(after))
 
 

@@ -15,6 +15,8 @@ _SPOKEN = [
     ("quote", "Is a 24-volt pump right here?", "Is a 24 V pump right here?", False),
     ("quote", "What is 20 - 5?", "What is 20 + 5?", True),
     ("quote", "Simplify 4a-3b over 2.", "Simplify 4a+3b over 2.", True),
+    ("quote", "Can the battery be charged at -5 degrees?", "Can the battery be charged at 5 degrees?", True),
+    ("quote", "Is total - 5 right here?", "Is total + 5 right here?", True),
     # Nor does a stroke between two units divide.
     ("quote", "How far is 90 km/h in 2 hours?", "How far is 90 kilometres per hour in 2 hours?", False),
     ("quote", "Plot tan(x)/x from 1 to 9.", "Plot tan(x)*x from 1 to 9.", True),
