@@ -2,9 +2,9 @@
 
 Learns from groups of the project's own writing (`data/groups/*.jsonl`): a wording, three or four others for which the
 same answer is right, four near misses; and from pairs of its own (`--pairs`: a, b, label, tag by tabs). What is learned
-are low-rank changes of every layer, its biases and norms, and a small head, by cross-entropy. One to two hours on two
-cores. The same seed gives the same file but for what threads round otherwise. What ships is the mean of some of its
-passes (`cache.training.reading_mean`).
+are low-rank changes of every layer, its biases and norms, and a small head, by cross-entropy. By the times of its
+passes five hours of one core. The same seed gives the same file but for what threads round otherwise. What ships is the
+mean of some of its passes (`cache.training.reading_mean`).
 Knows the data and the recipe. Does not know what a reading is used for.
 """
 

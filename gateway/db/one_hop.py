@@ -66,14 +66,14 @@ class Cursor(AsyncAdapt_aiosqlite_cursor):
         return None if self._seen is None else self._seen.lastrowid
 
     def execute(self, operation: str, parameters: Any = None) -> None:
-        self._run(_execute, operation, () if parameters is None else parameters)
+        self._run(sqlite3.Cursor.execute, operation, () if parameters is None else parameters)
 
     def executemany(self, operation: str, seq_of_parameters: Any) -> None:
-        self._run(_executemany, operation, seq_of_parameters)
+        self._run(sqlite3.Cursor.executemany, operation, seq_of_parameters)
 
-    def _run(self, work: Callable[[sqlite3.Connection, str, Any], _Seen], operation: str, parameters: Any) -> None:
+    def _run(self, ask: Callable[[sqlite3.Cursor, str, Any], sqlite3.Cursor], operation: str, parameters: Any) -> None:
         adapted: Any = self._adapt_connection
-        self._seen = seen = adapted.ask(work, operation, parameters)
+        self._seen = seen = adapted.ask(_seen, ask, operation, parameters)
         self._rows = seen.rows
 
     async def _async_soft_close(self) -> None:
@@ -83,18 +83,12 @@ class Cursor(AsyncAdapt_aiosqlite_cursor):
         self._rows.clear()
 
 
-def _execute(raw: sqlite3.Connection, operation: str, parameters: Any) -> _Seen:
+def _seen(
+    raw: sqlite3.Connection, ask: Callable[[sqlite3.Cursor, str, Any], sqlite3.Cursor], operation: str, parameters: Any
+) -> _Seen:
     cursor = raw.cursor()
     try:
-        return _Seen(cursor.execute(operation, parameters))
-    finally:
-        cursor.close()
-
-
-def _executemany(raw: sqlite3.Connection, operation: str, parameters: Any) -> _Seen:
-    cursor = raw.cursor()
-    try:
-        return _Seen(cursor.executemany(operation, parameters))
+        return _Seen(ask(cursor, operation, parameters))
     finally:
         cursor.close()
 
@@ -149,10 +143,10 @@ class Connection(AsyncAdapt_aiosqlite_connection):
         self._under_way += 1
         try:
             found = await driver._execute(_begun if begins else work, driver._conn, *((work,) if begins else ()), *args)
-        except Exception:
+        except Exception:  # it ended; where it was cancelled (no Exception) it goes on in its thread, and counts
             self._under_way -= 1
             raise
-        self._under_way -= 1  # and not where it was cancelled: it goes on in its thread
+        self._under_way -= 1
         return found
 
     def rollback(self) -> None:

@@ -109,7 +109,7 @@ async def test_who_is_cancelled_leaves_no_transaction(database: Database, times:
 
     def slowly(raw: Any) -> None:
         begun.append(time.monotonic())
-        time.sleep(0.05)
+        time.sleep(0.05)  # in the connection's thread, so that who asked is cancelled meanwhile
         raw.execute("BEGIN IMMEDIATE")
 
     async def ask() -> None:
