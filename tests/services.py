@@ -99,7 +99,7 @@ def postgres_server() -> Generator[str]:
     initdb = program("initdb", folders=("usr/lib/postgresql/*/bin/initdb",))
     as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
     port = spare_port()
-    with tempfile.TemporaryDirectory(prefix="nearhit-postgres-", ignore_cleanup_errors=True) as folder:
+    with _large_folder("nearhit-postgres-") as folder:
         if as_user:
             account = pwd.getpwnam("postgres")
             os.chown(folder, account.pw_uid, account.pw_gid)
@@ -110,7 +110,9 @@ def postgres_server() -> Generator[str]:
         quick = ("fsync=off", "full_page_writes=off", "autovacuum=off", "checkpoint_timeout=1h", "max_wal_size=4GB")
         chosen = [part for setting in (*quick, "max_connections=200") for part in ("-c", setting)]
         where = ["-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", folder]
-        with _running([*as_user, initdb.with_name("postgres"), *where, *chosen], Path(folder) / "log") as process:
+        command = [*as_user, initdb.with_name("postgres"), *where, *chosen]
+        # It goes as it stands: to write a hundred databases out in order takes ten seconds at the end of every run.
+        with _running(command, Path(folder) / "log", signal.SIGQUIT) as process:
             _await_port(port, process, Path(folder) / "log")
             until = time.monotonic() + _PATIENCE  # it listens before it lets anybody in
             while "ready to accept" not in (Path(folder) / "log").read_text() and time.monotonic() < until:
@@ -119,7 +121,19 @@ def postgres_server() -> Generator[str]:
 
 
 @contextmanager
-def _running(command: list[str | Path], log: Path) -> Generator[subprocess.Popen[bytes]]:
+def _large_folder(prefix: str) -> Generator[str]:
+    """A throw-away folder of a hundred thousand files: `rm` has them gone in a fifth of the time."""
+    folder = tempfile.mkdtemp(prefix=prefix)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["rm", "-rf", folder], check=False)
+
+
+@contextmanager
+def _running(
+    command: list[str | Path], log: Path, end: signal.Signals = signal.SIGINT
+) -> Generator[subprocess.Popen[bytes]]:
     with (
         log.open("wb") as out,
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd="/") as process,
@@ -127,7 +141,7 @@ def _running(command: list[str | Path], log: Path) -> Generator[subprocess.Popen
         try:
             yield process
         finally:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(end)
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:

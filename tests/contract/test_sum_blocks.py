@@ -29,7 +29,7 @@ END = 20_736 * DAY + 5 * DAY  # five days after sixty-four are full
 FROM = END - 70 * DAY  # what is asked since then is read of sixty-four days, whenever there was a first request
 # Every day costs every test time, also one without requests, which stand in the midst of seventy. Those of an ordinary
 # run begin and end as they do: a block of eight that follows on a day before it, and five days after the last one.
-DAYS = 70 if wanted() else 22
+DAYS, KEPT = (70, 20) if wanted() else (14, 9)  # pruning ends within a block
 SHAPE = Shape(requests=DAYS * 150 // 7, days=DAYS, keys=4, users=40, customers=12, end=float(END))
 QUIET = range(END // DAY - 53, END // DAY - 14) if wanted() else range(0)
 TRAFFIC = [row for some in rows(SHAPE) for row in some if row[1] // DAY not in QUIET]
@@ -219,9 +219,9 @@ async def test_sums_are_made_anew_where_it_takes_long_to_find_out_of_which_days(
 
 async def test_pruning_within_a_block_keeps_the_days_of_it(full: Database) -> None:
     """The days that are kept say what they said, though a block of theirs had days that are gone."""
-    first = END - 20 * DAY
+    first = END - KEPT * DAY
     kept: list[Question] = [(("user",), first, END, {}), (("team",), 0.0, END, {}), (("tag:feature",), first, NOW, {})]
-    keeping = Retention(full, Kept(requests=2, hours=3, days=20, explanations=1), now=lambda: float(END))
+    keeping = Retention(full, Kept(requests=2, hours=3, days=KEPT, explanations=1), now=lambda: float(END))
     before = [await Queries(full).usage(group_by, max(start, first), NOW, where) for group_by, start, _, where in kept]
     await keeping.prune()
     after = [await Queries(full).usage(group_by, start, NOW, where) for group_by, start, _, where in kept]
