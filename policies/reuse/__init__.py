@@ -201,7 +201,7 @@ class LearningPolicy(ReusePolicy, Protocol[S]):
 _PARTS = frozenset(
     (
         *("guards", "english", "facts", "lexicon", "relations", "roles", "agents", "clauses", "moods", "places"),
-        *("roots", "signs", "unexplained", "wordings", "phrases", "idioms", "days", "bonds"),
+        *("roots", "signs", "unexplained", "wordings", "phrases", "idioms", "days", "dates", "bonds"),
         *("pairs", "logistic", "curve", "prior", "spending"),
     )
 )

@@ -4,6 +4,7 @@ Knows the first auxiliary, what stands behind it, and the word after that. Does 
 verb is another one it says nothing.
 """
 
+from collections import Counter
 from typing import NamedTuple
 
 from policies.reuse.english import bag
@@ -24,6 +25,12 @@ _PRONOUNS = {
     **dict.fromkeys(("they", "them", "their", "theirs"), "they"),
     "its": "it",
 }
+_WHO = {
+    **dict.fromkeys(("i", "me", "you", "we", "us"), "near"),
+    **dict.fromkeys(("my", "mine", "your", "yours", "our", "ours", "own", "myself"), "near's"),
+    **dict.fromkeys(("they", "them", "their", "theirs"), "they"),
+    **dict.fromkeys(("it", "its", "itself"), "it"),
+}
 _SUBJECTS = bag("i you he she we they")
 _ACTING = bag("i me you he him she we us they them")
 _NEARER = bag("i you we")
@@ -39,6 +46,44 @@ class _Agent(NamedTuple):
     head: str
     owner: str
     verb: str
+
+
+def other_person(a: Facts, b: Facts) -> bool:
+    """He for she, or one of them oftener; or one whom the other text leaves out, where it says somebody else instead.
+
+    Who is named can be left unsaid: "should I let my child sleep", "should I let her". Between "her garden" and "my
+    garden" it is whose, and "after the mayor published it" tells whom "after she published it" does not.
+    """
+    one, other = ([who for who in x.persons if who != "they"] for x in (a, b))
+    if one and other and one != other:
+        return True
+    speaking, silent = (a, b) if one else (b, a)
+    if bool(one) != bool(other) and (len({*one, *other}) > 1 or _says_instead(silent, speaking)):
+        return True
+    many, few = (a, b) if "they" in a.persons else (b, a)
+    apart = ("they" in many.persons) != ("they" in few.persons) and (a.first or a.second) != (b.first or b.second)
+    return apart and (not _said(few).total() or _says_instead(few, many))
+
+
+def _says_instead(silent: Facts, speaking: Facts) -> bool:
+    """Whether there is more of somebody near, of another pronoun or of any topic word, than where one is spoken of.
+
+    Where the topic words stand in another order, nothing tells whom "her" meant.
+    """
+    if _said(silent) - _said(speaking) or not _in_order(silent, speaking):
+        return True
+    again = Counter(silent.content) - Counter(speaking.content)
+    return any(word in speaking.content_set for word in again)
+
+
+def _in_order(a: Facts, b: Facts) -> bool:
+    one, other = ([word for word in x.content if word in y.content_set] for x, y in ((a, b), (b, a)))
+    return list(dict.fromkeys(one)) == list(dict.fromkeys(other))
+
+
+def _said(facts: Facts) -> Counter[str]:
+    """How often the text says I and its like, my and its like, they and it."""
+    return Counter(_WHO[word] for word in facts.words if word in _WHO)
 
 
 def other_agent(a: Facts, b: Facts) -> bool:

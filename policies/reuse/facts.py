@@ -11,9 +11,10 @@ from itertools import pairwise
 
 from msgspec import Struct
 
+from policies.reuse.dates import dates_of
 from policies.reuse.english import Number, Word, bag, numbers, plainly, stem, words
 from policies.reuse.idioms import plainer
-from policies.reuse.lexicon import KIND_OF, KINDS, OPPOSITES, STOP, SYNONYMS
+from policies.reuse.lexicon import KIND_OF, OPPOSITES, STOP, SYNONYMS
 from policies.reuse.signs import Marks, marks, operators, symbols
 
 # Words that turn a statement round, and words that only speak of failure, which "did not work" may paraphrase.
@@ -45,18 +46,6 @@ _SILENT_NEGATION = re.compile(
     r"|(?:am|'m|are|'re) not sure|not sure)\b",
     re.IGNORECASE,
 )
-_DATES = KINDS["month"] | KINDS["weekday"] | KINDS["season"] | KINDS["part of day"] | KINDS["tense"]
-_PERIODS = {
-    **{word: word for word in bag("daily weekly monthly quarterly yearly hourly biweekly fortnightly")},
-    **dict.fromkeys(("annual", "annually"), "yearly"),
-}
-# Month names that are everyday words count as months only beside a number or after a preposition.
-_SPANS = KINDS["span"] | {"weekend", "song", "episod", "one"}
-# "the day after tomorrow", "the year before last"
-_BESIDE = frozenset(("after", "before"))
-_WHICH = frozenset(("this", "next", "last", "previous", "past", "coming", "following", "another"))
-_DOUBTFUL_DATES = frozenset(("may", "march", "spring", "fall", "mar", "sun", "sat", "jan", "second"))
-_BEFORE_DATE = bag("in on of this next last until till by since during every each early late from to")
 _QUOTED = re.compile(r"`([^`]+)`|\"([^\"]+)\"|\u201c([^\u201d]+)\u201d|(?<!\w)'([^']{1,80})'(?!\w)")
 _CODE = re.compile(
     r"https?://\S+|www\.\S+|(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.]+"  # addresses
@@ -203,7 +192,7 @@ def analyse(text: str) -> Facts:
         content_set=frozenset(content),
         trigrams=_trigrams(plain),
         numbers=tuple(counted),
-        dates=_dates(plain, stems, in_numbers),
+        dates=dates_of(plain, stems, in_numbers),
         negations=_negations(text, plain),
         failures=_failures(plain, stems),
         names=_names(text, found),
@@ -275,25 +264,6 @@ def _cases(plain: tuple[str, ...]) -> frozenset[tuple[str, str]]:
         if i and plain[i - 1] in {"let", "lets"} and word in _CASES:
             found.add((_CASES[word][0], "subject"))  # "should I let him go": it is he who goes
     return frozenset(found)
-
-
-def _dates(plain: tuple[str, ...], stems: tuple[str, ...], in_numbers: Counter[str]) -> frozenset[str]:
-    found: set[str] = set()
-    for i, word in enumerate(stems):
-        if word not in _DATES:
-            continue
-        beside = {plain[j] for j in (i - 1, i + 1) if 0 <= j < len(plain)}
-        if plain[i] in _DOUBTFUL_DATES and not (
-            any(in_numbers.get(other) or other[0].isdigit() for other in beside) or (i and plain[i - 1] in _BEFORE_DATE)
-        ):
-            continue
-        found.add(word)
-    spans = (
-        f"{a} {b}"
-        for a, b in pairwise(stems)
-        if (a in _WHICH and (b in _SPANS or b in _DATES)) or (a in _SPANS and b in _BESIDE)
-    )
-    return frozenset(found) | frozenset(spans) | {_PERIODS[word] for word in plain if word in _PERIODS}
 
 
 def _names(text: str, found: list[Word]) -> frozenset[str]:

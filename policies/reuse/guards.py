@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 
-from policies.reuse.agents import asks_for_other, other_agent, other_owner
+from policies.reuse.agents import asks_for_other, other_agent, other_owner, other_person
 from policies.reuse.bonds import crossed, governed_by_other, named_oftener, owned_by_other
 from policies.reuse.clauses import parts_exchanged
 from policies.reuse.days import other_days
@@ -212,9 +212,7 @@ def person(a: Facts, b: Facts) -> bool:
     """He or she or they; mine or yours; whom we hired or who hired us: whose matter it is."""
     if recast(a, b) or (_is_one_topic(a, b) and (other_agent(a, b) or other_owner(a, b))):
         return True
-    if [who for who in a.persons if who != "they"] != [who for who in b.persons if who != "they"]:
-        return True
-    if ("they" in a.persons) != ("they" in b.persons) and (a.first or a.second) != (b.first or b.second):
+    if other_person(a, b):
         return True
     return (a.first, a.second) in {(True, False), (False, True)} and (a.second, a.first) == (b.first, b.second)
 

@@ -22,7 +22,8 @@ _USED_TO = re.compile(
 )
 _FOR_USE = re.compile(r"\b(?:is|are) (?:the|a|an) (?:\w+ )?\w+ used to\b")  # "what is the command used to list files"
 _BECOME = stem("become")
-_BECOMING = bag("get gets getting got gotten turn turns turned come comes came will")
+_BECOMING = bag("get gets getting got gotten go goes going went grow grows grew turn turns turned come comes came will")
+_BECOMES_OF = re.compile(r"\bbec(?:omes?|ame) of\b")
 
 
 def other_time(a: Facts, b: Facts) -> bool:
@@ -39,6 +40,8 @@ def becoming(a: Facts, b: Facts) -> bool:
     """Whether somebody is something here and becomes it there."""
     if a.content_set ^ b.content_set != frozenset((_BECOME,)):
         return False
+    if any(_BECOMES_OF.search(" ".join(x.words)) for x in (a, b)):
+        return False  # what becomes of it is what happens to it
     # How to be one is how to become one; will it be is will it become.
     return not (a.question == b.question == "how" or any(not _BECOMING.isdisjoint(x.words) for x in (a, b)))
 

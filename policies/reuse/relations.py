@@ -15,14 +15,16 @@ from policies.reuse.roles import passive
 _MEANINGS = {
     word: frozenset(meanings.split())
     for words, meanings in (
-        ("if", "case"),
+        ("if", "case once-if"),
         ("whether", "case asks"),
-        ("when whenever", "case at after"),
-        ("once", "at after"),
+        ("when", "case at after against"),
+        ("whenever", "case at after"),
+        ("once", "at after once-if"),
         ("after following afterwards afterward subsequently post", "after"),
         ("before prior preceding ahead beforehand pre", "before"),
         ("until till", "before until"),
-        ("while whilst during amid", "at"),
+        ("while whilst", "at against"),
+        ("during amid", "at"),
         ("since", "after cause"),
         ("because", "cause"),
         ("although though despite", "against"),

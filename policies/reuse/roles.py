@@ -14,6 +14,8 @@ from policies.reuse.lexicon import KIND_OF, OPPOSITES, STOP, SYNONYMS
 
 # What follows one of these is a goal, a source or a measure; exchanging it with what stands before changes the request.
 _DIRECTED = bag("from to into onto than over under against before after until since minus")
+# "Make a list from the recipe" and "turn the recipe into a list", "home to work" and "work from home": the same way.
+_ONE_WAY = {frozenset((goal, "from")) for goal in ("to", "into")} | {frozenset(("before", "after"))}
 # Between two things these leave them equals: "A and B", "A or B", "A vs B".
 _EVEN = bag("and or vs versus nor both either with the a an my your is are of in on at for")
 _PASSIVE = bag("is are was were be been being get gets got")
@@ -115,7 +117,7 @@ def _exchanged(a: Facts, b: Facts) -> bool:
         return _turned(a.words, b.words)
     if len(places) == 2 and places[1] == places[0] + 1:
         return _is_compound(a, places[0]) and _is_compound(b, places[0])
-    if len(places) > 1 and all(word in _joining(a) for word in a.words[places[0] + 1 : places[-1]]):
+    if len(places) > 1 and _is_even(a.words[: places[0]], a.words[places[0] + 1 : places[-1]], _joining(a)):
         return False
     opposite = len(places) == 2 and a.stems[places[1]] in OPPOSITES.get(a.stems[places[0]], ())
     # "people" and "someone" are no topic, but they and a topic can change parts.
@@ -146,8 +148,15 @@ def _turned(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
             middle = x_m_y[i : len(x_m_y) - j]
             if x_m_y[:i] == y_m_x[-i:] and x_m_y[-j:] == y_m_x[:j] and middle == y_m_x[j : len(y_m_x) - i]:
                 # "in Berlin in March": two phrases of one kind, in either order.
-                return middle != a[max(0, start - len(middle)) : start] and not all(w in _JOINING for w in middle)
+                return middle != a[max(0, start - len(middle)) : start] and not _is_even(a[:start], middle, _JOINING)
     return False
+
+
+def _is_even(before: tuple[str, ...], middle: tuple[str, ...], joining: frozenset[str]) -> bool:
+    """Whether `middle` only joins two things, with what stands `before` the first said again: "a tornado watch and a
+    tornado warning"."""
+    again = tuple(word for word in middle if word not in joining)
+    return len(again) < len(middle) and before[len(before) - len(again) :] == again
 
 
 def _says_so(a: Facts, b: Facts, pair: tuple[str, str], *, turned: bool) -> bool:
@@ -161,18 +170,38 @@ def _says_so(a: Facts, b: Facts, pair: tuple[str, str], *, turned: bool) -> bool
     if turned:
         # Only across the verb: inside "the first Star Wars film" nothing turns round.
         return ("by" in between_a) != ("by" in between_b) and bool(link_a) and link_a == link_b
-    if link_a and link_a == link_b and not link_a <= _EVEN:
-        return True
-    return _aims(a, x, y) and _aims(b, y, x)
+    if link_a and link_a == link_b and not link_a <= _EVEN | (_before(a, x) & _before(b, y)):
+        return True  # "a tornado watch and a tornado warning" are even, too
+    aim_a, aim_b = _aim(a, x, y), _aim(b, y, x)
+    return bool(aim_a and aim_b) and not _is_one_way((a, b), pair, (aim_a, aim_b))
 
 
-def _aims(facts: Facts, x: str, y: str) -> bool:
-    """Whether `y` is the first thing after a directed word that follows `x`: "… x … to y"."""
+def _is_one_way(texts: tuple[Facts, Facts], pair: tuple[str, str], aims: tuple[str, str]) -> bool:
+    """Whether "x to y" and "y from x" say the same. A bare `to` may belong to a verb: there one has both words."""
+    (a, b), (x, y) = texts, pair
+    if frozenset(aims) not in _ONE_WAY:
+        return False
+    return "to" not in aims or _governor(a, x) == aims[1] or _governor(b, y) == aims[0]
+
+
+def _governor(facts: Facts, word: str) -> str:
+    """The nearest word before it that is no article, no "my"."""
+    before = facts.words[: facts.stems.index(word)]
+    return next((other for other in reversed(before) if other not in _FILLERS), "")
+
+
+def _before(facts: Facts, word: str) -> frozenset[str]:
+    at = facts.stems.index(word)
+    return frozenset(facts.stems[max(0, at - 1) : at])
+
+
+def _aim(facts: Facts, x: str, y: str) -> str:
+    """The directed word after which `y` is the first thing, following `x`: "… x … to y"; "" where there is none."""
     between = _between(facts, x, y) or ()
     for i, word in enumerate(between):
         if word in _DIRECTED:
-            return not any(stem(other) in facts.content_set for other in between[i + 1 :])
-    return False
+            return "" if any(stem(other) in facts.content_set for other in between[i + 1 :]) else word
+    return ""
 
 
 def _link(between: tuple[str, ...]) -> frozenset[str]:
