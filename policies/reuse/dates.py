@@ -19,9 +19,12 @@ _PLAYED = frozenset(("song", "episod", "one"))
 _SPANS = KINDS["span"] | _PLAYED | {"weekend"}
 # "the day after tomorrow", "the year before last"
 _BESIDE = frozenset(("after", "before"))
-_WHICH = {word: word for word in ("this", "next", "last", "past", "another")}
 _AFTER_THE = frozenset(("coming", "following"))
-_WHICH |= {"previous": "last", **dict.fromkeys(_AFTER_THE, "next")}
+_WHICH = {
+    **{word: word for word in ("this", "next", "last", "past", "another")},
+    "previous": "last",
+    **dict.fromkeys(_AFTER_THE, "next"),
+}
 _PARTS = {"overnight": "night", "nighttime": "night", "wintertime": "winter", "summertime": "summer"}
 # Month names that are everyday words count as months only beside a number or after a preposition.
 _DOUBTFUL_DATES = frozenset(("may", "march", "spring", "fall", "mar", "sun", "sat", "jan", "second"))

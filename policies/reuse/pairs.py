@@ -70,9 +70,9 @@ WIDTH = len(NAMES)
 _READ = NAMES.index("read")
 # What a reader's log odds must be to count: below the first it forbids, from the second on it explains what no rule
 # explains. Chosen on pairs it had not learned from (`docs/decisions.md`).
-FORBIDS, EXPLAINS = 3.7, 4.3
+FORBIDS, EXPLAINS = 3.2, 4.0
 # Log odds beyond which a reader is as good as certain, and from where on it is rather sure.
-_SURE, _RATHER = 4.5, 2.9
+_SURE, _RATHER = 4.5, 2.5
 
 
 class Candidate(Struct, frozen=True, kw_only=True):

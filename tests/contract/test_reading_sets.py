@@ -68,8 +68,8 @@ def counted(pairs: list[Pair], folder: Path, readings: Readings) -> Counted:
 def test_groups_that_nobody_learned_from_are_told_apart(tmp_path: Path, readings: Readings) -> None:
     """The promise of a scope's first requests: one near miss in two hundred at most, and half of the paraphrases.
 
-    2 of 260 and 234 of 363 with the reader of the evening of 28 November (2 and 224 the day before); 5 and 162 before
-    texts were read together.
+    0 of 260 and 229 of 363 with the reader that ships; 2 and 234 with that of the evening of 28 November; 5 and 162
+    before texts were read together.
     """
     every = EVERY if wanted() else 2 * EVERY
     found = counted(groups("unseen_groups.jsonl", every), tmp_path, readings)
@@ -80,23 +80,23 @@ def test_groups_that_nobody_learned_from_are_told_apart(tmp_path: Path, readings
 
 @pytest.mark.timeout(240)
 def test_ten_kinds_of_near_misses_by_a_strict_author_are_mostly_refused(tmp_path: Path, readings: Readings) -> None:
-    """Harder than what was chosen by: one near miss in two hundred at most, and half of the paraphrases not yet.
+    """Harder than what was chosen by: one near miss in two hundred at most, and half of the paraphrases.
 
-    4 of 2,038 and 763 of 1,730 with the reader of the evening of 28 November; 7 and 695 that afternoon, 18 and 647 when
-    it was written.
+    6 of 2,038 and 883 of 1,730 with the reader that ships; 4 and 763 with that of the evening of 28 November, 18 and
+    647 when it was written.
     """
     every = EVERY if wanted() else 4 * EVERY
     found = counted(groups("ten_kinds_groups.jsonl", every), tmp_path, readings)
     assert found.misses > 1_800 // every
     assert found.wrong <= max(2, 10 // every)
-    assert found.right >= SURE * 0.42 * found.same
+    assert found.right >= SURE * 0.5 * found.same
 
 
 @pytest.mark.timeout(240)
 def test_the_set_that_was_written_last(tmp_path: Path, readings: Readings) -> None:
     """Twelve kinds by an author who knew nothing: what others will see, as far as one author tells.
 
-    4 of 966 and 657 of 1,617 with the reader that ships; 2 and 623 by what shipped before. Rules were mended by what
+    6 of 966 and 662 of 1,617 with the reader that ships; 4 and 657 by what shipped before. Rules were mended by what
     they refused of it, so it flatters a little.
     """
     every = EVERY if wanted() else 4 * EVERY
@@ -110,14 +110,14 @@ def test_the_set_that_was_written_last(tmp_path: Path, readings: Readings) -> No
 @pytest.mark.parametrize(
     ("pairs", "least", "most", "share"),
     [
-        # Fifteen kinds: 3 of 400 served and 20 or 21 of 79 paraphrases by the readers since 27 November, 2 and 19 when
-        # this was written, 7 near misses before two texts were read together.
+        # Fifteen kinds: 3 of 400 served and 16 of 79 paraphrases by the reader that ships, 3 and 21 by the one before,
+        # 2 and 19 when this was written, 7 near misses before two texts were read together.
         pytest.param("read_near_misses.tsv", 350, 3, 0.2, id="two testers", marks=pytest.mark.proof),
-        # Sixteen kinds: 1 of 187 served and 72 of 151 paraphrases by the first reader; 2 and 68 by that of 27 November,
-        # 2 and 76 by that of the evening of 28 November.
+        # Sixteen kinds: 1 of 188 served and 77 of 151 paraphrases by the reader that ships; 2 and 76 by the one before,
+        # 1 of 187 and 72 by the first reader.
         pytest.param("last_near_misses.tsv", 180, 3, 0.44, id="one more tester"),
-        # Nothing but exchanged parts, in all constructions: 2 of 157 served and 33 of 142 paraphrases by the reader of
-        # the evening of 28 November, 1 and 34, 1 and 39, 2 and 51 by those before; 4 and 42 before clauses were read.
+        # Nothing but exchanged parts, in all constructions: 2 of 157 served and 36 of 142 paraphrases by the reader
+        # that ships, 2 and 33, 1 and 34, 1 and 39, 2 and 51 by those before; 4 and 42 before clauses were read.
         pytest.param("role_swaps.tsv", 150, 2, 0.18, id="who does what to whom"),
     ],
 )

@@ -59,7 +59,7 @@ OTHER = [
 ]
 
 
-def refused(kept: str, asked: str) -> set[str]:
+def refused(kept: str, asked: str) -> frozenset[str]:
     """The rules that forbid it whatever is read."""
     return HARD.intersection(wording(asked, kept).guards) - {"unexplained"}
 
