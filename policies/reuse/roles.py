@@ -14,7 +14,7 @@ from policies.reuse.lexicon import KIND_OF, OPPOSITES, STOP, SYNONYMS
 
 # What follows one of these is a goal, a source or a measure; exchanging it with what stands before changes the request.
 _DIRECTED = bag("from to into onto than over under against before after until since minus")
-# "Make a list from the recipe" and "turn the recipe into a list", "home to work" and "work from home": the same way.
+# "Make a list from the recipe" and "turn the recipe into a list", "wash before you eat" and "eat after you wash".
 _ONE_WAY = {frozenset((goal, "from")) for goal in ("to", "into")} | {frozenset(("before", "after"))}
 # Between two things these leave them equals: "A and B", "A or B", "A vs B".
 _EVEN = bag("and or vs versus nor both either with the a an my your is are of in on at for")
